@@ -53,6 +53,7 @@ API_PAGES = {
     "amplifier.observability": "observability",
     "amplifier.durable": "durable",
     "amplifier.durable.dbos": "durable-dbos",
+    "amplifier.durable.temporal": "durable-temporal",
     "amplifier.tracing": "tracing",
     "amplifier.mcp": "mcp",
     "amplifier.acp": "acp",

@@ -1,6 +1,8 @@
 """Two worker processes share the turns; one is killed with SIGKILL in the middle of its turn, and the other one goes on with it.
 
-    python examples/durable/two_workers.py [asyncio|trio] [local|dbos]
+    python examples/durable/two_workers.py [asyncio|trio] [local|dbos|temporal]
+
+For ``temporal`` a server has to run: ``temporal server start-dev``, or the one whose address is in TEMPORAL_ADDRESS.
 
 The model is a script. The tool ``ship`` takes a while; it is declared as repeatable because it uses the id of its call as idempotency key.
 """
@@ -30,6 +32,11 @@ ORDERS = ("books", "lamps", "chairs")
 
 def open_engine(kind: str, folder: Path) -> AbstractAsyncContextManager[DurableEngine]:
     """The line in which an application chooses its engine; a Postgres URL in place of the file makes it many machines."""
+    if kind == "temporal":
+        from amplifier.durable.temporal import open_temporal_engine  # noqa: PLC0415 — an extra
+
+        address = os.environ.get("TEMPORAL_ADDRESS", "localhost:7233")
+        return open_temporal_engine(address, task_queue=folder.name, lease=5.0)
     if kind == "dbos":
         from amplifier.durable.dbos import open_dbos_engine  # noqa: PLC0415 — an extra
 

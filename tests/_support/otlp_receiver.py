@@ -45,8 +45,8 @@ class OtlpReceiver:
             return bytes(ExportTraceServiceResponse().SerializeToString())
         if path == "/v1/metrics":
             metrics = ExportMetricsServiceRequest.FromString(body)
-            for resource in metrics.resource_metrics:
-                self.metrics |= {metric.name for scope in resource.scope_metrics for metric in scope.metrics}
+            for scraped in metrics.resource_metrics:
+                self.metrics |= {metric.name for scope in scraped.scope_metrics for metric in scope.metrics}
             return bytes(ExportMetricsServiceResponse().SerializeToString())
         return None
 

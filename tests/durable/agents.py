@@ -10,9 +10,11 @@ from typing import Any
 import anyio
 import pytest
 
-from amplifier import AmplifierSession, ModuleLoader
+from amplifier import AmplifierSession, ChatRequest, ModuleLoader
 from amplifier.durable import DurableEngine, TurnStatus, open_local_engine
 from amplifier.durable.dbos import open_dbos_engine
+from amplifier.durable.temporal import open_temporal_engine
+from amplifier.models import HookResult
 from amplifier.testing import MockProvider, MockTool
 from tests.modules.durable_agent import EffectTool, ScriptedModel
 
@@ -22,8 +24,9 @@ ENGINES = (
     "local",
     pytest.param("dbos", marks=pytest.mark.slow),
     pytest.param("postgres", marks=pytest.mark.long),
+    pytest.param("temporal", marks=pytest.mark.slow),
 )
-"""A file, DBOS on a file, DBOS on Postgres."""
+"""A file, DBOS on a file, DBOS on Postgres, Temporal."""
 
 
 def open_engine(kind: str, place: Path | str, **options: Any) -> AbstractAsyncContextManager[DurableEngine]:
@@ -31,10 +34,14 @@ def open_engine(kind: str, place: Path | str, **options: Any) -> AbstractAsyncCo
 
     Args:
         kind: One of `ENGINES`.
-        place: A folder for its file, or the URL of a database.
+        place: A folder for its file, the URL of a database, or the address of a server and a task queue behind a slash.
         options: Others than the quick ones.
     """
     options = {"poll": 0.02, "lease": 1.0, "patience": 2.0, **options}
+    if kind == "temporal":
+        address, _, queue = str(place).partition("/")
+        options["lease"] = max(5.0, options["lease"])  # heartbeats go through a server that is slow on a busy machine
+        return open_temporal_engine(address, task_queue=queue, **options)
     if kind == "local":
         return open_local_engine(Path(place) / "turns.db", **options)
     return open_dbos_engine(str(place) if kind == "postgres" else f"sqlite:///{place}/dbos.sqlite", **options)
@@ -76,6 +83,26 @@ def effect_agent(folder: Path) -> Callable[[str], AmplifierSession]:
         session = agent(ScriptedModel(), *tools)(session_id)
         session.coordinator.approval_system = Denying()  # else a tool that declares nothing would wait for an answer
         return session
+
+    return make_session
+
+
+def asking_agent(folder: Path) -> Callable[[str], AmplifierSession]:
+    """Pays once, when someone has agreed."""
+
+    async def ask(event: str, data: dict[str, Any]) -> HookResult:
+        return HookResult(action="ask_user", approval_prompt="May I pay?", approval_options=["Allow", "Deny"])
+
+    async def mount(coordinator: Any, config: dict[str, Any]) -> None:
+        coordinator.hooks.register("tool:pre", ask, name="ask")
+
+    def pay_or_end(request: ChatRequest) -> Any:
+        """By the conversation alone, so that every process gets the same."""
+        return "Paid." if request.messages[-1].role == "tool" else [("pay", {})]
+
+    def make_session(session_id: str) -> AmplifierSession:
+        pay = EffectTool("pay", folder / f"{session_id}.effects", False)
+        return agent(answering(pay_or_end, pay_or_end), pay, hooks={"hooks-ask": mount})(session_id)
 
     return make_session
 

@@ -14,6 +14,7 @@ from amplifier.durable import (
     UnknownTurnError,
 )
 from amplifier.durable._turn_store import TurnStore
+from amplifier.durable.temporal._record import TurnRecord
 from amplifier.errors import PlanError, SessionBusyError
 from amplifier.models import HookResult
 from tests.durable.agents import ENGINES, agent, answering, effect_agent, open_engine, tool, until, working
@@ -412,7 +413,8 @@ async def test_effects_and_results_agree_over_many_hand_overs(kind, place, tmp_p
 
 async def test_no_event_is_lost_when_a_turn_ends_while_events_are_being_stored(kind, place, monkeypatch):
     storing, ended = anyio.Event(), anyio.Event()
-    add_events = TurnStore.add_events
+    store_class = TurnRecord if kind == "temporal" else TurnStore
+    add_events = store_class.add_events
 
     async def add_late(store, *args):
         storing.set()
@@ -431,7 +433,7 @@ async def test_no_event_is_lost_when_a_turn_ends_while_events_are_being_stored(k
         session.coordinator.hooks.register("session:end", lambda event, data: ended.set())
         return session
 
-    monkeypatch.setattr(TurnStore, "add_events", add_late)
+    monkeypatch.setattr(store_class, "add_events", add_late)
     async with open_engine(kind, place) as engine, working(engine, make_session):
         with anyio.fail_after(60):
             events = [event async for event in engine.watch(await engine.start("s", "go"))]

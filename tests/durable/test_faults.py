@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from functools import partial
 
 import anyio
 import anyio.to_thread
@@ -13,11 +14,17 @@ import pytest
 from dbos import DBOS
 
 import amplifier.durable.dbos as module
-from amplifier.durable import EngineUnavailableError, NewerFormatError, open_local_engine
+from amplifier.durable import EngineUnavailableError, NewerFormatError, TurnStoppedError, open_local_engine
+from amplifier.durable._database import DatabaseDown, SqliteDatabase
+from amplifier.durable._errors import TurnLost
+from amplifier.durable._local import open_store
+from amplifier.durable._running_turn import RunningTurn
 from amplifier.durable._turn_store import TurnStore
 from amplifier.durable.dbos import open_dbos_engine
+from amplifier.durable.temporal import open_temporal_engine
 from amplifier.errors import SessionStateError
-from tests._support.engine_servers import postgres
+from amplifier.models import HookResult
+from tests._support.engine_servers import postgres, temporal
 from tests.durable.agents import agent, answering, effect_agent, open_engine, tool, until, working
 from tests.modules.durable_agent import transcript_problems
 
@@ -113,6 +120,62 @@ async def test_a_file_that_is_locked_for_too_long_ends_the_worker_and_the_next_o
         assert (await engine.messages("s"))[2]["content"] == "seen again"
 
 
+async def test_a_file_that_is_locked_when_the_engine_is_opened_is_waited_for(tmp_path):
+    refused = []
+
+    class Database(SqliteDatabase):
+        def transaction(self, work, *, only_reads=False):
+            try:
+                return super().transaction(work, only_reads=only_reads)
+            except DatabaseDown as error:
+                refused.append(error)
+                other.execute("ROLLBACK")
+                raise
+
+    async with open_local_engine(tmp_path / "turns.db"):
+        pass
+    with closing(sqlite3.connect(tmp_path / "turns.db", isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with anyio.fail_after(60):
+            async with open_store(Database(tmp_path / "turns.db"), patience=30.0) as transactions:
+                assert await transactions(lambda run: run("SELECT COUNT(*) FROM amplifier_turns")) == [(0,)]
+    assert len(refused) == 1
+
+
+async def test_a_worker_that_has_lost_a_turn_does_not_withdraw_the_question_of_the_next_one(tmp_path):
+    async def ask(event, data):
+        return HookResult(action="ask_user", approval_prompt="May I pay?", approval_options=["Allow", "Deny"])
+
+    async def mount(coordinator, config):
+        coordinator.hooks.register("tool:pre", ask, name="ask")
+
+    make_session = agent(answering([("pay", {})]), tool("pay", lambda given: "paid"), hooks={"hooks-ask": mount})
+    async with open_engine("local", tmp_path) as engine, anyio.create_task_group() as group:
+        store = store_of(engine)
+        turn = await engine.start("s", "pay")
+        claimed = await store.claim(turn, "late")
+        assert claimed is not None
+        late = RunningTurn(store, claimed)
+        ended = anyio.Event()
+
+        async def run():
+            assert not await late.run(make_session)
+            ended.set()
+
+        group.start_soon(run)
+        [question] = (await until(engine, turn, lambda status: status.questions)).questions
+        again = await store.claim(turn, "next")
+        assert again is not None
+        assert await store.ask(again, question) is None
+        late.lose()
+        with anyio.fail_after(60):
+            await ended.wait()
+        await late.flush()
+        with pytest.raises(TurnLost):
+            await store.withdraw(claimed, question.question_id)
+        assert (await engine.status(turn)).questions == (question,)
+
+
 async def test_a_worker_that_was_taken_for_dead_writes_nothing_and_goes_on_with_other_turns(tmp_path):
     begun, ended = anyio.Event(), anyio.Event()
 
@@ -196,15 +259,16 @@ def run_python(code: str) -> str:
 
 def test_the_package_imports_no_engine():
     found = run_python(
-        "import sys, amplifier.durable; print([m for m in ('dbos', 'sqlalchemy', 'psycopg') if m in sys.modules])"
+        "import sys, amplifier.durable; print([m for m in ('dbos', 'sqlalchemy', 'psycopg', 'temporalio') if m in sys.modules])"
     )
     assert found == "[]\n"
 
 
-def test_an_engine_without_its_extra_says_what_to_install():
-    found = run_python("import sys; sys.modules['dbos'] = None; import amplifier.durable.dbos")
-    assert "amplifier.durable.dbos needs an optional part" in found
-    assert "pip install 'amplifier[dbos]'" in found
+@pytest.mark.parametrize(("extra", "package"), [("dbos", "dbos"), ("temporal", "temporalio")])
+def test_an_engine_without_its_extra_says_what_to_install(extra, package):
+    found = run_python(f"import sys; sys.modules['{package}'] = None; import amplifier.durable.{extra}")
+    assert f"amplifier.durable.{extra} needs an optional part" in found
+    assert f"pip install 'amplifier[{extra}]'" in found
 
 
 async def test_a_late_worker_cannot_take_a_turn_that_dbos_has_given_to_another_one(tmp_path):
@@ -225,31 +289,142 @@ async def test_a_late_worker_cannot_take_a_turn_that_dbos_has_given_to_another_o
             await begun.wait()
             [workflow] = await anyio.to_thread.run_sync(DBOS.list_workflows)
             assert module._dispatch is not None
-            with pytest.raises(module._HandedOver):
-                await anyio.to_thread.run_sync(module._dispatch, turn, workflow.workflow_id, "an earlier token")
+            give = partial(module._dispatch, turn, workflow.workflow_id, "an earlier token")
+            with (
+                anyio.fail_after(20),
+                pytest.raises(module._HandedOver),
+            ):  # it would run the turn if it were not refused
+                await anyio.to_thread.run_sync(give, abandon_on_cancel=True)
             status = await engine.status(turn)
             assert (status.state, status.attempt) == ("running", 1)
             assert await engine.result(await engine.start("other", "hi")) == "Hello."
 
 
 async def test_a_turn_that_a_worker_was_given_twice_goes_on_once(tmp_path):
+    """The first attempt ends as soon as the second begins, and a stop reaches the second."""
     begun = [anyio.Event(), anyio.Event()]
+    ended = [anyio.Event(), anyio.Event()]
+    calls = iter(range(2))
 
     async def hang(given):
-        next(event for event in begun if not event.is_set()).set()
-        await anyio.sleep_forever()
+        number = next(calls)
+        begun[number].set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended[number].set()
 
     async with open_engine("dbos", tmp_path) as engine:
         turn = await engine.start("s", "go")
         async with working(engine, agent(answering([("hang", {})]), tool("hang", hang, repeatable=True))):
-            with anyio.fail_after(60):
+            with anyio.fail_after(30):
                 await begun[0].wait()
                 name = str((await engine.status(turn)).worker)
-                await anyio.to_thread.run_sync(
-                    DBOS._recover_pending_workflows, [name]
-                )  # as if it had been taken for dead
+                # As if it had been taken for dead.
+                await anyio.to_thread.run_sync(DBOS._recover_pending_workflows, [name])
                 await begun[1].wait()
                 assert (await engine.status(turn)).attempt == 2
-        async with working(engine, agent(answering("Done."), tool("hang", lambda given: "in time", repeatable=True))):
+                await ended[0].wait()
+                assert not ended[1].is_set()
+                await engine.stop(turn)
+                with pytest.raises(TurnStoppedError):
+                    await engine.result(turn)
+
+
+async def test_a_full_disk_ends_the_worker_with_a_clear_error_and_the_next_one_goes_on(tmp_path):
+    """SQLite is given no more pages, which it reports as it reports a full disk."""
+    begun, go_on, failed = anyio.Event(), anyio.Event(), anyio.Event()
+
+    async def look(given):
+        begun.set()
+        await go_on.wait()
+        return "two shelves " * 10_000
+
+    def limit(pages):
+        return lambda run: run(f"PRAGMA max_page_count = {pages}")
+
+    make_session = agent(answering([("look", {})]), tool("look", look, repeatable=True))
+    async with open_local_engine(tmp_path / "turns.db", poll=0.02, lease=1.0, patience=0.1) as engine:
+        turn = await engine.start("s", "go")
+
+        async def work():
+            with pytest.raises(EngineUnavailableError, match="disk is full"):
+                await engine.work(make_session)
+            failed.set()
+
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                group.start_soon(work)
+                await begun.wait()
+                await store_of(engine)._do(limit(1))  # less than there is: no more than there is
+                go_on.set()
+                await failed.wait()
+        await store_of(engine)._do(limit(1_000_000))
+        async with working(engine, agent(answering("Two."), tool("look", lambda given: "seen again", repeatable=True))):
             with anyio.fail_after(60):
-                assert await engine.result(turn) == "Done."
+                assert await engine.result(turn) == "Two."
+        assert (await engine.messages("s"))[2]["content"] == "seen again"
+
+
+@pytest.mark.slow
+async def test_a_temporal_server_that_is_not_there_is_reported():
+    with (
+        anyio.fail_after(60),
+        pytest.raises(EngineUnavailableError, match=r"127\.0\.0\.1:9 .* does not answer") as caught,
+    ):
+        async with open_temporal_engine("127.0.0.1:9"):
+            pass
+    assert caught.value.engine == "127.0.0.1:9 (namespace 'default')"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["temporal"])
+async def test_a_temporal_server_without_the_namespace_is_reported(kind, temporal_server):
+    with anyio.fail_after(60), pytest.raises(EngineUnavailableError, match="nowhere"):
+        async with open_temporal_engine(temporal_server.address, namespace="nowhere"):
+            pass
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("is_away_for_long", [False, True])
+@pytest.mark.parametrize("kind", ["temporal"])
+async def test_a_temporal_server_that_crashes_in_the_middle_of_turns_loses_nothing(kind, tmp_path, is_away_for_long):
+    """It comes back at once, or after the worker has given up; then the next worker goes on."""
+    with temporal() as server:
+        patience = 3.0 if is_away_for_long else 60.0
+        async with open_temporal_engine(server.address, poll=0.05, lease=5.0, patience=patience) as engine:
+            turns = {f"s{number}": await engine.start(f"s{number}", "go") for number in range(4)}
+            gave_up = anyio.Event()
+
+            async def work():
+                try:
+                    await engine.work(effect_agent(tmp_path))
+                except EngineUnavailableError:
+                    gave_up.set()
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(work)
+                await until(engine, turns["s0"], lambda status: status.attempt)
+                await anyio.to_thread.run_sync(server.stop)
+                if is_away_for_long:
+                    with anyio.fail_after(120):
+                        await gave_up.wait()
+                await anyio.to_thread.run_sync(server.start)
+                if is_away_for_long:
+                    group.start_soon(work)
+                with anyio.fail_after(200):
+                    for session, turn in turns.items():
+                        await until_answered(engine, turn)
+                        assert transcript_problems(await engine.messages(session), is_whole=True) == []
+                group.cancel_scope.cancel()
+
+
+async def until_answered(engine, turn):
+    """Ask again: a server that has just been started may refuse a call."""
+    while True:
+        try:
+            assert await engine.result(turn) == "All done."
+        except EngineUnavailableError:
+            continue
+        return

@@ -1,7 +1,8 @@
 """Real worker processes are killed (SIGKILL) at random moments, and others go on with their turns, on both backends.
 
 No result at the wrong call, nothing acknowledged is lost or repeated, no tool that is declared as not repeatable runs twice, and no more
-calls are repeated than were running when a worker was killed. ``AMPLIFIER_TEST_SEED`` gives other moments.
+calls are repeated than were running when a worker was killed. ``AMPLIFIER_TEST_SEED`` gives other moments, ``AMPLIFIER_TEST_KILLS`` another
+number of kills to the longest test.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import random
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -18,11 +20,13 @@ import orjson
 import pytest
 
 from amplifier.durable import DurableEngine
-from tests.durable.agents import open_engine
+from amplifier.durable.temporal._workflows import TurnWorkflow, turn_workflow_id
+from tests.durable.agents import open_engine, until
 from tests.durable.worker_processes import LEASE, worker_processes
 from tests.modules.durable_agent import ANSWERS, TOOLS, transcript_problems
 
 SEED = os.environ.get("AMPLIFIER_TEST_SEED", "0")
+KILLS = os.environ.get("AMPLIFIER_TEST_KILLS")
 OPEN_TURNS = 4
 WORKERS = 2
 
@@ -39,7 +43,7 @@ def all_effects(folder: Path) -> int:
     return sum(file.read_bytes().count(b"\n") for file in folder.glob("*.effects"))
 
 
-async def recorded(engine: DurableEngine) -> dict[tuple[str, str], str]:
+async def recorded(engine: Any, open_turns: dict[str, str]) -> dict[tuple[str, str], str]:
     """The tool results of open turns that are recorded, by session and call."""
 
     def read(run):
@@ -48,7 +52,13 @@ async def recorded(engine: DurableEngine) -> dict[tuple[str, str], str]:
             "WHERE what = 'finished' AND is_open = 1"
         )
 
-    rows = await engine._store._do(read)  # type: ignore[attr-defined]
+    if hasattr(engine, "_store"):
+        rows = await engine._store._do(read)
+    else:
+        rows = []
+        for session, turn in open_turns.items():
+            workflow = turn_workflow_id(engine._queue, turn)
+            rows += [(session, *row) for row in await engine._server.query(workflow, TurnWorkflow.results, 0)]
     results = {(session, step.split("/")[2]): orjson.loads(text) for session, step, text in rows if "/c" in step}
     return {key: str(result.get("output") or result) for key, result in results.items()}
 
@@ -63,9 +73,9 @@ async def kill_workers(kind: str, backend: str, place: str, folder: Path, kills:
         return sum(each == call for each, _ in effects_of(folder, session))
 
     async def keep_busy(engine: DurableEngine) -> list[str]:
-        states = [await engine.status(turn) for turn in turns.values()]
+        states = [await engine.status(turn) for session, turn in turns.items() if session not in done]
         for status in states:
-            if status.is_final and status.session_id not in done:
+            if status.is_final:
                 done.add(status.session_id)
         while len(turns) - len(done) < OPEN_TURNS:
             session = f"s{len(turns)}"
@@ -88,7 +98,7 @@ async def kill_workers(kind: str, backend: str, place: str, folder: Path, kills:
                 running = [pid for pid in workers.living if any(f"-{pid}-" in name for name in busy)]
                 if not running:
                     continue
-                snapshot = await recorded(engine)
+                snapshot = await recorded(engine, {name: turn for name, turn in turns.items() if name not in done})
                 acknowledged |= {key: (text, times(*key)) for key, text in snapshot.items()}
                 workers.kill(chance.choice(running))
                 counted["kills"] += 1
@@ -137,8 +147,39 @@ def check_session(
         counted["effects"] += by_call[call]
 
 
+ALL_BUT_POSTGRES_SLOW = [
+    *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("local", "dbos", "temporal")),
+    pytest.param("postgres", marks=pytest.mark.long),
+]
+
+
+@pytest.mark.parametrize("answered", ["while no worker runs", "when the next worker asks"])
+@pytest.mark.parametrize("kind", ALL_BUT_POSTGRES_SLOW)
+async def test_a_question_is_answered_after_the_worker_that_asked_was_killed(
+    kind, place, tmp_path, anyio_backend_name, answered
+):
+    async with open_engine(kind, place, lease=LEASE, patience=120.0) as engine:
+        with worker_processes(kind, anyio_backend_name, place, tmp_path, "asks") as workers, anyio.fail_after(110):
+            turn = await engine.start("s", "pay")
+            await anyio.to_thread.run_sync(workers.start)
+            [question] = (await until(engine, turn, lambda status: status.questions)).questions
+            workers.kill(workers.living[0])
+            if answered == "while no worker runs":
+                await engine.approve(turn, question.question_id, "Allow")
+            await anyio.to_thread.run_sync(workers.start)
+            [second] = workers.living
+            if answered == "when the next worker asks":
+                await until(engine, turn, lambda status: f"-{second}-" in str(status.worker) and status.questions)
+                await engine.approve(turn, question.question_id, "Allow")
+            assert await engine.result(turn) == "Paid."
+            status = await engine.status(turn)
+            assert f"-{second}-" in str(status.worker)
+            assert status.attempt >= 2
+    assert len(effects_of(tmp_path, "s")) == 1
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["local", "dbos"])
+@pytest.mark.parametrize("kind", ["local", "dbos", "temporal"])
 async def test_turns_of_killed_workers_go_on_elsewhere(kind, place, tmp_path, anyio_backend_name):
     counted = await kill_workers(kind, anyio_backend_name, place, tmp_path, 3, 280)
     assert counted["kills"] == 3
@@ -146,15 +187,19 @@ async def test_turns_of_killed_workers_go_on_elsewhere(kind, place, tmp_path, an
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", ["local", "dbos", "postgres"])
+@pytest.mark.parametrize("kind", ["local", "dbos", "postgres", "temporal"])
 async def test_ten_kills(kind, place, tmp_path, anyio_backend_name):
     await kill_workers(kind, anyio_backend_name, place, tmp_path, 10, 850)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("kind", ["local", "dbos", "postgres"])
-async def test_a_hundred_kills(kind, place, tmp_path, anyio_backend_name, capsys):
-    counted = await kill_workers(kind, anyio_backend_name, place, tmp_path, 100, 1700)
+@pytest.mark.parametrize(
+    ("kind", "kills"),
+    [("local", 100), ("dbos", 100), ("postgres", 100), ("temporal", 30)],
+    ids=str,
+)
+async def test_many_kills(kind, kills, place, tmp_path, anyio_backend_name, capsys):
+    counted = await kill_workers(kind, anyio_backend_name, place, tmp_path, int(KILLS or kills), 1700)
     with capsys.disabled():
         print(f"\n{kind} {anyio_backend_name}: {dict(counted)}")

@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests._support.tree import ROOT
-from tests.durable.agents import effect_agent, open_engine
+from tests.durable.agents import asking_agent, effect_agent, open_engine
 
 FORKING = """
 import os, signal, sys
@@ -22,13 +22,13 @@ from tests.durable.worker_processes import work
 
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # what has ended does not have to be waited for
 while line := sys.stdin.readline():
-    kind, backend, place, folder = line.rstrip("\\n").split("\\t")
+    backend, *what = line.rstrip("\\n").split("\\t")
     child = os.fork()
     if child == 0:
         os.setpgid(0, 0)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         try:
-            anyio.run(work, kind, place, folder, backend=backend)
+            anyio.run(work, *what, backend=backend)
         except BaseException as error:
             os.write(2, f"worker failed: {error!r}\\n".encode())
         finally:
@@ -41,18 +41,21 @@ LEASE = 2.0
 """Seconds until a killed worker is noticed; a living one that is slower than that on a busy machine is taken for dead, which has to do no harm."""
 
 
-async def work(kind: str, place: str, folder: str) -> None:
+AGENTS = {"effects": effect_agent, "asks": asking_agent}
+
+
+async def work(kind: str, place: str, folder: str, agent: str) -> None:
     """What each process runs."""
     async with open_engine(kind, place, lease=LEASE, patience=120.0) as engine:
-        await engine.work(effect_agent(Path(folder)), concurrency=4)
+        await engine.work(AGENTS[agent](Path(folder)), concurrency=4)
 
 
 class WorkerProcesses:
     """Starts and kills workers."""
 
-    def __init__(self, server: subprocess.Popen[str], kind: str, backend: str, place: str, folder: Path) -> None:
+    def __init__(self, server: subprocess.Popen[str], *request: str) -> None:
         self._server = server
-        self._request = f"{kind}\t{backend}\t{place}\t{folder}\n"
+        self._request = "\t".join(request) + "\n"
         self.living: list[int] = []
 
     def start(self) -> None:
@@ -70,17 +73,19 @@ class WorkerProcesses:
 
 
 @contextmanager
-def worker_processes(kind: str, backend: str, place: str, folder: Path) -> Iterator[WorkerProcesses]:
-    """Workers of one engine, none at the beginning; those that live at the end are killed."""
+def worker_processes(
+    kind: str, backend: str, place: str, folder: Path, agent: str = "effects"
+) -> Iterator[WorkerProcesses]:
+    """Workers of one engine with one of `AGENTS`, none at the beginning; those that live at the end are killed."""
     with subprocess.Popen(
         [sys.executable, "-c", FORKING], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as server:
         assert server.stdin is not None
-        workers = WorkerProcesses(server, kind, backend, place, folder)
+        workers = WorkerProcesses(server, backend, kind, place, str(folder), agent)
         try:
             yield workers
         finally:
             for process in list(workers.living):
-                workers.kill(process)
-            server.stdin.close()
-            server.wait(timeout=60)
+                with suppress(ProcessLookupError):  # it gave up by itself, and wrote why
+                    workers.kill(process)
+            server.kill()  # it only forks

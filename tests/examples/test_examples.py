@@ -6,12 +6,14 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import anyio
 import pytest
 
 from amplifier.conformance import check_module
+from tests._support.engine_servers import temporal
 from tests._support.tree import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -142,9 +144,12 @@ def test_every_example_is_in_the_list_and_in_a_test():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BOTH)
-@pytest.mark.parametrize("engine", ["local", "dbos"])
-def test_turns_of_a_killed_worker_go_on_with_the_other(backend, engine, tmp_path):
-    output = run_example("durable/two_workers.py", backend, engine, cwd=tmp_path)
+@pytest.mark.parametrize("engine", ["local", "dbos", "temporal"])
+def test_turns_of_a_killed_worker_go_on_with_the_other(backend, engine, tmp_path, monkeypatch):
+    with ExitStack() as stack:
+        if engine == "temporal":
+            monkeypatch.setenv("TEMPORAL_ADDRESS", stack.enter_context(temporal()).address)
+        output = run_example("durable/two_workers.py", backend, engine, cwd=tmp_path)
     assert "worker, which is killed now" in output
     attempt = int(re.findall(r"anna: Everything is on its way. \(attempt (\d+)\)", output)[0])
     assert attempt >= 2  # on a very busy machine the other worker may be taken for dead as well

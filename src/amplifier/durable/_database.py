@@ -32,6 +32,16 @@ class DatabaseDown(Exception):
     """The database does not answer; the work was not done, or its end is not known. Stays inside the package."""
 
 
+class DatabaseBusy(DatabaseDown):
+    """The database is there, and locked by others for longer than usual. Stays inside the package."""
+
+
+def is_busy(error: BaseException | None) -> bool:
+    """Whether an error of SQLite means that others have the lock."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
 class DatabaseConflict(Exception):
     """A uniqueness rule was violated, so the work was not done. Stays inside the package."""
 
@@ -91,7 +101,8 @@ class SqliteDatabase:
             except sqlite3.IntegrityError as error:
                 raise DatabaseConflict(str(error)) from error
             except sqlite3.Error as error:
-                raise DatabaseDown(f"{type(error).__name__}: {error}") from error
+                kind = DatabaseBusy if is_busy(error) else DatabaseDown
+                raise kind(f"{type(error).__name__}: {error}") from error
             return done
 
     def _connect(self) -> sqlite3.Connection:
@@ -131,17 +142,23 @@ class Transactions:
     async def __call__(self, work: Callable[[Run], T], *, patience: float | None = None, only_reads: bool = False) -> T:
         """Do some work.
 
+        Args:
+            work: What to do.
+            patience: Other than usual, for a database that is away; one that is busy is there.
+            only_reads: It changes nothing.
+
         Raises:
             EngineUnavailableError: The database did not answer for as long as patience lasts.
         """
-        until = time.monotonic() + (self._patience if patience is None else patience)
+        began = time.monotonic()
         pause = 0.05
         transact = partial(self._database.transaction, work, only_reads=only_reads)
         while True:
             try:
                 return await anyio.to_thread.run_sync(transact, limiter=self._threads)
             except DatabaseDown as error:
-                if time.monotonic() + pause > until:
+                seconds = self._patience if patience is None or isinstance(error, DatabaseBusy) else patience
+                if time.monotonic() + pause > began + seconds:
                     raise EngineUnavailableError(
                         f"the database {self._database.name} does not answer ({error}); what was stored before is kept: "
                         "check that it runs and can be reached from here, then try again",

@@ -27,6 +27,7 @@ class LocalEngine(StoredTurns):
 
     def __init__(self, store: TurnStore, poll: float, lease: float) -> None:
         super().__init__(store, poll)
+        self._store = store
         self._lease = lease
 
     async def work(

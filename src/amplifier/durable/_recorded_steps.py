@@ -16,8 +16,8 @@ from amplifier.contracts import Step
 from amplifier.errors import ModelError
 from amplifier.models import ChatResponse, ToolResult, from_dict, to_dict
 
+from ._stores import AttemptStore
 from ._turn_rows import ClaimedTurn
-from ._turn_store import TurnStore
 
 
 class RecordedSteps:
@@ -29,7 +29,7 @@ class RecordedSteps:
         on_new_step: Called before the first step of each kind that has no recorded result.
     """
 
-    def __init__(self, store: TurnStore, turn: ClaimedTurn, on_new_step: Callable[[], None]) -> None:
+    def __init__(self, store: AttemptStore, turn: ClaimedTurn, on_new_step: Callable[[], None]) -> None:
         self._store = store
         self._turn = turn
         self._on_new_step = on_new_step
@@ -40,13 +40,12 @@ class RecordedSteps:
         if step.key in self._turn.results:
             return from_dict(kind, self._turn.results[step.key])
         self._on_new_step()
-        if step.kind == "tool":
-            if step.key in self._turn.started:
-                step.is_resumed = step.was_started = True
-            step.before_start(lambda: self._store.record(self._turn, step.key, "started"))
+        if step.kind == "tool" and step.key in self._turn.started:
+            step.is_resumed = step.was_started = True
+        step.before_start(lambda: self._store.begin_step(self._turn, step))
         result = await run()
         if isinstance(result, kind):
-            await self._store.record(self._turn, step.key, "finished", _as_json(result))
+            await self._store.finish_step(self._turn, step, _as_json(result))
         return result
 
 

@@ -18,8 +18,8 @@ from amplifier.plan._changes import module_hashes, plan_changes
 from ._engine import Question, SessionFactory
 from ._errors import EngineUnavailableError, TurnLost
 from ._recorded_steps import RecordedSteps
+from ._stores import AttemptStore
 from ._turn_rows import ClaimedTurn, Outcome, StopRequest
-from ._turn_store import TurnStore
 
 _LAST = 2**31
 _LARGEST_EVENT = 16_384
@@ -37,7 +37,7 @@ class RunningTurn:
         turn: The attempt.
     """
 
-    def __init__(self, store: TurnStore, turn: ClaimedTurn) -> None:
+    def __init__(self, store: AttemptStore, turn: ClaimedTurn) -> None:
         self.turn = turn
         self._store = store
         self._session: AmplifierSession | None = None
@@ -89,7 +89,7 @@ class RunningTurn:
         Not when a question is given up: that happens as well when the worker leaves, and then the question can still be answered.
         """
         async with self._storing:
-            if self._is_over:
+            if self._is_over or self._is_lost:  # the next worker asks the same questions
                 return
             position, events = self._take_events()
             try:

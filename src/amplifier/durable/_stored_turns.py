@@ -1,4 +1,4 @@
-"""What all engines with a database have in common: everything that clients call."""
+"""What all engines have in common: everything that clients call."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 
 import anyio
 
+from amplifier.plan import validate_session_id
+
 from ._engine import TurnStatus, WatchedEvent
 from ._errors import TurnFailedError, TurnHeldError, TurnStoppedError
-from ._turn_store import TurnStore
+from ._stores import ClientStore
 
 
 class StoredTurns:
@@ -21,51 +23,54 @@ class StoredTurns:
         poll: Seconds between two looks at a turn that is waited for.
     """
 
-    def __init__(self, store: TurnStore, poll: float) -> None:
-        self._store = store
+    def __init__(self, store: ClientStore, poll: float) -> None:
+        self._turns = store
         self._poll = poll
 
     async def start(self, session_id: str, prompt: str, *, turn_id: str | None = None) -> str:
         """See `DurableEngine.start`."""
-        return await self._store.start(session_id, prompt, turn_id)
+        validate_session_id(session_id)
+        if not isinstance(prompt, str):
+            raise TypeError(f"a prompt must be a str, got {type(prompt).__name__}: {prompt!r:.80}")
+        return await self._turns.start(session_id, prompt, turn_id)
 
     async def status(self, turn_id: str) -> TurnStatus:
         """See `DurableEngine.status`."""
-        return await self._store.status(turn_id)
+        return await self._turns.status(turn_id)
 
     async def result(self, turn_id: str) -> str:
         """See `DurableEngine.result`."""
         while True:
-            status = await self._store.status(turn_id)
+            status = await self._turns.status(turn_id)
             if status.is_final or status.state == "held":
                 return answer_of(status)
             await anyio.sleep(self._poll)
 
     def watch(self, turn_id: str, *, after: int = 0) -> AsyncIterator[WatchedEvent]:
         """See `DurableEngine.watch`."""
-        return _Watch(self._store, self._poll, turn_id, after)
+        return _Watch(self._turns, self._poll, turn_id, after)
 
     async def approve(self, turn_id: str, question_id: str, option: str) -> None:
         """See `DurableEngine.approve`."""
-        await self._store.answer(turn_id, question_id, option)
+        await self._turns.answer(turn_id, question_id, option)
 
     async def stop(self, turn_id: str, *, graceful: bool = False, reason: str | None = None) -> None:
         """See `DurableEngine.stop`."""
-        await self._store.request_stop(turn_id, graceful, reason)
+        await self._turns.request_stop(turn_id, graceful, reason)
 
     async def resume(self, turn_id: str) -> None:
         """See `DurableEngine.resume`."""
-        await self._store.resume(turn_id)
+        await self._turns.resume(turn_id)
 
     async def messages(self, session_id: str) -> list[dict[str, Any]]:
         """See `DurableEngine.messages`."""
-        return await self._store.messages(session_id)
+        return await self._turns.messages(session_id)
 
 
 class _Watch:
     """The events of one turn; no async generator, which someone would have to close."""
 
-    def __init__(self, store: TurnStore, poll: float, turn_id: str, after: int) -> None:
+    def __init__(self, store: ClientStore, poll: float, turn_id: str, after: int) -> None:
         self._store = store
         self._poll = poll
         self._turn_id = turn_id

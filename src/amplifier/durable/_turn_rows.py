@@ -7,9 +7,14 @@ from typing import Any
 import attrs
 import orjson
 
+from amplifier.errors import SessionBusyError
+
 from ._database import Run
 from ._engine import Question, TurnState, TurnStatus
-from ._errors import TurnLost, UnknownTurnError
+from ._errors import QuestionClosedError, TurnConflictError, TurnLost, UnknownTurnError
+
+MOST_ATTEMPTS = 100
+"""A turn whose workers die every time, for want of memory for example, must not go round for ever."""
 
 
 @attrs.frozen(kw_only=True)
@@ -76,6 +81,57 @@ def hold_turn(run: Run, turn: ClaimedTurn) -> None:
         raise TurnLost
 
 
+def unknown_turn_error(turn_id: str) -> UnknownTurnError:
+    """The error about an id that no turn has."""
+    return UnknownTurnError(
+        f"there is no turn {turn_id!r}; expected an id that start() returned, and the engine it was started on",
+        turn_id=turn_id,
+    )
+
+
+def busy_error(session_id: str, turn_id: str, state: str) -> SessionBusyError:
+    """The error about a second open turn of a session."""
+    return SessionBusyError(
+        f"session {session_id!r} has an open turn, {turn_id!r} ({state}); wait for its result or stop it",
+        session_id=session_id,
+    )
+
+
+def check_same_turn(turn_id: str, wanted: tuple[str, str], found: tuple[str, str]) -> None:
+    """Refuse an id that another turn has; turns are given as session and prompt.
+
+    Raises:
+        TurnConflictError: They are not equal.
+    """
+    if found != wanted:
+        raise TurnConflictError(
+            f"turn {turn_id!r} exists already, for session {found[0]!r} and another prompt or session; choose another id",
+            turn_id=turn_id,
+        )
+
+
+def check_answer(status: TurnStatus, question_id: str, option: str) -> None:
+    """Refuse an answer that nothing waits for.
+
+    Raises:
+        QuestionClosedError: The turn does not ask this, or does not offer the option.
+    """
+    turn_id = status.turn_id
+    waiting = {question.question_id: question for question in status.questions}
+    if question_id not in waiting:
+        names = ", ".join(map(repr, waiting)) or "none"
+        raise QuestionClosedError(
+            f"turn {turn_id!r} ({status.state}) does not wait for an answer to {question_id!r}; open questions: {names}",
+            turn_id=turn_id,
+        )
+    if option not in waiting[question_id].options:
+        raise QuestionClosedError(
+            f"question {question_id!r} of turn {turn_id!r} does not offer {option!r}; it offers "
+            f"{', '.join(map(repr, waiting[question_id].options))}",
+            turn_id=turn_id,
+        )
+
+
 def read_status(run: Run, turn_id: str) -> TurnStatus:
     """What a turn does now."""
     rows = run(
@@ -83,10 +139,7 @@ def read_status(run: Run, turn_id: str) -> TurnStatus:
         turn=turn_id,
     )
     if not rows:
-        raise UnknownTurnError(
-            f"there is no turn {turn_id!r}; expected an id that start() returned, and the engine it was started on",
-            turn_id=turn_id,
-        )
+        raise unknown_turn_error(turn_id)
     session_id, state, attempt, worker, answer, error_type, error = rows[0]
     asked = run(
         "SELECT details FROM amplifier_questions WHERE turn_id = :turn AND answer IS NULL ORDER BY question_id",

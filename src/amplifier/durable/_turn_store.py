@@ -15,16 +15,19 @@ from typing import Any
 import attrs
 import orjson
 
-from amplifier.errors import SessionBusyError
-from amplifier.plan import validate_session_id
+from amplifier.contracts import Step
 
 from ._database import DatabaseConflict, Run, Transactions
 from ._engine import Question, TurnStatus, WatchedEvent
-from ._errors import QuestionClosedError, TurnConflictError, TurnLost
+from ._errors import TurnLost
 from ._turn_rows import (
+    MOST_ATTEMPTS,
     ClaimedTurn,
     Outcome,
     StopRequest,
+    busy_error,
+    check_answer,
+    check_same_turn,
     forget_steps,
     hold_turn,
     insert_events,
@@ -32,9 +35,6 @@ from ._turn_rows import (
     read_status,
     read_stop_request,
 )
-
-_MOST_ATTEMPTS = 100
-"""A turn whose workers die every time, for want of memory for example, must not go round for ever."""
 
 Enqueue = Callable[[Run, str], None]
 """Called inside the transaction that makes a turn ready for a worker, with the turn's id."""
@@ -51,31 +51,21 @@ class TurnStore:
 
     async def start(self, session_id: str, prompt: str, turn_id: str | None) -> str:
         """Store a turn and make it ready for a worker."""
-        validate_session_id(session_id)
-        if not isinstance(prompt, str):
-            raise TypeError(f"a prompt must be a str, got {type(prompt).__name__}: {prompt!r:.80}")
         name = str(uuid.uuid4()) if turn_id is None else turn_id
 
         def work(run: Run) -> None:
             for found in run("SELECT session_id, prompt FROM amplifier_turns WHERE turn_id = :turn", turn=name):
-                if found == (session_id, prompt):
-                    return
-                raise TurnConflictError(
-                    f"turn {name!r} exists already, for session {found[0]!r} and another prompt or session; choose another id",
-                    turn_id=name,
-                )
+                check_same_turn(name, (session_id, prompt), (found[0], found[1]))
+                return
             open_turn = "SELECT turn_id, state FROM amplifier_turns WHERE session_id = :session AND is_open = 1"
             for other, state in run(open_turn, session=session_id):
-                raise SessionBusyError(
-                    f"session {session_id!r} has an open turn, {other!r} ({state}); wait for its result or stop it",
-                    session_id=session_id,
-                )
+                raise busy_error(session_id, other, state)
             run(
                 "INSERT INTO amplifier_turns (turn_id, session_id, number, prompt, state, is_open, attempt, "
                 "queued_at, most_attempts) SELECT CAST(:turn AS TEXT), CAST(:session AS TEXT), COALESCE(MAX(number), 0) + 1, CAST(:prompt AS TEXT), "
                 "'queued', 1, 0, :now, :more FROM amplifier_turns WHERE session_id = :session RETURNING turn_id",
                 now=time.time(),
-                more=_MOST_ATTEMPTS,
+                more=MOST_ATTEMPTS,
                 turn=name,
                 session=session_id,
                 prompt=prompt,
@@ -126,27 +116,13 @@ class TurnStore:
             answered = run(known, turn=turn_id, question=question_id)
             if answered == [(option,)]:
                 return  # the same answer again, for example because the connection was lost meanwhile
-            for question in status.questions:
-                if question.question_id != question_id:
-                    continue
-                if option not in question.options:
-                    raise QuestionClosedError(
-                        f"question {question_id!r} of turn {turn_id!r} does not offer {option!r}; it offers "
-                        f"{', '.join(map(repr, question.options))}",
-                        turn_id=turn_id,
-                    )
-                run(
-                    "UPDATE amplifier_questions SET answer = :answer "
-                    "WHERE turn_id = :turn AND question_id = :question RETURNING 1",
-                    turn=turn_id,
-                    question=question_id,
-                    answer=option,
-                )
-                return
-            waiting = ", ".join(repr(question.question_id) for question in status.questions) or "none"
-            raise QuestionClosedError(
-                f"turn {turn_id!r} ({status.state}) does not wait for an answer to {question_id!r}; open questions: {waiting}",
-                turn_id=turn_id,
+            check_answer(status, question_id, option)
+            run(
+                "UPDATE amplifier_questions SET answer = :answer "
+                "WHERE turn_id = :turn AND question_id = :question RETURNING 1",
+                turn=turn_id,
+                question=question_id,
+                answer=option,
             )
 
         await self._do(work)
@@ -187,7 +163,7 @@ class TurnStore:
                     "UPDATE amplifier_turns SET state = 'queued', plan = NULL, error_type = NULL, error = NULL, "
                     "most_attempts = attempt + :more WHERE turn_id = :turn RETURNING 1",
                     turn=turn_id,
-                    more=_MOST_ATTEMPTS,
+                    more=MOST_ATTEMPTS,
                 )
                 self._enqueue(run, turn_id)
 
@@ -279,9 +255,16 @@ class TurnStore:
 
         await self._do(work)
 
-    async def record(self, turn: ClaimedTurn, step: str, what: str, result: str | None = None) -> None:
-        """Record that a tool call begins (``started``), or the result of a step (``finished``)."""
+    async def begin_step(self, turn: ClaimedTurn, step: Step) -> None:
+        """See `AttemptStore.begin_step`; a model call can always be made again, so its beginning need not be known."""
+        if step.kind == "tool":
+            await self._record(turn, step.key, "started", None)
 
+    async def finish_step(self, turn: ClaimedTurn, step: Step, result: str) -> None:
+        """See `AttemptStore.finish_step`."""
+        await self._record(turn, step.key, "finished", result)
+
+    async def _record(self, turn: ClaimedTurn, step: str, what: str, result: str | None) -> None:
         def work(run: Run) -> None:
             hold_turn(run, turn)
             run(
@@ -321,6 +304,7 @@ class TurnStore:
         """Remove a question that no one waits for any more, unless it was answered."""
 
         def work(run: Run) -> None:
+            hold_turn(run, turn)
             run(
                 "DELETE FROM amplifier_questions WHERE turn_id = :turn AND question_id = :question AND answer IS NULL "
                 "RETURNING 1",

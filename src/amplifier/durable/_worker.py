@@ -22,6 +22,11 @@ LEFT = -1
 """The beats of a worker that has left in good order."""
 
 
+def new_worker_name() -> str:
+    """A name that no other worker ever has."""
+    return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+
+
 class Worker:
     """One worker of an engine.
 
@@ -44,7 +49,7 @@ class Worker:
         lease: float,
         take_over: Callable[[str], Awaitable[None]],
     ) -> None:
-        self.name: str = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.name: str = new_worker_name()
         self._store = store
         self._make_session = make_session
         self._poll = poll
@@ -62,6 +67,8 @@ class Worker:
         Raises:
             EngineUnavailableError: What happens cannot be recorded any more.
         """
+        if turn.turn_id in self._running:  # this worker was taken for dead, and given its own turn
+            self._running[turn.turn_id].lose()
         running = self._running[turn.turn_id] = RunningTurn(self._store, turn)
         try:
             return await running.run(self._make_session)

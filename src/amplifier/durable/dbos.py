@@ -21,7 +21,7 @@ from anyio.from_thread import BlockingPortal
 
 from amplifier.errors import MissingExtraError, SessionStateError
 
-from ._database import DatabaseConflict, DatabaseDown, Row, Run
+from ._database import DatabaseBusy, DatabaseConflict, DatabaseDown, Row, Run, is_busy
 from ._engine import DurableEngine, SessionFactory
 from ._errors import TurnLost
 from ._local import check_concurrency, open_store, raises_one_error
@@ -103,7 +103,8 @@ class _SqlDatabase:
         except sa.exc.IntegrityError as error:
             raise DatabaseConflict(str(error)) from error
         except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
-            raise DatabaseDown(str(getattr(error, "orig", None) or error).strip()) from error
+            cause = getattr(error, "orig", None)
+            raise (DatabaseBusy if is_busy(cause) else DatabaseDown)(str(cause or error).strip()) from error
 
     def close(self) -> None:
         """Close all connections."""
@@ -126,6 +127,7 @@ class _DbosEngine(StoredTurns):
 
     def __init__(self, store: TurnStore, poll: float, lease: float, url: str, client: DBOSClient) -> None:
         super().__init__(store, poll)
+        self._store = store
         self._lease = lease
         self._url = url
         self._client = client

@@ -1,0 +1,149 @@
+"""What clients ask the workflows of sessions and turns."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+from typing import Any, Final
+
+import anyio
+import orjson
+from temporalio.client import WithStartWorkflowOperation
+from temporalio.common import WorkflowIDConflictPolicy
+
+from .._engine import Question, TurnStatus, WatchedEvent
+from .._errors import DurableError
+from .._turn_rows import busy_error, check_answer, check_same_turn, unknown_turn_error
+from ._server import Refused, Server, WorkflowGone
+from ._workflows import BUSY, CONFLICT, SessionWorkflow, TurnWorkflow, session_workflow_id, turn_workflow_id
+
+_MOMENT: Final = 0.02
+"""Seconds until a session may have heard that its turn has ended."""
+
+
+class TemporalTurns:
+    """The turns on a server; a `ClientStore`.
+
+    Args:
+        server: The server.
+        queue: The task queue of the workflows.
+        lease: Seconds without a heartbeat after which a worker counts as dead.
+        poll: Seconds before a turn that was handed over is begun again.
+    """
+
+    def __init__(self, server: Server, queue: str, lease: float, poll: float) -> None:
+        self._server = server
+        self._queue = queue
+        self._lease = lease
+        self._poll = poll
+
+    async def start(self, session_id: str, prompt: str, turn_id: str | None) -> str:
+        """See `ClientStore.start`."""
+        name = uuid.uuid4().hex if turn_id is None else turn_id
+        if turn_id is not None and await self._is_there(name, session_id, prompt):
+            return name
+
+        def operation() -> Any:
+            return WithStartWorkflowOperation(
+                SessionWorkflow.run,
+                {"session_id": session_id, "queue": self._queue, "number": 0, "messages": "[]"},
+                id=session_workflow_id(self._queue, session_id),
+                task_queue=self._queue,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                # A worker that dies with a workflow's task in hand delays it by that much.
+                task_timeout=timedelta(seconds=min(max(self._lease, 1.0), 10.0)),
+            )
+
+        while True:
+            try:
+                await self._server.update_with_start(
+                    operation, SessionWorkflow.start_turn, [name, prompt, self._lease, self._poll]
+                )
+            except Refused as refused:
+                if refused.kind == CONFLICT and await self._is_there(name, session_id, prompt):
+                    return name
+                if refused.kind != BUSY:
+                    raise DurableError(f"turn {name!r} could not be started: {refused}") from refused
+                other = await self.status(str(refused))
+                if not other.is_final:
+                    raise busy_error(session_id, other.turn_id, other.state) from None
+                await anyio.sleep(_MOMENT)
+            else:
+                return name
+
+    async def _is_there(self, turn_id: str, session_id: str, prompt: str) -> bool:
+        try:
+            found = await self._server.query(turn_workflow_id(self._queue, turn_id), TurnWorkflow.status)
+        except WorkflowGone:
+            return False
+        check_same_turn(turn_id, (session_id, prompt), (found["session_id"], found["prompt"]))
+        return True
+
+    async def status(self, turn_id: str) -> TurnStatus:
+        """See `ClientStore.status`."""
+        return _status(await self._found(turn_id))
+
+    async def _found(self, turn_id: str) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = await self._server.query(
+                turn_workflow_id(self._queue, turn_id), TurnWorkflow.status
+            )
+        except WorkflowGone:
+            raise unknown_turn_error(turn_id) from None
+        return found
+
+    async def events_after(self, turn_id: str, position: int) -> tuple[list[WatchedEvent], TurnStatus]:
+        """See `ClientStore.events_after`."""
+        status = await self.status(turn_id)  # first: events of a turn that has ended are all there
+        batches = await self._server.query(turn_workflow_id(self._queue, turn_id), TurnWorkflow.events_after, position)
+        found = []
+        for last, attempt, text in batches:
+            events = orjson.loads(text)
+            for place, (name, data) in enumerate(events, start=last - len(events) + 1):
+                if place > position:
+                    found.append(WatchedEvent(position=place, attempt=attempt, name=name, data=data))
+        return found, status
+
+    async def answer(self, turn_id: str, question_id: str, option: str) -> None:
+        """See `ClientStore.answer`."""
+        found = await self._found(turn_id)
+        status = _status(found)
+        if not status.is_final and found["answers"].get(question_id) == option:
+            return  # the same answer again, for example because the connection was lost meanwhile
+        check_answer(status, question_id, option)
+        await self._signal(turn_id, TurnWorkflow.answer, question_id, option)
+
+    async def request_stop(self, turn_id: str, graceful: bool, reason: str | None) -> None:
+        """See `ClientStore.request_stop`."""
+        await self._signal(turn_id, TurnWorkflow.stop, {"graceful": graceful, "reason": reason})
+
+    async def resume(self, turn_id: str) -> None:
+        """See `ClientStore.resume`."""
+        await self._signal(turn_id, TurnWorkflow.resume)
+
+    async def _signal(self, turn_id: str, signal: Any, *args: Any) -> None:
+        try:
+            await self._server.signal(turn_workflow_id(self._queue, turn_id), signal, *args)
+        except WorkflowGone:
+            await self._found(turn_id)  # nothing happens to a turn that has ended
+
+    async def messages(self, session_id: str) -> list[dict[str, Any]]:
+        """See `ClientStore.messages`."""
+        while True:
+            try:
+                found = await self._server.query(
+                    session_workflow_id(self._queue, session_id), SessionWorkflow.conversation
+                )
+            except WorkflowGone:
+                return []
+            open_turn = found["open_turn"]
+            if open_turn is None or not (await self.status(open_turn)).is_final:
+                messages: list[dict[str, Any]] = orjson.loads(found["messages"])
+                return messages
+            await anyio.sleep(_MOMENT)  # the session has not heard of the end of its turn yet
+
+
+def _status(found: dict[str, Any]) -> TurnStatus:
+    questions = tuple(Question(**{**each, "options": tuple(each["options"])}) for each in found["questions"])
+    plain = {name: value for name, value in found.items() if name not in ("questions", "answers", "prompt")}
+    return TurnStatus(**plain, questions=questions)

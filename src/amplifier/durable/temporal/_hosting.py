@@ -1,0 +1,286 @@
+"""A worker: polls for turns in the asyncio thread, and runs them on the event loop of the application, asyncio or trio."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import anyio
+from anyio.streams.memory import MemoryObjectSendStream
+from temporalio import activity
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+from temporalio.worker import Worker
+
+from .._engine import SessionFactory
+from .._errors import EngineUnavailableError, TurnLost
+from .._running_turn import RunningTurn
+from .._turn_rows import StopRequest
+from .._worker import new_worker_name
+from ._asyncio_thread import AsyncioThread
+from ._record import TurnRecord
+from ._server import Server
+from ._workflows import HEAR_NEWS, RUN_STEP, RUN_TURN
+
+logger = logging.getLogger("amplifier.durable")
+
+_ENDING_SECONDS = 5.0
+
+
+class _Visit:
+    """A turn that the server has given to this worker: an activity in the asyncio thread, a task on the host.
+
+    Attributes:
+        attempt: Of the activity.
+        is_alive: Set by the host again and again; without it there is no heartbeat.
+        running: The turn on the host, once it is claimed.
+        record: Its record.
+    """
+
+    def __init__(self, turn_id: str, run_number: int, attempt: int) -> None:
+        self.turn_id = turn_id
+        self.run_number = run_number
+        self.attempt = attempt
+        self.is_alive = True
+        self.is_lost = False
+        self.running: RunningTurn | None = None
+        self.record: TurnRecord | None = None
+        self.ended: anyio.Event = anyio.Event()  # in the asyncio thread
+        self.outcome: dict[str, Any] | None = None
+
+    @property
+    def fence(self) -> tuple[str, int | None]:
+        """The turn and its fencing number, once it is claimed."""
+        return self.turn_id, None if self.running is None else self.running.turn.attempt
+
+    def lose(self) -> None:
+        """Another worker has the turn; on the host."""
+        self.is_lost = True
+        if self.running is not None:
+            self.running.lose()
+
+
+class Host:
+    """One worker.
+
+    Args:
+        server: The server.
+        queue: Where turns are.
+        make_session: Makes the session of a turn.
+        poll: Seconds between two looks at what watchers want to see.
+        lease: Seconds without a heartbeat after which this worker counts as dead.
+    """
+
+    def __init__(self, server: Server, queue: str, make_session: SessionFactory, poll: float, lease: float) -> None:
+        self._server = server
+        self._thread = server.thread
+        self._make_session = make_session
+        self._poll = poll
+        self._lease = lease
+        self._queue = queue
+        self._name = new_worker_name()
+        self._own_queue = f"{queue}-{self._name}"
+        self._visits: list[_Visit] = []
+        self._send: MemoryObjectSendStream[_Visit] | None = None
+
+    async def run(self, concurrency: int, on_start: Callable[[], None]) -> None:
+        """Run turns until cancelled.
+
+        Raises:
+            EngineUnavailableError: The server cannot be reached any more.
+        """
+        self._send, receive = anyio.create_memory_object_stream[_Visit](math.inf)
+        with self._send, receive:
+            async with (
+                anyio.create_task_group() as group,
+                polling(self._thread, lambda: self._workers(concurrency)) as workers,
+            ):
+                group.start_soon(self._beat)
+                group.start_soon(self._notice_end_of, workers)
+                group.start_soon(self._flush)
+                on_start()
+                async for visit in receive:
+                    group.start_soon(self._run_turn, visit)
+
+    # ── on the host ──
+
+    async def _run_turn(self, visit: _Visit) -> None:
+        record = visit.record = TurnRecord(self._server, self._queue, visit.turn_id)
+        self._visits.append(visit)
+        try:
+            turn = await record.claim(visit.run_number, visit.attempt, self._name, self._own_queue)
+            visit.running = RunningTurn(record, turn)
+            if not visit.is_lost and await visit.running.run(self._make_session):
+                visit.outcome = record.outcome
+        except TurnLost:
+            logger.info("another worker has turn %s", visit.turn_id)
+        finally:
+            with anyio.move_on_after(_ENDING_SECONDS, shield=True):
+                await record.close()
+            self._visits.remove(visit)
+            self._thread.post(visit.ended.set)
+
+    async def _beat(self) -> None:
+        while True:
+            for visit in list(self._visits):
+                visit.is_alive = True
+                if visit.record is not None:
+                    try:
+                        await visit.record.beat()
+                    except TurnLost:
+                        visit.lose()
+            if not self._visits:
+                await self._server.check()
+            await anyio.sleep(self._lease / 4)
+
+    @staticmethod
+    async def _notice_end_of(workers: Polling) -> None:
+        await workers.has_ended.wait()
+        raise workers.error()
+
+    async def _flush(self) -> None:
+        while True:
+            await anyio.sleep(self._poll)
+            for visit in list(self._visits):
+                if visit.running is not None:
+                    await visit.running.flush()
+
+    def _take_step(self, turn_id: str, attempt: int, number: int, token: bytes) -> None:
+        for visit in self._visits:
+            if visit.fence == (turn_id, attempt) and visit.record is not None:
+                visit.record.take_step(number, token)
+
+    def _hear_news(self, turn_id: str, attempt: int, news: dict[str, Any]) -> None:
+        for visit in self._visits:
+            if visit.fence == (turn_id, attempt) and visit.running is not None:
+                if "stop" in news:
+                    visit.running.stop(StopRequest(**news["stop"]))
+                for question_id, option in news.get("answers", {}).items():
+                    visit.running.answer(question_id, option)
+
+    # ── in the asyncio thread ──
+
+    def _workers(self, concurrency: int) -> Sequence[Worker]:
+        throttle = timedelta(seconds=self._lease / 5)
+        return (
+            Worker(
+                self._server.client,
+                task_queue=self._queue,
+                activities=[self._turn_activity],
+                max_concurrent_activities=concurrency,
+                max_heartbeat_throttle_interval=throttle,
+                default_heartbeat_throttle_interval=throttle,
+            ),
+            Worker(
+                self._server.client,
+                task_queue=self._own_queue,
+                activities=[self._step_activity, self._news_activity],
+                max_concurrent_activities=1000,
+            ),
+        )
+
+    @activity.defn(name=RUN_TURN)
+    async def _turn_activity(self, turn_id: str, run_number: int) -> dict[str, Any]:
+        visit = _Visit(turn_id, run_number, activity.info().attempt)
+        self._thread.post_to_host(lambda: self._accept(visit))
+        try:
+            while not visit.ended.is_set():
+                with anyio.move_on_after(self._lease / 4):
+                    await visit.ended.wait()
+                if visit.is_alive:  # the host is not stuck in blocking code
+                    visit.is_alive = False
+                    activity.heartbeat()
+        except anyio.get_cancelled_exc_class():
+            # No scope of ours: the server has given the turn to another worker, or this one is being shut down. The SDK reports what
+            # is raised to the server, and a cancellation would be logged as a failure.
+            self._thread.post_to_host(visit.lose)
+            with anyio.move_on_after(_ENDING_SECONDS, shield=True):
+                await visit.ended.wait()
+        if visit.outcome is None:
+            raise ApplicationError("the worker has handed the turn over", category=ApplicationErrorCategory.BENIGN)
+        return visit.outcome
+
+    def _accept(self, visit: _Visit) -> None:
+        assert self._send is not None
+        try:
+            self._send.send_nowait(visit)
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError):  # this worker is leaving
+            self._thread.post(visit.ended.set)
+
+    @activity.defn(name=RUN_STEP)
+    async def _step_activity(self, turn_id: str, attempt: int, number: int) -> str:
+        token = activity.info().task_token
+        self._thread.post_to_host(lambda: self._take_step(turn_id, attempt, number, token))
+        activity.raise_complete_async()
+
+    @activity.defn(name=HEAR_NEWS)
+    async def _news_activity(self, turn_id: str, attempt: int, news: dict[str, Any]) -> None:
+        self._thread.post_to_host(lambda: self._hear_news(turn_id, attempt, news))
+
+
+class Polling:
+    """Workers of the SDK that run in the asyncio thread.
+
+    Attributes:
+        has_ended: They do not run any more.
+    """
+
+    def __init__(self, thread: AsyncioThread, make_workers: Callable[[], Sequence[Worker]]) -> None:
+        self._make_workers = make_workers
+        self._thread = thread
+        self._has_started = anyio.Event()
+        self._stop: anyio.Event | None = None
+        self.has_ended = anyio.Event()
+        self._future = thread.start(self._serve, self._end)
+
+    def _end(self) -> None:
+        self.has_ended.set()
+        self._has_started.set()
+
+    async def _serve(self) -> None:
+        self._stop = anyio.Event()
+        async with AsyncExitStack() as stack:
+            for worker in self._make_workers():
+                await stack.enter_async_context(worker)
+            self._thread.post_to_host(self._has_started.set)
+            await self._stop.wait()
+
+    async def wait_started(self) -> None:
+        """Wait until they poll.
+
+        Raises:
+            EngineUnavailableError: The server refuses them.
+        """
+        await self._has_started.wait()
+        if self.has_ended.is_set():
+            raise self.error()
+
+    def error(self) -> EngineUnavailableError:
+        """Why they have ended."""
+        return EngineUnavailableError(
+            f"the Temporal server does not serve a worker any more: {self._future.exception()}"
+        )
+
+    async def stop(self) -> None:
+        """Shut them down and wait for the end of what they run, which has deadlines."""
+        self._thread.post(lambda: self._stop.set() if self._stop is not None else None)
+        with anyio.CancelScope(shield=True):
+            await self.has_ended.wait()
+
+
+@asynccontextmanager
+async def polling(thread: AsyncioThread, make_workers: Callable[[], Sequence[Worker]]) -> AsyncIterator[Polling]:
+    """Workers of the SDK in the asyncio thread; on leaving they are shut down and waited for.
+
+    Raises:
+        EngineUnavailableError: The server refuses them.
+    """
+    found = Polling(thread, make_workers)
+    try:
+        await found.wait_started()
+        yield found
+    finally:
+        await found.stop()

@@ -1,0 +1,201 @@
+"""The record of one attempt of a turn: updates and signals of its workflow, and activities that are completed from here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+import anyio
+import attrs
+import orjson
+
+from amplifier.contracts import Step
+
+from .._engine import Question
+from .._errors import DurableError, TurnLost
+from .._turn_rows import ClaimedTurn, Outcome, StopRequest
+from ._server import Refused, Server, WorkflowGone
+from ._workflows import LOST, TurnWorkflow, turn_workflow_id
+
+logger = logging.getLogger("amplifier.durable")
+
+_LARGEST: Final = 1_500_000
+"""Characters of JSON in one value; the server takes two megabytes, in which quotes are escaped."""
+_LARGEST_BATCH: Final = 250_000
+_BATCHES_BETWEEN_CHECKS: Final = 50
+_ARRIVAL_SECONDS: Final = 1.0
+
+
+class TurnRecord:
+    """Records one attempt of a turn; an `AttemptStore`.
+
+    Args:
+        server: The server.
+        queue: The task queue of its workflow.
+        turn_id: The turn.
+
+    Attributes:
+        outcome: How the turn ended, for its workflow.
+    """
+
+    def __init__(self, server: Server, queue: str, turn_id: str) -> None:
+        self._server = server
+        self._workflow = turn_workflow_id(queue, turn_id)
+        self._steps: dict[str, int] = {}
+        self._tokens: dict[int, bytes] = {}
+        self._arrived = anyio.Event()
+        self._updates = anyio.Semaphore(5)  # the server allows ten at a time
+        self._batches = 0
+        self._takes_events = True
+        self.outcome: dict[str, Any] | None = None
+
+    async def claim(self, run_number: int, attempt: int, worker: str, queue: str) -> ClaimedTurn:
+        """Take the turn for a worker.
+
+        Raises:
+            TurnLost: Another worker has it, or it has ended.
+        """
+        found = await self._update(TurnWorkflow.claim, run_number, attempt, worker, queue)
+        results: dict[str, Any] = {}
+        place = 0
+        while page := await self._server.query(self._workflow, TurnWorkflow.results, place):
+            place += len(page)
+            results |= {key: orjson.loads(result) for key, result in page}
+        return ClaimedTurn(
+            **{
+                **found,
+                "messages": orjson.loads(found["messages"]),
+                "started": frozenset(found["started"]),
+                "stop": None if found["stop"] is None else StopRequest(**found["stop"]),
+            },
+            results=results,
+        )
+
+    async def note_plan(self, turn: ClaimedTurn, plan: Mapping[str, str]) -> None:
+        """See `AttemptStore.note_plan`."""
+        await self._signal(TurnWorkflow.note_plan, turn.attempt, dict(plan))
+
+    # ── steps ──
+
+    async def begin_step(self, turn: ClaimedTurn, step: Step) -> None:
+        """See `AttemptStore.begin_step`."""
+        self._steps[step.key] = await self._update(TurnWorkflow.begin_step, turn.attempt, step.key, step.kind)
+
+    def take_step(self, number: int, token: bytes) -> None:
+        """The activity of a step has come to this worker."""
+        self._tokens[number] = token
+        self._arrived.set()
+        self._arrived = anyio.Event()
+
+    async def finish_step(self, turn: ClaimedTurn, step: Step, result: str) -> None:
+        """See `AttemptStore.finish_step`."""
+        if len(result) > _LARGEST:
+            raise DurableError(
+                f"the result of step {step.key!r} has {len(result):,} characters; Temporal keeps at most {_LARGEST:,} in one value: "
+                "let the tool return less, or use an engine on a database"
+            )
+        if step.key not in self._steps:
+            await self.begin_step(turn, step)
+        number = self._steps.pop(step.key)
+        while number not in self._tokens:
+            await self._arrived.wait()
+        try:
+            await self._server.complete(self._tokens[number], result)
+        except WorkflowGone:
+            raise TurnLost from None
+        finally:
+            self._tokens.pop(number, None)
+
+    async def beat(self) -> None:
+        """Show that the open steps go on.
+
+        Raises:
+            TurnLost: Another worker has the turn.
+        """
+        for number, token in list(self._tokens.items()):
+            try:
+                await self._server.heartbeat(token)
+            except WorkflowGone:
+                if number in self._tokens:  # else it has just ended
+                    raise TurnLost from None
+
+    async def close(self) -> None:
+        """End the steps that were cut off, so that the next worker need not wait for the end of their heartbeats."""
+        with anyio.move_on_after(_ARRIVAL_SECONDS):
+            while not self._tokens.keys() >= set(self._steps.values()):
+                await self._arrived.wait()
+        for token in self._tokens.values():
+            try:
+                await self._server.fail(token, "the call was cut off")
+            except (DurableError, WorkflowGone) as error:
+                logger.info("a step of %s could not be ended: %s", self._workflow, error)
+
+    # ── questions and events ──
+
+    async def ask(self, turn: ClaimedTurn, question: Question) -> str | None:
+        """See `AttemptStore.ask`."""
+        answer: str | None = await self._update(TurnWorkflow.ask, turn.attempt, attrs.asdict(question))
+        return answer
+
+    async def withdraw(self, turn: ClaimedTurn, question_id: str) -> None:
+        """See `AttemptStore.withdraw`."""
+        await self._signal(TurnWorkflow.withdraw, turn.attempt, question_id)
+
+    async def add_events(self, turn: ClaimedTurn, last_position: int, events: list[tuple[str, Any]]) -> None:
+        """See `AttemptStore.add_events`; none any more when the history is so long that it would end the turn."""
+        position = last_position - len(events)
+        batch: list[bytes] = []
+        for event in events:
+            batch.append(orjson.dumps(event))
+            position += 1
+            if position == last_position or sum(map(len, batch)) > _LARGEST_BATCH:
+                if self._batches % _BATCHES_BETWEEN_CHECKS == _BATCHES_BETWEEN_CHECKS - 1:
+                    self._takes_events = await self._server.query(self._workflow, TurnWorkflow.takes_events)
+                self._batches += 1
+                if self._takes_events:
+                    text = f"[{b','.join(batch).decode()}]"
+                    await self._signal(TurnWorkflow.add_events, turn.attempt, position, text)
+                batch = []
+
+    async def finish(
+        self, turn: ClaimedTurn, outcome: Outcome, last_position: int, events: list[tuple[str, Any]]
+    ) -> None:
+        """See `AttemptStore.finish`; the outcome is what the turn's activity returns."""
+        await self.add_events(turn, last_position, events)
+        found = attrs.asdict(outcome)
+        if outcome.messages is not None:
+            found["messages"] = orjson.dumps(outcome.messages).decode()
+            size = len(found["messages"]) + len(outcome.answer or "")
+            if size > _LARGEST:
+                problem = (
+                    f"the conversation has {size:,} characters; Temporal keeps at most {_LARGEST:,} in one value. It stays as it "
+                    "was before this turn: use a context that compacts it, or an engine on a database"
+                )
+                found |= {
+                    "state": "failed",
+                    "answer": None,
+                    "messages": None,
+                    "error_type": "TooLarge",
+                    "error": problem,
+                }
+        self.outcome = found
+
+    # ── the workflow ──
+
+    async def _update(self, update: Any, *args: Any) -> Any:
+        async with self._updates:
+            try:
+                return await self._server.update(self._workflow, update, *args)
+            except WorkflowGone:
+                raise TurnLost from None
+            except Refused as refused:
+                if refused.kind == LOST:
+                    raise TurnLost from None
+                raise DurableError(f"{self._workflow} refused an update: {refused}") from refused
+
+    async def _signal(self, signal: Any, *args: Any) -> None:
+        try:
+            await self._server.signal(self._workflow, signal, *args)
+        except WorkflowGone:
+            raise TurnLost from None

@@ -1,0 +1,114 @@
+"""The engine on Temporal."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, final
+
+import anyio
+from anyio import TASK_STATUS_IGNORED
+from anyio.abc import TaskStatus
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
+from temporalio.client import Client
+from temporalio.service import RPCError
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+
+from .._engine import DurableEngine, SessionFactory
+from .._local import check_concurrency, raises_one_error
+from .._stored_turns import StoredTurns
+from ._asyncio_thread import open_asyncio_thread
+from ._client import TemporalTurns
+from ._hosting import Host, polling
+from ._sdk import sdk_runtime
+from ._server import Server, unavailable
+from ._workflows import SessionWorkflow, TurnWorkflow
+
+_CONNECT_SECONDS = 10.0
+
+
+@final
+class _TemporalEngine(StoredTurns):
+    """See `open_temporal_engine`."""
+
+    def __init__(self, server: Server, queue: str, poll: float, lease: float) -> None:
+        super().__init__(TemporalTurns(server, queue, lease, poll), poll)
+        self._server = server
+        self._queue = queue
+        self._lease = lease
+
+    async def work(
+        self,
+        make_session: SessionFactory,
+        *,
+        concurrency: int = 10,
+        task_status: TaskStatus[None] = TASK_STATUS_IGNORED,
+    ) -> None:
+        """See `DurableEngine.work`."""
+        check_concurrency(concurrency)
+        async with raises_one_error():
+            await Host(self._server, self._queue, make_session, self._poll, self._lease).run(
+                concurrency, task_status.started
+            )
+
+
+@asynccontextmanager
+async def open_temporal_engine(
+    address: str = "localhost:7233",
+    *,
+    namespace: str = "default",
+    task_queue: str = "amplifier",
+    tls: Any = None,
+    api_key: str | None = None,
+    poll: float = 0.5,
+    lease: float = 10.0,
+    patience: float = 30.0,
+) -> AsyncIterator[DurableEngine]:
+    """Open an engine on a Temporal server.
+
+    Every process that opens it also runs the workflows, which are small and have no code of the application; so a turn can be started
+    and asked for its status while there is no worker.
+
+    Args:
+        address: The server, ``host:port``.
+        namespace: Of the server; it has to exist.
+        task_queue: Also part of the workflows' ids; engines with different ones have nothing in common.
+        tls: ``True``, or a ``temporalio.service.TLSConfig``; see ``temporalio.client.Client.connect``.
+        api_key: Of the server.
+        poll: Seconds between two batches of events, and between two looks at a turn that is waited for.
+        lease: Seconds without a heartbeat after which a worker counts as dead.
+        patience: Seconds for which a server that went away is asked again before a worker gives up.
+
+    Raises:
+        EngineUnavailableError: The server cannot be reached, or has no such namespace.
+    """
+    name = f"{address} (namespace {namespace!r})"
+
+    async def connect() -> Client:
+        with anyio.fail_after(_CONNECT_SECONDS):
+            client = await Client.connect(address, namespace=namespace, tls=tls, api_key=api_key, runtime=sdk_runtime())
+            await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=namespace))
+            return client
+
+    async with open_asyncio_thread() as thread:
+        try:
+            client = await thread.call(connect)
+        except (RPCError, RuntimeError, TimeoutError) as error:
+            raise unavailable(name, error) from error
+        server = Server(thread, client, name, patience)
+
+        def workers() -> tuple[Worker]:
+            return (
+                Worker(
+                    client,
+                    task_queue=task_queue,
+                    workflows=[SessionWorkflow, TurnWorkflow],
+                    workflow_runner=UnsandboxedWorkflowRunner(),  # the workflows import nothing that is not deterministic
+                    # A process that dies is waited for as long as that with the workflows that it has in memory.
+                    sticky_queue_schedule_to_start_timeout=timedelta(seconds=min(max(lease / 4, 0.5), 10.0)),
+                ),
+            )
+
+        async with polling(thread, workers):
+            yield _TemporalEngine(server, task_queue, poll, lease)

@@ -1,0 +1,379 @@
+"""The two workflows: a session, which keeps the conversation, and a turn, which is a child of its session's.
+
+Neither runs any code of the application. The turn's workflow is its journal: an activity runs the session, on any worker and any
+backend, and every model call and every tool call is an activity as well, which that worker completes when the call has ended. So the
+history has every result, and the workflow can give all of them to the next worker.
+
+What is here is replayed from recorded histories: tests/durable/test_temporal_replay.py. A change that makes other commands needs
+``workflow.patched``.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import ActivityError, ApplicationError, WorkflowAlreadyStartedError
+
+RUN_TURN = "amplifier-run-turn"
+RUN_STEP = "amplifier-step"
+HEAR_NEWS = "amplifier-news"
+
+LOST = "TurnLost"
+BUSY = "SessionBusy"
+CONFLICT = "TurnConflict"
+
+MOST_ATTEMPTS = 100
+_NO_LIMIT = timedelta(days=3650)
+"""Of the time that a turn or a call may take: heartbeats tell whether it goes on."""
+_MOST_EVENTS = 20_000
+_MOST_BYTES = 20_000_000
+"""Of a turn's history, before events for watchers are no longer taken: the server ends a workflow at two and a half times that."""
+_PAGE = 500_000
+
+
+def turn_workflow_id(queue: str, turn_id: str) -> str:
+    """The workflow of a turn on a task queue."""
+    return f"{queue}-turn-{turn_id}"
+
+
+def session_workflow_id(queue: str, session_id: str) -> str:
+    """The workflow of a session on a task queue."""
+    return f"{queue}-session-{session_id}"
+
+
+@workflow.defn(name="amplifier-turn")
+class TurnWorkflow:
+    """One turn.
+
+    Args:
+        spec: ``turn_id``, ``session_id``, ``number``, ``prompt``, ``messages`` before the turn as JSON, ``lease`` and ``poll`` in seconds.
+    """
+
+    @workflow.init
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self._spec = spec
+        self._lease = timedelta(seconds=spec["lease"])
+        self._status: dict[str, Any] = {
+            "turn_id": spec["turn_id"],
+            "session_id": spec["session_id"],
+            "state": "queued",
+            "attempt": 0,
+            "worker": None,
+        }
+        self._queue = ""
+        self._run_number = 0
+        self._claimed = (0, 0)
+        self._most_attempts = MOST_ATTEMPTS
+        self._plan: dict[str, str] | None = None
+        self._stop: dict[str, Any] | None = None
+        self._is_resumed = False
+        self._started: list[str] = []
+        self._results: list[tuple[str, str]] = []
+        self._open_steps: dict[int, workflow.ActivityHandle[str]] = {}
+        self._news: list[workflow.ActivityHandle[None]] = []
+        self._questions: dict[str, dict[str, Any]] = {}
+        self._withdrawn: set[str] = set()
+        self._answers: dict[str, str] = {}
+        self._events: list[tuple[int, int, str]] = []
+
+    @workflow.run
+    async def run(self, spec: dict[str, Any]) -> str | None:
+        """Run it; returns the conversation as JSON, None if the turn did not change it."""
+        while True:
+            outcome = await self._run_on_a_worker()
+            self._status |= {name: outcome.get(name) for name in ("state", "answer", "error_type", "error")}
+            if self._status["state"] != "held":
+                break
+            self._is_resumed = False
+            await workflow.wait_condition(lambda: self._is_resumed or self._stop is not None)
+            self._status |= {"state": "queued", "error_type": None, "error": None}
+        self._questions.clear()
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        messages: str | None = outcome.get("messages")
+        return messages
+
+    async def _run_on_a_worker(self) -> dict[str, Any]:
+        """How the turn ends on the worker that has it at last; the server gives it to another one when heartbeats fail."""
+        self._run_number += 1
+        running: workflow.ActivityHandle[dict[str, Any]] = workflow.start_activity(
+            RUN_TURN,
+            args=[self._spec["turn_id"], self._run_number],
+            result_type=dict[str, Any],
+            heartbeat_timeout=self._lease,
+            start_to_close_timeout=_NO_LIMIT,
+            # The number of attempts is limited in `claim`, where workers that left in good order do not count twice.
+            retry_policy=RetryPolicy(
+                initial_interval=timedelta(seconds=self._spec["poll"]),
+                backoff_coefficient=1.1,
+                maximum_interval=timedelta(seconds=max(5.0, self._spec["poll"])),
+            ),
+            summary=f"turn {self._spec['turn_id']}",
+        )
+        await workflow.wait_condition(lambda: running.done() or self._is_stopped_before_it_began())
+        if not running.done():
+            running.cancel()
+            return {"state": "stopped"}
+        try:
+            return await running
+        except ActivityError as error:
+            cause: BaseException = error.cause or error
+            return {"state": "failed", "error_type": type(cause).__name__, "error": str(cause)}
+
+    def _is_stopped_before_it_began(self) -> bool:
+        return self._stop is not None and self._status["attempt"] == 0
+
+    def _is_final(self) -> bool:
+        return self._status["state"] in ("completed", "failed", "stopped")
+
+    # ── for workers; an attempt that is not the latest is refused ──
+
+    def _demand(self, attempt: int) -> None:
+        if attempt != self._status["attempt"] or self._status["state"] != "running":
+            raise ApplicationError("another worker has the turn", type=LOST, non_retryable=True)
+
+    @workflow.update
+    async def claim(self, run_number: int, attempt: int, worker: str, queue: str) -> dict[str, Any]:
+        """Take the turn for a worker, whose task queue has its steps from now on.
+
+        Waits until the steps of the former worker have ended: a result that the server has acknowledged is in the history, but may
+        come to this workflow after the claim does.
+        """
+        self._claimed = (run_number, attempt)
+        self._status |= {"state": "running", "worker": worker, "attempt": self._status["attempt"] + 1}
+        mine: int = self._status["attempt"]
+        self._queue = queue
+        for handle in (*self._open_steps.values(), *self._news):
+            handle.cancel()
+        await workflow.wait_condition(lambda: not self._open_steps)
+        return {
+            **{name: self._spec[name] for name in ("turn_id", "session_id", "number", "prompt", "messages")},
+            "attempt": mine,
+            "plan": self._plan,
+            "stop": self._stop,
+            "started": self._started,
+            "last_position": self._events[-1][0] if self._events else 0,
+            "most_attempts": self._most_attempts,
+        }
+
+    @claim.validator
+    def _check_claim(self, run_number: int, attempt: int, worker: str, queue: str) -> None:
+        if (run_number, attempt) <= self._claimed or self._is_final() or self._is_stopped_before_it_began():
+            raise ApplicationError("another worker has the turn, or it has ended", type=LOST, non_retryable=True)
+
+    @workflow.update
+    def begin_step(self, attempt: int, key: str, kind: str) -> int:
+        """Make an activity for a call that begins now; the worker completes it with the result. Returns its number."""
+        number = len(self._started)
+        self._started.append(key)
+        handle: workflow.ActivityHandle[str] = workflow.start_activity(
+            RUN_STEP,
+            args=[self._spec["turn_id"], attempt, number],
+            result_type=str,
+            task_queue=self._queue,
+            heartbeat_timeout=self._lease,
+            start_to_close_timeout=_NO_LIMIT,
+            retry_policy=RetryPolicy(maximum_attempts=1),  # the turn repeats it, or not, as its tool declares
+            cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+            summary=f"{kind} {key}",
+        )
+        self._open_steps[number] = handle
+        handle.add_done_callback(lambda _: self._end_step(number, handle))
+        return number
+
+    @begin_step.validator
+    def _check_begin_step(self, attempt: int, key: str, kind: str) -> None:
+        self._demand(attempt)
+
+    def _end_step(self, number: int, handle: workflow.ActivityHandle[str]) -> None:
+        del self._open_steps[number]
+        if not handle.cancelled() and handle.exception() is None:
+            self._results.append((self._started[number], handle.result()))
+
+    @workflow.update
+    def ask(self, attempt: int, question: dict[str, Any]) -> str | None:
+        """Store a question; returns the answer, if there is one."""
+        self._questions.setdefault(question["question_id"], question)
+        self._withdrawn.discard(question["question_id"])
+        return self._answers.get(question["question_id"])
+
+    @ask.validator
+    def _check_ask(self, attempt: int, question: dict[str, Any]) -> None:
+        self._demand(attempt)
+
+    @workflow.signal
+    def withdraw(self, attempt: int, question_id: str) -> None:
+        """Show a question no more that no one waits for; an answer that is on its way counts if it is asked again."""
+        if attempt == self._status["attempt"]:
+            self._withdrawn.add(question_id)
+
+    @workflow.signal
+    def note_plan(self, attempt: int, plan: dict[str, str]) -> None:
+        """Keep the plan that the turn began with."""
+        if attempt == self._status["attempt"]:
+            self._plan = plan
+
+    @workflow.signal
+    def add_events(self, attempt: int, last_position: int, events: str) -> None:
+        """Keep events for watchers, as JSON."""
+        if attempt == self._status["attempt"]:
+            self._events.append((last_position, attempt, events))
+
+    @workflow.query
+    def takes_events(self) -> bool:
+        """Whether there is room for events in the history."""
+        info = workflow.info()
+        return info.get_current_history_length() < _MOST_EVENTS and info.get_current_history_size() < _MOST_BYTES
+
+    @workflow.query
+    def results(self, after: int) -> list[tuple[str, str]]:
+        """Results of steps behind a place, by key; as many as fit into an answer, none if there are no more."""
+        page: list[tuple[str, str]] = []
+        size = 0
+        for key, result in self._results[after:]:
+            size += len(result)
+            if page and size > _PAGE:
+                break
+            page.append((key, result))
+        return page
+
+    # ── for clients ──
+
+    @workflow.query
+    def status(self) -> dict[str, Any]:
+        """What the turn does, with its prompt."""
+        closed = self._withdrawn | self._answers.keys()
+        waiting = [question for name, question in self._questions.items() if name not in closed]
+        waiting.sort(key=lambda question: str(question["question_id"]))
+        return {**self._status, "questions": waiting, "answers": self._answers, "prompt": self._spec["prompt"]}
+
+    @workflow.query
+    def events_after(self, position: int) -> list[tuple[int, int, str]]:
+        """Batches of events behind a position, each with the position of its last one and its attempt."""
+        page: list[tuple[int, int, str]] = []
+        size = 0
+        for batch in self._events:
+            if batch[0] > position:
+                size += len(batch[2])
+                if page and size > _PAGE:
+                    break
+                page.append(batch)
+        return page
+
+    @workflow.signal
+    def stop(self, wanted: dict[str, Any]) -> None:
+        """End the turn."""
+        if not self._is_final():
+            self._stop = wanted
+            self._tell_worker({"stop": wanted})
+
+    @workflow.signal
+    def answer(self, question_id: str, option: str) -> None:
+        """Answer a question; the first answer counts."""
+        question = self._questions.get(question_id)
+        if question is not None and option in question["options"] and question_id not in self._answers:
+            self._answers[question_id] = option
+            self._tell_worker({"answers": {question_id: option}})
+
+    @workflow.signal
+    def resume(self) -> None:
+        """Let a held turn go on with any plan."""
+        if self._status["state"] == "held":
+            self._is_resumed = True
+            self._plan = None
+            self._most_attempts = self._status["attempt"] + MOST_ATTEMPTS
+
+    def _tell_worker(self, news: dict[str, Any]) -> None:
+        """Pass news to the worker that runs the turn; the next one hears them when it claims the turn or asks again."""
+        if self._status["state"] == "running":
+            handle: workflow.ActivityHandle[None] = workflow.start_activity(
+                HEAR_NEWS,
+                args=[self._spec["turn_id"], self._status["attempt"], news],
+                task_queue=self._queue,
+                start_to_close_timeout=self._lease,
+            )
+            self._news.append(handle)
+            handle.add_done_callback(lambda _: handle.cancelled() or handle.exception())
+
+
+@workflow.defn(name="amplifier-session")
+class SessionWorkflow:
+    """One session: its conversation between turns, and one open turn at a time. It stays until someone terminates it.
+
+    Args:
+        state: ``session_id``, the task ``queue``, ``number`` of the latest turn, ``messages`` as JSON.
+    """
+
+    @workflow.init
+    def __init__(self, state: dict[str, Any]) -> None:
+        self._session_id: str = state["session_id"]
+        self._queue: str = state["queue"]
+        self._number: int = state["number"]
+        self._messages: str = state["messages"]
+        self._open_turn: str | None = None
+
+    @workflow.run
+    async def run(self, state: dict[str, Any]) -> None:
+        """Wait until the history is long, then begin a new one."""
+        await workflow.wait_condition(
+            lambda: (
+                workflow.info().is_continue_as_new_suggested()
+                and self._open_turn is None
+                and workflow.all_handlers_finished()
+            )
+        )
+        workflow.continue_as_new(
+            {
+                "session_id": self._session_id,
+                "queue": self._queue,
+                "number": self._number,
+                "messages": self._messages,
+            }
+        )
+
+    @workflow.update
+    async def start_turn(self, turn_id: str, prompt: str, lease: float, poll: float) -> None:
+        """Start a turn's workflow."""
+        if self._open_turn == turn_id:
+            return
+        self._open_turn = turn_id
+        spec = {
+            "turn_id": turn_id,
+            "session_id": self._session_id,
+            "number": self._number + 1,
+            "prompt": prompt,
+            "messages": self._messages,
+            "lease": lease,
+            "poll": poll,
+        }
+        try:
+            handle = await workflow.start_child_workflow(
+                TurnWorkflow.run,
+                spec,
+                id=turn_workflow_id(self._queue, turn_id),
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                parent_close_policy=workflow.ParentClosePolicy.ABANDON,
+                task_timeout=workflow.info().task_timeout,
+            )
+        except WorkflowAlreadyStartedError:
+            self._open_turn = None
+            raise ApplicationError("the turn exists", type=CONFLICT, non_retryable=True) from None
+        self._number += 1
+        handle.add_done_callback(lambda _: self._end_turn(handle))
+
+    @start_turn.validator
+    def _check_start_turn(self, turn_id: str, prompt: str, lease: float, poll: float) -> None:
+        if self._open_turn is not None and self._open_turn != turn_id:
+            raise ApplicationError(self._open_turn, type=BUSY, non_retryable=True)
+
+    def _end_turn(self, handle: workflow.ChildWorkflowHandle[TurnWorkflow, str | None]) -> None:
+        self._open_turn = None
+        if not handle.cancelled() and handle.exception() is None:
+            self._messages = handle.result() or self._messages
+
+    @workflow.query
+    def conversation(self) -> dict[str, Any]:
+        """The messages as JSON, and the open turn."""
+        return {"messages": self._messages, "open_turn": self._open_turn}

@@ -1,0 +1,41 @@
+"""The workflows make the same commands again from a history: from one that was just made, and from those that older code made."""
+
+from __future__ import annotations
+
+import asyncio
+
+import anyio
+import anyio.to_thread
+import pytest
+from temporalio.client import WorkflowHistory
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
+from temporalio.workflow import NondeterminismError
+
+from amplifier.durable.temporal._sdk import sdk_runtime
+from amplifier.durable.temporal._workflows import SessionWorkflow, TurnWorkflow
+from tests.durable.temporal_histories import RECORDED, make_histories
+
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("kind", ["temporal"])]
+
+
+def replay(history: WorkflowHistory) -> None:
+    replayer = Replayer(
+        workflows=[SessionWorkflow, TurnWorkflow], workflow_runner=UnsandboxedWorkflowRunner(), runtime=sdk_runtime()
+    )
+    asyncio.run(replayer.replay_workflow(history))
+
+
+async def test_new_histories_are_replayed(kind, place):
+    for history in (await make_histories(place)).values():
+        await anyio.to_thread.run_sync(replay, history)
+
+
+@pytest.mark.parametrize("name", ["session", "answered_turn", "stopped_turn"])
+def test_recorded_histories_are_replayed(kind, name):
+    replay(WorkflowHistory.from_json(name, (RECORDED / f"{name}.json").read_text()))
+
+
+def test_a_workflow_that_makes_other_commands_is_noticed(kind, monkeypatch):
+    monkeypatch.setattr(TurnWorkflow, "_tell_worker", lambda self, news: None)
+    with pytest.raises(NondeterminismError):
+        replay(WorkflowHistory.from_json("stopped_turn", (RECORDED / "stopped_turn.json").read_text()))
