@@ -11,6 +11,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import pytest
+import trio
 
 from amplifier.conformance.harness import virtual_clock
 from amplifier.conformance.harness.calls.outcome import call_with_deadline
@@ -65,6 +66,31 @@ def test_a_deadline_does_not_pass_while_a_thread_works(backend):
         return "too late" if scope.cancelled_caught else "done"
 
     assert run_virtually(work, backend=backend) == "done"
+
+
+class LateResults(dict):
+    """Trio's idle worker threads; each gets its result delivered a moment after it is listed here."""
+
+    def __setitem__(self, worker, value):
+        super().__setitem__(worker, value)
+        time.sleep(0.1)
+
+
+def test_the_result_of_a_thread_that_has_just_ended_comes_before_a_deadline(backend, monkeypatch):
+    cache = trio._core._thread_cache.THREAD_CACHE
+    known, late = cache._idle_workers, LateResults()
+    monkeypatch.setattr(cache, "_idle_workers", late)
+
+    async def work() -> str | None:
+        with anyio.move_on_after(3600):
+            own = anyio.CapacityLimiter(1)
+            return await anyio.to_thread.run_sync(str, "done", limiter=own, abandon_on_cancel=True)
+        return None
+
+    try:
+        assert run_virtually(work, backend=backend) == "done"
+    finally:
+        known.update(late)
 
 
 def test_a_deadline_does_not_pass_while_a_child_process_runs(backend):

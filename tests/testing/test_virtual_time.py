@@ -104,7 +104,8 @@ def test_runnable_work_goes_before_any_jump(virtual: Backend) -> None:
     assert run_on(virtual, busy_then_look) == pytest.approx(0.0)
 
 
-def test_on_trio_a_task_that_waits_for_a_worker_thread_holds_the_clock() -> None:
+@pytest.mark.parametrize("has_own_limiter", [False, True])
+def test_on_trio_a_task_that_waits_for_a_worker_thread_holds_the_clock(has_own_limiter: bool) -> None:
     asked, answered = threading.Event(), threading.Event()
 
     def work() -> str:
@@ -113,8 +114,9 @@ def test_on_trio_a_task_that_waits_for_a_worker_thread_holds_the_clock() -> None
         return "done"
 
     async def call() -> tuple[str | None, float]:
+        limiter = anyio.CapacityLimiter(1) if has_own_limiter else None
         with anyio.move_on_after(AN_HOUR):
-            return await anyio.to_thread.run_sync(work), anyio.current_time()
+            return await anyio.to_thread.run_sync(work, limiter=limiter), anyio.current_time()
         return None, anyio.current_time()
 
     def answer_late() -> None:

@@ -223,7 +223,7 @@ def virtual_clock() -> MockClock:
     """A trio clock that starts at 0 and jumps to the next deadline when every task is blocked.
 
     While a worker thread is at work, or a task waits for a module on an asyncio island, time passes as on the wall. Unlike
-    `VirtualTimeLoop`, trio's clock does not wait for child processes or sockets, nor for threads with a limiter of their own.
+    `VirtualTimeLoop`, trio's clock does not wait for child processes or sockets.
 
     Raises:
         MissingExtraError: trio is not installed.
@@ -249,10 +249,11 @@ def virtual_clock() -> MockClock:
 def _waits_for_thread() -> bool:
     """Whether a worker thread of this trio run is at work, or a task waits for an asyncio island."""
     from trio.lowlevel import current_trio_token  # noqa: PLC0415 — trio is an optional part
+    from trio.testing import active_thread_count  # noqa: PLC0415
     from trio.to_thread import current_default_thread_limiter  # noqa: PLC0415
 
-    # The limiter knows more than the frames of the tasks: the kernel drives some awaits by hand.
-    if current_default_thread_limiter().borrowed_tokens:
+    # The count is of threads that a task waits for, whatever their limiter; the limiter knows of abandoned ones, too.
+    if active_thread_count() or current_default_thread_limiter().borrowed_tokens:
         return True
     token = current_trio_token()
     return any(
