@@ -13,7 +13,7 @@ from tests.cli.conftest import backend, home, plan, workdir
 __all__ = ["backend", "home", "plan", "shared", "workdir"]
 
 
-@pytest.fixture(scope="session", params=["asyncio", "trio"])
+@pytest.fixture(scope="module", params=["asyncio", "trio"])
 def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenEditor]:
     """One agent process for all tests that neither stop it nor need a plan of their own; each has sessions of its own.
 

@@ -11,7 +11,7 @@ from amplifier.conformance.harness.calls.outcome import Outcome, call_with_deadl
 from amplifier.conformance.harness.virtual_clock import run_virtually, when_stuck
 
 BACKENDS = ("asyncio", "trio")
-pytestmark = pytest.mark.parametrize("backend", BACKENDS)
+pytestmark = [pytest.mark.parametrize("backend", BACKENDS), pytest.mark.usefixtures("nothing_else_is_at_work")]
 
 
 async def raise_group_when_cancelled(*errors: Exception) -> None:

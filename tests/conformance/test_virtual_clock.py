@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -16,24 +15,12 @@ import trio
 from amplifier.conformance.harness import virtual_clock
 from amplifier.conformance.harness.calls.outcome import call_with_deadline
 from amplifier.conformance.harness.cpu_clock import skipped
-from amplifier.conformance.harness.llm_server.server_process import server_ids
 from amplifier.conformance.harness.virtual_clock import is_virtual, run_virtually
 
-pytestmark = pytest.mark.parametrize("backend", ["asyncio", "trio"])
-
-
-@pytest.fixture(autouse=True)
-def _nothing_else_is_at_work(monkeypatch):
-    """Servers and threads that other tests of this process have started are not the work that virtual time waits for."""
-    children = {
-        int(pid)
-        for thread in threading.enumerate()
-        for pid in Path(f"/proc/self/task/{thread.native_id}/children").read_text().split()
-    }
-    threads = set(threading.enumerate())
-    may_act = virtual_clock._may_act
-    monkeypatch.setattr(virtual_clock, "server_ids", lambda: {*server_ids(), *children})
-    monkeypatch.setattr(virtual_clock, "_may_act", lambda thread: thread not in threads and may_act(thread))
+pytestmark = [
+    pytest.mark.parametrize("backend", ["asyncio", "trio"]),
+    pytest.mark.usefixtures("nothing_else_is_at_work"),
+]
 
 
 def test_a_timer_is_skipped_and_the_clocks_of_the_module_jump_along(backend, monkeypatch):

@@ -13,7 +13,7 @@ from tests.serve._server import Server, running
 __all__ = ["backend", "home", "plan", "server", "workdir"]
 
 
-@pytest.fixture(scope="session", params=["asyncio", "trio"])
+@pytest.fixture(scope="module", params=["asyncio", "trio"])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One process for all tests that neither stop it nor need options: starting it costs more than most of them do.
 
