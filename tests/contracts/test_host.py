@@ -13,8 +13,8 @@ Members = dict[str, str | None]
 """By name, what a member takes; None for what is not called."""
 
 HOOKS: Members = {
-    "register": "event, handler, priority=0, name=None, *, timeout=DEFAULT, on_failure=None",
-    "on": "event, handler, priority=0, name=None, *, timeout=DEFAULT, on_failure=None",
+    "register": "event, handler, priority=0, name=None, *, timeout=DEFAULT, on_failure=None, fields=None",
+    "on": "event, handler, priority=0, name=None, *, timeout=DEFAULT, on_failure=None, fields=None",
     "async emit": "event, data",
     "async emit_and_collect": "event, data, timeout=1.0",
     "unregister": "name",

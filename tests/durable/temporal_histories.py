@@ -15,13 +15,34 @@ import anyio
 from temporalio.client import WorkflowHistory
 
 from amplifier.durable import TurnStoppedError
-from amplifier.durable.temporal._workflows import session_workflow_id, turn_workflow_id
+from amplifier.durable._temporal._workflows import session_workflow_id, turn_workflow_id
 from amplifier.models import HookResult
 from tests._support.engine_servers import temporal
 from tests._support.tree import ROOT
 from tests.durable.agents import agent, answering, open_engine, tool, until, working
 
 RECORDED = Path(__file__).parent / "histories"
+
+
+async def _ask(event: str, data: dict[str, Any]) -> HookResult:
+    if data["tool_name"] == "pay":
+        return HookResult(action="ask_user", approval_prompt="May I pay?", approval_options=["Allow", "Deny"])
+    return HookResult(action="continue")
+
+
+async def _mount_question(coordinator: Any, config: dict[str, Any]) -> None:
+    coordinator.hooks.register("tool:pre", _ask, name="ask")
+
+
+def _shop_agent(provider: Any, wait: Any, *, is_wait_repeatable: bool = True) -> Any:
+    """An agent with the three tools that every part of the history needs."""
+    return agent(
+        provider,
+        tool("look", lambda given: "two shelves", repeatable=True),
+        tool("wait", wait, repeatable=is_wait_repeatable),
+        tool("pay", lambda given: "paid"),
+        hooks={"hooks-ask": _mount_question},
+    )
 
 
 async def make_histories(place: str) -> dict[str, WorkflowHistory]:
@@ -32,33 +53,9 @@ async def make_histories(place: str) -> dict[str, WorkflowHistory]:
         begun.set()
         await anyio.sleep_forever()
 
-    async def ask(event: str, data: dict[str, Any]) -> HookResult:
-        if data["tool_name"] == "pay":
-            return HookResult(action="ask_user", approval_prompt="May I pay?", approval_options=["Allow", "Deny"])
-        return HookResult(action="continue")
-
-    async def mount(coordinator: Any, config: dict[str, Any]) -> None:
-        coordinator.hooks.register("tool:pre", ask, name="ask")
-
-    hooks = {"hooks-ask": mount}
-    pay = tool("pay", lambda given: "paid")
-    first = agent(
-        answering([("look", {}), ("wait", {})]),
-        tool("look", lambda given: "two shelves", repeatable=True),
-        tool("wait", hang, repeatable=True),
-        pay,
-        hooks=hooks,
-    )
-    second = agent(
-        answering([("pay", {})], "Done.", [("wait", {})]),
-        tool("look", lambda given: "two shelves", repeatable=True),
-        tool("wait", lambda given: "waited", repeatable=True),
-        pay,
-        hooks=hooks,
-    )
-    third = agent(
-        answering([("wait", {})]), tool("look", lambda given: "", repeatable=True), tool("wait", hang), pay, hooks=hooks
-    )
+    first = _shop_agent(answering([("look", {}), ("wait", {})]), hang)
+    second = _shop_agent(answering([("pay", {})], "Done.", [("wait", {})]), lambda given: "waited")
+    third = _shop_agent(answering([("wait", {})]), hang, is_wait_repeatable=False)
     async with open_engine("temporal", place) as engine:
         answered = await engine.start("s", "look around, then pay")
         async with working(engine, first):
@@ -78,16 +75,20 @@ async def make_histories(place: str) -> dict[str, WorkflowHistory]:
                 with suppress(TurnStoppedError):
                     await engine.result(stopped)
         assert len(await engine.messages("s")) == 9
-        server, queue = engine._server, engine._queue  # type: ignore[attr-defined]
-        ids = {
-            "session": session_workflow_id(queue, "s"),
-            "answered_turn": turn_workflow_id(queue, answered),
-            "stopped_turn": turn_workflow_id(queue, stopped),
-        }
-        return {
-            name: await server.call(server.client.get_workflow_handle(workflow).fetch_history)
-            for name, workflow in ids.items()
-        }
+        return await _histories_of(engine, answered, stopped)
+
+
+async def _histories_of(engine: Any, answered: str, stopped: str) -> dict[str, WorkflowHistory]:
+    server, queue = engine._server, engine._queue
+    ids = {
+        "session": session_workflow_id(queue, "s"),
+        "answered_turn": turn_workflow_id(queue, answered),
+        "stopped_turn": turn_workflow_id(queue, stopped),
+    }
+    return {
+        name: await server.call(server.client.get_workflow_handle(workflow).fetch_history)
+        for name, workflow in ids.items()
+    }
 
 
 def main() -> None:

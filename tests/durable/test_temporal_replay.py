@@ -11,8 +11,8 @@ from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.workflow import NondeterminismError
 
-from amplifier.durable.temporal._sdk import sdk_runtime
-from amplifier.durable.temporal._workflows import SessionWorkflow, TurnWorkflow
+from amplifier.durable._temporal._sdk import sdk_runtime
+from amplifier.durable._temporal._workflows import SessionWorkflow, TurnWorkflow
 from tests.durable.temporal_histories import RECORDED, make_histories
 
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("kind", ["temporal"])]

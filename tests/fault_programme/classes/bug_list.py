@@ -282,9 +282,9 @@ BUGS: Final = (
     # ── what modules built on the kernel promise ──
     _call(
         "a context that returns no list is not named",
-        "modules/_agent_loop/transcript.py",
-        "        if isinstance(messages, list):",
-        "        if isinstance(messages, object):",
+        "modules/_agent_loop/request_messages.py",
+        "    if isinstance(messages, list):",
+        "    if isinstance(messages, object):",
         "context.get_messages",
     ),
     _call(

@@ -55,57 +55,57 @@ class Provider:
         return list(response.tool_calls or ())
 
 
+def _tool(name: str, chance: random.Random) -> MockTool:
+    async def respond(given: dict[str, Any]) -> Any:
+        await anyio.sleep(chance.choice(DELAYS))
+        if chance.random() < 0.2:
+            raise ValueError(f"{name} fails")
+        return given
+
+    return MockTool(name, respond=respond)
+
+
+def _random_session(seed: int, chance: random.Random) -> AmplifierSession:
+    async def slow(event: str, data: dict[str, Any]) -> HookResult:
+        await anyio.sleep(chance.choice(DELAYS))
+        is_denied = event == "tool:pre" and chance.random() < 0.1
+        return HookResult(action="deny", reason="no") if is_denied else HookResult()
+
+    async def mount_hooks(coordinator: Any, config: dict[str, Any]) -> None:
+        coordinator.hooks.register("*", slow, name="slow")
+
+    modules: dict[str, Any] = {
+        "loop-basic": loop_basic,
+        "loop-events": loop_events,
+        "context-random": mounting(MockContextManager()),
+        "provider-random": mounting(Provider(chance)),
+        **{f"tool-{number}": mounting(_tool(f"tool-{number}", chance)) for number in range(3)},
+        "hooks-random": mount_hooks,
+    }
+    plan: dict[str, Any] = {
+        "session": {"orchestrator": chance.choice(["loop-basic", "loop-events"]), "context": "context-random"},
+        "providers": [{"module": "provider-random"}],
+        "tools": [{"module": f"tool-{number}"} for number in range(3)],
+        "hooks": [{"module": "hooks-random"}],
+    }
+    return AmplifierSession(plan, loader=ModuleLoader(modules=modules), session_id=f"seed-{seed}")
+
+
 def event_log(backend: str, seed: int) -> list[LogLine]:
     """Run the agent of a seed and return all it emitted, with the virtual time of each event."""
     chance = random.Random(seed)
     log: list[LogLine] = []
 
-    def tool(name: str) -> MockTool:
-        async def respond(given: dict[str, Any]) -> Any:
-            await anyio.sleep(chance.choice(DELAYS))
-            if chance.random() < 0.2:
-                raise ValueError(f"{name} fails")
-            return given
-
-        return MockTool(name, respond=respond)
-
-    async def mount_hooks(coordinator: Any, config: dict[str, Any]) -> None:
-        async def slow(event: str, data: dict[str, Any]) -> HookResult:
-            await anyio.sleep(chance.choice(DELAYS))
-            return (
-                HookResult(action="deny", reason="no")
-                if event == "tool:pre" and chance.random() < 0.1
-                else HookResult()
-            )
-
-        coordinator.hooks.register("*", slow, name="slow")
+    def note(event: str, data: dict[str, Any]) -> None:
+        known = {key: data.get(key) for key in ("tool_call_id", "tool_name", "status", "iteration")}
+        log.append((round(anyio.current_time(), 6), event, str(known)))
 
     async def stop_at_random(session: AmplifierSession) -> None:
         await anyio.sleep(chance.uniform(0, 4))
         session.coordinator.request_cancel(immediate=chance.random() < 0.5)
 
     async def scenario() -> None:
-        loop = chance.choice(["loop-basic", "loop-events"])
-        modules: dict[str, Any] = {
-            "loop-basic": loop_basic,
-            "loop-events": loop_events,
-            "context-random": mounting(MockContextManager()),
-            "provider-random": mounting(Provider(chance)),
-            **{f"tool-{number}": mounting(tool(f"tool-{number}")) for number in range(3)},
-            "hooks-random": mount_hooks,
-        }
-        plan: dict[str, Any] = {
-            "session": {"orchestrator": loop, "context": "context-random"},
-            "providers": [{"module": "provider-random"}],
-            "tools": [{"module": f"tool-{number}"} for number in range(3)],
-            "hooks": [{"module": "hooks-random"}],
-        }
-        session = AmplifierSession(plan, loader=ModuleLoader(modules=modules), session_id=f"seed-{seed}")
-
-        def note(event: str, data: dict[str, Any]) -> None:
-            known = {key: data.get(key) for key in ("tool_call_id", "tool_name", "status", "iteration")}
-            log.append((round(anyio.current_time(), 6), event, str(known)))
-
+        session = _random_session(seed, chance)
         session.coordinator.hooks.register("*", note, priority=-1000)
         async with session, anyio.create_task_group() as group:
             if chance.random() < 0.5:

@@ -1,7 +1,14 @@
-"""The engine on Temporal."""
+"""Turns on Temporal: workers on any number of machines, with a Temporal server between them; needs the extra ``temporal``.
+
+A turn is a workflow, and its model calls and tool calls are activities of it. The session itself lives on the worker that has the turn,
+inside one more activity, on asyncio or trio.
+"""
 
 from __future__ import annotations
 
+from ._temporal import sdk_runtime  # first: it reports that the SDK is not installed
+
+# isort: split
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -15,15 +22,16 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from .._engine import DurableEngine, SessionFactory
-from .._local import check_concurrency, raises_one_error
-from .._stored_turns import StoredTurns
-from ._asyncio_thread import open_asyncio_thread
-from ._client import TemporalTurns
-from ._hosting import Host, polling
-from ._sdk import sdk_runtime
-from ._server import Server, unavailable
-from ._workflows import SessionWorkflow, TurnWorkflow
+from ._engine import DurableEngine, SessionFactory
+from ._local import check_concurrency, raises_one_error
+from ._stored_turns import StoredTurns
+from ._temporal._asyncio_thread import open_asyncio_thread
+from ._temporal._client import TemporalTurns
+from ._temporal._hosting import Host, polling
+from ._temporal._server import Server, unavailable
+from ._temporal._workflows import SessionWorkflow, TurnWorkflow
+
+__all__ = ["open_temporal_engine"]
 
 _CONNECT_SECONDS = 10.0
 
