@@ -35,7 +35,7 @@ PARALLEL := -n $(JOBS) --dist worksteal
 CODE := src tests docs $(wildcard benchmarks examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup parts run test test-slow test-long test-all load fault-programme check check-style check-format check-types check-imports check-prose format bench bench-quick bench-docs bench-instructions bench-record conformance corpus faults test-compat docs screenshots lock release audit clean
+.PHONY: help setup parts engines run test test-slow test-long test-all load fault-programme check check-style check-format check-types check-imports check-prose format bench bench-quick bench-docs bench-instructions bench-record conformance corpus faults test-compat docs screenshots lock release audit clean
 .DELETE_ON_ERROR:
 .PRECIOUS: .venv-3.%/.ready
 
@@ -78,6 +78,10 @@ parts: $(READY)
 	@$(BIN)/python -m tests._support.browser
 	@$(BIN)/python -m tests._support.bubblewrap >/dev/null
 
+# Servers that turns of several machines are tested with: Postgres and Temporal.
+engines: $(READY)
+	@$(BIN)/python -m tests._support.engine_servers
+
 # Uses the built-in offline provider, which is no language model and needs neither a network nor a key.
 run: $(READY)
 	@AMPLIFIER_HOME=.amplifier $(BIN)/amplifier run --yes --provider offline \
@@ -87,11 +91,11 @@ test: parts
 	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not long" $(ARGS)
 
 # Tests that take long and rarely fail: the marker `slow` in pyproject.toml.
-test-slow: parts
+test-slow: parts engines
 	$(BIN)/python -m pytest $(PARALLEL) -m "slow and not long" $(ARGS)
 
 # Tests that repeat something a hundred times or at every point: the marker `long`. Their short forms are in the other two.
-test-long: parts
+test-long: parts engines
 	$(BIN)/python -m pytest $(PARALLEL) -m long $(ARGS)
 	@$(MAKE) --no-print-directory fault-programme ARGS=
 
