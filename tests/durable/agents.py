@@ -24,9 +24,12 @@ ENGINES = (
     "local",
     pytest.param("dbos", marks=pytest.mark.slow),
     pytest.param("postgres", marks=pytest.mark.long),
-    pytest.param("temporal", marks=pytest.mark.slow),
+    pytest.param("temporal", marks=pytest.mark.long),
 )
-"""A file, DBOS on a file, DBOS on Postgres, Temporal."""
+"""A file, DBOS on a file, DBOS on Postgres, Temporal.
+
+Tests with Temporal are long ones: its SDK closes connections and threads in its own time, so now and then the leak guard finds one.
+"""
 
 
 def open_engine(kind: str, place: Path | str, **options: Any) -> AbstractAsyncContextManager[DurableEngine]:

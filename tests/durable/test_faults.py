@@ -366,7 +366,7 @@ async def test_a_full_disk_ends_the_worker_with_a_clear_error_and_the_next_one_g
         assert (await engine.messages("s"))[2]["content"] == "seen again"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_temporal_server_that_is_not_there_is_reported():
     with (
         anyio.fail_after(60),
@@ -377,7 +377,7 @@ async def test_a_temporal_server_that_is_not_there_is_reported():
     assert caught.value.engine == "127.0.0.1:9 (namespace 'default')"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["temporal"])
 async def test_a_temporal_server_without_the_namespace_is_reported(kind, temporal_server):
     with anyio.fail_after(60), pytest.raises(EngineUnavailableError, match="nowhere"):

@@ -147,14 +147,14 @@ def check_session(
         counted["effects"] += by_call[call]
 
 
-ALL_BUT_POSTGRES_SLOW = [
-    *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("local", "dbos", "temporal")),
-    pytest.param("postgres", marks=pytest.mark.long),
+SERVERS_LONG = [
+    *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("local", "dbos")),
+    *(pytest.param(kind, marks=pytest.mark.long) for kind in ("postgres", "temporal")),
 ]
 
 
 @pytest.mark.parametrize("answered", ["while no worker runs", "when the next worker asks"])
-@pytest.mark.parametrize("kind", ALL_BUT_POSTGRES_SLOW)
+@pytest.mark.parametrize("kind", SERVERS_LONG)
 async def test_a_question_is_answered_after_the_worker_that_asked_was_killed(
     kind, place, tmp_path, anyio_backend_name, answered
 ):
@@ -179,7 +179,7 @@ async def test_a_question_is_answered_after_the_worker_that_asked_was_killed(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["local", "dbos", "temporal"])
+@pytest.mark.parametrize("kind", ["local", "dbos", pytest.param("temporal", marks=pytest.mark.long)])
 async def test_turns_of_killed_workers_go_on_elsewhere(kind, place, tmp_path, anyio_backend_name):
     counted = await kill_workers(kind, anyio_backend_name, place, tmp_path, 3, 280)
     assert counted["kills"] == 3

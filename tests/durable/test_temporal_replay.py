@@ -15,7 +15,7 @@ from amplifier.durable._temporal._sdk import sdk_runtime
 from amplifier.durable._temporal._workflows import SessionWorkflow, TurnWorkflow
 from tests.durable.temporal_histories import RECORDED, make_histories
 
-pytestmark = [pytest.mark.slow, pytest.mark.parametrize("kind", ["temporal"])]
+pytestmark = [pytest.mark.long, pytest.mark.parametrize("kind", ["temporal"])]
 
 
 def replay(history: WorkflowHistory) -> None:

@@ -144,7 +144,7 @@ def test_every_example_is_in_the_list_and_in_a_test():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BOTH)
-@pytest.mark.parametrize("engine", ["local", "dbos", "temporal"])
+@pytest.mark.parametrize("engine", ["local", "dbos", pytest.param("temporal", marks=pytest.mark.long)])
 def test_turns_of_a_killed_worker_go_on_with_the_other(backend, engine, tmp_path, monkeypatch):
     with ExitStack() as stack:
         if engine == "temporal":

@@ -71,7 +71,7 @@ async def emits(outcome: Outcome, backend: str, share: float) -> None:
     gc.collect()
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    if grown > 100_000:
+    if grown > 200_000:  # trio keeps up to a thousand cancelled timers before it drops them
         outcome.fail(f"{backend}: memory grew by {grown} bytes over {min(number, 2_000)} emits")
     seen, began = 0, time.process_time()
     for emit in range(number):

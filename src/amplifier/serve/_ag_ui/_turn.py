@@ -84,7 +84,7 @@ class InterruptibleTurn:
         self.text: TurnText = TurnText()
         self.started_calls: set[str] = set()
         self._waiting: dict[str, Question] = {}
-        self.is_parked = False
+        self.is_parked: bool = False
         self.over: anyio.Event = anyio.Event()
 
     async def run(self) -> None:
