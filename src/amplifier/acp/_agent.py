@@ -39,6 +39,7 @@ logger: logging.Logger = logging.getLogger("amplifier.acp")
 
 PROTOCOL_VERSION: Final = 1
 
+_LAST = 2**31 + 1  # after the handler of the stream of events, which is what shows a call
 _PAGE = 50
 """Sessions in one answer to ``session/list``."""
 
@@ -198,6 +199,7 @@ class _Agent:
         try:
             live = LiveSession(self._host.make(wanted, directory, servers, approvals, is_resumed=is_resumed))
             await self._group.start(live.run)
+            live.session.coordinator.hooks.register("tool:pre", updates.hold_writing, _LAST, name="acp-diff")
             try:
                 self._host.check(live.session)
             except BaseException:

@@ -17,6 +17,9 @@ from ._tool_calls import PLAN_TOOL, describe_call, describe_result, plan_entries
 
 __all__ = ["Updates"]
 
+_SHOWING_SECONDS = 3.0
+"""How long a tool waits for a client that does not read."""
+
 
 class Updates:
     """Shows one session to the client.
@@ -78,6 +81,12 @@ class Updates:
         call = self._calls.setdefault(call_id, _ShownCall())
         await call.shown.wait()
         return call.description
+
+    async def hold_writing(self, event: str, data: dict[str, Any]) -> None:
+        """Let a file be written only after the client was shown what it was before."""
+        if data.get("tool_name") == "write_file" and isinstance(call_id := data.get("tool_call_id"), str):
+            with anyio.move_on_after(_SHOWING_SECONDS):
+                await self.wait_started(call_id)
 
     async def _start(self, call_id: str, tool: str, given: dict[str, Any]) -> None:
         call = self._calls.setdefault(call_id, _ShownCall())
