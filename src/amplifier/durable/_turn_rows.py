@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -10,7 +11,7 @@ import orjson
 from amplifier.errors import SessionBusyError
 
 from ._database import Run
-from ._engine import Question, TurnState, TurnStatus
+from ._engine import Question, TurnState, TurnStatus, WatchedEvent
 from ._errors import QuestionClosedError, TurnConflictError, TurnLost, UnknownTurnError
 
 MOST_ATTEMPTS = 100
@@ -108,6 +109,17 @@ def check_same_turn(turn_id: str, wanted: tuple[str, str], found: tuple[str, str
             f"turn {turn_id!r} exists already, for session {found[0]!r} and another prompt or session; choose another id",
             turn_id=turn_id,
         )
+
+
+def watched_events(batches: Iterable[tuple[int, int, Any]], position: int) -> list[WatchedEvent]:
+    """The events behind a position, from batches of last position, attempt and events as JSON."""
+    found: list[WatchedEvent] = []
+    for last, attempt, text in batches:
+        events = orjson.loads(text)
+        for place, (name, data) in enumerate(events, start=last - len(events) + 1):
+            if place > position:
+                found.append(WatchedEvent(position=place, attempt=attempt, name=name, data=data))
+    return found
 
 
 def check_answer(status: TurnStatus, question_id: str, option: str) -> None:

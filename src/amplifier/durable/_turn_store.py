@@ -34,6 +34,7 @@ from ._turn_rows import (
     read_messages,
     read_status,
     read_stop_request,
+    watched_events,
 )
 
 Enqueue = Callable[[Run, str], None]
@@ -97,13 +98,7 @@ class TurnStore:
                 turn=turn_id,
                 position=position,
             )
-            found = []
-            for last, attempt, text in rows:
-                events = orjson.loads(text)
-                for place, (name, data) in enumerate(events, start=last - len(events) + 1):
-                    if place > position:
-                        found.append(WatchedEvent(position=place, attempt=attempt, name=name, data=data))
-            return found, status
+            return watched_events(rows, position), status
 
         return await self._do(work, only_reads=True)
 

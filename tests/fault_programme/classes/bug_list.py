@@ -112,7 +112,7 @@ BUGS: Final = (
         '            self.__dict__.setdefault("kept", []).append(dispatch.payload)\n'
         "            result = await dispatch.run(handlers)",
         "load",
-        {"kind": "emits", "backend": "trio", "share": 0.004},
+        {"kind": "memory of emits", "backend": "trio", "share": 0.004},
     ),
     # ── approvals ──
     _call(

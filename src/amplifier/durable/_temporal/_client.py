@@ -13,7 +13,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 
 from .._engine import Question, TurnStatus, WatchedEvent
 from .._errors import DurableError
-from .._turn_rows import busy_error, check_answer, check_same_turn, unknown_turn_error
+from .._turn_rows import busy_error, check_answer, check_same_turn, unknown_turn_error, watched_events
 from ._server import Refused, Server, WorkflowGone
 from ._workflows import BUSY, CONFLICT, SessionWorkflow, TurnWorkflow, session_workflow_id, turn_workflow_id
 
@@ -96,13 +96,7 @@ class TemporalTurns:
         """See `ClientStore.events_after`."""
         status = await self.status(turn_id)  # first: events of a turn that has ended are all there
         batches = await self._server.query(turn_workflow_id(self._queue, turn_id), TurnWorkflow.events_after, position)
-        found = []
-        for last, attempt, text in batches:
-            events = orjson.loads(text)
-            for place, (name, data) in enumerate(events, start=last - len(events) + 1):
-                if place > position:
-                    found.append(WatchedEvent(position=place, attempt=attempt, name=name, data=data))
-        return found, status
+        return watched_events(batches, position), status
 
     async def answer(self, turn_id: str, question_id: str, option: str) -> None:
         """See `ClientStore.answer`."""
