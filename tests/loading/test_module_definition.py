@@ -28,6 +28,14 @@ class Mounting:
     def __call__(self, coordinator, config):
         return None
 
+    @asynccontextmanager
+    async def structured(self, coordinator, config):
+        yield
+
+    @asynccontextmanager
+    async def structured_without_config(self, coordinator):
+        yield
+
 
 @asynccontextmanager
 async def structured(coordinator, config):
@@ -54,6 +62,7 @@ FITTING = [
     functools.partial(lambda first, coordinator, config: None, 1),
     Mounting().method,
     Mounting(),
+    Mounting().structured,
     structured,
     lying,
     dict,
@@ -67,6 +76,7 @@ UNFITTING = [
     lambda **options: None,
     functools.partial(good_mount, 1),
     structured_without_config,
+    Mounting().structured_without_config,
 ]
 
 

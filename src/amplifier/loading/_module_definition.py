@@ -164,7 +164,8 @@ def _checked(
 def accepts_coordinator_and_config(mount: Callable[..., Any]) -> bool:
     """Whether ``mount(coordinator, config)`` fits the signature; True when there is none to look at."""
     function = mount
-    while (wrapped := getattr(function, "__wrapped__", None)) is not None:
+    # Not through a bound method: what it wraps takes the object as well.
+    while type(function) is FunctionType and (wrapped := getattr(function, "__wrapped__", None)) is not None:
         function = wrapped
     # A plain function is read off its code object: `inspect.signature` costs ten times as much, and every session
     # asks this for each module registered in process.

@@ -18,7 +18,7 @@ import anyio
 import anyio.lowlevel
 
 from amplifier import AmplifierSession, ChatResponse, HookResult, ModuleLoader, ToolCall, ToolResult
-from amplifier.errors import AmplifierError
+from amplifier.errors import AmplifierError, ExecutionCancelled
 from amplifier.models import ProviderInfo, StreamChunk, TextBlock, ToolCallBlock
 from amplifier.modules import loop_basic, loop_events, loop_streaming
 from amplifier.testing.virtual_time import virtual_backend
@@ -29,18 +29,22 @@ from ..parts import BACKENDS, Chunk, Outcome
 
 LOOPS = {"loop-basic": loop_basic, "loop-streaming": loop_streaming, "loop-events": loop_events}
 FAULTS = ("Exception", "SystemExit", "KeyboardInterrupt", "cancellation", "hang", "wrong type", "group", "base group")
-SYNC = {"provider.parse_tool_calls", "provider.get_info", "hook.sync", "display", "contributor.sync", "cleanup.sync"}
+SYNC = {
+    *("provider.parse_tool_calls", "provider.get_info", "hook.sync", "display", "contributor.sync", "cleanup.sync"),
+    "cancel callback.sync",
+}
 CONTAINED = {
     *("mount.provider", "mount.tool", "mount.hook", "ready", "hosted.enter", "hosted.exit", "background"),
     *("hook.observer", "hook.sync", "hook.gate", "hook.collected", "contributor", "contributor.sync"),
     *("approval", "display", "cleanup", "cleanup.sync", "tool.execute", "capability"),
+    *("cancel callback", "cancel callback.sync"),
 }
 """Boundaries whose failures no caller of the session sees: not that of opening, of a turn or of closing (L4)."""
 DEADLINES = {"mount": 2, "ready": 2, "hook": 3, "contribution": 2, "collection": 5, "cleanup": 2, "teardown": 20}
 APPROVAL = 5.0
 TURN = 60.0
 LONGEST = 3 * TURN
-"""Virtual seconds that a trial may take: two turns at their deadline, opening and closing."""
+"""Virtual seconds that a trial may take: two turns at their deadline, opening, closing and a turn that is stopped."""
 
 
 class Broken(Exception):
@@ -188,6 +192,17 @@ class Provider:
         return 42 if self._fault.at_once("provider.parse_tool_calls") else list(response.tool_calls or ())
 
 
+class Loop:
+    """A loop whose turns may go wrong before they begin."""
+
+    def __init__(self, fault: Fault, loop: Any) -> None:
+        self._fault = fault
+        self._loop = loop
+
+    async def execute(self, *arguments: Any, **options: Any) -> Any:
+        return 42 if await self._fault.at("orchestrator.execute") else await self._loop.execute(*arguments, **options)
+
+
 class Tool:
     """Counts its calls and asks another module's capability."""
 
@@ -241,8 +256,9 @@ class Trial:
         self.context = Context(fault)
         self.log = Records()
         self.events: list[str] = []
+        self.hung_in_a_stop = False
         modules: dict[str, Any] = {
-            loop: LOOPS[loop],
+            loop: self._module("orchestrator", lambda coordinator: self._mount_loop(coordinator, LOOPS[loop])),
             "context-faulty": self._module("context", self._mount_context),
             "provider-faulty": self._module("provider", lambda coordinator: Provider(fault)),
             "tool-faulty": self._module("tool", self._mount_tools),
@@ -281,6 +297,12 @@ class Trial:
             return await made if hasattr(made, "__await__") else made
 
         return mount
+
+    async def _mount_loop(self, coordinator: Any, loop: Any) -> None:
+        await loop.mount(coordinator, {})
+        inner = coordinator.get("orchestrator")
+        await coordinator.unmount("orchestrator")
+        await coordinator.mount("orchestrator", Loop(self.fault, inner))
 
     def _mount_context(self, coordinator: Any) -> Context:
         def close() -> None:
@@ -326,6 +348,14 @@ class Trial:
         def contribute_at_once() -> Any:
             return object() if self.fault.at_once("contributor.sync") else "name"
 
+        async def stopped() -> Any:
+            return 42 if await self.fault.at("cancel callback") else None
+
+        def stopped_at_once() -> Any:
+            return 42 if self.fault.at_once("cancel callback.sync") else None
+
+        coordinator.cancellation.on_cancel(stopped)
+        coordinator.cancellation.on_cancel(stopped_at_once)
         hooks = coordinator.hooks
         hooks.register("*", observe, 10, name="faulty-observer")
         hooks.register("tool:post", observe_at_once, 20, name="faulty-sync")
@@ -370,6 +400,7 @@ class Trial:
                         await self.session.execute("go", timeout=TURN)
                     except Exception as exc:  # what an application does with a failed turn
                         self.raised.append(exc)
+                await self._stop_a_turn()
         except (Exception, KeyboardInterrupt, SystemExit) as exc:
             self.raised.append(exc)
         took = anyio.current_time() - began
@@ -380,6 +411,22 @@ class Trial:
         left = [task.name for task in anyio.get_running_tasks() if task.id not in before]
         if left:
             self.problems.append(f"left tasks behind: {left}")
+
+    async def _stop_a_turn(self) -> None:
+        coordinator = self.session.coordinator
+        had_fired = self.fault.has_fired
+
+        def stop(event: str, data: dict[str, Any]) -> None:
+            coordinator.cancellation.request_graceful(grace=1)
+
+        coordinator.hooks.register("execution:start", stop, name="application-stop")
+        try:
+            await self.session.execute("go", timeout=TURN)
+        except ExecutionCancelled:
+            pass
+        except Exception as exc:
+            self.raised.append(exc)
+        self.hung_in_a_stop = self.fault.kind == "hang" and self.fault.has_fired and not had_fired
 
     # ── what must hold ──
 
@@ -394,15 +441,29 @@ class Trial:
             yield f"tool 'one' ran {self.executed['one']} times and was allowed {self.allowed['one']} times"
         if self.fault.boundary == "approval" and self.executed["two"] > 1:
             yield "tool 'two' ran although its approval failed"
+        callbacks = [self.fault.calls["cancel callback"], self.fault.calls["cancel callback.sync"]]
+        ends_all = self.fault.kind == "KeyboardInterrupt"
+        if self.fault.boundary.startswith("cancel callback") and callbacks != [1, 1] and not ends_all:
+            yield f"one stop has called the cancel callbacks {callbacks} times"
         if self.events.count("execution:start") != self.events.count("execution:end"):
             yield f"events of turns do not match: {self.events}"
-        # Nobody listens to what a display or a closing callback returns.
-        silent = self.fault.kind == "wrong type" or self.fault.kind == "KeyboardInterrupt"
+        # Nobody listens to what a display or a closing callback returns. A task in the background may wait for ever, and so
+        # may a module in a turn that is stopped: the end of the grace period cancels it.
+        silent = self.fault.kind in ("wrong type", "KeyboardInterrupt")
+        silent |= self.fault.boundary == "background" and self.fault.kind == "hang"
+        silent |= self.hung_in_a_stop and not self.fault.boundary.startswith("cancel callback")
         if self.fault.has_fired and not silent and not self.raised and not self._is_reported():
             yield "the fault was neither raised nor reported"
 
     def _is_reported(self) -> bool:
-        return any("faulty" in line or "hosted" in line or "tool 'o" in line for line in self.log.lines) or bool(
+        names = (
+            "faulty",
+            "hosted",
+            "tool 'o",
+            "of loop-",
+            f"cancel callback {__name__}.Trial._mount_hooks.<locals>.stopped",
+        )
+        return any(name in line for name in names for line in self.log.lines) or bool(
             {"tool:error", "module:load_failed"} & set(self.events)
         )
 
@@ -468,7 +529,7 @@ def run(backend: str, loop: str, step: int, boundary: str | None = None) -> Outc
     """Every ``step``-th combination of boundary, call and fault; at one boundary only, if it is given."""
     outcome = Outcome()
     undisturbed = run_trial(backend, loop, Fault())
-    for problem in [*undisturbed.check(), *map(repr, undisturbed.raised)]:
+    for problem in [*undisturbed.check(), *map(repr, undisturbed.raised), *undisturbed.log.lines]:
         outcome.fail(f"{backend}, {loop}, without a fault: {problem}")
     combinations = [
         (name, number, kind)

@@ -238,6 +238,8 @@ async def test_callback_that_fails_hangs_or_invents_a_cancellation_keeps_no_othe
     assert log == ["ran"]
     for word in ("broke", "nothing was cancelled", "was cut off: no answer within 5 s"):
         assert word in caplog.text
+    for callback in (fail, invent, hang):
+        assert f"cancel callback {__name__}.{callback.__qualname__} " in caplog.text
 
 
 @pytest.mark.virtual_time

@@ -217,9 +217,9 @@ class CancellationToken:
                 if inspect.isawaitable(answer):
                     await run_bounded(answer, seconds, callback, self._watch)
             except DeadlinePassed as late:
-                logger.warning("cancel callback %r was cut off: %s", callback, late)
+                logger.warning("cancel callback %s was cut off: %s", _name_of(callback), late)
             except Exception:  # a callback is foreign code
-                logger.exception("cancel callback %r failed", callback)
+                logger.exception("cancel callback %s failed", _name_of(callback))
 
     # ── the session's side ──
 
@@ -277,6 +277,12 @@ class CancellationToken:
         if self._stop_grace is not None:
             self._stop_grace()
             self._stop_grace = None
+
+
+def _name_of(callback: Callable[[], Any]) -> str:
+    """Where a callback is defined; the token does not know which module registered it."""
+    name = getattr(callback, "__qualname__", None)
+    return f"{callback.__module__}.{name}" if name else repr(callback)
 
 
 def _check_grace(grace: Any) -> None:
