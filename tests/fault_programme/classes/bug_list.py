@@ -207,6 +207,20 @@ BUGS: Final = (
         "        self._children = [other for other in self._children if other is not child]",
         "        self._children = list(self._children)",
     ),
+    _call(
+        "a failing cancel callback keeps the others from running",
+        "kernel/runtime/cancellation.py",
+        '                logger.exception("cancel callback %s failed", _name_of(callback))',
+        "                raise",
+        "cancel callback",
+    ),
+    _call(
+        "a cancel callback has no deadline",
+        "kernel/runtime/cancellation.py",
+        "await run_bounded(answer, seconds, callback, self._watch)",
+        "await answer",
+        "cancel callback",
+    ),
     Bug(
         "an immediate stop does not cancel the turn",
         "kernel/runtime/cancellation.py",
