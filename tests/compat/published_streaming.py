@@ -89,6 +89,8 @@ class StreamingOrchestrator:
                 continue
             token = chunk.get("content", "")
             if token:
+                if self.config.get("stop_at_first_piece"):
+                    coordinator.cancellation.request_immediate()
                 yield token
                 full_response += token
                 await asyncio.sleep(self.stream_delay)
