@@ -270,6 +270,7 @@ def test_state_of_the_user_is_not_seen(tmp_path_factory):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", ["0", "1"])
 def test_the_state_of_the_shell_does_not_reach_the_tests(tmp_path, processes):
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["tests._support.surroundings"]\n')

@@ -172,6 +172,7 @@ def wait_until(tab: Tab, condition: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_page_follows_a_running_session(backend, home, workdir, tmp_path):
     file = write_plan(tmp_path)
     plan = json.loads(file.read_text())

@@ -55,6 +55,7 @@ def test_a_sound_module_has_one_passing_test_per_clause_and_backend(tmp_path):
     assert "test_of_my_own PASSED" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_broken_clause_fails_with_the_finding_and_can_be_expected(tmp_path):
     write_module(tmp_path, SOUND_TOOL.replace('"type": "object"', '"type": "thing"'))
     done = run_suite(tmp_path, "", "-k", "TestEcho and T7")

@@ -208,6 +208,7 @@ async def test_the_session_that_was_idle_longest_makes_room(agent):
         assert len((await three.list_resources()).resources) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agent", HTTP, ids="-".join, indirect=True)
 async def test_only_clients_with_the_token_from_no_other_site_are_served(agent):
     async with agent.client() as client:
@@ -242,6 +243,7 @@ def mock_plan(folder: Path) -> str:
     return str(plan)
 
 
+@pytest.mark.slow
 async def test_the_command_prints_a_token_for_http_that_its_clients_need(anyio_backend_name, tmp_path):
     words = ["mcp", "serve", mock_plan(tmp_path), "--transport", "http", "--port", "0", "--backend", anyio_backend_name]
     environment = {name: value for name, value in os.environ.items() if name != "AMPLIFIER_SERVE_TOKEN"}

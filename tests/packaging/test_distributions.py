@@ -43,6 +43,7 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: zipfi
     assert packed == {name for name in files if "__pycache__" not in name}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
