@@ -190,7 +190,7 @@ def _open_descriptors() -> Iterator[tuple[int, str]]:
         return
     for name in os.listdir(folder):
         with suppress(FileNotFoundError):  # the descriptor of this very listing
-            yield int(name), os.readlink(folder / name)
+            yield int(name), os.readlink(f"{folder}/{name}")
 
 
 def _process_ids() -> Iterator[int]:
