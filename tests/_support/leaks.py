@@ -95,6 +95,8 @@ class Resources:
     descriptors: dict[int, str] = field(factory=lambda: dict(_open_descriptors()))
     process_ids: frozenset[int] = field(factory=lambda: frozenset(_process_ids()))
     path: tuple[str, ...] = field(factory=lambda: tuple(sys.path))
+    allowed: tuple[str, ...] = ()
+    """Texts of what may be left, from the marker ``may_leave``."""
 
     def new_threads(self) -> list[threading.Thread]:
         """Threads that were started since and are at work."""
@@ -115,12 +117,13 @@ class Resources:
 
     def leaks(self) -> list[str]:
         """What is here now and was not then, one phrase each."""
-        return [
+        found = [
             *(f"thread {thread.name!r}" for thread in self.new_threads()),
             *(f"process {pid} ({_command_line(pid)})" for pid in self.new_processes()),
             *(f"file descriptor {fd} ({target})" for fd, target in self.new_descriptors().items()),
             *(f"sys.path entry {entry!r}" for entry in self.new_path_entries()),
         ]
+        return [what for what in found if not any(text in what for text in self.allowed)]
 
     def leaks_after_patience(self) -> list[str]:
         """As `leaks`, once whatever was on its way out has had the time to leave."""
@@ -160,7 +163,7 @@ def leak_guard(request: pytest.FixtureRequest) -> Iterator[None]:
 
     Being automatic and function-scoped, it starts after wider fixtures and ends after all others of its scope.
     """
-    before = Resources()
+    before = Resources(allowed=tuple(text for mark in request.node.iter_markers("may_leave") for text in mark.args))
     yield
     left = before.leaks_after_patience()
     if left:

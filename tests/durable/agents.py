@@ -20,16 +20,15 @@ from tests.modules.durable_agent import EffectTool, ScriptedModel
 
 REPEATABLE = {"again": True, "once": False, "unknown": None}
 
+MAY_LEAVE = pytest.mark.may_leave("thread 'Dummy-", "(socket:[")
+"""For tests with Temporal: its SDK closes connections and threads in its own time."""
 ENGINES = (
     "local",
     pytest.param("dbos", marks=pytest.mark.slow),
     pytest.param("postgres", marks=pytest.mark.long),
-    pytest.param("temporal", marks=pytest.mark.long),
+    pytest.param("temporal", marks=[pytest.mark.long, MAY_LEAVE]),
 )
-"""A file, DBOS on a file, DBOS on Postgres, Temporal.
-
-Tests with Temporal are long ones: its SDK closes connections and threads in its own time, so now and then the leak guard finds one.
-"""
+"""A file, DBOS on a file, DBOS on Postgres, Temporal. `test_engines_on_servers.py` runs the main tests with the servers in `make test-slow`."""
 
 
 def open_engine(kind: str, place: Path | str, **options: Any) -> AbstractAsyncContextManager[DurableEngine]:

@@ -25,7 +25,7 @@ from amplifier.durable.temporal import open_temporal_engine
 from amplifier.errors import SessionStateError
 from amplifier.models import HookResult
 from tests._support.engine_servers import postgres, temporal
-from tests.durable.agents import agent, answering, effect_agent, open_engine, tool, until, working
+from tests.durable.agents import MAY_LEAVE, agent, answering, effect_agent, open_engine, tool, until, working
 from tests.modules.durable_agent import transcript_problems
 
 FILES = {"local": "turns.db", "dbos": "dbos.sqlite"}
@@ -366,7 +366,8 @@ async def test_a_full_disk_ends_the_worker_with_a_clear_error_and_the_next_one_g
         assert (await engine.messages("s"))[2]["content"] == "seen again"
 
 
-@pytest.mark.long
+@pytest.mark.slow
+@MAY_LEAVE
 async def test_a_temporal_server_that_is_not_there_is_reported():
     with (
         anyio.fail_after(60),
@@ -377,7 +378,8 @@ async def test_a_temporal_server_that_is_not_there_is_reported():
     assert caught.value.engine == "127.0.0.1:9 (namespace 'default')"
 
 
-@pytest.mark.long
+@pytest.mark.slow
+@MAY_LEAVE
 @pytest.mark.parametrize("kind", ["temporal"])
 async def test_a_temporal_server_without_the_namespace_is_reported(kind, temporal_server):
     with anyio.fail_after(60), pytest.raises(EngineUnavailableError, match="nowhere"):
@@ -386,6 +388,7 @@ async def test_a_temporal_server_without_the_namespace_is_reported(kind, tempora
 
 
 @pytest.mark.long
+@MAY_LEAVE
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("is_away_for_long", [False, True])
 @pytest.mark.parametrize("kind", ["temporal"])

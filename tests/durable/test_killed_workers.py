@@ -21,7 +21,7 @@ import pytest
 
 from amplifier.durable import DurableEngine
 from amplifier.durable._temporal._workflows import TurnWorkflow, turn_workflow_id
-from tests.durable.agents import open_engine, until
+from tests.durable.agents import MAY_LEAVE, open_engine, until
 from tests.durable.worker_processes import LEASE, worker_processes
 from tests.modules.durable_agent import ANSWERS, TOOLS, transcript_problems
 
@@ -149,7 +149,8 @@ def check_session(
 
 SERVERS_LONG = [
     *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("local", "dbos")),
-    *(pytest.param(kind, marks=pytest.mark.long) for kind in ("postgres", "temporal")),
+    pytest.param("postgres", marks=pytest.mark.long),
+    pytest.param("temporal", marks=[pytest.mark.long, MAY_LEAVE]),
 ]
 
 
@@ -179,7 +180,7 @@ async def test_a_question_is_answered_after_the_worker_that_asked_was_killed(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["local", "dbos", pytest.param("temporal", marks=pytest.mark.long)])
+@pytest.mark.parametrize("kind", ["local", "dbos", pytest.param("temporal", marks=MAY_LEAVE)])
 async def test_turns_of_killed_workers_go_on_elsewhere(kind, place, tmp_path, anyio_backend_name):
     counted = await kill_workers(kind, anyio_backend_name, place, tmp_path, 3, 280)
     assert counted["kills"] == 3
@@ -187,7 +188,7 @@ async def test_turns_of_killed_workers_go_on_elsewhere(kind, place, tmp_path, an
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", ["local", "dbos", "postgres", "temporal"])
+@pytest.mark.parametrize("kind", ["local", "dbos", "postgres", pytest.param("temporal", marks=MAY_LEAVE)])
 async def test_ten_kills(kind, place, tmp_path, anyio_backend_name):
     await kill_workers(kind, anyio_backend_name, place, tmp_path, 10, 850)
 
@@ -196,7 +197,7 @@ async def test_ten_kills(kind, place, tmp_path, anyio_backend_name):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("kind", "kills"),
-    [("local", 100), ("dbos", 100), ("postgres", 100), ("temporal", 30)],
+    [("local", 100), ("dbos", 100), ("postgres", 100), pytest.param("temporal", 30, marks=MAY_LEAVE)],
     ids=str,
 )
 async def test_many_kills(kind, kills, place, tmp_path, anyio_backend_name, capsys):

@@ -13,9 +13,10 @@ from temporalio.workflow import NondeterminismError
 
 from amplifier.durable._temporal._sdk import sdk_runtime
 from amplifier.durable._temporal._workflows import SessionWorkflow, TurnWorkflow
+from tests.durable.agents import MAY_LEAVE
 from tests.durable.temporal_histories import RECORDED, make_histories
 
-pytestmark = [pytest.mark.long, pytest.mark.parametrize("kind", ["temporal"])]
+pytestmark = [pytest.mark.slow, MAY_LEAVE, pytest.mark.parametrize("kind", ["temporal"])]
 
 
 def replay(history: WorkflowHistory) -> None:

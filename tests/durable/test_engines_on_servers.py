@@ -1,0 +1,24 @@
+"""The main tests of engines with Postgres and Temporal, so that `make test-slow` has them; `make test-long` runs all of them there."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.durable.agents import MAY_LEAVE
+from tests.durable.test_engines import (
+    test_a_question_is_answered_while_no_worker_runs_and_the_next_one_goes_on,
+    test_a_turn_is_stopped,
+    test_effects_and_results_agree_over_many_hand_overs,
+    test_watchers_see_the_events_and_can_go_on_behind_a_position,
+)
+
+__all__ = [
+    "test_a_question_is_answered_while_no_worker_runs_and_the_next_one_goes_on",
+    "test_a_turn_is_stopped",
+    "test_effects_and_results_agree_over_many_hand_overs",
+    "test_watchers_see_the_events_and_can_go_on_behind_a_position",
+]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.parametrize("kind", ["postgres", pytest.param("temporal", marks=MAY_LEAVE)]),
+]
