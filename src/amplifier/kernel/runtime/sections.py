@@ -59,7 +59,7 @@ async def run_section(
         section = _Section(loop, fn, args, name, None if shield else cancel_scope(), isolate)
         return cast(T, await _Supervision(section, shield, is_unwinding, on_held).run())
     if not shield:
-        return await (_isolated_on_trio(fn(*args)) if isolate else fn(*args))
+        return await (_isolated_on_trio(fn(*args), name) if isolate else fn(*args))
     if isolate:
         return cast(T, await _protected_on_trio(fn, args, name))
     with cancel_scope(shield=True):
@@ -333,14 +333,32 @@ _quick_sections = itertools.count(1)
 """Of so many sections that wait for nothing, one lets others run. A visit to the scheduler costs as much as half a quick turn."""
 
 
-async def _isolated_on_trio(awaitable: Awaitable[T]) -> T:
+_SECTIONS_PER_TASK = 8
+_sections_in_task: contextvars.ContextVar[int] = contextvars.ContextVar("sections_in_task", default=0)
+"""How many isolated sections this one is nested in, since the last one with a task of its own."""
+
+
+async def _isolated_on_trio(awaitable: Awaitable[T], name: str) -> T:
     """Await something under a copy of the caller's context variables.
 
     One that waited for nothing notices a cancellation all the same, and lets others run from time to time: otherwise quick turns
     in a row would keep the others, and a deadline around these turns, from ever getting there.
+
+    Turns of children are nested in those of their parents. All frames of a task count against Python's limit for recursion, so
+    every few levels the section gets a task of its own.
     """
+    nested = _sections_in_task.get()
+    if nested >= _SECTIONS_PER_TASK:
+
+        async def alone() -> T:
+            _sections_in_task.set(0)
+            return await awaitable
+
+        return cast(T, await _in_child_on_trio(alone, name))
     waited: list[bool] = []
-    value = await drive(awaitable, context=contextvars.copy_context(), on_wait=lambda: waited.append(True))
+    context = contextvars.copy_context()
+    context.run(_sections_in_task.set, nested + 1)
+    value = await drive(awaitable, context=context, on_wait=lambda: waited.append(True))
     if not waited:
         lowlevel = sys.modules["trio"].lowlevel
         await lowlevel.checkpoint_if_cancelled()
@@ -362,22 +380,32 @@ async def _protected_on_trio(fn: Callable[..., Awaitable[Any]], args: tuple[Any,
 
     Trio raises KeyboardInterrupt in the main task, at whatever it waits for, whether that is protected or not.
     """
+
+    async def shielded() -> Any:
+        with cancel_scope(shield=True):
+            return await fn(*args)
+
+    protect_from_interrupts(shielded)
+    return await _in_child_on_trio(shielded, name)
+
+
+async def _in_child_on_trio(fn: Callable[[], Awaitable[Any]], name: str) -> Any:
+    """Run something in a child task and carry its outcome over as if it had run here."""
     outcome: list[Any] = []
     errors: list[BaseException] = []
 
     async def child() -> None:
-        with cancel_scope(shield=True):
-            try:
-                outcome.append(await fn(*args))
-            except BaseException as exc:  # noqa: BLE001 — raised in the caller, unwrapped
-                errors.append(exc)
+        try:
+            outcome.append(await fn())
+        except BaseException as exc:  # noqa: BLE001 — raised in the caller, unwrapped
+            errors.append(exc)
 
     protect_from_interrupts(child)
     try:
         # Waiting for a nursery's child is not cut short by a cancellation, so the wait itself needs no shield.
         async with sys.modules["trio"].open_nursery() as nursery:
             nursery.start_soon(child, name=name)
-    except BaseExceptionGroup as interrupted:  # the section's own errors do not come this way
+    except BaseExceptionGroup as interrupted:  # the child's own errors do not come this way
         raise interrupted.exceptions[0] from (errors[0] if errors else None)
     if errors:
         try:
