@@ -32,7 +32,8 @@ def modules_index() -> str:
         "and what was found; all problems are reported at once. An unknown key is ignored with a warning in the log that names the "
         "nearest known key; a misspelt one also emits a [`MisspellingWarning`](../errors.md#misspellingwarning), which "
         "`python -W error::amplifier.errors.MisspellingWarning` turns into an error. A misspelling of a key that restricts the module "
-        "(`allowed_paths`, `read_only`, the rules of `hooks-approval` …) is an error.",
+        "(`allowed_paths`, `read_only`, the rules of `hooks-approval` …) is an error, and so is an unknown key that is named like a "
+        "restriction (`allowed_write_paths`, `denied_commands`).",
         *(_kind(prefix, [module for module in ids if module.startswith(f"{prefix}-")]) for prefix in _KINDS),
     )
 

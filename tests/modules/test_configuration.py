@@ -213,6 +213,18 @@ async def test_a_misspelling_of_a_key_that_restricts_the_module_is_an_error(name
     assert caught.value.problems == [(f"$.{misspelt}", f"unknown key; did you mean {key!r}?")]
 
 
+@pytest.mark.parametrize(
+    "key", ["allowed_write_paths", "denied_commands", "allowlists", "forbiddenTools", "blocked_hosts", "readonlyMode"]
+)
+async def test_an_unknown_key_that_is_named_like_a_restriction_is_an_error(name, key, state):
+    """Such as one of the published module for the same job: without it the module could do more than was meant."""
+    with pytest.raises(PlanError) as caught:
+        await mount(name, {key: []})
+    [(path, problem)] = caught.value.problems
+    assert path == f"$.{key}"
+    assert problem.startswith(("unknown key for a restriction; known keys: ", "unknown key; did you mean"))
+
+
 def test_the_keys_that_keep_tools_in_their_bounds_restrict():
     assert {("tool-filesystem", "allowed_paths"), ("tool-filesystem", "read_only"), ("tool-web", "allow_hosts")} <= {
         *RESTRICTING

@@ -335,12 +335,7 @@ async def _call_tools(outcome: Outcome, first: int, count: int) -> None:
         (Path(folder) / "file.txt").write_text("one\ntwo\n")
         coordinator = TestCoordinator()
         for module in (tool_filesystem, tool_search):
-            await module.mount(
-                coordinator,
-                {"allowed_write_paths": [folder], "working_dir": folder}
-                if module is tool_filesystem
-                else {"working_dir": folder},
-            )
+            await module.mount(coordinator, {"allowed_paths": [folder]})
         await tool_todo.mount(coordinator, {})
         tools: list[Any] = list(coordinator.get("tools").values())
         bases = {tool.name: sample_inputs(tool.input_schema, "file.txt") for tool in tools}

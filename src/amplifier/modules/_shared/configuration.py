@@ -6,8 +6,8 @@ Every built-in module follows one policy:
   carries all problems of a configuration.
 - An unknown key is ignored and logged as a warning with the nearest known key. A misspelt key also emits a
   `MisspellingWarning`, so that ``-W error::amplifier.errors.MisspellingWarning`` turns it into an error.
-- A misspelling of a key that restricts what the module may do (``restricts=True``) is a problem: ignored, it would lift
-  the restriction.
+- A misspelling of a key that restricts what the module may do (``restricts=True``) is a problem, and so is an unknown key that
+  is named like a restriction (``allowed_write_paths``): ignored, it would lift the restriction.
 
 Example::
 
@@ -25,6 +25,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -38,6 +39,9 @@ logger = logging.getLogger("amplifier.modules.configuration")
 
 _OPTION: Final = "amplifier.option"
 _MOST_SHOWN: Final = 200
+_RESTRICTION: Final = re.compile(
+    r"(?i)allow|den(?:y|ied)|block(?:ed|list)|forbid|restrict|read_?only|whitelist|blacklist"
+)
 
 OptionsT = TypeVar("OptionsT", bound=attrs.AttrsInstance)
 
@@ -156,6 +160,11 @@ def read_options(
                 problems.append((f"$.{key}", f"unknown key; {did_you_mean(meant)}"))
             elif meant is not None:
                 warn_of_misspelt_key(module, f"$.{key}", meant)
+            elif _RESTRICTION.search(str(key)):
+                # Often the key of another module for the same job. Ignored, it would lift the restriction.
+                problems.append(
+                    (f"$.{key}", f"unknown key for a restriction; known keys: {', '.join(known) or 'none'}")
+                )
             else:
                 hint = suggestion(key, known) or f"; known keys: {', '.join(known) or 'none'}"
                 logger.warning("%s: $.%s: unknown key, ignored%s", module, key, hint)
