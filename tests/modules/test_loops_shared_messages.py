@@ -7,6 +7,7 @@ request from copies. Provider, hooks and application change everything that they
 from __future__ import annotations
 
 import copy
+import sys
 from functools import wraps
 from typing import Any
 
@@ -338,3 +339,38 @@ async def test_a_turn_builds_and_counts_new_messages_only_however_long_the_conve
 async def test_a_provider_that_reads_the_request_pays_for_one_copy_of_each_message(monkeypatch):
     counted = await counts_of_a_turn(monkeypatch, 100, reads=True)
     assert counted["copied"] == 100 + 2 + 1
+
+
+async def dict_copies_of_a_turn(length: int, **options: Any) -> int:
+    """How many dicts one turn copies after so many messages, with five handlers of every event."""
+    context = SimpleContext(ContextOptions(max_tokens=10**9))
+    await context.set_messages([{"role": ("user", "assistant")[at % 2], "content": f"{at}"} for at in range(length)])
+    loop, provider, hooks = BasicLoop(read_options("loop-basic", None)), Provider(10**9, spoils=False), HookRegistry()
+    for _ in range(5):
+        hooks.register("*", lambda *_: None, **options)
+    copied = 0
+
+    def count(frame: Any, event: str, called: Any) -> None:
+        nonlocal copied
+        if event == "c_call" and called.__name__ == "copy" and type(called.__self__) is dict:
+            copied += 1
+
+    for profile in (None, count):  # not the first turn, which reads the conversation to see whether it was answered
+        provider.answers = [answer("a")]
+        before = sys.getprofile()
+        sys.setprofile(profile)
+        try:
+            await loop.execute("go", context, {"p": provider}, {}, hooks)  # type: ignore[dict-item]
+        finally:
+            sys.setprofile(before)
+    return copied
+
+
+async def test_no_message_is_copied_for_handlers_that_do_not_ask_for_the_messages():
+    few = await dict_copies_of_a_turn(10, fields=("iteration", "status"))
+    assert await dict_copies_of_a_turn(2000, fields=("iteration", "status")) == few
+
+
+async def test_each_handler_of_the_messages_pays_for_one_copy_of_each():
+    few, many = [await dict_copies_of_a_turn(length, fields=("messages",)) for length in (10, 1010)]
+    assert many - few == 5 * 1000

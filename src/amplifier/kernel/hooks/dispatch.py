@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from copy import copy
 from inspect import isawaitable
 from types import CoroutineType
 from typing import Any, Protocol
 
 import anyio
 
-from amplifier._json import copies_for, copy_json, redact_text
+from amplifier._json import LEAVES, Copies, copies_for, copy_json, redact_text
 from amplifier.contracts._containment import contained_failure
 from amplifier.contracts._containment import text_of as plain_text_of
 from amplifier.errors import ContractError
@@ -160,7 +159,7 @@ class Dispatch:
         clock = series.clock
         event = self.event
         now = clock()
-        copies = copies_for(self.payload) if len(handlers) >= _SEVERAL else None
+        copies = _copies_for(self.payload, handlers)
         copy_payload = copy_json if copies is None else copies.make
         try:
             for registration in handlers:
@@ -215,29 +214,20 @@ class Dispatch:
         result = parse_answer(answer)
         if result is None:
             return registration.is_gate and self._unanswered(registration, answer)
-        result = self._completed(registration, result)
-        denied = self._add(result, registration.name)
+        denied = self._add(result, registration.name, is_partial=registration.fields is not None)
         if denied and (result.action != "deny" or is_invalid_response(result, answer)):
             self._note_failure(registration, _log_invalid(registration, answer, "denied"))
         return denied
-
-    def _completed(self, registration: Registration, result: HookResult) -> HookResult:
-        """A result whose data is the whole payload, from a handler that knows some fields of it."""
-        if registration.fields is None or result.data is None or not isinstance(self.payload, dict):
-            return result
-        completed = copy(result)
-        completed.data = {**self.payload, **result.data}
-        return completed
 
     def _unanswered(self, registration: Registration, answer: Any) -> bool:
         """A gate returned nothing, as one that forgets its ``return`` does; True when that denies."""
         problem = f"it returned {answer!r}; a gate must return a HookResult, such as HookResult() to let the event pass"
         return self._failed(registration, ContractError(problem, module=registration.module, clause="H3"))
 
-    def _add(self, result: HookResult, name: str) -> bool:
+    def _add(self, result: HookResult, name: str, *, is_partial: bool = False) -> bool:
         if self._verdict is None:
             self._verdict = Verdict(self.event, self.payload, self._owned)
-        denied = self._verdict.add(result, name)
+        denied = self._verdict.add(result, name, is_partial=is_partial)
         self.payload = self._verdict.payload
         return denied
 
@@ -268,11 +258,19 @@ class Dispatch:
             logger.warning("%s is slow: it took %.1f s", registration, seconds)
 
 
+def _copies_for(payload: Any, handlers: tuple[Registration, ...]) -> Copies | None:
+    """A maker of copies, if the payload is large and enough handlers receive all of it."""
+    if len(handlers) < _SEVERAL or (copies := copies_for(payload)) is None:
+        return None
+    return copies if sum(registration.fields is None for registration in handlers) >= _SEVERAL else None
+
+
 def _fields_of(payload: Any, fields: tuple[str, ...]) -> Any:
     """A copy of the fields that a handler asked for; the alias also has payloads that are no dict."""
     if not isinstance(payload, dict):
         return copy_json(payload)
-    return copy_json({field: payload[field] for field in fields if field in payload})
+    view = {field: payload[field] for field in fields if field in payload}
+    return view if LEAVES.issuperset(map(type, view.values())) else copy_json(view)
 
 
 def _words(error: Exception) -> str:
@@ -322,7 +320,7 @@ async def collect(
     answers: list[Any] = [None] * len(handlers)
     fatal: list[BaseException] = []
     until = loop_clock()() + timeout
-    copies = copies_for(payload) if len(handlers) >= _SEVERAL else None
+    copies = _copies_for(payload, handlers)
     copy_payload = copy_json if copies is None else copies.make
 
     async def ask(index: int, registration: Registration) -> None:

@@ -248,6 +248,16 @@ class HookRegistry:
             return {event: [r.name for r in self._handlers.get(event, ())]}
         return {name: [r.name for r in handlers] for name, handlers in self._handlers.items()}
 
+    def has_handlers(self, event: str, field: str | None = None) -> bool:
+        """Whether some handler would be called for an event; with a field, whether one would receive that field.
+
+        An emitter need not build what no handler receives.
+        """
+        handlers = self._ready.get(event) or self._ready_for(event)
+        if field is None:
+            return bool(handlers)
+        return any(r.fields is None or field in r.fields for r in handlers)
+
     def registrations_of(self, module: str) -> list[Registration]:
         """What one module has registered and not removed."""
         return [r for handlers in self._handlers.values() for r in handlers if r.module == module]

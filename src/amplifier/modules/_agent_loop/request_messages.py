@@ -12,13 +12,11 @@ from typing import Any
 from amplifier._json import copy_json
 from amplifier.contracts import ContextManager, Hooks, Provider
 from amplifier.errors import ContractError
-from amplifier.events import PROVIDER_REQUEST
 from amplifier.models import ContextInjection, Message
 from amplifier.models._definition.shared_list import SharedList, detached
 
-from .._chat_history import StoredMessage, copies, shared_form
-
-_EVERY_EVENT = "*"
+from .._chat_history import StoredMessage, shared_form
+from .heard_events import knows_handlers
 
 
 def checked_messages(context: ContextManager, method: str, messages: Any) -> list[dict[str, Any]]:
@@ -58,14 +56,14 @@ class RequestMessages:
         return cls([StoredMessage(message) for message in given], are_shared=False)
 
     def for_event(self, hooks: Hooks) -> list[dict[str, Any]]:
-        """For the payload of an event. Without handlers, which most sessions have none of, no one reads it."""
+        """For the payload of an event, of which a `HookRegistry` gives each handler a copy."""
         messages = [stored.message for stored in self._messages]
         if not self._are_shared:
             return messages
-        listed = hooks.list_handlers()
-        if listed.get(PROVIDER_REQUEST) or listed.get(_EVERY_EVENT):
-            return copies(self._messages)
-        return SharedList(messages, copy_json)
+        shared = SharedList(messages, copy_json)
+        if not knows_handlers(hooks):  # it may hand out what it gets
+            shared.own()
+        return shared
 
     def add_ephemeral(self, injections: Sequence[ContextInjection]) -> None:
         """Add injections, which are shown once and never stored."""

@@ -21,6 +21,7 @@ from amplifier.events import TOOL_ERROR, TOOL_POST, TOOL_PRE
 from amplifier.models import HookResult, ToolCall, ToolResult
 
 from .containment import Overran, call_within, run_together, text_of
+from .heard_events import heard_by
 from .hook_results import HookResults
 from .options import TurnOptions
 from .resumed_calls import ResumedCall, why_not_repeated
@@ -80,6 +81,7 @@ class ToolRunner:
         self._tools = tools
         self._schemas = schemas
         self._hooks = hooks
+        self._is_heard = heard_by(hooks)
         self._hook_results = hook_results
         self._coordinator = coordinator
         self._cancellation = None if coordinator is None else coordinator.cancellation
@@ -209,12 +211,13 @@ class ToolRunner:
         if name not in self._tools:
             known = ", ".join(self._tools) or "none"
             return refusal(f"there is no tool named {name!r}; available: {known}", "UnknownTool")
-        emitted = await self._hooks.emit(TOOL_PRE, {**attempt.about, "tool_input": attempt.given})
-        applied = await self._hook_results.apply(emitted, TOOL_PRE, defer=True)
-        if applied.action == "deny":
-            return refusal(f"denied: {applied.reason or 'no reason given'}", "Denied")
-        if applied.action == "modify" and applied.data is not None:
-            attempt.given = applied.data.get("tool_input", attempt.given)
+        if self._is_heard(TOOL_PRE):
+            emitted = await self._hooks.emit(TOOL_PRE, {**attempt.about, "tool_input": attempt.given})
+            applied = await self._hook_results.apply(emitted, TOOL_PRE, defer=True)
+            if applied.action == "deny":
+                return refusal(f"denied: {applied.reason or 'no reason given'}", "Denied")
+            if applied.action == "modify" and applied.data is not None:
+                attempt.given = applied.data.get("tool_input", attempt.given)
         given = attempt.given
         if not isinstance(given, dict):
             attempt.given = {}
@@ -257,7 +260,7 @@ class ToolRunner:
         if failed:
             await self._emit_error(attempt, result)
             return result
-        return await self._after(attempt, result)
+        return await self._after(attempt, result) if self._is_heard(TOOL_POST) else result
 
     async def _call(self, name: str, given: dict[str, Any]) -> tuple[ToolResult, bool]:
         """Call the tool; the flag is True if it raised or overran instead of returning a result."""
