@@ -168,7 +168,7 @@ class Unread(list[Any]):
     def refuse(self, *_: Any) -> Any:
         raise AssertionError("read")
 
-    __iter__ = __getitem__ = copy = __len__ = refuse  # type: ignore[assignment]
+    __iter__ = __getitem__ = copy = __len__ = refuse
 
 
 @pytest.mark.parametrize("many", [1, 10])

@@ -18,10 +18,10 @@ import anyio
 from amplifier._json import LEAVES, Copies, copies_for, copy_json, redact_text
 from amplifier.contracts._containment import contained_failure
 from amplifier.contracts._containment import text_of as plain_text_of
+from amplifier.contracts._scopes import loop_clock
 from amplifier.errors import ContractError
 from amplifier.models import HookResult
 
-from ..runtime.backend import loop_clock
 from ..runtime.deadlines import Contain, DeadlineGroup, DeadlinePassed, call_foreign, run_bounded
 from ..runtime.running_call import RunningCall
 from ..runtime.watchdog import Watchdog

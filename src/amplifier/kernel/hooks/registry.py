@@ -253,6 +253,8 @@ class HookRegistry:
 
         An emitter need not build what no handler receives.
         """
+        if not self._handlers:
+            return False
         handlers = self._ready.get(event) or self._ready_for(event)
         if field is None:
             return bool(handlers)

@@ -15,9 +15,9 @@ import anyio
 import attrs
 
 from amplifier.contracts._containment import contained_failure
+from amplifier.contracts._scopes import cancel_scope, loop_clock
 
 from .await_location import location_of_raise
-from .backend import cancel_scope, loop_clock
 from .running_call import RunningCall
 from .stepping import drive
 from .watchdog import Watchdog

@@ -165,18 +165,20 @@ class ProviderCaller:
         response: Any = await self.provider.complete(request)
         if not isinstance(response, ChatResponse):
             raise self._broken_contract("returned", response, "a ChatResponse")
+        if any(map(self._is_heard, (CONTENT_BLOCK_START, CONTENT_BLOCK_END, THINKING_FINAL))):
+            await self._emit_blocks(response)
+        return response
+
+    async def _emit_blocks(self, response: ChatResponse) -> None:
+        usage = None if response.usage is None else to_dict(response.usage)
         total = len(response.content)
         for index, block in enumerate(response.content):
-            if self._is_heard(CONTENT_BLOCK_START):
-                start = {"block_index": index, "block_type": block.type, "total_blocks": total}
-                await self._hooks.emit(CONTENT_BLOCK_START, start)
-            if self._is_heard(CONTENT_BLOCK_END):
-                usage = None if response.usage is None else to_dict(response.usage)
-                details = {"block_index": index, "block": self._shown(block), "total_blocks": total, "usage": usage}
-                await self._hooks.emit(CONTENT_BLOCK_END, details)
+            start = {"block_index": index, "block_type": block.type, "total_blocks": total}
+            await self._hooks.emit(CONTENT_BLOCK_START, start)
+            details = {"block_index": index, "block": self._shown(block), "total_blocks": total, "usage": usage}
+            await self._hooks.emit(CONTENT_BLOCK_END, details)
             if isinstance(block, ThinkingBlock):
                 await self._hooks.emit(THINKING_FINAL, {"block_index": index, "text": block.thinking})
-        return response
 
     def _shown(self, block: ContentBlockUnion) -> dict[str, Any] | None:
         return to_dict(block) if self._is_heard(CONTENT_BLOCK_END, "block") else None

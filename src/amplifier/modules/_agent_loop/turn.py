@@ -226,12 +226,14 @@ class Turn:
         if messages is None:
             return False
         request = ChatRequest(
-            messages=messages.for_provider(),
-            tools=self._schemas.specs() or None,
+            messages=[],
             response_format=None if self._answer is None else self._answer.response_format,
             model=self._options.model,
             stream=self._options.streaming,
         )
+        # Made for this request, of models: the constructor would check and copy both lists member by member.
+        request.messages = messages.for_provider()
+        request.tools = self._schemas.specs() or None
         response = await self._steps.run(self._steps.of_model(request), partial(caller.ask, request))
         if not isinstance(response, ChatResponse):
             raise ContractError(
