@@ -159,16 +159,12 @@ class Dispatch:
         clock = series.clock
         event = self.event
         now = clock()
-        copies = _copies_for(self.payload, handlers)
-        copy_payload = copy_json if copies is None else copies.make
+        views = _Views(handlers)
         try:
             for registration in handlers:
                 if not registration.live:  # unregistered since this dispatch began
                     continue
-                if registration.fields is None:
-                    view = copy_payload(self.payload)
-                else:
-                    view = _fields_of(self.payload, registration.fields)
+                view = views.make(self.payload, registration.fields)
                 armed = False
                 try:
                     answer = registration.handler(event, view)
@@ -258,19 +254,47 @@ class Dispatch:
             logger.warning("%s is slow: it took %.1f s", registration, seconds)
 
 
-def _copies_for(payload: Any, handlers: tuple[Registration, ...]) -> Copies | None:
-    """A maker of copies, if the payload is large and enough handlers receive all of it."""
-    if len(handlers) < _SEVERAL or (copies := copies_for(payload)) is None:
-        return None
-    return copies if sum(registration.fields is None for registration in handlers) >= _SEVERAL else None
+class _Views:
+    """Copies of one payload, or of fields of it: one for each handler of a dispatch.
 
+    What the handlers share is done once: to select the fields, to see that they are flat or that the payload is large.
+    """
 
-def _fields_of(payload: Any, fields: tuple[str, ...]) -> Any:
-    """A copy of the fields that a handler asked for; the alias also has payloads that are no dict."""
-    if not isinstance(payload, dict):
-        return copy_json(payload)
-    view = {field: payload[field] for field in fields if field in payload}
-    return view if LEAVES.issuperset(map(type, view.values())) else copy_json(view)
+    __slots__ = ("_copies", "_handlers", "_made", "_payload")
+
+    def __init__(self, handlers: tuple[Registration, ...]) -> None:
+        self._handlers = handlers
+        self._payload: Any = self  # no payload yet
+        self._copies: Copies | None = None
+        self._made: dict[tuple[str, ...] | None, tuple[Any, bool]] = {}
+
+    def make(self, payload: Any, fields: tuple[str, ...] | None) -> Any:
+        """A copy for a handler of these fields."""
+        if payload is not self._payload:  # the first one, or a handler has modified it
+            self._payload = payload
+            self._made.clear()
+            self._copies = None
+        known = self._made.get(fields)
+        if known is None:
+            known = self._made[fields] = self._select(payload, fields)
+        selected, is_flat = known
+        if is_flat:
+            return selected.copy()
+        if fields is None and self._copies is not None:
+            return self._copies.make(selected)
+        return copy_json(selected)
+
+    def _select(self, payload: Any, fields: tuple[str, ...] | None) -> tuple[Any, bool]:
+        if type(payload) is not dict:  # the alias has such
+            return payload, False
+        if fields is not None:
+            payload = {field: payload[field] for field in fields if field in payload}
+        if LEAVES.issuperset(map(type, payload.values())):
+            return payload, True
+        if fields is None and len(self._handlers) >= _SEVERAL and (copies := copies_for(payload)) is not None:
+            of_all_fields = sum(registration.fields is None for registration in self._handlers)
+            self._copies = copies if of_all_fields >= _SEVERAL else None
+        return payload, False
 
 
 def _words(error: Exception) -> str:
@@ -320,15 +344,13 @@ async def collect(
     answers: list[Any] = [None] * len(handlers)
     fatal: list[BaseException] = []
     until = loop_clock()() + timeout
-    copies = _copies_for(payload, handlers)
-    copy_payload = copy_json if copies is None else copies.make
+    views = _Views(handlers)
 
     async def ask(index: int, registration: Registration) -> None:
         if not registration.live:  # unregistered by a handler that was faster
             return
         try:
-            view = copy_payload(payload) if registration.fields is None else _fields_of(payload, registration.fields)
-            answer = call_foreign(registration.handler, event, view)
+            answer = call_foreign(registration.handler, event, views.make(payload, registration.fields))
             if isawaitable(answer):
                 answer = await run_bounded(answer, until - loop_clock()(), registration, watch)
             answers[index] = answer

@@ -105,6 +105,7 @@ class HookRegistry:
     def __init__(self) -> None:
         self._handlers: dict[str, list[Registration]] = {}
         self._ready: dict[str, tuple[Registration, ...]] = {}
+        self._everywhere: tuple[Registration, ...] = ()
         self._sequence = itertools.count()
         self._defaults: dict[str, Any] = {}
         self._identity: dict[str, Any] = {}
@@ -306,22 +307,16 @@ class HookRegistry:
     def _forget_ready(self, event: str) -> None:
         if event == EVERY_EVENT:
             self._ready.clear()
+            self._everywhere = tuple(self._handlers.get(EVERY_EVENT, ()))
         else:
             self._ready.pop(event, None)
 
     def _ready_for(self, event: str) -> tuple[Registration, ...]:
         """The handlers of an event in running order, those for every event among them."""
         handlers = self._handlers.get(event)
-        everywhere = self._handlers.get(EVERY_EVENT)
-        if not everywhere:
-            if not handlers:
-                return ()  # not kept: event names are open-ended
-            ready = tuple(handlers)
-        elif event == EVERY_EVENT or not handlers:
-            return tuple(everywhere)
-        else:
-            ready = tuple(sorted([*handlers, *everywhere], key=_order))
-        self._ready[event] = ready
+        if not handlers or event == EVERY_EVENT:
+            return self._everywhere  # not kept by event: names are open-ended
+        ready = self._ready[event] = tuple(sorted([*handlers, *self._everywhere], key=_order))
         return ready
 
     # ── events ──

@@ -184,6 +184,7 @@ class DeadlineGroup:
 
     __slots__ = (
         "_armed_for",
+        "_armed_until",
         "_contain",
         "_is_watched",
         "_limit",
@@ -208,6 +209,7 @@ class DeadlineGroup:
         self.awaited: Any = None
         self._scope: anyio.CancelScope | None = None
         self._armed_for = math.inf
+        self._armed_until = -math.inf
         self._seconds = math.inf
         self._watch = watch
         self._is_watched = False
@@ -251,6 +253,8 @@ class DeadlineGroup:
         """Give the next call ``seconds`` from ``now``."""
         self.started = now
         self.awaited = awaited
+        if now <= self._armed_until and seconds == self._seconds:  # as the call before, a moment ago
+            return
         self._seconds = math.inf if seconds is None else seconds
         until = now + self._seconds
         if until > self._limit:
@@ -269,10 +273,15 @@ class DeadlineGroup:
             self.until = until
             self._armed_for = self._seconds
             self._scope.deadline = until
+        if until < self._limit and self._armed_for == self._seconds:
+            self._armed_until = self.until - self._seconds * (1 - SLACK)
+        else:
+            self._armed_until = -math.inf
 
     def tighten(self, until: float) -> None:
         """End the running call, and all that follow, at ``until`` at the latest."""
         self._limit = min(self._limit, until)
+        self._armed_until = -math.inf
         if until < self.until and self._scope is not None:
             self.until = self._scope.deadline = until
             self._seconds = max(until - self.started, 0.0)
@@ -296,6 +305,7 @@ class DeadlineGroup:
         if scope is None or not scope.cancel_called:
             return None
         self._scope = None
+        self._armed_until = -math.inf
         where = location_of_raise(exc)
         try:
             swallowed = scope.__exit__(type(exc), exc, exc.__traceback__)
@@ -317,6 +327,7 @@ class DeadlineGroup:
         """Leave the scope, if one was opened."""
         if self._scope is not None:
             scope, self._scope = self._scope, None
+            self._armed_until = -math.inf
             self._leave_watch()
             scope.__exit__(None, None, None)
 
