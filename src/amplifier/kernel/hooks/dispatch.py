@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from inspect import isawaitable
 from types import CoroutineType
 from typing import Any, Protocol
 
 import anyio
 
-from amplifier._json import LEAVES, Copies, copies_for, copy_json, redact_text
+from amplifier._json import LEAVES, copies_for, copy_json, redact_text
 from amplifier.contracts._containment import contained_failure
 from amplifier.contracts._containment import text_of as plain_text_of
 from amplifier.contracts._scopes import loop_clock
@@ -159,12 +160,12 @@ class Dispatch:
         clock = series.clock
         event = self.event
         now = clock()
-        views = _Views(handlers)
+        make_view = _view if len(handlers) == 1 else _Views(handlers).make
         try:
             for registration in handlers:
                 if not registration.live:  # unregistered since this dispatch began
                     continue
-                view = views.make(self.payload, registration.fields)
+                view = make_view(self.payload, registration.fields)
                 armed = False
                 try:
                     answer = registration.handler(event, view)
@@ -254,47 +255,48 @@ class Dispatch:
             logger.warning("%s is slow: it took %.1f s", registration, seconds)
 
 
+def _view(payload: Any, fields: tuple[str, ...] | None) -> Any:
+    """A copy of a payload, or of fields of it, for one handler."""
+    return copy_json(payload if fields is None else _selected(payload, fields))
+
+
+def _selected(payload: Any, fields: tuple[str, ...]) -> Any:
+    if type(payload) is not dict:  # the alias has such
+        return payload
+    return {field: payload[field] for field in fields if field in payload}
+
+
 class _Views:
-    """Copies of one payload, or of fields of it: one for each handler of a dispatch.
+    """The same as `_view`, for the handlers of one dispatch.
 
     What the handlers share is done once: to select the fields, to see that they are flat or that the payload is large.
     """
 
-    __slots__ = ("_copies", "_handlers", "_made", "_payload")
+    __slots__ = ("_handlers", "_makers", "_payload")
 
     def __init__(self, handlers: tuple[Registration, ...]) -> None:
         self._handlers = handlers
         self._payload: Any = self  # no payload yet
-        self._copies: Copies | None = None
-        self._made: dict[tuple[str, ...] | None, tuple[Any, bool]] = {}
+        self._makers: dict[tuple[str, ...] | None, Callable[[], Any]] = {}
 
     def make(self, payload: Any, fields: tuple[str, ...] | None) -> Any:
         """A copy for a handler of these fields."""
         if payload is not self._payload:  # the first one, or a handler has modified it
             self._payload = payload
-            self._made.clear()
-            self._copies = None
-        known = self._made.get(fields)
-        if known is None:
-            known = self._made[fields] = self._select(payload, fields)
-        selected, is_flat = known
-        if is_flat:
-            return selected.copy()
-        if fields is None and self._copies is not None:
-            return self._copies.make(selected)
-        return copy_json(selected)
+            self._makers = {}
+        maker = self._makers.get(fields)
+        if maker is None:
+            maker = self._makers[fields] = self._maker(payload, fields)
+        return maker()
 
-    def _select(self, payload: Any, fields: tuple[str, ...] | None) -> tuple[Any, bool]:
-        if type(payload) is not dict:  # the alias has such
-            return payload, False
-        if fields is not None:
-            payload = {field: payload[field] for field in fields if field in payload}
-        if LEAVES.issuperset(map(type, payload.values())):
-            return payload, True
-        if fields is None and len(self._handlers) >= _SEVERAL and (copies := copies_for(payload)) is not None:
-            of_all_fields = sum(registration.fields is None for registration in self._handlers)
-            self._copies = copies if of_all_fields >= _SEVERAL else None
-        return payload, False
+    def _maker(self, payload: Any, fields: tuple[str, ...] | None) -> Callable[[], Any]:
+        selected = payload if fields is None else _selected(payload, fields)
+        if type(selected) is dict and LEAVES.issuperset(map(type, selected.values())):
+            return selected.copy
+        if fields is not None or len(self._handlers) < _SEVERAL or (copies := copies_for(payload)) is None:
+            return partial(copy_json, selected)
+        of_all_fields = sum(registration.fields is None for registration in self._handlers)
+        return partial(copies.make if of_all_fields >= _SEVERAL else copy_json, payload)
 
 
 def _words(error: Exception) -> str:

@@ -184,7 +184,7 @@ class DeadlineGroup:
 
     __slots__ = (
         "_armed_for",
-        "_armed_until",
+        "_armed_until",  # until when another call of as many seconds may have the deadline that is set
         "_contain",
         "_is_watched",
         "_limit",
@@ -267,16 +267,15 @@ class DeadlineGroup:
             self._scope.__enter__()
             if watched:
                 self._enter_watch()
-        elif until != self.until and not 0 <= until - self.until <= min(self._armed_for, self._seconds) * SLACK:
+            return
+        if until != self.until and not 0 <= until - self.until <= min(self._armed_for, self._seconds) * SLACK:
             if self._is_watched and self._watch is not None and until < self.until:
                 self._watch.hasten(until)
             self.until = until
             self._armed_for = self._seconds
             self._scope.deadline = until
-        if until < self._limit and self._armed_for == self._seconds:
-            self._armed_until = self.until - self._seconds * (1 - SLACK)
-        else:
-            self._armed_until = -math.inf
+        is_exact = until < self._limit and self._armed_for == self._seconds
+        self._armed_until = self.until - self._seconds * (1 - SLACK) if is_exact else -math.inf
 
     def tighten(self, until: float) -> None:
         """End the running call, and all that follow, at ``until`` at the latest."""
