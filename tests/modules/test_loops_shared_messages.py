@@ -374,3 +374,65 @@ async def test_no_message_is_copied_for_handlers_that_do_not_ask_for_the_message
 async def test_each_handler_of_the_messages_pays_for_one_copy_of_each():
     few, many = [await dict_copies_of_a_turn(length, fields=("messages",)) for length in (10, 1010)]
     assert many - few == 5 * 1000
+
+
+async def bytecodes_of_a_turn(length: int, handlers: int) -> int:
+    """How many bytecodes one turn with a model call takes after so many messages, with handlers of a small field."""
+    context = SimpleContext(ContextOptions(max_tokens=10**9))
+    await context.set_messages([{"role": ("user", "assistant")[at % 2], "content": f"{at}"} for at in range(length)])
+    loop, provider, hooks = BasicLoop(read_options("loop-basic", None)), Provider(10**9, spoils=False), HookRegistry()
+    for _ in range(handlers):
+        hooks.register("*", lambda *_: None, fields=("iteration",))
+    counted = 0
+
+    def count(frame: Any, event: str, _: Any) -> Any:
+        nonlocal counted
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        counted += event == "opcode"
+        return count
+
+    for trace in (None, None, count):
+        provider.answers = [answer("a")]
+        turn = loop.execute("go", context, {"p": provider}, {}, hooks)  # type: ignore[dict-item]
+        before = sys.gettrace()
+        sys.settrace(trace or before)
+        try:
+            await turn
+        finally:
+            sys.settrace(before)
+    return counted
+
+
+@pytest.mark.parametrize("handlers", [0, 5])
+async def test_a_turn_takes_as_many_steps_however_long_the_conversation(handlers):
+    few, many = [await bytecodes_of_a_turn(length, handlers) for length in (10, 3000)]
+    assert abs(many - few) < 300  # a step for each message would be thousands; timers and the event loop take a few
+
+
+async def test_a_request_shows_the_conversation_as_it_was_when_hooks_were_asked():
+    context, hooks = SimpleContext(), HookRegistry()
+    provider = Provider(10**6)
+    provider.answers = [answer("a", 1), answer("b")]
+
+    async def add(event: str, data: dict[str, Any]) -> None:
+        await context.add_message({"role": "user", "content": f"added at {data['iteration']}"})
+
+    hooks.register("provider:request", add, fields=("iteration",))
+    tools: Any = {"look": Look()}
+    await BasicLoop(read_options("loop-basic", None)).execute("go", context, {"p": provider}, tools, hooks)  # type: ignore[dict-item]
+    shown = [[message["content"] for message in request["messages"]] for request in provider.requests]
+    assert shown[0] == ["go"]
+    assert "added at 1" in shown[1]
+    assert "added at 2" not in shown[1]
+
+
+async def test_a_conversation_that_is_replaced_while_hooks_are_asked_is_shown_as_it_was():
+    context, hooks = SimpleContext(), HookRegistry()
+    provider = Provider(10**6)
+    provider.answers = [answer("a"), answer("b")]
+    hooks.register("provider:request", lambda *_: context._conversation.replace([]), fields=())
+    for prompt in ("go", "on"):
+        await BasicLoop(read_options("loop-basic", None)).execute(prompt, context, {"p": provider}, {}, hooks)  # type: ignore[dict-item]
+    shown = [[message["content"] for message in request["messages"]] for request in provider.requests]
+    assert shown[0] == ["go"]
+    assert shown[1][-1] == "on"
