@@ -160,12 +160,17 @@ class Dispatch:
         clock = series.clock
         event = self.event
         now = clock()
-        make_view = _view if len(handlers) == 1 else _Views(handlers).make
+        copy_payload = _copier(self.payload, handlers)
+        fields_of: _FieldsOfPayload | None = None
         try:
             for registration in handlers:
                 if not registration.live:  # unregistered since this dispatch began
                     continue
-                view = make_view(self.payload, registration.fields)
+                if registration.fields is None:
+                    view = copy_payload(self.payload)
+                else:
+                    fields_of = fields_of or _FieldsOfPayload()
+                    view = fields_of.copy(self.payload, registration.fields)
                 armed = False
                 try:
                     answer = registration.handler(event, view)
@@ -255,48 +260,39 @@ class Dispatch:
             logger.warning("%s is slow: it took %.1f s", registration, seconds)
 
 
-def _view(payload: Any, fields: tuple[str, ...] | None) -> Any:
-    """A copy of a payload, or of fields of it, for one handler."""
-    return copy_json(payload if fields is None else _selected(payload, fields))
+def _copier(payload: Any, handlers: tuple[Registration, ...]) -> Callable[[Any], Any]:
+    """What copies the payload: it prepares the copies if the payload is large and enough handlers receive all of it."""
+    if len(handlers) < _SEVERAL or (copies := copies_for(payload)) is None:
+        return copy_json
+    of_all_fields = sum(registration.fields is None for registration in handlers)
+    return copies.make if of_all_fields >= _SEVERAL else copy_json
 
 
-def _selected(payload: Any, fields: tuple[str, ...]) -> Any:
-    if type(payload) is not dict:  # the alias has such
-        return payload
-    return {field: payload[field] for field in fields if field in payload}
+class _FieldsOfPayload:
+    """Copies of fields of the payload of one dispatch; handlers often ask for the same ones."""
 
+    __slots__ = ("_makers", "_payload")
 
-class _Views:
-    """The same as `_view`, for the handlers of one dispatch.
+    def __init__(self) -> None:
+        self._payload: Any = None
+        self._makers: dict[tuple[str, ...], Callable[[], Any]] = {}
 
-    What the handlers share is done once: to select the fields, to see that they are flat or that the payload is large.
-    """
-
-    __slots__ = ("_handlers", "_makers", "_payload")
-
-    def __init__(self, handlers: tuple[Registration, ...]) -> None:
-        self._handlers = handlers
-        self._payload: Any = self  # no payload yet
-        self._makers: dict[tuple[str, ...] | None, Callable[[], Any]] = {}
-
-    def make(self, payload: Any, fields: tuple[str, ...] | None) -> Any:
-        """A copy for a handler of these fields."""
-        if payload is not self._payload:  # the first one, or a handler has modified it
+    def copy(self, payload: Any, fields: tuple[str, ...]) -> Any:
+        """A copy of these fields, for one handler."""
+        if payload is not self._payload:  # the first time, and when a handler has modified it
             self._payload = payload
             self._makers = {}
         maker = self._makers.get(fields)
         if maker is None:
-            maker = self._makers[fields] = self._maker(payload, fields)
+            maker = self._makers[fields] = _maker(payload, fields)
         return maker()
 
-    def _maker(self, payload: Any, fields: tuple[str, ...] | None) -> Callable[[], Any]:
-        selected = payload if fields is None else _selected(payload, fields)
-        if type(selected) is dict and LEAVES.issuperset(map(type, selected.values())):
-            return selected.copy
-        if fields is not None or len(self._handlers) < _SEVERAL or (copies := copies_for(payload)) is None:
-            return partial(copy_json, selected)
-        of_all_fields = sum(registration.fields is None for registration in self._handlers)
-        return partial(copies.make if of_all_fields >= _SEVERAL else copy_json, payload)
+
+def _maker(payload: Any, fields: tuple[str, ...]) -> Callable[[], Any]:
+    if not isinstance(payload, dict):  # the alias has such
+        return partial(copy_json, payload)
+    selected = {field: payload[field] for field in fields if field in payload}
+    return selected.copy if LEAVES.issuperset(map(type, selected.values())) else partial(copy_json, selected)
 
 
 def _words(error: Exception) -> str:
@@ -346,13 +342,15 @@ async def collect(
     answers: list[Any] = [None] * len(handlers)
     fatal: list[BaseException] = []
     until = loop_clock()() + timeout
-    views = _Views(handlers)
+    copy_payload, fields_of = _copier(payload, handlers), _FieldsOfPayload()
 
     async def ask(index: int, registration: Registration) -> None:
         if not registration.live:  # unregistered by a handler that was faster
             return
         try:
-            answer = call_foreign(registration.handler, event, views.make(payload, registration.fields))
+            fields = registration.fields
+            view = copy_payload(payload) if fields is None else fields_of.copy(payload, fields)
+            answer = call_foreign(registration.handler, event, view)
             if isawaitable(answer):
                 answer = await run_bounded(answer, until - loop_clock()(), registration, watch)
             answers[index] = answer
