@@ -436,3 +436,56 @@ async def test_a_conversation_that_is_replaced_while_hooks_are_asked_is_shown_as
     shown = [[message["content"] for message in request["messages"]] for request in provider.requests]
     assert shown[0] == ["go"]
     assert shown[1][-1] == "on"
+
+
+# ── what is kept between calls and turns ─────────────────────────────────────────────────────────
+
+
+async def test_a_tool_that_changes_flat_input_does_not_change_the_conversation():
+    given: dict[str, Any] = {"path": "x", "limit": 3}
+    call = ToolCall(id="c", name="look", arguments=given)
+    provider, context = Provider(10**6, spoils=False), SimpleContext()
+    block = ToolCallBlock(id="c", name="look", input=given)
+    provider.answers = [ChatResponse(content=[block], tool_calls=[call]), answer("b")]
+    tools: Any = {"look": Look()}
+    await BasicLoop(read_options("loop-basic", None)).execute("go", context, {"p": provider}, tools, HookRegistry())  # type: ignore[dict-item]
+    stored = (await context.get_messages())[1]
+    assert stored["tool_calls"][0]["arguments"] == {"path": "x", "limit": 3}
+    assert call.arguments == {"path": "x", "limit": 3}
+
+
+async def test_input_is_checked_against_the_schema_that_the_tool_has_now():
+    class Strict(Look):
+        wanted = "string"
+
+        @property
+        def input_schema(self) -> dict[str, Any]:
+            return {"type": "object", "properties": {"path": {"type": self.wanted}}}
+
+    tool, context, loop = Strict(), SimpleContext(), BasicLoop(read_options("loop-basic", None))
+    results: list[str] = []
+    for wanted in ("string", "integer", "string"):
+        tool.wanted = wanted
+        provider = Provider(10**6, spoils=False)
+        call = ToolCall(id=f"{len(results)}", name="look", arguments={"path": "x"})
+        block = ToolCallBlock(id=call.id, name=call.name, input=call.arguments)
+        provider.answers = [ChatResponse(content=[block], tool_calls=[call]), answer("b")]
+        tools: Any = {"look": tool}
+        await loop.execute("go", context, {"p": provider}, tools, HookRegistry())  # type: ignore[dict-item]
+        results.append((await context.get_messages())[-2]["content"])
+    assert ["do not fit" in result for result in results] == [False, True, False]
+
+
+async def test_a_request_describes_a_tool_as_it_describes_itself_now():
+    class Described(Look):
+        description = "first"
+
+        async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002
+            self.description = "second"
+            return ToolResult(output="seen")
+
+    provider, context = Provider(10**6), SimpleContext()
+    provider.answers = [answer("a", 1), answer("b")]
+    tools: Any = {"look": Described()}
+    await BasicLoop(read_options("loop-basic", None)).execute("go", context, {"p": provider}, tools, HookRegistry())  # type: ignore[dict-item]
+    assert [request["tools"][0]["description"] for request in provider.requests] == ["first", "second"]
