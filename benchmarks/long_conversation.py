@@ -36,8 +36,11 @@ class Provider:
         return []
 
 
-async def one_call_after(size: int, handlers: int = 0) -> Callable[[], Awaitable[Any]]:
-    """A turn with one model call. A turn adds two messages: after 50 turns the conversation is as it was at first."""
+async def one_call_after(size: int, handlers: int = 0, **options: Any) -> Callable[[], Awaitable[Any]]:
+    """A turn with one model call; the options are those of the handlers' registration.
+
+    A turn adds two messages: after 50 turns the conversation is as it was at first.
+    """
 
     async def mount_provider(coordinator: Any, config: Any) -> None:
         await coordinator.mount("providers", Provider(), name="bench")
@@ -49,7 +52,7 @@ async def one_call_after(size: int, handlers: int = 0) -> Callable[[], Awaitable
     session = amplifier.AmplifierSession(PLAN, loader=amplifier.ModuleLoader(modules=modules))
     await session.initialize()
     for number in range(handlers):
-        session.coordinator.hooks.register("*", handler, name=f"h{number}")
+        session.coordinator.hooks.register("*", handler, name=f"h{number}", **options)
     context: Any = session.coordinator.get("context")
     history = [
         {"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(exchanged_texts(size))

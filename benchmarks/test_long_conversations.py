@@ -5,6 +5,8 @@ The model answers without reading the request, so the rows show what the loop an
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from benchmarks.duel import QUICK, ROUNDS, fight
@@ -32,19 +34,29 @@ def test_the_same_history_on_another_library(board, rival, module, size):
     board.score(f"one model call after {size:,} messages", bout, rival=rival, target=TEN_TIMES).check()
 
 
-def after(size: int, handlers: int = 0) -> Prepare:
+def after(size: int, handlers: int = 0, **options: Any) -> Prepare:
     async def prepare(kernel: Kernel) -> Work:
-        return await one_call_after(size, handlers)
+        return await one_call_after(size, handlers, **options)
 
     return prepare
 
 
+OF_A_FIELD: dict[str, Any] = {"fields": ("iteration",)}
+REGISTERED = pytest.mark.parametrize(
+    ("words", "options"), [("on every event", {}), ("of a field on every event", OF_A_FIELD)], ids=["plain", "fields"]
+)
+
+
+@REGISTERED
 @pytest.mark.parametrize("size", SIZES)
-def test_five_handlers_of_every_event_cost_a_part_of_the_turn(board, size):
-    """Each handler gets a copy of the payload of its own (law L7), and the payload of a request holds all messages."""
-    sides = OURS.timed(after(size)), OURS.timed(after(size, 5))
+def test_five_handlers_of_every_event_cost_a_part_of_the_turn(board, size, words, options):
+    """Each handler gets a copy of the payload of its own (law L7), and the payload of a request holds all messages.
+
+    Those of a field get no messages. Nine events of a turn then cost the same however long the conversation is.
+    """
+    sides = OURS.timed(after(size)), OURS.timed(after(size, 5, **options))
     board.multiple(
-        f"one model call after {size:,} messages, 5 handlers on every event",
+        f"one model call after {size:,} messages, 5 handlers {words}",
         *sides,
         rival="without handlers",
         at_most=None,
@@ -67,16 +79,19 @@ def test_growth_with_the_conversation(board, kernel, words):
     ).check()
 
 
-def test_growth_with_the_number_of_handlers(board):
+@REGISTERED
+def test_growth_with_the_number_of_handlers(board, words, options):
     async def prepare(handlers: int) -> Work:
-        return await one_call_after(100, handlers)
+        return await one_call_after(100, handlers, **options)
 
-    times = grown(OURS, (1, 5, 50), prepare)
+    times = grown(OURS, (1, 5, 20, 50), prepare)
+    without = grown(OURS, (1,), lambda _: one_call_after(100), times=50)[1]
     board.figure(
-        "growth: one model call after 100 messages, 50 handlers on every event",
+        f"growth: one model call after 100 messages, 50 handlers {words}",
         slope(times),
         "slope",
         target=LINEAR,
         sense="at most",
         ours=f"{times[50] * 1e3:.2f} ms",
+        note=f"{without * 1e3:.2f} ms without handlers, {times[1] * 1e3:.2f} ms with one",
     ).check()

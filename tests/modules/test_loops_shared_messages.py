@@ -7,6 +7,7 @@ request from copies. Provider, hooks and application change everything that they
 from __future__ import annotations
 
 import copy
+import sys
 from functools import wraps
 from typing import Any
 
@@ -338,3 +339,153 @@ async def test_a_turn_builds_and_counts_new_messages_only_however_long_the_conve
 async def test_a_provider_that_reads_the_request_pays_for_one_copy_of_each_message(monkeypatch):
     counted = await counts_of_a_turn(monkeypatch, 100, reads=True)
     assert counted["copied"] == 100 + 2 + 1
+
+
+async def dict_copies_of_a_turn(length: int, **options: Any) -> int:
+    """How many dicts one turn copies after so many messages, with five handlers of every event."""
+    context = SimpleContext(ContextOptions(max_tokens=10**9))
+    await context.set_messages([{"role": ("user", "assistant")[at % 2], "content": f"{at}"} for at in range(length)])
+    loop, provider, hooks = BasicLoop(read_options("loop-basic", None)), Provider(10**9, spoils=False), HookRegistry()
+    for _ in range(5):
+        hooks.register("*", lambda *_: None, **options)
+    copied = 0
+
+    def count(frame: Any, event: str, called: Any) -> None:
+        nonlocal copied
+        if event == "c_call" and called.__name__ == "copy" and type(called.__self__) is dict:
+            copied += 1
+
+    for profile in (None, count):  # not the first turn, which reads the conversation to see whether it was answered
+        provider.answers = [answer("a")]
+        before = sys.getprofile()
+        sys.setprofile(profile)
+        try:
+            await loop.execute("go", context, {"p": provider}, {}, hooks)  # type: ignore[dict-item]
+        finally:
+            sys.setprofile(before)
+    return copied
+
+
+async def test_no_message_is_copied_for_handlers_that_do_not_ask_for_the_messages():
+    few = await dict_copies_of_a_turn(10, fields=("iteration", "status"))
+    assert await dict_copies_of_a_turn(2000, fields=("iteration", "status")) == few
+
+
+async def test_each_handler_of_the_messages_pays_for_one_copy_of_each():
+    few, many = [await dict_copies_of_a_turn(length, fields=("messages",)) for length in (10, 1010)]
+    assert many - few == 5 * 1000
+
+
+async def bytecodes_of_a_turn(length: int, handlers: int) -> int:
+    """How many bytecodes one turn with a model call takes after so many messages, with handlers of a small field."""
+    context = SimpleContext(ContextOptions(max_tokens=10**9))
+    await context.set_messages([{"role": ("user", "assistant")[at % 2], "content": f"{at}"} for at in range(length)])
+    loop, provider, hooks = BasicLoop(read_options("loop-basic", None)), Provider(10**9, spoils=False), HookRegistry()
+    for _ in range(handlers):
+        hooks.register("*", lambda *_: None, fields=("iteration",))
+    counted = 0
+
+    def count(frame: Any, event: str, _: Any) -> Any:
+        nonlocal counted
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        counted += event == "opcode"
+        return count
+
+    for trace in (None, None, count):
+        provider.answers = [answer("a")]
+        turn = loop.execute("go", context, {"p": provider}, {}, hooks)  # type: ignore[dict-item]
+        before = sys.gettrace()
+        sys.settrace(trace or before)
+        try:
+            await turn
+        finally:
+            sys.settrace(before)
+    return counted
+
+
+@pytest.mark.parametrize("handlers", [0, 5])
+async def test_a_turn_takes_as_many_steps_however_long_the_conversation(handlers):
+    few, many = [await bytecodes_of_a_turn(length, handlers) for length in (10, 3000)]
+    assert abs(many - few) < 300  # a step for each message would be thousands; timers and the event loop take a few
+
+
+async def test_a_request_shows_the_conversation_as_it_was_when_hooks_were_asked():
+    context, hooks = SimpleContext(), HookRegistry()
+    provider = Provider(10**6)
+    provider.answers = [answer("a", 1), answer("b")]
+
+    async def add(event: str, data: dict[str, Any]) -> None:
+        await context.add_message({"role": "user", "content": f"added at {data['iteration']}"})
+
+    hooks.register("provider:request", add, fields=("iteration",))
+    tools: Any = {"look": Look()}
+    await BasicLoop(read_options("loop-basic", None)).execute("go", context, {"p": provider}, tools, hooks)  # type: ignore[dict-item]
+    shown = [[message["content"] for message in request["messages"]] for request in provider.requests]
+    assert shown[0] == ["go"]
+    assert "added at 1" in shown[1]
+    assert "added at 2" not in shown[1]
+
+
+async def test_a_conversation_that_is_replaced_while_hooks_are_asked_is_shown_as_it_was():
+    context, hooks = SimpleContext(), HookRegistry()
+    provider = Provider(10**6)
+    provider.answers = [answer("a"), answer("b")]
+    hooks.register("provider:request", lambda *_: context._conversation.replace([]), fields=())
+    for prompt in ("go", "on"):
+        await BasicLoop(read_options("loop-basic", None)).execute(prompt, context, {"p": provider}, {}, hooks)  # type: ignore[dict-item]
+    shown = [[message["content"] for message in request["messages"]] for request in provider.requests]
+    assert shown[0] == ["go"]
+    assert shown[1][-1] == "on"
+
+
+# ── what is kept between calls and turns ─────────────────────────────────────────────────────────
+
+
+async def test_a_tool_that_changes_flat_input_does_not_change_the_conversation():
+    given: dict[str, Any] = {"path": "x", "limit": 3}
+    call = ToolCall(id="c", name="look", arguments=given)
+    provider, context = Provider(10**6, spoils=False), SimpleContext()
+    block = ToolCallBlock(id="c", name="look", input=given)
+    provider.answers = [ChatResponse(content=[block], tool_calls=[call]), answer("b")]
+    tools: Any = {"look": Look()}
+    await BasicLoop(read_options("loop-basic", None)).execute("go", context, {"p": provider}, tools, HookRegistry())  # type: ignore[dict-item]
+    stored = (await context.get_messages())[1]
+    assert stored["tool_calls"][0]["arguments"] == {"path": "x", "limit": 3}
+    assert call.arguments == {"path": "x", "limit": 3}
+
+
+async def test_input_is_checked_against_the_schema_that_the_tool_has_now():
+    class Strict(Look):
+        wanted = "string"
+
+        @property
+        def input_schema(self) -> dict[str, Any]:
+            return {"type": "object", "properties": {"path": {"type": self.wanted}}}
+
+    tool, context, loop = Strict(), SimpleContext(), BasicLoop(read_options("loop-basic", None))
+    results: list[str] = []
+    for wanted in ("string", "integer", "string"):
+        tool.wanted = wanted
+        provider = Provider(10**6, spoils=False)
+        call = ToolCall(id=f"{len(results)}", name="look", arguments={"path": "x"})
+        block = ToolCallBlock(id=call.id, name=call.name, input=call.arguments)
+        provider.answers = [ChatResponse(content=[block], tool_calls=[call]), answer("b")]
+        tools: Any = {"look": tool}
+        await loop.execute("go", context, {"p": provider}, tools, HookRegistry())  # type: ignore[dict-item]
+        results.append((await context.get_messages())[-2]["content"])
+    assert ["do not fit" in result for result in results] == [False, True, False]
+
+
+async def test_a_request_describes_a_tool_as_it_describes_itself_now():
+    class Described(Look):
+        description = "first"
+
+        async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002
+            self.description = "second"
+            return ToolResult(output="seen")
+
+    provider, context = Provider(10**6), SimpleContext()
+    provider.answers = [answer("a", 1), answer("b")]
+    tools: Any = {"look": Described()}
+    await BasicLoop(read_options("loop-basic", None)).execute("go", context, {"p": provider}, tools, HookRegistry())  # type: ignore[dict-item]
+    assert [request["tools"][0]["description"] for request in provider.requests] == ["first", "second"]

@@ -10,6 +10,7 @@ from ._secret_shapes import REDACTED, redact_text
 from ._text import canonical_dumps, sanitize_text, truncate_values, visible_text
 from ._walk import (
     CIRCULAR,
+    LEAVES,
     TOO_DEEP,
     Frame,
     JSONArray,
@@ -23,6 +24,7 @@ from ._walk import (
 
 __all__ = [
     "CIRCULAR",
+    "LEAVES",
     "REDACTED",
     "SENSITIVE_KEYS",
     "TOO_DEEP",

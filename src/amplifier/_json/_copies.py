@@ -8,7 +8,6 @@ from typing import Any
 from ._walk import LEAVES, MANY_CONTAINERS, MAX_COPY_DEPTH, copy_json, is_container
 
 _LARGE = 16
-_CONTAINERS = frozenset({dict, list})
 
 
 class Copies:
@@ -58,13 +57,20 @@ class Copies:
                 container = containers[index]
                 for key, child in container.items() if type(container) is dict else enumerate(container):
                     kind = type(child)
-                    if kind is dict or kind is list:
-                        container[key] = copied = child.copy()
-                        containers.append(copied)
-                        parents.append(index)
-                        keys.append(key)
-                    elif kind not in LEAVES and is_container(child):
+                    if kind in LEAVES:
+                        continue
+                    if kind is dict:
+                        copied: Any = child.copy()
+                    elif issubclass(kind, list):
+                        copied = list.copy(child)  # a subclass is read without running its own methods
+                    elif is_container(child):
                         return False
+                    else:
+                        continue
+                    container[key] = copied
+                    containers.append(copied)
+                    parents.append(index)
+                    keys.append(key)
             begin = end
         self._containers, self._parents, self._keys = containers, parents, keys
         return True
@@ -75,9 +81,10 @@ def copies_for(value: Any) -> Copies | None:
 
     None for another value, which `copy_json` copies faster.
     """
-    if type(value) is not dict or _CONTAINERS.isdisjoint(map(type, value.values())):
+    if type(value) is not dict or LEAVES.issuperset(map(type, value.values())):
         return None
     for child in value.values():
-        if (type(child) is list or type(child) is dict) and len(child) > _LARGE:
+        kind = type(child)
+        if (kind is dict and len(child) > _LARGE) or (issubclass(kind, list) and list.__len__(child) > _LARGE):
             return Copies()
     return None

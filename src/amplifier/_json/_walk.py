@@ -201,8 +201,8 @@ def copy_json(value: Any) -> Any:
                             dicts, lists = [], []
                         dicts.append(inner)
                         break
-            elif type(child) is list:
-                copied[key] = items = child.copy()
+            elif issubclass(type(child), list):
+                copied[key] = items = list.copy(child)  # a subclass is read without running its own methods
                 for leaf in items:
                     if type(leaf) not in LEAVES:
                         if lists is None:

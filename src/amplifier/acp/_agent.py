@@ -199,7 +199,9 @@ class _Agent:
         try:
             live = LiveSession(self._host.make(wanted, directory, servers, approvals, is_resumed=is_resumed))
             await self._group.start(live.run)
-            live.session.coordinator.hooks.register("tool:pre", updates.hold_writing, _LAST, name="acp-diff")
+            live.session.coordinator.hooks.register(
+                "tool:pre", updates.hold_writing, _LAST, name="acp-diff", fields=("tool_name", "tool_call_id")
+            )
             try:
                 self._host.check(live.session)
             except BaseException:

@@ -13,6 +13,7 @@ from amplifier.contracts import Coordinator, Hooks
 from ._chat_history import (
     ContextOptions,
     Conversation,
+    MessageView,
     Statistics,
     StoredMessage,
     announce_events,
@@ -66,11 +67,9 @@ class SimpleContext:
             token_budget: What it must fit; without one the provider is asked, then the config decides.
             provider: Its ``get_info().defaults`` have the context window and the longest answer.
         """
-        return copies(await self._request_messages(token_budget, provider))
+        return copies((await self._request_messages(token_budget, provider)).messages())
 
-    async def _request_messages(
-        self, token_budget: int | None = None, provider: Any | None = None
-    ) -> list[StoredMessage]:
+    async def _request_messages(self, token_budget: int | None = None, provider: Any | None = None) -> MessageView:
         return await messages_for_request(self._conversation, self._options, self._hooks, token_budget, provider)
 
     async def get_messages(self) -> list[dict[str, Any]]:

@@ -122,3 +122,67 @@ async def test_modules_register_with_fields():
     async with AmplifierSession(plan, loader=ModuleLoader(modules={"hooks-x": mount, "loop-x": loop})) as session:
         assert await session.execute("go") == "done"
     assert [sorted(data) for data in seen] == [["a", "parent_id", "session_id", "timestamp"]]
+
+
+async def test_a_modification_of_some_fields_does_not_read_the_others():
+    hooks, seen = registry(), []
+    answer = HookResult(action="modify", data={"tool_name": "peek"})
+    hooks.register("tool:pre", lambda *_: answer, fields=("tool_name",))
+    hooks.register("tool:pre", lambda _, data: seen.append(data["tool_name"]), fields=("tool_name",))
+    circular: list[Any] = []
+    circular.append(circular)  # a copy of it fails
+    result = await hooks.emit("tool:pre", {"tool_name": "look", "circular": circular})
+    assert (result.action, seen) == ("modify", ["peek"])
+    assert result.data is not None
+    assert result.data["circular"] is circular
+
+
+async def test_a_denial_with_some_fields_carries_the_others_too():
+    hooks = registry()
+    hooks.register("tool:pre", lambda *_: HookResult(action="deny", data={"why": "no"}), fields=("tool_name",))
+    result = await hooks.emit("tool:pre", {"tool_name": "look"})
+    assert result.data is not None
+    assert (result.data["tool_name"], result.data["why"]) == ("look", "no")
+
+
+async def test_a_registry_knows_whether_an_event_or_a_field_has_a_receiver():
+    hooks = registry()
+    assert not hooks.has_handlers("tool:pre")
+    undo = hooks.register("tool:pre", lambda *_: None, fields=("tool_name",))
+    assert hooks.has_handlers("tool:pre")
+    assert hooks.has_handlers("tool:pre", "tool_name")
+    assert hooks.has_handlers("tool:pre", "session_id")  # the kernel's own, which every handler receives
+    assert not hooks.has_handlers("tool:pre", "messages")
+    assert not hooks.has_handlers("tool:post")
+    everywhere = hooks.register("*", lambda *_: None)
+    assert hooks.has_handlers("tool:pre", "messages")
+    assert hooks.has_handlers("of:a:module", "anything")
+    everywhere()
+    undo()
+    assert not hooks.has_handlers("tool:pre")
+
+
+class Unread(list[Any]):
+    """A list whose methods must not be run."""
+
+    def refuse(self, *_: Any) -> Any:
+        raise AssertionError("read")
+
+    __iter__ = __getitem__ = copy = __len__ = refuse
+
+
+@pytest.mark.parametrize("many", [1, 10])
+@pytest.mark.parametrize("options", [{}, {"fields": ("messages",)}])
+async def test_handlers_receive_a_subclass_of_list_as_plain_lists_of_their_own(many, options):
+    hooks, seen = registry(), []
+    for _ in range(many):
+        hooks.register("provider:request", lambda _, data: seen.append(data["messages"]), **options)
+    given = Unread([{"role": "user", "content": [{"text": "a"}]} for _ in range(20)])
+    await hooks.emit("provider:request", {"messages": given})
+    kept = list.copy(given)
+    assert seen == [kept] * many
+    for messages in seen:
+        assert type(messages) is list
+        messages[0]["content"][0]["text"] = "spoiled"
+        messages.clear()
+    assert kept[0] == {"role": "user", "content": [{"text": "a"}]}

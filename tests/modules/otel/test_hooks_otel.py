@@ -94,6 +94,23 @@ async def test_spans_have_the_attributes_of_the_conventions(traces):
     }
 
 
+@pytest.mark.parametrize(
+    ("event", "field"),
+    [
+        ("provider:request", "messages"),
+        ("provider:response", "response"),
+        ("llm:request", "raw"),
+        ("tool:error", "error"),
+    ],
+)
+async def test_nothing_is_copied_of_conversations_and_answers(traces, event, field):
+    async with Scenario(answers=["done"], tree=[]).session() as session:
+        hooks = session.coordinator.hooks
+        hooks.unregister("event-recorder")
+        assert hooks.has_handlers("execution:start", "prompt")
+        assert not hooks.has_handlers(event, field)
+
+
 async def test_durations_and_tokens_are_measured(traces):
     usage = {"input_tokens": 30, "output_tokens": 4}
     answers = [{**calls(call("fail", "c1"), call("echo", "c2")), "usage": usage}, {"text": "done", "usage": usage}]

@@ -19,11 +19,11 @@ from typing import Any, Self
 from amplifier._json import sanitize_text
 from amplifier.contracts import contained_failure
 from amplifier.contracts._containment import is_cancellation_type, is_real_cancellation
+from amplifier.contracts._scopes import loop_clock
 from amplifier.errors import ApprovalTimeoutError, DeadlineExceeded, SessionStateError, SpuriousCancellation
 from amplifier.kernel import ModuleCoordinator as KernelCoordinator
 from amplifier.kernel.coordinator.mounts import DONE, Done
 from amplifier.kernel.hooks.injections import store
-from amplifier.kernel.runtime.backend import loop_clock
 from amplifier.kernel.runtime.deadlines import DeadlinePassed, TimeBudget
 from amplifier.kernel.runtime.sections import run_section
 from amplifier.models import ContextInjection, HookResult

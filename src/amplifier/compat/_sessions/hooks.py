@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import logging
 import math
+from copy import copy
 from inspect import isawaitable
 from typing import Any
 
@@ -160,7 +161,15 @@ class _PublishedDispatch(Dispatch):
         result = parse_answer(answer)
         return result is not None and self._add(self._completed(registration, result), registration.name)
 
-    def _add(self, result: HookResult, name: str) -> bool:
+    def _completed(self, registration: Registration, result: HookResult) -> HookResult:
+        """A result whose data is the whole payload, from a handler that knows some fields of it."""
+        if registration.fields is None or result.data is None or not isinstance(self.payload, dict):
+            return result
+        completed = copy(result)
+        completed.data = {**self.payload, **result.data}
+        return completed
+
+    def _add(self, result: HookResult, name: str, *, is_partial: bool = False) -> bool:
         if result.action == "modify" and result.data is not None:
             try:
                 result = HookResult(action="modify", data=json_shaped(result.data))

@@ -14,6 +14,7 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 from amplifier.contracts import OnFailure, Step, StepWrapper
+from amplifier.contracts._scopes import loop_clock
 from amplifier.errors import DeadlineExceeded, SessionStateError
 from amplifier.models import HookResult
 from amplifier.plan import Deadlines, MountPlan
@@ -22,7 +23,7 @@ from ..hooks.approvals import Approvals
 from ..hooks.injections import InjectionMeter, sanitised_injections, store
 from ..hooks.merge import gates_of, processed_result
 from ..hooks.registry import TERMINAL_SECONDS, HookRegistry
-from ..runtime.backend import Loop, loop_clock
+from ..runtime.backend import Loop
 from ..runtime.cancellation import CancellationToken
 from ..runtime.cleanup_stack import CleanupFailure, CleanupStack
 from ..runtime.deadlines import DeadlinePassed, TimeBudget, call_foreign, run_bounded

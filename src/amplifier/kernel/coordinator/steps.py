@@ -10,9 +10,9 @@ import anyio
 import attrs
 
 from amplifier.contracts import Step, StepWrapper, call_scope, contained_failure
+from amplifier.contracts._scopes import cancel_scope, loop_clock
 from amplifier.errors import DeadlineExceeded
 
-from ..runtime.backend import cancel_scope, loop_clock
 from .ownership import Ledger, Registration, Registry
 
 Call = Callable[[], Awaitable[Any]]
@@ -67,7 +67,10 @@ class StepWrappers:
         with call_scope(step.call):
             if self._registered:
                 return await _WrappedStep(self._registered, step, run, admit, limiter, seconds).run()
-            return await _make_call(run, admit, limiter)
+            if limiter is not None:
+                return await _make_call(run, admit, limiter)
+            refused = None if admit is None else await admit()
+            return await run() if refused is None else refused
 
 
 async def _make_call(

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from copy import copy
+from functools import partial
 from inspect import isawaitable
 from types import CoroutineType
 from typing import Any, Protocol
 
 import anyio
 
-from amplifier._json import copies_for, copy_json, redact_text
+from amplifier._json import LEAVES, copies_for, copy_json, redact_text
 from amplifier.contracts._containment import contained_failure
 from amplifier.contracts._containment import text_of as plain_text_of
+from amplifier.contracts._scopes import loop_clock
 from amplifier.errors import ContractError
 from amplifier.models import HookResult
 
-from ..runtime.backend import loop_clock
 from ..runtime.deadlines import Contain, DeadlineGroup, DeadlinePassed, call_foreign, run_bounded
 from ..runtime.running_call import RunningCall
 from ..runtime.watchdog import Watchdog
@@ -160,8 +160,8 @@ class Dispatch:
         clock = series.clock
         event = self.event
         now = clock()
-        copies = copies_for(self.payload) if len(handlers) >= _SEVERAL else None
-        copy_payload = copy_json if copies is None else copies.make
+        copy_payload = _copier(self.payload, handlers)
+        fields_of: _FieldsOfPayload | None = None
         try:
             for registration in handlers:
                 if not registration.live:  # unregistered since this dispatch began
@@ -169,7 +169,8 @@ class Dispatch:
                 if registration.fields is None:
                     view = copy_payload(self.payload)
                 else:
-                    view = _fields_of(self.payload, registration.fields)
+                    fields_of = fields_of or _FieldsOfPayload()
+                    view = fields_of.copy(self.payload, registration.fields)
                 armed = False
                 try:
                     answer = registration.handler(event, view)
@@ -215,29 +216,20 @@ class Dispatch:
         result = parse_answer(answer)
         if result is None:
             return registration.is_gate and self._unanswered(registration, answer)
-        result = self._completed(registration, result)
-        denied = self._add(result, registration.name)
+        denied = self._add(result, registration.name, is_partial=registration.fields is not None)
         if denied and (result.action != "deny" or is_invalid_response(result, answer)):
             self._note_failure(registration, _log_invalid(registration, answer, "denied"))
         return denied
-
-    def _completed(self, registration: Registration, result: HookResult) -> HookResult:
-        """A result whose data is the whole payload, from a handler that knows some fields of it."""
-        if registration.fields is None or result.data is None or not isinstance(self.payload, dict):
-            return result
-        completed = copy(result)
-        completed.data = {**self.payload, **result.data}
-        return completed
 
     def _unanswered(self, registration: Registration, answer: Any) -> bool:
         """A gate returned nothing, as one that forgets its ``return`` does; True when that denies."""
         problem = f"it returned {answer!r}; a gate must return a HookResult, such as HookResult() to let the event pass"
         return self._failed(registration, ContractError(problem, module=registration.module, clause="H3"))
 
-    def _add(self, result: HookResult, name: str) -> bool:
+    def _add(self, result: HookResult, name: str, *, is_partial: bool = False) -> bool:
         if self._verdict is None:
             self._verdict = Verdict(self.event, self.payload, self._owned)
-        denied = self._verdict.add(result, name)
+        denied = self._verdict.add(result, name, is_partial=is_partial)
         self.payload = self._verdict.payload
         return denied
 
@@ -268,11 +260,39 @@ class Dispatch:
             logger.warning("%s is slow: it took %.1f s", registration, seconds)
 
 
-def _fields_of(payload: Any, fields: tuple[str, ...]) -> Any:
-    """A copy of the fields that a handler asked for; the alias also has payloads that are no dict."""
-    if not isinstance(payload, dict):
-        return copy_json(payload)
-    return copy_json({field: payload[field] for field in fields if field in payload})
+def _copier(payload: Any, handlers: tuple[Registration, ...]) -> Callable[[Any], Any]:
+    """What copies the payload: it prepares the copies if the payload is large and enough handlers receive all of it."""
+    if len(handlers) < _SEVERAL or (copies := copies_for(payload)) is None:
+        return copy_json
+    of_all_fields = sum(registration.fields is None for registration in handlers)
+    return copies.make if of_all_fields >= _SEVERAL else copy_json
+
+
+class _FieldsOfPayload:
+    """Copies of fields of the payload of one dispatch; handlers often ask for the same ones."""
+
+    __slots__ = ("_makers", "_payload")
+
+    def __init__(self) -> None:
+        self._payload: Any = None
+        self._makers: dict[tuple[str, ...], Callable[[], Any]] = {}
+
+    def copy(self, payload: Any, fields: tuple[str, ...]) -> Any:
+        """A copy of these fields, for one handler."""
+        if payload is not self._payload:  # the first time, and when a handler has modified it
+            self._payload = payload
+            self._makers = {}
+        maker = self._makers.get(fields)
+        if maker is None:
+            maker = self._makers[fields] = _maker(payload, fields)
+        return maker()
+
+
+def _maker(payload: Any, fields: tuple[str, ...]) -> Callable[[], Any]:
+    if not isinstance(payload, dict):  # the alias has such
+        return partial(copy_json, payload)
+    selected = {field: payload[field] for field in fields if field in payload}
+    return selected.copy if LEAVES.issuperset(map(type, selected.values())) else partial(copy_json, selected)
 
 
 def _words(error: Exception) -> str:
@@ -322,14 +342,14 @@ async def collect(
     answers: list[Any] = [None] * len(handlers)
     fatal: list[BaseException] = []
     until = loop_clock()() + timeout
-    copies = copies_for(payload) if len(handlers) >= _SEVERAL else None
-    copy_payload = copy_json if copies is None else copies.make
+    copy_payload, fields_of = _copier(payload, handlers), _FieldsOfPayload()
 
     async def ask(index: int, registration: Registration) -> None:
         if not registration.live:  # unregistered by a handler that was faster
             return
         try:
-            view = copy_payload(payload) if registration.fields is None else _fields_of(payload, registration.fields)
+            fields = registration.fields
+            view = copy_payload(payload) if fields is None else fields_of.copy(payload, fields)
             answer = call_foreign(registration.handler, event, view)
             if isawaitable(answer):
                 answer = await run_bounded(answer, until - loop_clock()(), registration, watch)

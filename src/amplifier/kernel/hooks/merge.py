@@ -7,6 +7,7 @@ payload. Under every other action nothing that a handler returned is lost: user 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
 from amplifier._json import copy_json
@@ -133,30 +134,39 @@ class Verdict:
         self._sources: list[str | None] = []
         self._reasons: list[str] = []
 
-    def add(self, result: HookResult, hook_name: str) -> bool:
+    def add(self, result: HookResult, hook_name: str, *, is_partial: bool = False) -> bool:
         """Take in one handler's result.
+
+        Args:
+            result: What it returned.
+            hook_name: Its name.
+            is_partial: It received some fields of the payload only; so its data replaces fields and leaves the others.
 
         Returns:
             True when the dispatch is over because it was denied.
         """
         if result.action == "deny":
             self._denial = result
+            if is_partial and result.data is not None:
+                self._denial = copy(result)
+                self._denial.data = {**self.payload, **result.data}
             return True
         try:
-            self._take(result, hook_name)
+            self._take(result, hook_name, is_partial)
         except Exception:  # noqa: BLE001 — a foreign object: lists changed after construction, circular or bottomless data
             self._denial = HookResult(action="deny", reason=INVALID_RESPONSE)
             return True
         return False
 
-    def _take(self, result: HookResult, hook_name: str) -> None:
+    def _take(self, result: HookResult, hook_name: str, is_partial: bool) -> None:
         action = result.action
         if action == "ask_user" or result.approval_gates:
             self._gates.extend(_gates_asked_by(result, hook_name))
         if action == "inject_context" or result.context_injections:
             self._injections.extend(_injections_of(result, hook_name, self._event))
         if was_modified(result) and result.data is not None:
-            self.payload = {**copy_json(result.data), **self._owned}
+            # The other fields are not copied again: no handler has them.
+            self.payload = {**(self.payload if is_partial else {}), **copy_json(result.data), **self._owned}
             self._modified = True
         if result.user_message is not None:
             self._messages.append(result.user_message)

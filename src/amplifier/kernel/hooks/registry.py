@@ -105,6 +105,7 @@ class HookRegistry:
     def __init__(self) -> None:
         self._handlers: dict[str, list[Registration]] = {}
         self._ready: dict[str, tuple[Registration, ...]] = {}
+        self._everywhere: tuple[Registration, ...] = ()
         self._sequence = itertools.count()
         self._defaults: dict[str, Any] = {}
         self._identity: dict[str, Any] = {}
@@ -248,6 +249,18 @@ class HookRegistry:
             return {event: [r.name for r in self._handlers.get(event, ())]}
         return {name: [r.name for r in handlers] for name, handlers in self._handlers.items()}
 
+    def has_handlers(self, event: str, field: str | None = None) -> bool:
+        """Whether some handler would be called for an event; with a field, whether one would receive that field.
+
+        An emitter need not build what no handler receives.
+        """
+        if not self._handlers:
+            return False
+        handlers = self._ready.get(event) or self._ready_for(event)
+        if field is None:
+            return bool(handlers)
+        return any(r.fields is None or field in r.fields for r in handlers)
+
     def registrations_of(self, module: str) -> list[Registration]:
         """What one module has registered and not removed."""
         return [r for handlers in self._handlers.values() for r in handlers if r.module == module]
@@ -294,22 +307,16 @@ class HookRegistry:
     def _forget_ready(self, event: str) -> None:
         if event == EVERY_EVENT:
             self._ready.clear()
+            self._everywhere = tuple(self._handlers.get(EVERY_EVENT, ()))
         else:
             self._ready.pop(event, None)
 
     def _ready_for(self, event: str) -> tuple[Registration, ...]:
         """The handlers of an event in running order, those for every event among them."""
         handlers = self._handlers.get(event)
-        everywhere = self._handlers.get(EVERY_EVENT)
-        if not everywhere:
-            if not handlers:
-                return ()  # not kept: event names are open-ended
-            ready = tuple(handlers)
-        elif event == EVERY_EVENT or not handlers:
-            return tuple(everywhere)
-        else:
-            ready = tuple(sorted([*handlers, *everywhere], key=_order))
-        self._ready[event] = ready
+        if not handlers or event == EVERY_EVENT:
+            return self._everywhere  # not kept by event: names are open-ended
+        ready = self._ready[event] = tuple(sorted([*handlers, *self._everywhere], key=_order))
         return ready
 
     # ── events ──

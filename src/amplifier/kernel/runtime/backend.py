@@ -1,4 +1,4 @@
-"""Where the kernel meets the event loop: its scopes, its clock, its thread, its timers.
+"""Where the kernel meets the event loop: its thread, its timers.
 
 Everything else in the kernel is written once on AnyIO. This file and `sections` are the only ones that act differently on each
 backend: a request from another thread or from a signal handler must wake the loop (`Loop.soon`), and asyncio has timers without a
@@ -10,45 +10,19 @@ Neither backend is imported here: a backend that runs is already in ``sys.module
 from __future__ import annotations
 
 import contextvars
-import math
 import sys
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from amplifier.contracts._containment import running_asyncio_loop
+from amplifier.contracts._scopes import cancel_scope
 
 if TYPE_CHECKING:
     import asyncio
 
-T = TypeVar("T")
-
-_scope_classes: dict[bool, type[anyio.CancelScope]] = {}
-
-
-def cancel_scope(deadline: float = math.inf, *, shield: bool = False) -> anyio.CancelScope:
-    """A scope of the running backend.
-
-    The same as ``anyio.CancelScope(…)``, which looks its backend up every time and, because it is then made through another
-    class, is initialised twice. That is a fifth of what a short-lived scope costs.
-    """
-    on_asyncio = running_asyncio_loop() is not None
-    try:
-        return _scope_classes[on_asyncio](deadline=deadline, shield=shield)
-    except KeyError:
-        scope = anyio.CancelScope(deadline=deadline, shield=shield)
-        _scope_classes[on_asyncio] = type(scope)
-        return scope
-
-
 # ── the loop ─────────────────────────────────────────────────────────────────────────────────────
-
-
-def loop_clock() -> Callable[[], float]:
-    """The running loop's clock as a bare function; AnyIO's looks the backend up at every call."""
-    loop = running_asyncio_loop()
-    return loop.time if loop is not None else cast("Callable[[], float]", sys.modules["trio"].current_time)
 
 
 def current_raw_task() -> Any:

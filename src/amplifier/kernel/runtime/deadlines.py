@@ -15,9 +15,9 @@ import anyio
 import attrs
 
 from amplifier.contracts._containment import contained_failure
+from amplifier.contracts._scopes import cancel_scope, loop_clock
 
 from .await_location import location_of_raise
-from .backend import cancel_scope, loop_clock
 from .running_call import RunningCall
 from .stepping import drive
 from .watchdog import Watchdog
@@ -184,6 +184,7 @@ class DeadlineGroup:
 
     __slots__ = (
         "_armed_for",
+        "_armed_until",  # until when another call of as many seconds may have the deadline that is set
         "_contain",
         "_is_watched",
         "_limit",
@@ -208,6 +209,7 @@ class DeadlineGroup:
         self.awaited: Any = None
         self._scope: anyio.CancelScope | None = None
         self._armed_for = math.inf
+        self._armed_until = -math.inf
         self._seconds = math.inf
         self._watch = watch
         self._is_watched = False
@@ -251,6 +253,8 @@ class DeadlineGroup:
         """Give the next call ``seconds`` from ``now``."""
         self.started = now
         self.awaited = awaited
+        if now <= self._armed_until and seconds == self._seconds:  # as the call before, a moment ago
+            return
         self._seconds = math.inf if seconds is None else seconds
         until = now + self._seconds
         if until > self._limit:
@@ -263,16 +267,20 @@ class DeadlineGroup:
             self._scope.__enter__()
             if watched:
                 self._enter_watch()
-        elif until != self.until and not 0 <= until - self.until <= min(self._armed_for, self._seconds) * SLACK:
+            return
+        if until != self.until and not 0 <= until - self.until <= min(self._armed_for, self._seconds) * SLACK:
             if self._is_watched and self._watch is not None and until < self.until:
                 self._watch.hasten(until)
             self.until = until
             self._armed_for = self._seconds
             self._scope.deadline = until
+        is_exact = until < self._limit and self._armed_for == self._seconds
+        self._armed_until = self.until - self._seconds * (1 - SLACK) if is_exact else -math.inf
 
     def tighten(self, until: float) -> None:
         """End the running call, and all that follow, at ``until`` at the latest."""
         self._limit = min(self._limit, until)
+        self._armed_until = -math.inf
         if until < self.until and self._scope is not None:
             self.until = self._scope.deadline = until
             self._seconds = max(until - self.started, 0.0)
@@ -296,6 +304,7 @@ class DeadlineGroup:
         if scope is None or not scope.cancel_called:
             return None
         self._scope = None
+        self._armed_until = -math.inf
         where = location_of_raise(exc)
         try:
             swallowed = scope.__exit__(type(exc), exc, exc.__traceback__)
@@ -317,6 +326,7 @@ class DeadlineGroup:
         """Leave the scope, if one was opened."""
         if self._scope is not None:
             scope, self._scope = self._scope, None
+            self._armed_until = -math.inf
             self._leave_watch()
             scope.__exit__(None, None, None)
 

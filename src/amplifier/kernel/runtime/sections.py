@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import anyio
 
 from amplifier.contracts._containment import running_asyncio_loop
+from amplifier.contracts._scopes import cancel_scope
 
-from .backend import asyncio_context, cancel_scope
+from .backend import asyncio_context
 from .running_call import RunningCall
 from .stepping import drive
 

@@ -13,8 +13,10 @@ from typing import Any, Protocol
 
 import attrs
 
+from amplifier.contracts._scopes import loop_clock
+
 from .await_location import where_suspended
-from .backend import Spawn, current_raw_task, loop_clock, start_timer, task_name
+from .backend import Spawn, current_raw_task, start_timer, task_name
 
 UNWINDING = 1.0
 """Seconds a cancelled call is given to unwind before it is called unresponsive."""

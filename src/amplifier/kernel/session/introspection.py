@@ -16,12 +16,13 @@ import anyio
 import attrs
 
 from amplifier.contracts._containment import running_asyncio_loop
+from amplifier.contracts._scopes import loop_clock
 
 from ..coordinator.coordinator import ModuleCoordinator
 from ..coordinator.mounts import NAMED_POINTS, SINGLE_POINTS
 from ..coordinator.reports import describe_label
 from ..runtime.await_location import await_chain, is_kernel, is_machinery
-from ..runtime.backend import asyncio_context, loop_clock
+from ..runtime.backend import asyncio_context
 from ..runtime.running_call import RunningCall
 from ..runtime.sections import SectionWaiter
 from .turn_access import inside_turn_of

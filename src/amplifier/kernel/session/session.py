@@ -21,6 +21,7 @@ import orjson
 
 from amplifier._json import redact_secrets, redact_text
 from amplifier.contracts._containment import is_cancellation_type, text_of
+from amplifier.contracts._scopes import cancel_scope
 from amplifier.errors import ExecutionCancelled, SessionStateError
 from amplifier.events import SESSION_FORK
 from amplifier.loading import ModuleLoader
@@ -37,7 +38,7 @@ from amplifier.plan import (
 
 from ..coordinator.coordinator import ModuleCoordinator
 from ..runtime.await_location import forget_frames
-from ..runtime.backend import Loop, cancel_scope, current_raw_task, task_name
+from ..runtime.backend import Loop, current_raw_task, task_name
 from ..runtime.cancellation import CancellationToken
 from ..runtime.cleanup_stack import CleanupFailure
 from ..runtime.running_call import RunningCall

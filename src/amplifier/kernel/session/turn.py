@@ -18,6 +18,7 @@ import anyio
 
 from amplifier._json import redact_secrets, redact_text
 from amplifier.contracts._containment import contained_failure, is_cancellation_type, text_of
+from amplifier.contracts._scopes import cancel_scope, loop_clock
 from amplifier.errors import (
     BudgetError,
     ContractError,
@@ -36,7 +37,6 @@ from amplifier.events import (
 from amplifier.models import SessionStatus
 
 from ..coordinator.coordinator import ModuleCoordinator
-from ..runtime.backend import cancel_scope, loop_clock
 from ..runtime.running_call import RunningCall
 from ..runtime.sections import run_section
 from .lifecycle import Lifecycle

@@ -17,6 +17,7 @@ from .field_types import (
     ModelType,
     OptionalType,
     StrType,
+    UnionType,
 )
 from .generated_code import compile_function, default_lines, store_line
 from .unknown_keywords import warn_about_misspelt
@@ -112,6 +113,8 @@ def _unchanged_test(index: int, field: ModelField, field_type: FieldType, names:
         tests = [f"{name} is not _REQUIRED"]
     elif type(field_type) in _EXACT:
         tests.append(f"{name}.__class__ is {_EXACT[type(field_type)]}")
+    elif isinstance(field_type, UnionType) and type(field_type.options[0]) is StrType:
+        tests.append(f"{name}.__class__ is str")
     elif isinstance(field_type, LiteralType):
         names[f"_words{index}"] = field_type.values
         tests.append(f"{name}.__class__ is str and {name} in _words{index}")

@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 
 from amplifier.contracts import contained_failure
+from amplifier.contracts._scopes import cancel_scope, loop_clock
 from amplifier.errors import SpuriousCancellation
 
 
@@ -43,7 +44,7 @@ async def call_within(seconds: float | None, who: str, fn: Callable[..., Awaitab
         Overran: The deadline passed.
         Exception: What the call raised, or a `ContainedError` that names ``who``.
     """
-    scope = anyio.CancelScope(deadline=math.inf if seconds is None else anyio.current_time() + seconds)
+    scope = cancel_scope(math.inf if seconds is None else loop_clock()() + seconds)
     try:
         with scope:
             return await fn(*args)

@@ -19,9 +19,18 @@ from amplifier.events import (
     THINKING_DELTA,
     THINKING_FINAL,
 )
-from amplifier.models import ChatRequest, ChatResponse, StreamChunk, ThinkingBlock, ToolCall, to_dict
+from amplifier.models import (
+    ChatRequest,
+    ChatResponse,
+    ContentBlockUnion,
+    StreamChunk,
+    ThinkingBlock,
+    ToolCall,
+    to_dict,
+)
 
 from .containment import Contained, Overran, call_within, text_of
+from .heard_events import heard_by
 from .options import TurnOptions
 
 
@@ -64,6 +73,7 @@ class ProviderCaller:
         self.name = name
         self.provider = provider
         self._hooks = hooks
+        self._is_heard = heard_by(hooks)
         self._options = options
         self._answer_tool = answer_tool
         self._who = f"provider {name!r}"
@@ -155,16 +165,23 @@ class ProviderCaller:
         response: Any = await self.provider.complete(request)
         if not isinstance(response, ChatResponse):
             raise self._broken_contract("returned", response, "a ChatResponse")
+        if any(map(self._is_heard, (CONTENT_BLOCK_START, CONTENT_BLOCK_END, THINKING_FINAL))):
+            await self._emit_blocks(response)
+        return response
+
+    async def _emit_blocks(self, response: ChatResponse) -> None:
         usage = None if response.usage is None else to_dict(response.usage)
         total = len(response.content)
         for index, block in enumerate(response.content):
             start = {"block_index": index, "block_type": block.type, "total_blocks": total}
             await self._hooks.emit(CONTENT_BLOCK_START, start)
-            details = {"block_index": index, "block": to_dict(block), "total_blocks": total, "usage": usage}
+            details = {"block_index": index, "block": self._shown(block), "total_blocks": total, "usage": usage}
             await self._hooks.emit(CONTENT_BLOCK_END, details)
             if isinstance(block, ThinkingBlock):
                 await self._hooks.emit(THINKING_FINAL, {"block_index": index, "text": block.thinking})
-        return response
+
+    def _shown(self, block: ContentBlockUnion) -> dict[str, Any] | None:
+        return to_dict(block) if self._is_heard(CONTENT_BLOCK_END, "block") else None
 
     async def _stream(self, request: ChatRequest) -> ChatResponse:
         """Pass the pieces on as events; the answer itself comes last."""
@@ -198,18 +215,20 @@ class ProviderCaller:
         return ContractError(f"{self._who} {did} {type(found).__name__}; expected {expected}", module=self.name)
 
     async def _pass_on(self, chunk: StreamChunk) -> None:
-        emit = self._hooks.emit
-        if chunk.kind == "block_start":
+        emit, is_heard = self._hooks.emit, self._is_heard
+        if chunk.kind == "block_start" and is_heard(CONTENT_BLOCK_START):
             start: dict[str, Any] = {"block_index": chunk.index, "block_type": chunk.block_type}
             if chunk.tool_name is not None:
                 start["metadata"] = {"tool_name": chunk.tool_name, "is_answer": chunk.tool_name == self._answer_tool}
             await emit(CONTENT_BLOCK_START, start)
         elif chunk.kind == "block_delta":
-            details = {"block_index": chunk.index, "block_type": chunk.block_type, "delta": chunk.text}
-            await emit(CONTENT_BLOCK_DELTA, details)
+            if is_heard(CONTENT_BLOCK_DELTA):
+                details = {"block_index": chunk.index, "block_type": chunk.block_type, "delta": chunk.text}
+                await emit(CONTENT_BLOCK_DELTA, details)
             if chunk.block_type in ("thinking", "reasoning"):
                 await emit(THINKING_DELTA, {"block_index": chunk.index, "delta": chunk.text})
         elif chunk.kind == "block_end" and chunk.block is not None:
-            await emit(CONTENT_BLOCK_END, {"block_index": chunk.index, "block": to_dict(chunk.block)})
+            if is_heard(CONTENT_BLOCK_END):
+                await emit(CONTENT_BLOCK_END, {"block_index": chunk.index, "block": self._shown(chunk.block)})
             if isinstance(chunk.block, ThinkingBlock):
                 await emit(THINKING_FINAL, {"block_index": chunk.index, "text": chunk.block.thinking})

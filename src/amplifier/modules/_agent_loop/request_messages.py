@@ -12,13 +12,11 @@ from typing import Any
 from amplifier._json import copy_json
 from amplifier.contracts import ContextManager, Hooks, Provider
 from amplifier.errors import ContractError
-from amplifier.events import PROVIDER_REQUEST
 from amplifier.models import ContextInjection, Message
 from amplifier.models._definition.shared_list import SharedList, detached
 
-from .._chat_history import StoredMessage, copies, shared_form
-
-_EVERY_EVENT = "*"
+from .._chat_history import MessageView, StoredMessage, shared_form
+from .heard_events import knows_handlers
 
 
 def checked_messages(context: ContextManager, method: str, messages: Any) -> list[dict[str, Any]]:
@@ -39,12 +37,12 @@ class RequestMessages:
     """What the model is to be shown.
 
     Args:
-        messages: In order.
+        view: The messages.
         are_shared: They belong to the context, and are copied when the event or the request is read.
     """
 
-    def __init__(self, messages: list[StoredMessage], *, are_shared: bool) -> None:
-        self._messages = messages
+    def __init__(self, view: MessageView, *, are_shared: bool) -> None:
+        self._view = view
         self._are_shared = are_shared
 
     @classmethod
@@ -55,31 +53,35 @@ class RequestMessages:
             return cls(await shared(provider=provider), are_shared=True)
         method = "get_messages_for_request"
         given = checked_messages(context, method, await context.get_messages_for_request(provider=provider))
-        return cls([StoredMessage(message) for message in given], are_shared=False)
+        return cls(MessageView([StoredMessage(message) for message in given]), are_shared=False)
 
     def for_event(self, hooks: Hooks) -> list[dict[str, Any]]:
-        """For the payload of an event. Without handlers, which most sessions have none of, no one reads it."""
-        messages = [stored.message for stored in self._messages]
+        """For the payload of an event, of which a `HookRegistry` gives each handler a copy."""
+        messages = [stored.message for stored in self._view.messages()]
         if not self._are_shared:
             return messages
-        listed = hooks.list_handlers()
-        if listed.get(PROVIDER_REQUEST) or listed.get(_EVERY_EVENT):
-            return copies(self._messages)
-        return SharedList(messages, copy_json)
+        shared = SharedList(messages, copy_json)
+        if not knows_handlers(hooks):  # it may hand out what it gets
+            shared.own()
+        return shared
 
     def add_ephemeral(self, injections: Sequence[ContextInjection]) -> None:
         """Add injections, which are shown once and never stored."""
+        if not injections:
+            return
+        messages = self._view.messages()
         for item in injections:
-            last = self._messages[-1].message if self._messages else {}
+            last = messages[-1].message if messages else {}
             if item.append_to_last_tool_result and last.get("role") == "tool":
                 content = last.get("content")
                 if isinstance(content, list):
                     joined: Any = [*content, {"type": "text", "text": item.content}]
                 else:
                     joined = f"{content or ''}\n\n{item.content}"
-                self._messages[-1] = StoredMessage({**last, "content": joined})
+                messages[-1] = StoredMessage({**last, "content": joined})
             else:
-                self._messages.append(StoredMessage({"role": item.role, "content": item.content}))
+                messages.append(StoredMessage({"role": item.role, "content": item.content}))
+        self._view = MessageView(messages)
 
     def for_provider(self) -> list[Message]:
         """As the provider gets them.
@@ -87,5 +89,5 @@ class RequestMessages:
         Raises:
             ModelError: One of them is no message that a provider would understand.
         """
-        messages = [stored.model or stored.build_model() for stored in self._messages]
-        return SharedList(messages, detached) if self._are_shared else messages
+        models = self._view.models()
+        return SharedList(models, detached) if self._are_shared else models

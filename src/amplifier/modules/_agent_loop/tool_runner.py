@@ -8,19 +8,20 @@ import traceback
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import anyio
 import attrs
 
-from amplifier._json import redact_text
+from amplifier._json import LEAVES, redact_text
 from amplifier.contracts import Coordinator, Hooks, Step, Tool, ordered_steps
 from amplifier.errors import BudgetError, ContractError
 from amplifier.events import TOOL_ERROR, TOOL_POST, TOOL_PRE
 from amplifier.models import HookResult, ToolCall, ToolResult
 
 from .containment import Overran, call_within, run_together, text_of
+from .heard_events import heard_by
 from .hook_results import HookResults
 from .options import TurnOptions
 from .resumed_calls import ResumedCall, why_not_repeated
@@ -38,12 +39,21 @@ def refusal(message: str, kind: str) -> ToolResult:
     return ToolResult(success=False, error={"message": message, "type": kind})
 
 
+class _Group:
+    """The calls of one answer."""
+
+    @cached_property
+    def id(self) -> str:
+        """For events; made when the first of them is emitted."""
+        return str(uuid.uuid4())
+
+
 @attrs.define(eq=False)
 class _Attempt:
     """One call on its way to its result.
 
     Attributes:
-        about: What events report about it; a hook may have chosen another tool.
+        tool_name: The tool to call; a hook may have chosen another one than the model.
         given: The input, as hooks have left it.
         has_begun: Its gates have been entered.
         has_run: The tool was called.
@@ -52,11 +62,16 @@ class _Attempt:
 
     call: ToolCall
     step: Step
-    about: dict[str, Any]
+    group: _Group
+    tool_name: str
     given: Any
     has_begun: bool = False
     has_run: bool = False
     is_over: bool = False
+
+    def about(self) -> dict[str, Any]:
+        """What events report about it."""
+        return {"tool_name": self.tool_name, "tool_call_id": self.call.id, "parallel_group_id": self.group.id}
 
 
 class ToolRunner:
@@ -80,6 +95,7 @@ class ToolRunner:
         self._tools = tools
         self._schemas = schemas
         self._hooks = hooks
+        self._is_heard = heard_by(hooks)
         self._hook_results = hook_results
         self._coordinator = coordinator
         self._cancellation = None if coordinator is None else coordinator.cancellation
@@ -103,14 +119,9 @@ class ToolRunner:
                 a step wrapper or a context that fails, a cancellation, Ctrl-C.
         """
         self.results = {}
-        group_id = str(uuid.uuid4())
+        group = _Group()
         attempts = [
-            _Attempt(
-                call,
-                self._steps.of_tool(call, is_resumed=are_resumed),
-                {"tool_name": call.name, "tool_call_id": call.id, "parallel_group_id": group_id},
-                call.arguments,
-            )
+            _Attempt(call, self._steps.of_tool(call, is_resumed=are_resumed), group, call.name, call.arguments)
             for call in calls
         ]
         if len(attempts) == 1:
@@ -204,17 +215,18 @@ class ToolRunner:
             if reason is not None:
                 return refusal(reason, "Interrupted")
         if self._options.select_tools:
-            attempt.about = {**attempt.about, "tool_name": await self._select(call)}
-        name = attempt.about["tool_name"]
+            attempt.tool_name = await self._select(call)
+        name = attempt.tool_name
         if name not in self._tools:
             known = ", ".join(self._tools) or "none"
             return refusal(f"there is no tool named {name!r}; available: {known}", "UnknownTool")
-        emitted = await self._hooks.emit(TOOL_PRE, {**attempt.about, "tool_input": attempt.given})
-        applied = await self._hook_results.apply(emitted, TOOL_PRE, defer=True)
-        if applied.action == "deny":
-            return refusal(f"denied: {applied.reason or 'no reason given'}", "Denied")
-        if applied.action == "modify" and applied.data is not None:
-            attempt.given = applied.data.get("tool_input", attempt.given)
+        if self._is_heard(TOOL_PRE):
+            emitted = await self._hooks.emit(TOOL_PRE, {**attempt.about(), "tool_input": attempt.given})
+            applied = await self._hook_results.apply(emitted, TOOL_PRE, defer=True)
+            if applied.action == "deny":
+                return refusal(f"denied: {applied.reason or 'no reason given'}", "Denied")
+            if applied.action == "modify" and applied.data is not None:
+                attempt.given = applied.data.get("tool_input", attempt.given)
         given = attempt.given
         if not isinstance(given, dict):
             attempt.given = {}
@@ -244,7 +256,7 @@ class ToolRunner:
         return name
 
     async def _execute(self, attempt: _Attempt) -> ToolResult:
-        call_id, name = attempt.call.id, attempt.about["tool_name"]
+        call_id, name = attempt.call.id, attempt.tool_name
         attempt.has_run = True
         if self._cancellation is not None:
             self._cancellation.register_tool_start(call_id, name)
@@ -257,7 +269,7 @@ class ToolRunner:
         if failed:
             await self._emit_error(attempt, result)
             return result
-        return await self._after(attempt, result)
+        return await self._after(attempt, result) if self._is_heard(TOOL_POST) else result
 
     async def _call(self, name: str, given: dict[str, Any]) -> tuple[ToolResult, bool]:
         """Call the tool; the flag is True if it raised or overran instead of returning a result."""
@@ -280,18 +292,19 @@ class ToolRunner:
 
     async def _run_tool(self, name: str, given: dict[str, Any]) -> Any:
         # A tool gets input of its own: it may keep or change it without changing the transcript.
-        return await self._tools[name].execute(copy.deepcopy(given))
+        is_flat = type(given) is dict and LEAVES.issuperset(map(type, given.values()))
+        return await self._tools[name].execute(given.copy() if is_flat else copy.deepcopy(given))
 
     async def _after(self, attempt: _Attempt, result: ToolResult) -> ToolResult:
         shown = result.safe_hook_presentation()
-        details = {**attempt.about, "tool_input": attempt.given, "tool_result": shown, "result": shown}
+        details = {**attempt.about(), "tool_input": attempt.given, "tool_result": shown, "result": shown}
         applied = await self._hook_results.apply(await self._hooks.emit(TOOL_POST, details), TOOL_POST, defer=True)
         if applied.action == "deny":
             return refusal(f"the result was withheld: {applied.reason or 'no reason given'}", "Withheld")
         return _modified_result(result, shown, applied)
 
     async def _emit_error(self, attempt: _Attempt, result: ToolResult) -> None:
-        await self._hooks.emit(TOOL_ERROR, {**attempt.about, "tool_input": attempt.given, "error": result.error})
+        await self._hooks.emit(TOOL_ERROR, {**attempt.about(), "tool_input": attempt.given, "error": result.error})
 
 
 def _class_of(tool: Any) -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+from functools import lru_cache
 from typing import Any
+
+import orjson
 
 from amplifier.contracts import Tool, contained_failure, tool_schema
 from amplifier.errors import ContractError
@@ -26,8 +29,9 @@ class ToolSchemas:
 
     def __init__(self, tools: dict[str, Tool]) -> None:
         self._tools = tools
+        self._reported: set[str] = set()
         self._schemas: dict[str, dict[str, Any]] = {}
-        self._validators: dict[str, Any] = {}
+        self._specs: dict[str, tuple[Tool, ToolSpec]] = {}
 
     def specs(self) -> list[ToolSpec]:
         """The tools as the request lists them; a tool that cannot describe itself is left out and logged.
@@ -37,12 +41,19 @@ class ToolSchemas:
         specs = []
         for name, tool in self._tools.items():
             try:
-                schema = self._schema(name, tool)
-                specs.append(ToolSpec(name=name, description=tool.description, parameters=schema))
+                specs.append(self._spec(name, tool))
             except BaseException as exc:  # a tool's properties are foreign code
                 failure = contained_failure(exc)
                 logger.error("tool %r cannot describe itself and is not offered to the model", name, exc_info=failure)
         return SharedList(specs, detached)
+
+    def _spec(self, name: str, tool: Tool) -> ToolSpec:
+        schema, description = self._schema(name, tool), tool.description
+        known, spec = self._specs.get(name, (None, None))
+        if spec is None or known is not tool or spec.description != description:
+            spec = ToolSpec(name=name, description=description, parameters=schema)
+            self._specs[name] = tool, spec
+        return spec
 
     def problem(self, name: str, given: dict[str, Any]) -> str | None:
         """What is wrong with an input, as text for the model; None if nothing is, or if it cannot be checked."""
@@ -56,15 +67,16 @@ class ToolSchemas:
             return None
 
     def _problem(self, name: str, given: dict[str, Any]) -> str | None:
-        validator: Any = self._validators.get(name)
-        if validator is None:
-            try:
-                validator = jsonschema.validator_for(self._schemas[name])
-            except ValueError as exc:
-                logger.warning("the schema of tool %r is not valid JSON Schema and is not checked: %s", name, exc)
-                validator = False
-            self._validators[name] = validator
-        if validator is False:
+        try:
+            validator = _validator(orjson.dumps(self._schemas[name]))
+        except TypeError:  # what orjson does not write, such as a large number
+            validator = _validator_of(self._schemas[name])
+        if isinstance(validator, str):
+            if name not in self._reported:
+                self._reported.add(name)
+                logger.warning("the schema of tool %r is not valid JSON Schema and is not checked: %s", name, validator)
+            return None
+        if validator.is_valid(given):
             return None
         problems = [f"{_path(error)}: {error.message}" for error in validator.iter_errors(given)]
         return "; ".join(problems[:5]) or None
@@ -77,6 +89,19 @@ class ToolSchemas:
                 logger.warning("%s", exc)
                 self._schemas[name] = _ANYTHING
         return self._schemas[name]
+
+
+@lru_cache(maxsize=1024)  # every turn reads the schemas anew, and they are nearly always those of the turn before
+def _validator(schema: bytes) -> Any:
+    """A validator, or what is wrong with the schema, as text."""
+    return _validator_of(orjson.loads(schema))
+
+
+def _validator_of(schema: Any) -> Any:
+    try:
+        return jsonschema.validator_for(schema)
+    except ValueError as exc:
+        return str(exc)
 
 
 def _path(error: Any) -> str:

@@ -23,6 +23,7 @@ from amplifier.events import (
 )
 from amplifier.models import ChatRequest, ChatResponse, ToolCall, to_dict
 
+from .heard_events import heard_by
 from .hook_results import HookResults
 from .options import TurnOptions
 from .provider_caller import ProviderCaller, choose_provider
@@ -59,6 +60,7 @@ class Turn:
         self.is_answered = is_answered
         self._options = options
         self._hooks = hooks
+        self._is_heard = heard_by(hooks)
         self._coordinator = coordinator
         self._cancellation = None if coordinator is None else coordinator.cancellation
         self._transcript = Transcript(context, coordinator)
@@ -115,7 +117,8 @@ class Turn:
     async def _run(self, prompt: str, work: Callable[[], Awaitable[None]]) -> str:
         status = "error"
         try:
-            await self._hooks.emit(EXECUTION_START, {"prompt": prompt})
+            if self._is_heard(EXECUTION_START):
+                await self._hooks.emit(EXECUTION_START, {"prompt": prompt})
             await work()
             status = "cancelled" if self._is_stopping() else "completed"
             return self._text
@@ -133,18 +136,36 @@ class Turn:
         try:
             await self._transcript.settle(self._runner.results)
         finally:
-            outcome = {"completed": "success" if self._finished else "incomplete"}.get(status, status)
-            iterations = self._steps.iteration
-            details = {"orchestrator": self._options.orchestrator, "turn_count": iterations, "status": outcome}
             try:
-                await self._hooks.emit(EXECUTION_END, {"response": self._text, "status": status})
+                if self._is_heard(EXECUTION_END):
+                    await self._hooks.emit(EXECUTION_END, {"response": self._text, "status": status})
             finally:  # on asyncio a native cancel that waited for the handlers of the first is raised out of it
-                await self._hooks.emit(ORCHESTRATOR_COMPLETE, details)
+                if self._is_heard(ORCHESTRATOR_COMPLETE):
+                    await self._emit_complete(status)
+
+    async def _emit_complete(self, status: str) -> None:
+        outcome = {"completed": "success" if self._finished else "incomplete"}.get(status, status)
+        iterations = self._steps.iteration
+        details = {"orchestrator": self._options.orchestrator, "turn_count": iterations, "status": outcome}
+        await self._hooks.emit(ORCHESTRATOR_COMPLETE, details)
 
     def _is_stopping(self) -> bool:
         return self._cancellation is not None and self._cancellation.is_cancelled
 
     async def _converse(self, prompt: str) -> None:
+        if self._is_heard(PROMPT_SUBMIT):
+            prompt, is_empty = await self._submit(prompt)
+        else:
+            is_empty = await self._open()
+        caller = self._caller()
+        self.is_answered = False
+        if is_empty and self._options.system_prompt:
+            await self._transcript.add({"role": "system", "content": self._options.system_prompt})
+        await self._transcript.add({"role": "user", "content": prompt})
+        await self._iterate(caller)
+
+    async def _submit(self, prompt: str) -> tuple[str, bool]:
+        """Let hooks forbid or change the prompt; returns it, and whether the conversation is seen to be empty."""
         emitted = await self._hooks.emit(PROMPT_SUBMIT, {"prompt": prompt})
         # Before anything of this turn is stored, which injections are; but not for a prompt that is denied.
         is_empty = emitted.action != "deny" and await self._open()
@@ -153,12 +174,7 @@ class Turn:
             raise self._denied(PROMPT_SUBMIT, applied.reason)
         if applied.action == "modify" and applied.data is not None:
             prompt = str(applied.data.get("prompt", prompt))
-        caller = self._caller()
-        self.is_answered = False
-        if is_empty and self._options.system_prompt:
-            await self._transcript.add({"role": "system", "content": self._options.system_prompt})
-        await self._transcript.add({"role": "user", "content": prompt})
-        await self._iterate(caller)
+        return prompt, is_empty
 
     async def _go_on(self, unfinished: UnfinishedTurn) -> None:
         """Give the calls of the latest answer the results that are missing, then go on as any turn does."""
@@ -210,12 +226,14 @@ class Turn:
         if messages is None:
             return False
         request = ChatRequest(
-            messages=messages.for_provider(),
-            tools=self._schemas.specs() or None,
+            messages=[],
             response_format=None if self._answer is None else self._answer.response_format,
             model=self._options.model,
             stream=self._options.streaming,
         )
+        # Made for this request, of models: the constructor would check and copy both lists member by member.
+        request.messages = messages.for_provider()
+        request.tools = self._schemas.specs() or None
         response = await self._steps.run(self._steps.of_model(request), partial(caller.ask, request))
         if not isinstance(response, ChatResponse):
             raise ContractError(
@@ -225,17 +243,19 @@ class Turn:
         calls = await caller.calls_of(response)
         self._text = text_of(response)
         await self._transcript.add_answer(response, calls)
-        await self._hooks.emit(
-            PROVIDER_RESPONSE,
-            {
-                "provider": caller.name,
-                "model": request.model,
-                "response": to_dict(response),
-                "usage": None if response.usage is None else to_dict(response.usage),
-                "tool_calls": bool(calls),
-                "iteration": self._steps.iteration,
-            },
-        )
+        if self._is_heard(PROVIDER_RESPONSE):
+            is_read = self._is_heard(PROVIDER_RESPONSE, "response")
+            await self._hooks.emit(
+                PROVIDER_RESPONSE,
+                {
+                    "provider": caller.name,
+                    "model": request.model,
+                    "response": to_dict(response) if is_read else None,
+                    "usage": None if response.usage is None else to_dict(response.usage),
+                    "tool_calls": bool(calls),
+                    "iteration": self._steps.iteration,
+                },
+            )
         if not calls:
             correction = None if self._answer is None else self._answer.correction(self._text)
             if correction is None:
@@ -263,8 +283,9 @@ class Turn:
 
     async def _complete(self) -> None:
         self._finished = self.is_answered = True
-        preview = {"response_preview": self._text[:_PREVIEW], "length": len(self._text)}
-        await self._hooks.emit(PROMPT_COMPLETE, preview)
+        if self._is_heard(PROMPT_COMPLETE):
+            preview = {"response_preview": self._text[:_PREVIEW], "length": len(self._text)}
+            await self._hooks.emit(PROMPT_COMPLETE, preview)
 
     def _denied(self, event: str, reason: str | None) -> ExecutionDenied:
         self._text = f"Operation denied: {reason or 'no reason given'}"
@@ -277,12 +298,23 @@ class Turn:
             ExecutionDenied: A hook forbids it.
         """
         messages = await self._transcript.for_request(caller.provider)
+        injects = self._is_heard(PROVIDER_REQUEST) and await self._pass_gates(caller, messages)
+        if self._is_stopping():
+            return None  # stopped while the hooks were deciding
+        if injects:
+            messages = await self._transcript.for_request(caller.provider)
+        messages.add_ephemeral(self._hook_results.take_ephemeral())
+        return messages
+
+    async def _pass_gates(self, caller: ProviderCaller, messages: RequestMessages) -> bool:
+        """Let hooks forbid the request; True if they have added to the conversation."""
+        is_read = self._is_heard(PROVIDER_REQUEST, "messages")
         emitted = await self._hooks.emit(
             PROVIDER_REQUEST,
             {
                 "provider": caller.name,
                 "model": self._options.model,
-                "messages": messages.for_event(self._hooks),
+                "messages": messages.for_event(self._hooks) if is_read else None,
                 "iteration": self._steps.iteration,
             },
         )
@@ -290,9 +322,4 @@ class Turn:
         applied = await self._hook_results.apply(emitted, PROVIDER_REQUEST)
         if applied.action == "deny":
             raise self._denied(PROVIDER_REQUEST, applied.reason)
-        if self._is_stopping():
-            return None  # stopped while the hooks were deciding
-        if injects:
-            messages = await self._transcript.for_request(caller.provider)
-        messages.add_ephemeral(self._hook_results.take_ephemeral())
-        return messages
+        return injects

@@ -3,13 +3,14 @@
 from .conversation import Conversation, Statistics, checked_copy, copies, require_role
 from .options import ContextOptions
 from .request_messages import announce_events, messages_for_request
-from .stored_message import StoredMessage, share, shared_form
+from .stored_message import MessageView, StoredMessage, share, shared_form
 from .token_estimate import count_tokens
 from .tool_call_pairs import is_aside, missing_results, open_calls
 
 __all__ = [
     "ContextOptions",
     "Conversation",
+    "MessageView",
     "Statistics",
     "StoredMessage",
     "announce_events",

@@ -12,6 +12,7 @@ from typing import Any, final
 import attrs
 
 from amplifier._json import copy_json
+from amplifier.models import Message
 
 from .stored_message import StoredMessage
 from .token_estimate import count_tokens
@@ -66,6 +67,7 @@ class Conversation:
     Attributes:
         entries: What is stored; a new list whenever everything is replaced, so that a reader may hold on to the old.
         shown: The entries that a view may show: all but orphans. A new list whenever everything is replaced.
+        models: Those of ``shown``, from the first to the latest that was built. A new list with each new ``shown``.
         tokens: What can be shown of it takes, roughly.
         compactions: How many views were compacted; counted by those who make them.
     """
@@ -75,6 +77,7 @@ class Conversation:
         self._call_positions: dict[CallId, int] = {}
         self.entries: list[Entry] = []
         self.shown: list[StoredMessage] = []
+        self.models: list[Message] = []
         self.tokens = 0
         self.compactions = 0
 
@@ -104,7 +107,7 @@ class Conversation:
 
     def replace(self, messages: Iterable[dict[str, Any]]) -> None:
         """Replace everything by these messages, which belong to the conversation from here on."""
-        self.entries, self.shown, self.tokens, self.compactions = [], [], 0, 0
+        self.entries, self.shown, self.models, self.tokens, self.compactions = [], [], [], 0, 0
         self._call_positions = {}
         for message in messages:
             self.append(message)
@@ -114,7 +117,7 @@ class Conversation:
 
         Thousands of messages take time to go through; this way they can be in a worker thread.
         """
-        self.entries, self.shown = other.entries, other.shown
+        self.entries, self.shown, self.models = other.entries, other.shown, other.models
         self.tokens, self.compactions = other.tokens, other.compactions
         self._call_positions = other._call_positions
 

@@ -12,7 +12,7 @@ from .conversation import Conversation, Entry
 from .message_selection import select_messages
 from .options import ContextOptions
 from .shortening import shorten
-from .stored_message import StoredMessage
+from .stored_message import MessageView, StoredMessage
 
 logger = logging.getLogger("amplifier.modules.context")
 
@@ -30,7 +30,7 @@ async def messages_for_request(
     hooks: Hooks | None,
     token_budget: int | None,
     provider: Any | None,
-) -> list[StoredMessage]:
+) -> MessageView:
     """What the model is to be shown: everything if it fits, else a compacted view.
 
     The handlers of the events may use the context: nothing is held meanwhile, and the view is of the conversation as
@@ -39,7 +39,7 @@ async def messages_for_request(
     budget = _budget(options, token_budget, provider)
     limit = int(budget * options.compaction_threshold)
     if conversation.tokens <= limit:
-        return conversation.shown.copy()
+        return MessageView(conversation.shown, conversation.models)
     before = {"message_count": len(conversation.entries), "token_count": conversation.tokens}
     if hooks is not None:
         await hooks.emit(CONTEXT_PRE_COMPACT, before)
@@ -57,7 +57,7 @@ async def messages_for_request(
                 "budget": budget,
             },
         )
-    return view
+    return MessageView(view)
 
 
 def _view(entries: list[Entry], options: ContextOptions, budget: int, limit: int) -> tuple[list[StoredMessage], int]:

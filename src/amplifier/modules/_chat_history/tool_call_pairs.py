@@ -39,12 +39,19 @@ class OpenCall:
 
 def call_ids(message: Mapping[str, Any]) -> list[CallId]:
     """The ids of the tool calls an assistant's message makes, in order, each once."""
-    return list(_calls_of(message))
+    listed = message.get("tool_calls")
+    found = dict.fromkeys(
+        call["id"]
+        for call in (listed if isinstance(listed, list | tuple) else ())
+        if isinstance(call, dict) and _is_id(call.get("id"))
+    )
+    for block in blocks_of(message):
+        if _kind(block) in CALL_BLOCKS and _is_id(block.get("id")):
+            found[block["id"]] = None
+    return list(found)
 
 
 def _calls_of(message: Mapping[str, Any]) -> dict[CallId, OpenCall]:
-    if message.get("role") != "assistant":
-        return {}
     found: dict[CallId, OpenCall] = {}
     listed = message.get("tool_calls")
     for call in listed if isinstance(listed, list | tuple) else ():

@@ -19,6 +19,7 @@ from amplifier.errors import SessionStateError
 
 from .._chat_history import (
     Conversation,
+    MessageView,
     Statistics,
     StoredMessage,
     checked_copy,
@@ -199,11 +200,9 @@ class PersistentContext:
             token_budget: What it must fit; without one the provider is asked, then the config decides.
             provider: Its ``get_info().defaults`` have the context window and the longest answer.
         """
-        return copies(await self._request_messages(token_budget, provider))
+        return copies((await self._request_messages(token_budget, provider)).messages())
 
-    async def _request_messages(
-        self, token_budget: int | None = None, provider: Any | None = None
-    ) -> list[StoredMessage]:
+    async def _request_messages(self, token_budget: int | None = None, provider: Any | None = None) -> MessageView:
         return await messages_for_request(self._conversation, self._options, self._hooks, token_budget, provider)
 
     async def get_messages(self) -> list[dict[str, Any]]:

@@ -29,7 +29,9 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         if context.journal is not None:
             coordinator.register_step_wrapper(context.journal)
             for event in (TOOL_POST, TOOL_ERROR):
-                coordinator.hooks.register(event, context.journal.watch, name="context-persistent")
+                coordinator.hooks.register(
+                    event, context.journal.watch, name="context-persistent", fields=("tool_call_id",)
+                )
     except BaseException:
         await context.close()
         raise

@@ -35,6 +35,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         name=MODULE,
         timeout=options.timeout + _LEEWAY,  # the handler waits for a registered provider
         on_failure="deny",
+        fields=("tool_name", "tool_call_id", "tool_input"),
     )
     coordinator.register_capability("approval.register_provider", hook.approvals.register_provider)
     logger.info("tools are approved by %s: %d rules, then defaults", MODULE, len(options.rules or ()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -96,14 +96,13 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     from ._spans import SessionSpans  # noqa: PLC0415 — as above
 
     spans = SessionSpans(coordinator, options, trace.get_tracer("amplifier"), Metrics(metrics.get_meter("amplifier")))
-    handlers: dict[str, Callable[[Mapping[str, Any]], None]] = {
-        EXECUTION_START: spans.begin_turn,
-        EXECUTION_END: spans.end_turn,
-        PROVIDER_REQUEST: spans.name_provider,
-        LLM_REQUEST: lambda data: spans.name_model(data, REQUEST_MODEL),
-        LLM_RESPONSE: lambda data: spans.name_model(data, RESPONSE_MODEL),
-    }
-    registered = [_register(coordinator, event, handler) for event, handler in handlers.items()]
+    registered = [
+        _register(coordinator, EXECUTION_START, spans.begin_turn, ("prompt",)),
+        _register(coordinator, EXECUTION_END, spans.end_turn, ("response", "status")),
+        _register(coordinator, PROVIDER_REQUEST, spans.name_provider, ("provider",)),
+        _register(coordinator, LLM_REQUEST, lambda data: spans.name_model(data, REQUEST_MODEL), ("model",)),
+        _register(coordinator, LLM_RESPONSE, lambda data: spans.name_model(data, RESPONSE_MODEL), ("model",)),
+    ]
     if options.events:
         registered += _add_events(coordinator, spans, (name for name, role in TRACE_ROLES.items() if role == "event"))
     registered.append(coordinator.register_step_wrapper(spans.wrap))
@@ -130,14 +129,16 @@ async def on_session_ready(coordinator: Coordinator) -> None:
 
 
 def _add_events(coordinator: Coordinator, spans: Any, events: Iterable[str]) -> list[Callable[[], None]]:
-    return [_register(coordinator, event, partial(_add_event, spans, event)) for event in dict.fromkeys(events)]
+    return [_register(coordinator, event, partial(_add_event, spans, event), _SHOWN) for event in dict.fromkeys(events)]
 
 
 def _add_event(spans: Any, event: str, data: Mapping[str, Any]) -> None:
     spans.add_event(event, _attributes(data))
 
 
-def _register(coordinator: Coordinator, event: str, handle: Callable[[Mapping[str, Any]], None]) -> Callable[[], None]:
+def _register(
+    coordinator: Coordinator, event: str, handle: Callable[[Mapping[str, Any]], None], fields: Collection[str]
+) -> Callable[[], None]:
     async def handler(_event: str, data: dict[str, Any]) -> HookResult:
         try:
             handle(data)
@@ -145,7 +146,7 @@ def _register(coordinator: Coordinator, event: str, handle: Callable[[Mapping[st
             logger.exception("%s is not traced", event)
         return HookResult()
 
-    return coordinator.hooks.register(event, handler, priority=_FIRST, name=MODULE)
+    return coordinator.hooks.register(event, handler, priority=_FIRST, name=MODULE, fields=fields)
 
 
 def _attributes(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -160,10 +160,10 @@ class ChildSessions:
 
         # First of all handlers, for a gate that denies keeps an event from those after it.
         for event in (LLM_RESPONSE, PROVIDER_RESPONSE):
-            host.hooks.register(event, counter.take, _FIRST, "tool-task")
-        host.hooks.register(COMPLETED, lambda _, data: counter.take_child(data), _FIRST, "tool-task")
-        host.hooks.register(PROMPT_COMPLETE, note_end, _FIRST, "tool-task")
-        host.hooks.register(EXECUTION_END, note_words, _FIRST, "tool-task")
+            host.hooks.register(event, counter.take, _FIRST, "tool-task", fields=("provider", "usage"))
+        host.hooks.register(COMPLETED, lambda _, data: counter.take_child(data), _FIRST, "tool-task", fields=("usage",))
+        host.hooks.register(PROMPT_COMPLETE, note_end, _FIRST, "tool-task", fields=())
+        host.hooks.register(EXECUTION_END, note_words, _FIRST, "tool-task", fields=("response",))
 
 
 def _budget_failure(budget: Budget) -> ToolFailure:
