@@ -22,102 +22,108 @@ Layout, to be read top to bottom; an import may only point down:
     models                   values that cross a boundary; stable JSON
     _json · _spelling        JSON helpers · names that were probably meant
     errors · events          error taxonomy · event catalogue
+
+A name is imported when it is first used, so that ``import amplifier`` costs next to nothing.
 """
 
-from amplifier.compat import install as _install  # noqa: F401  # a loader can then install it when a module asks for it
-from amplifier.contracts import (
-    ApprovalProvider,
-    ContextManager,
-    HookHandler,
-    Orchestrator,
-    Provider,
-    Tool,
-)
-from amplifier.errors import (
-    AbortError,
-    AccessDeniedError,
-    AmplifierError,
-    AuthenticationError,
-    BudgetError,
-    BudgetExceeded,
-    ConfigurationError,
-    ContentFilterError,
-    ContextLengthError,
-    ContractError,
-    ExecutionCancelled,
-    ExecutionDenied,
-    ExecutionTimeout,
-    InvalidRequestError,
-    InvalidToolCallError,
-    LLMError,
-    LLMTimeoutError,
-    ModelError,
-    ModuleLoadError,
-    ModuleNotFoundError,
-    NetworkError,
-    NotFoundError,
-    PlanError,
-    ProviderUnavailableError,
-    QuotaExceededError,
-    RateLimitError,
-    ResultError,
-    SessionBusyError,
-    SessionStateError,
-    StreamError,
-)
-from amplifier.kernel import (
-    AmplifierSession,
-    CancellationState,
-    CancellationToken,
-    HookRegistry,
-    ModuleCoordinator,
-)
-from amplifier.loading import ModuleLoader
-from amplifier.models import (
-    ApprovalGate,
-    ApprovalRequest,
-    ApprovalResponse,
-    ChatRequest,
-    ChatResponse,
-    ConfigField,
-    ContentBlock,
-    ContentBlockType,
-    ContextInjection,
-    Degradation,
-    HookResult,
-    ImageBlock,
-    Message,
-    ModelInfo,
-    ModuleInfo,
-    Pricing,
-    ProviderInfo,
-    ReasoningBlock,
-    RedactedThinkingBlock,
-    ResponseFormat,
-    ResponseFormatJson,
-    ResponseFormatJsonSchema,
-    ResponseFormatText,
-    SessionStatus,
-    TextBlock,
-    TextContent,
-    ThinkingBlock,
-    ThinkingContent,
-    ToolCall,
-    ToolCallBlock,
-    ToolCallContent,
-    ToolResult,
-    ToolResultBlock,
-    ToolResultContent,
-    ToolSpec,
-    UnknownBlock,
-    Usage,
-    from_dict,
-    from_json,
-    to_dict,
-    to_json,
-)
+from importlib import import_module as _import_module
 
-__version__ = "0.1.0"
+from amplifier._loader_extensions import extend_loaders_by as _extend_loaders_by
+from amplifier._version import __version__
+
+TYPE_CHECKING = False  # as type checkers know it; importing `typing` would take longer than all the rest of this file
+if TYPE_CHECKING:
+    from amplifier.contracts import (
+        ApprovalProvider,
+        ContextManager,
+        HookHandler,
+        Orchestrator,
+        Provider,
+        Tool,
+    )
+    from amplifier.errors import (
+        AbortError,
+        AccessDeniedError,
+        AmplifierError,
+        AuthenticationError,
+        BudgetError,
+        BudgetExceeded,
+        ConfigurationError,
+        ContentFilterError,
+        ContextLengthError,
+        ContractError,
+        ExecutionCancelled,
+        ExecutionDenied,
+        ExecutionTimeout,
+        InvalidRequestError,
+        InvalidToolCallError,
+        LLMError,
+        LLMTimeoutError,
+        ModelError,
+        ModuleLoadError,
+        ModuleNotFoundError,
+        NetworkError,
+        NotFoundError,
+        PlanError,
+        ProviderUnavailableError,
+        QuotaExceededError,
+        RateLimitError,
+        ResultError,
+        SessionBusyError,
+        SessionStateError,
+        StreamError,
+    )
+    from amplifier.kernel import (
+        AmplifierSession,
+        CancellationState,
+        CancellationToken,
+        HookRegistry,
+        ModuleCoordinator,
+    )
+    from amplifier.loading import ModuleLoader
+    from amplifier.models import (
+        ApprovalGate,
+        ApprovalRequest,
+        ApprovalResponse,
+        ChatRequest,
+        ChatResponse,
+        ConfigField,
+        ContentBlock,
+        ContentBlockType,
+        ContextInjection,
+        Degradation,
+        HookResult,
+        ImageBlock,
+        Message,
+        ModelInfo,
+        ModuleInfo,
+        Pricing,
+        ProviderInfo,
+        ReasoningBlock,
+        RedactedThinkingBlock,
+        ResponseFormat,
+        ResponseFormatJson,
+        ResponseFormatJsonSchema,
+        ResponseFormatText,
+        SessionStatus,
+        TextBlock,
+        TextContent,
+        ThinkingBlock,
+        ThinkingContent,
+        ToolCall,
+        ToolCallBlock,
+        ToolCallContent,
+        ToolResult,
+        ToolResultBlock,
+        ToolResultContent,
+        ToolSpec,
+        UnknownBlock,
+        Usage,
+        from_dict,
+        from_json,
+        to_dict,
+        to_json,
+    )
 
 __all__ = [
     "AbortError",
@@ -205,3 +211,31 @@ __all__ = [
     "to_dict",
     "to_json",
 ]
+
+_extend_loaders_by("amplifier.compat")  # a loader then installs the alias when a module asks for it
+
+_SOURCES = ("errors", "models", "contracts", "loading", "kernel")
+"""Where the names come from, the lowest layer first, so that a search imports little in vain."""
+
+_SUBMODULES = frozenset({*_SOURCES, "compat", "events", "plan"})
+"""Attributes after ``import amplifier``, without an import of their own."""
+
+
+if not TYPE_CHECKING:  # a type checker would accept every attribute
+
+    def __getattr__(name: str) -> object:
+        if name in _SUBMODULES:
+            return _import_module(f"{__name__}.{name}")
+        if name in __all__:
+            for source in _SOURCES:
+                package = _import_module(f"{__name__}.{source}")
+                if name in package.__all__:
+                    value = globals()[name] = getattr(package, name)
+                    return value
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__, *_SUBMODULES})
+
+
+del TYPE_CHECKING
