@@ -11,6 +11,7 @@ import contextvars
 import itertools
 import math
 import sys
+import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -349,12 +350,18 @@ async def _isolated_on_trio(awaitable: Awaitable[T]) -> T:
     return cast(T, value)
 
 
+_protected: dict[int, types.CodeType] = {}
+"""The code that trio protects already, by its id: two equal ones are not the same to trio."""
+
+
 def protect_from_interrupts(*functions: Any) -> None:
     """Keep Ctrl-C on trio from being raised at a line of these functions, or of what they call, instead of at a wait."""
     trio = sys.modules.get("trio")
     if trio is not None:
         for function in functions:
-            trio.lowlevel.enable_ki_protection(function)
+            if id(function.__code__) not in _protected:
+                trio.lowlevel.enable_ki_protection(function)
+                _protected[id(function.__code__)] = function.__code__
 
 
 async def _protected_on_trio(fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...], name: str) -> Any:
