@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("amplifier.coordinator")
 
-_DEFAULT_DEADLINES = Deadlines()
-
 
 class ModuleCoordinator(MountPointAccess):
     """What holds the modules of one session together.
@@ -65,7 +63,6 @@ class ModuleCoordinator(MountPointAccess):
         self.loader: Any = None
         self.session_state: dict[str, Any] = {}
         self.turn_number: int = 0
-        self.deadlines: Deadlines = _DEFAULT_DEADLINES
         self._hooks = HookRegistry()
         self.ledger: Ledger = Ledger()
         self.mounts: Mounts = Mounts(self._hooks, self.ledger)
@@ -84,7 +81,8 @@ class ModuleCoordinator(MountPointAccess):
         self._hooks.belong_to(self._session_id, self._parent_id, self.watch, self.ledger, self.closing_time)
         self._hooks.set_default_fields(session_id=self._session_id, parent_id=self._parent_id)
 
-    # On the class: few sessions ever have one.
+    # On the class, because few sessions ever have one of their own.
+    deadlines: Deadlines = Deadlines()
     _island: Island | None = None
     _approvals: Approvals | None = None
 

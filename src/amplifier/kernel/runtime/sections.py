@@ -114,8 +114,11 @@ class _Section:
                     self.value = await self.fn(*self.args)
         except BaseException as exc:  # noqa: BLE001 — carried over to the waiting caller
             self.error = exc
-        # This is the task's last step. Waking the caller here spares it the round that a done callback takes.
+        # This is the task's last step. Waking the caller here spares it the round that a done callback takes, which is for a
+        # task that is cancelled before its first step.
         self._wake()
+        if self.task is not None:
+            self.task.remove_done_callback(self._wake)
 
     def _wake(self, _: asyncio.Task[None] | None = None) -> None:
         self.is_over = True
