@@ -26,9 +26,6 @@ Layout, to be read top to bottom; an import may only point down:
 A name is imported when it is first used, so that ``import amplifier`` costs next to nothing.
 """
 
-from importlib import import_module as _import_module
-
-from amplifier._loader_extensions import extend_loaders_by as _extend_loaders_by
 from amplifier._version import __version__
 
 TYPE_CHECKING = False  # as type checkers know it; importing `typing` would take longer than all the rest of this file
@@ -124,6 +121,9 @@ if TYPE_CHECKING:
         to_dict,
         to_json,
     )
+else:  # not for type checkers, which would accept every attribute
+    from amplifier._facade import import_name as __getattr__  # noqa: F401  # Python calls it
+    from amplifier._facade import names as __dir__  # noqa: F401  # the same
 
 __all__ = [
     "AbortError",
@@ -211,31 +211,3 @@ __all__ = [
     "to_dict",
     "to_json",
 ]
-
-_extend_loaders_by("amplifier.compat")  # a loader then installs the alias when a module asks for it
-
-_SOURCES = ("errors", "models", "contracts", "loading", "kernel")
-"""Where the names come from, the lowest layer first, so that a search imports little in vain."""
-
-_SUBMODULES = frozenset({*_SOURCES, "compat", "events", "plan"})
-"""Attributes after ``import amplifier``, without an import of their own."""
-
-
-if not TYPE_CHECKING:  # a type checker would accept every attribute
-
-    def __getattr__(name: str) -> object:
-        if name in _SUBMODULES:
-            return _import_module(f"{__name__}.{name}")
-        if name in __all__:
-            for source in _SOURCES:
-                package = _import_module(f"{__name__}.{source}")
-                if name in package.__all__:
-                    value = globals()[name] = getattr(package, name)
-                    return value
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__, *_SUBMODULES})
-
-
-del TYPE_CHECKING

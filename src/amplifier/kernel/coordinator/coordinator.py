@@ -17,6 +17,7 @@ from amplifier.contracts import OnFailure, Step, StepWrapper
 from amplifier.errors import DeadlineExceeded, SessionStateError
 from amplifier.models import HookResult
 from amplifier.plan import Deadlines, MountPlan
+from amplifier.plan._spec import DEFAULT_DEADLINES
 
 from ..hooks.approvals import Approvals
 from ..hooks.injections import InjectionMeter, sanitised_injections, store
@@ -63,6 +64,7 @@ class ModuleCoordinator(MountPointAccess):
         self.loader: Any = None
         self.session_state: dict[str, Any] = {}
         self.turn_number: int = 0
+        self.deadlines: Deadlines = DEFAULT_DEADLINES
         self._hooks = HookRegistry()
         self.ledger: Ledger = Ledger()
         self.mounts: Mounts = Mounts(self._hooks, self.ledger)
@@ -81,8 +83,7 @@ class ModuleCoordinator(MountPointAccess):
         self._hooks.belong_to(self._session_id, self._parent_id, self.watch, self.ledger, self.closing_time)
         self._hooks.set_default_fields(session_id=self._session_id, parent_id=self._parent_id)
 
-    # On the class, because few sessions ever have one of their own.
-    deadlines: Deadlines = Deadlines()
+    # On the class: few sessions ever have one.
     _island: Island | None = None
     _approvals: Approvals | None = None
 
