@@ -35,8 +35,6 @@ class CancellationState(enum.Enum):
     GRACEFUL = "graceful"
     IMMEDIATE = "immediate"
 
-    __hash__ = object.__hash__  # members are compared by identity; the one of Enum is a function in Python
-
 
 @attrs.frozen
 class CancelRequest:

@@ -20,8 +20,6 @@ class State(enum.Enum):
     CLOSING = "closing"
     CLOSED = "closed"
 
-    __hash__ = object.__hash__  # members are compared by identity; the one of Enum is a function in Python
-
 
 _MOVES = {
     State.NEW: (State.OPENING,),
