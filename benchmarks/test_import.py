@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 
 import amplifier
@@ -20,28 +21,80 @@ from benchmarks.duel import ROUNDS
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
-def importing(statement: str) -> float:
-    """Processor seconds of a fresh interpreter that runs this, and nothing else."""
+FIRST_TURN = """
+import anyio
+from amplifier import AmplifierSession, ModuleLoader
+
+class Loop:
+    async def execute(self, prompt, context, providers, tools, hooks):
+        return prompt
+
+class Context:
+    async def add_message(self, message): ...
+    async def get_messages(self): return []
+    async def get_messages_for_request(self, **options): return []
+    async def set_messages(self, messages): ...
+    async def clear(self): ...
+
+async def mount_loop(coordinator, config):
+    await coordinator.mount("orchestrator", Loop())
+
+async def mount_context(coordinator, config):
+    await coordinator.mount("context", Context())
+
+async def main():
+    loader = ModuleLoader(modules={"loop-first": mount_loop, "context-first": mount_context})
+    plan = {"session": {"orchestrator": "loop-first", "context": "context-first"}}
+    async with AmplifierSession(plan, loader=loader) as session:
+        assert await session.execute("go") == "go"
+
+anyio.run(main, backend="BACKEND")
+"""
+
+
+def taken_by(*words: str) -> float:
+    """Processor seconds of a fresh interpreter with these arguments."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-I", "-c", statement], check=True, env=ENVIRONMENT)
+    subprocess.run([sys.executable, "-I", *words], check=True, env=ENVIRONMENT, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def test_cold_import(board):
-    """What an import adds to an empty interpreter; compiled files are there, as after an installation."""
-    statements = {"empty": "pass", "ours": "import amplifier", "theirs": "import amplifier_core"}
+    """What importing a session adds to an empty interpreter; compiled files are there, as after an installation."""
+    statements = {
+        "empty": "pass",
+        "ours": "from amplifier import AmplifierSession",
+        "theirs": "from amplifier_core import AmplifierSession",
+    }
     for statement in statements.values():
-        importing(statement)
-    rounds = [{name: importing(code) for name, code in statements.items()} for _ in range(ROUNDS)]
+        taken_by("-c", statement)
+    rounds = [{name: taken_by("-c", code) for name, code in statements.items()} for _ in range(ROUNDS)]
     added = {who: [max(taken[who] - taken["empty"], 1e-6) for taken in rounds] for who in ("ours", "theirs")}
     ratios = [theirs / ours for ours, theirs in zip(added["ours"], added["theirs"], strict=True)]
     figures = {who: f"{statistics.median(values) * 1e3:.0f} ms" for who, values in added.items()}
-    board.spread("cold import", ratios, rival="amplifier-core 2.0.2", target=1.8, **figures).check()
+    board.spread("cold import of a session", ratios, rival="amplifier-core 2.0.2", target=1.8, **figures).check()
+
+
+@pytest.mark.parametrize(
+    ("work", "words", "target"),
+    [
+        ("process: import amplifier", ["-c", "import amplifier"], 90),
+        ("process: amplifier --version", ["-m", "amplifier", "--version"], 130),
+        ("process: amplifier --help", ["-m", "amplifier", "--help"], 130),
+        ("process: import, first turn", ["-c", FIRST_TURN.replace("BACKEND", "asyncio")], None),
+        ("process: import, first turn, trio", ["-c", FIRST_TURN.replace("BACKEND", "trio")], None),
+    ],
+)
+def test_a_whole_process(board, work, words, target):
+    """Processor time from start to end, the interpreter's own included; the least of all rounds."""
+    taken_by(*words)
+    least = min(taken_by(*words) for _ in range(ROUNDS)) * 1e3
+    board.figure(work, least, "ms", target=target, sense="at most", asserted=False)
 
 
 def test_no_backend_is_imported(board):
-    code = "import sys, amplifier; print(*(m for m in ('asyncio', 'trio', 'pytest', 'hypothesis') if m in sys.modules))"
+    code = "import sys; from amplifier import *; print(*(m for m in ('asyncio', 'trio', 'pytest', 'hypothesis') if m in sys.modules))"
     found = subprocess.run(
         [sys.executable, "-I", "-c", code], check=True, capture_output=True, text=True
     ).stdout.split()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterable
-from difflib import SequenceMatcher, get_close_matches
 from functools import lru_cache
 from typing import Final
 
@@ -29,6 +28,8 @@ def nearest_names(name: object, known: Iterable[str], *, most: int = 3, cutoff: 
     """
     if not isinstance(name, str) or len(name) > _LONGEST:
         return []
+    from difflib import get_close_matches  # noqa: PLC0415  # needed after a mistake only, and slow to import
+
     folded = {each.casefold(): each for each in known}
     return [folded[each] for each in get_close_matches(name.casefold(), folded, most, cutoff)]
 
@@ -40,6 +41,8 @@ def nearest(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> str |
 
 def resemble(first: str, second: str, *, cutoff: float = 0.6) -> bool:
     """Whether two names resemble each other; case counts."""
+    from difflib import SequenceMatcher  # noqa: PLC0415  # the same
+
     return SequenceMatcher(None, first, second).ratio() >= cutoff
 
 

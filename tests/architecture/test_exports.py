@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import typing
 from collections import defaultdict
+from collections.abc import Iterator
 
 import attrs
 import pytest
@@ -27,10 +28,19 @@ def listed(name: str) -> list[str]:
     return list(getattr(load(name), "__all__", []))
 
 
+def statements(tree: ast.Module) -> Iterator[ast.stmt]:
+    """What a file does at its top level, with what it shows to type checkers only."""
+    for node in tree.body:
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            yield from node.body
+        else:
+            yield node
+
+
 def bound_names(tree: ast.Module, *, is_init_file: bool) -> set[str]:
     """Public names a file binds itself at its top level; for an `__init__.py`, those it imports."""
     names: set[str] = set()
-    for node in tree.body:
+    for node in statements(tree):
         if is_init_file and isinstance(node, ast.ImportFrom) and node.module != "__future__":
             names.update(alias.asname or alias.name for alias in node.names)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -39,7 +49,7 @@ def bound_names(tree: ast.Module, *, is_init_file: bool) -> set[str]:
             names.update(target.id for target in node.targets if isinstance(target, ast.Name))
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             names.add(node.target.id)
-    return {name for name in names if not name.startswith("_")}
+    return {name for name in names if not name.startswith("_")} - {"TYPE_CHECKING"}
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -80,6 +90,19 @@ def test_the_facade_only_repeats_names_of_its_packages():
     assert [name for name in names if id(getattr(facade, name)) not in in_packages] == []
 
 
+def test_a_name_of_the_facade_is_the_one_that_type_checkers_see():
+    facade = load("amplifier")
+    seen = 0
+    for node in statements(parse(SOURCE / "__init__.py")):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            for alias in node.names:
+                assert getattr(facade, (alias.asname or alias.name)) is getattr(load(node.module), alias.name), (
+                    alias.name
+                )
+                seen += 1
+    assert seen >= len(facade.__all__)
+
+
 def test_type_hints_of_every_model_can_be_read_at_run_time():
     things = [getattr(load("amplifier.models"), public) for public in listed("amplifier.models")]
     classes = [thing for thing in things if isinstance(thing, type) and attrs.has(thing)]
@@ -96,6 +119,11 @@ def test_type_hints_of_every_model_can_be_read_at_run_time():
         ("from x import y\nimport z\nA = 1\nb: int = 2\n_c = 3", False, {"A", "b"}),
         ("async def f(): ...\nclass G: ...\ndef _h(): ...", False, {"f", "G"}),
         ("from __future__ import annotations", True, set()),
+        (
+            "TYPE_CHECKING = False\nif TYPE_CHECKING:\n    from ._a import B\nif True:\n    from ._a import C",
+            True,
+            {"B"},
+        ),
     ],
 )
 def test_the_reader_of_names_reads_them(code, is_init_file, expected):

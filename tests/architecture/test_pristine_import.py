@@ -1,4 +1,4 @@
-"""`import amplifier` stays small: nothing that belongs to tests, terminals, HTTP or one backend comes along."""
+"""`import amplifier` imports nothing else, and all its names together nothing that belongs to tests, terminals, HTTP or one backend."""
 
 from __future__ import annotations
 
@@ -27,18 +27,73 @@ UNWANTED = [
 def loaded_after(statement: str) -> set[str]:
     """Top-level modules in a fresh interpreter after one statement."""
     program = f"{statement}\nimport sys\nprint(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
-    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    return set(finished.stdout.split())
+    return set(printed(program).split())
 
 
-@pytest.mark.parametrize("module", ["amplifier", "amplifier.testing"])
-def test_importing_brings_nothing_that_was_not_asked_for(module):
-    assert sorted(loaded_after(f"import {module}").intersection(UNWANTED)) == []
+def printed(program: str) -> str:
+    """What a program prints in a fresh interpreter."""
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("statement", ["import amplifier", "from amplifier import *", "import amplifier.testing"])
+def test_importing_brings_nothing_that_was_not_asked_for(statement):
+    assert sorted(loaded_after(statement).intersection(UNWANTED)) == []
+
+
+def ours_after(statement: str) -> list[str]:
+    """Modules of this package in a fresh interpreter after one statement."""
+    program = (
+        f"{statement}\nimport sys\nprint(*(name for name in sys.modules if name.partition('.')[0] == 'amplifier'))"
+    )
+    return sorted(printed(program).split())
+
+
+def test_the_facade_imports_a_name_when_it_is_used():
+    alone = ["amplifier", "amplifier._facade", "amplifier._loader_extensions", "amplifier._version"]
+    assert ours_after("import amplifier; dir(amplifier); amplifier.__version__; amplifier.__all__") == alone
+    assert "attrs" not in loaded_after("import amplifier")
+    errors_only = ours_after("from amplifier import LLMError")
+    assert {name.split(".")[1] for name in errors_only if "." in name} == {
+        *("_facade", "_loader_extensions", "_version"),
+        "errors",
+    }
+    assert not any(name.startswith("amplifier.kernel") for name in ours_after("from amplifier import Tool, ToolResult"))
+
+
+@pytest.mark.parametrize("name", ["compat", "contracts", "errors", "events", "kernel", "loading", "models", "plan"])
+def test_a_submodule_is_an_attribute_of_the_facade(name):
+    assert printed(f"import amplifier; print(amplifier.{name}.__name__)") == f"amplifier.{name}\n"
+
+
+def test_dir_and_a_star_import_are_complete():
+    missing = "print(sorted(set(amplifier.__all__) - set({})))"
+    assert printed(f"import amplifier; {missing.format('dir(amplifier)')}") == "[]\n"
+    assert printed(f"from amplifier import *; import amplifier; {missing.format('globals()')}") == "[]\n"
+
+
+def test_an_unknown_name_of_the_facade_is_an_attribute_error():
+    program = "import amplifier\ntry: amplifier.NoSuchName\nexcept AttributeError as error: print(error)"
+    assert printed(program) == "module 'amplifier' has no attribute 'NoSuchName'\n"
+
+
+def test_an_instance_pickled_before_the_facade_was_used_is_read_after_it():
+    program = (
+        "import amplifier, pickle; from amplifier.models import Usage;"
+        "usage = Usage(input_tokens=1, output_tokens=2, total_tokens=3);"
+        "read = pickle.loads(pickle.dumps(usage)); print(read == usage, type(read) is amplifier.Usage)"
+    )
+    assert printed(program) == "True True\n"
+
+
+@pytest.mark.parametrize("door", ["amplifier", "amplifier.loading"])
+def test_a_loader_has_the_hooks_of_the_alias_wherever_it_was_imported_from(door):
+    program = f"from {door} import ModuleLoader; loader = ModuleLoader(); print(loader.import_hook.__module__, loader.load_hook.__module__)"
+    assert printed(program) == "amplifier.compat._alias.install amplifier.compat._alias.install\n"
 
 
 def test_the_kernel_brings_no_event_loop():
     # AnyIO imports a backend when it runs one, so an application on trio never pays for asyncio.
-    assert "asyncio" not in loaded_after("import amplifier")
+    assert "asyncio" not in loaded_after("from amplifier import *")
 
 
 def test_the_pytest_plugin_brings_pytest_and_nothing_else_of_weight():

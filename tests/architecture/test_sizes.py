@@ -31,14 +31,19 @@ def long_functions(tree: ast.Module, name: str) -> list[str]:
 
 
 def misplaced_in_init_file(tree: ast.Module) -> list[str]:
-    """Statements of an `__init__.py` that are neither docstring, import nor a dunder assignment."""
+    """Statements of an `__init__.py` that are neither docstring, import nor a dunder assignment.
+
+    Imports may depend on ``TYPE_CHECKING``, which is then set to False there.
+    """
     body = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body
     return [f"line {node.lineno}: {ast.unparse(node)[:60]}" for node in body if not _belongs_in_init_file(node)]
 
 
 def _belongs_in_init_file(node: ast.stmt) -> bool:
-    if isinstance(node, ast.ImportFrom):
+    if isinstance(node, ast.ImportFrom) or ast.unparse(node) == "TYPE_CHECKING = False":
         return True
+    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        return all(isinstance(inner, ast.ImportFrom) for inner in [*node.body, *node.orelse])
     if isinstance(node, ast.Assign):
         targets = node.targets
     elif isinstance(node, ast.AnnAssign):
@@ -72,6 +77,12 @@ def test_a_planted_long_function_is_seen():
     assert long_functions(ast.parse(f'def f():\n    """Doc\n\n    string.\n    """\n{body[:-20]}'), "planted") == []
 
 
-@pytest.mark.parametrize("code", ["def f(): ...", "class A: ...", "x = 1", "import os", "if True:\n    pass", "f()"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        *("def f(): ...", "class A: ...", "x = 1", "import os", "if True:\n    pass", "f()", "TYPE_CHECKING = True"),
+        *("if TYPE_CHECKING:\n    x = 1", "if TYPE_CHECKING:\n    from .a import b\nelse:\n    f()"),
+    ],
+)
 def test_planted_logic_in_an_init_file_is_seen(code):
     assert len(misplaced_in_init_file(ast.parse(f'"""Package."""\nfrom ._file import A\n__all__ = ["A"]\n{code}'))) == 1

@@ -26,8 +26,9 @@ def test_the_package_runs_as_a_program():
     assert version("amplifier") in finished.stdout
 
 
-def test_the_version_costs_neither_rich_nor_the_commands():
-    program = "import sys; from amplifier.cli import main; main(['--version']); print(*sorted(sys.modules))"
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_version_and_help_import_neither_the_kernel_nor_the_commands(option):
+    program = f"import sys; from amplifier.cli import main; main([{option!r}]); print(*sorted(sys.modules))"
     loaded = run_python("-c", program).stdout.split()
     assert {"click", "amplifier.cli.commands.app"} <= set(loaded)
     unwanted = {
@@ -37,6 +38,14 @@ def test_the_version_costs_neither_rich_nor_the_commands():
         "yaml",
         "trio",
         "asyncio",
+        "anyio",
+        "attr",
+        "importlib.metadata",
+        "orjson",
+        "amplifier.errors",
+        "amplifier.kernel",
+        "amplifier.models",
+        "amplifier.plan",
         "amplifier.cli.commands.run",
         "amplifier.cli.agent.agent_run",
     }
@@ -76,10 +85,22 @@ def test_without_click_one_line_names_the_extra_to_install(words):
 
 
 def test_another_module_missing_is_not_blamed_on_click():
-    program = "import sys; sys.modules['amplifier.plan'] = None; from amplifier.cli import main; main(['--version'])"
+    missing = "amplifier.cli.commands.lazy_group"
+    program = f"import sys; sys.modules[{missing!r}] = None; from amplifier.cli import main; main(['--version'])"
     finished = run_python("-c", program)
     assert finished.returncode == 1
-    assert "amplifier.plan" in finished.stderr.splitlines()[-1]
+    assert missing in finished.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("width", ["40", "80", "400"])
+def test_the_help_lists_what_the_commands_report_of_themselves(width):
+    program = (
+        "import sys; from amplifier.cli.commands import app\n"
+        "app.app._summaries = {} if sys.argv[1] == 'imported' else app.app._summaries\n"
+        "app.app.main(['--help'], terminal_width=int(sys.argv[2]), max_content_width=int(sys.argv[2]))"
+    )
+    known, imported = (run_python("-c", program, which, width) for which in ("known", "imported"))
+    assert (known.returncode, known.stdout) == (0, imported.stdout)
 
 
 def test_ctrl_c_while_the_command_is_still_being_imported_ends_it_quietly():

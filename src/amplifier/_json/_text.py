@@ -64,15 +64,16 @@ def _check_jsonable(value: Any, frames: Sequence[Frame]) -> Any:
 # ── text ─────────────────────────────────────────────────────────────────────────────────────────
 
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
-_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]+")
+# These are compiled when they are first used: most text is seen to be clean without them, and they take long to compile.
+_CONTROLS = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]+"
 # What a terminal obeys or hides: controls, soft hyphen and fillers, bidirectional and zero-width characters, line and
 # paragraph separators, and the tag and variation characters that smuggle text. U+FE0F stays: it only makes emoji.
 _UNSEEN = (
     r"\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164"
     r"\ufe00-\ufe0e\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U000e0000-\U000e0fff"
 )
-_INVISIBLE = re.compile(rf"[\x00-\x08\x0b-\x1f{_UNSEEN}]+")
-_INVISIBLE_OR_BREAK = re.compile(rf"[\x00-\x1f{_UNSEEN}]+")
+_INVISIBLE = rf"[\x00-\x08\x0b-\x1f{_UNSEEN}]+"
+_INVISIBLE_OR_BREAK = rf"[\x00-\x1f{_UNSEEN}]+"
 
 
 # str.translate() is fifteen times faster than a pattern on ASCII text, and much slower on any other.
@@ -87,7 +88,7 @@ def sanitize_text(text: str) -> str:
         return text if len(kept) == len(text) else kept
     if text.replace("\n", "").replace("\t", "").isprintable():
         return text
-    return text if _CONTROLS.search(text) is None else _CONTROLS.sub("", text)
+    return text if re.search(_CONTROLS, text) is None else re.sub(_CONTROLS, "", text)
 
 
 def visible_text(text: str, *, multiline: bool = True) -> str:
@@ -101,7 +102,7 @@ def visible_text(text: str, *, multiline: bool = True) -> str:
         return text
     if multiline and text.isascii() and len(text.translate(_INVISIBLE_TABLE)) == len(text):
         return text
-    return (_INVISIBLE if multiline else _INVISIBLE_OR_BREAK).sub(_spell_out, text)
+    return re.sub(_INVISIBLE if multiline else _INVISIBLE_OR_BREAK, _spell_out, text)
 
 
 def _spell_out(found: re.Match[str]) -> str:

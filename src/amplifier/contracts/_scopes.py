@@ -33,6 +33,8 @@ def cancel_scope(deadline: float = math.inf, *, shield: bool = False) -> anyio.C
 
 
 def loop_clock() -> Callable[[], float]:
-    """The running loop's clock as a bare function."""
+    """The running loop's clock as a bare function; AnyIO's looks the backend up at every call, trio's the running loop."""
     loop = running_asyncio_loop()
-    return loop.time if loop is not None else cast("Callable[[], float]", sys.modules["trio"].current_time)
+    if loop is not None:
+        return loop.time
+    return cast("Callable[[], float]", sys.modules["trio"].lowlevel.current_clock().current_time)

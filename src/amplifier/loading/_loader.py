@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final, final
 
 import attrs
 
+from amplifier._loader_extensions import import_loader_extensions
 from amplifier._spelling import did_you_mean, nearest
 from amplifier.errors import (
     ModuleConflictError,
@@ -137,6 +138,7 @@ class ModuleLoader:
         *,
         modules: Mapping[str, Any] | None = None,
     ) -> None:
+        import_loader_extensions()
         self.coordinator: Any = coordinator
         self._search_paths = list(search_paths or ())
         self._registered: dict[str, _Registration] = {}

@@ -14,9 +14,9 @@ from typing import Any
 from ..errors import ModelError
 from ._content import ImageBlock, TextBlock, UnknownBlock
 
-# RFC 6838's restricted name after a lower-case "image/" or "audio/"; no parameters, no wildcard.
+# RFC 6838's restricted name after a lower-case "image/" or "audio/"; no parameters, no wildcard. Compiled when it is first
+# used: few sessions see an image.
 _SUBTYPE = r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]*"
-_MEDIA_TYPES = {kind: re.compile(f"{kind}/{_SUBTYPE}") for kind in ("image", "audio")}
 _EXAMPLES = {"image": "image/png", "audio": "audio/wav"}
 
 
@@ -61,7 +61,7 @@ def _as_source(kind: str, source: Any) -> dict[str, Any]:
     if not isinstance(source, Mapping) or source.get("type") != "base64":
         raise ValueError(f"invalid tool result {kind} source: expected a dict with type 'base64'")
     media_type, data = source.get("media_type"), source.get("data")
-    if not isinstance(media_type, str) or _MEDIA_TYPES[kind].fullmatch(media_type) is None:
+    if not isinstance(media_type, str) or re.fullmatch(f"{kind}/{_SUBTYPE}", media_type) is None:
         raise ValueError(f"invalid tool result {kind} media type: expected something like {_EXAMPLES[kind]!r}")
     if not isinstance(data, str) or not _is_strict_base64(data):
         raise ValueError(f"invalid tool result {kind} data: expected non-empty standard base64 with padding")

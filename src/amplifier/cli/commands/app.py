@@ -9,6 +9,7 @@ from typing import Final
 
 import click
 
+from amplifier._version import __version__
 from amplifier.cli.core.exit_codes import CommandError, Exit
 
 from .lazy_group import LazyGroup
@@ -31,6 +32,18 @@ _COMMANDS = {
     "completion": "completion:completion",
 }
 
+_SUMMARIES = {
+    "run": "Ask an agent; without PROMPT at a terminal, chat with it.",
+    "session": "Look at, trace, resume, fork and delete the sessions that were kept.",
+    "acp": "Serve an editor over standard input and output.",
+    "serve": "Serve an agent over HTTP: a chat page, the OpenAI chat completions, AG-UI and a session API.",
+    "module": "List and describe installed modules, check one, create one.",
+    "plan": "Check and print mount plans.",
+    "mcp": "See what MCP servers offer, call their tools, use the servers of other hosts, serve an agent.",
+    "doctor": "Check Python, backends, extras, modules, keys, the command itself, the sandbox, the state folder, the terminal and what is running.",
+    "completion": "Print the completion code for SHELL, for the name this command was called by.",
+}
+
 
 class _App(LazyGroup):
     def invoke(self, ctx: click.Context) -> object:
@@ -44,10 +57,11 @@ class _App(LazyGroup):
 @click.group(
     cls=_App,
     lazy=_COMMANDS,
+    summaries=_SUMMARIES,
     advice=" `amplifier run` asks an agent, and chats without a prompt.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.version_option(package_name="amplifier")
+@click.version_option(__version__)  # click would read it from the metadata, which takes longer than all else
 @debug_option
 def app() -> None:
     """Run and examine Amplifier agents.

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from amplifier.cli.core.exit_codes import Exit
 from amplifier.cli.terminal.closed_streams import fill_closed_streams
-from amplifier.errors import MissingExtraError
 
 __all__ = ["main"]
 
@@ -30,6 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name != "click":
             raise
+        from amplifier.errors import MissingExtraError  # noqa: PLC0415  # only needed after this failure
+
         missing = MissingExtraError("the command line", extra="cli", missing="click")
         print(f"amplifier: {missing}", file=sys.stderr)
         return Exit.USAGE

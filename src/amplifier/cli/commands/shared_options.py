@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import attrs
 import click
 
-from amplifier.cli.sessions.home_folder import find_home, running_folder, sessions_folder
-from amplifier.cli.sessions.store import SessionStore
+if TYPE_CHECKING:
+    from amplifier.cli.sessions.store import SessionStore
 
 __all__ = [
     "PLAN_FILE",
@@ -29,7 +28,6 @@ __all__ = [
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@attrs.define
 class GlobalOptions:
     """Options that may precede the command's name.
 
@@ -37,11 +35,16 @@ class GlobalOptions:
         debug: Show tracebacks.
     """
 
-    debug: bool = False
+    def __init__(self) -> None:
+        self.debug = False
 
 
 def open_store() -> SessionStore:
     """The sessions of this user."""
+    # ``--version`` and ``--help`` need neither the store nor what it is made of.
+    from amplifier.cli.sessions.home_folder import find_home, sessions_folder  # noqa: PLC0415
+    from amplifier.cli.sessions.store import SessionStore  # noqa: PLC0415
+
     return SessionStore(sessions_folder(find_home()))
 
 
@@ -69,7 +72,8 @@ def complete_session(_context: click.Context, _parameter: click.Parameter, incom
 
 def complete_running(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Process ids of running commands, for the shell."""
-    from amplifier.cli.sessions.running_commands import running_commands  # noqa: PLC0415  # only completion needs it
+    from amplifier.cli.sessions.home_folder import find_home, running_folder  # noqa: PLC0415  # only completion needs it
+    from amplifier.cli.sessions.running_commands import running_commands  # noqa: PLC0415  # the same
 
     pids = [str(each.pid) for each in running_commands(running_folder(find_home()))]
     return [pid for pid in pids if pid.startswith(incomplete)]

@@ -12,6 +12,7 @@ from typing import Any
 
 import attrs
 
+from amplifier._loader_extensions import import_loader_extensions
 from amplifier.contracts import CONTRACTS
 from amplifier.errors import ModuleLoadError
 from amplifier.loading import Blueprint, ModuleLoader
@@ -83,6 +84,7 @@ def load(target: Target, config: dict[str, Any], plan: dict[str, Any]) -> Loaded
         ModuleLoadError: It has no mount, or its type is not known.
         BaseException: Whatever importing it raised.
     """
+    import_loader_extensions()
     if ModuleLoader.import_hook is not None:  # makes `amplifier_core` importable for published modules
         ModuleLoader.import_hook(target.import_name)
     module = _import(target)

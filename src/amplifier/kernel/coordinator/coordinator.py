@@ -18,6 +18,7 @@ from amplifier.contracts._scopes import loop_clock
 from amplifier.errors import DeadlineExceeded, SessionStateError
 from amplifier.models import HookResult
 from amplifier.plan import Deadlines, MountPlan
+from amplifier.plan._spec import DEFAULT_DEADLINES
 
 from ..hooks.approvals import Approvals
 from ..hooks.injections import InjectionMeter, sanitised_injections, store
@@ -64,7 +65,7 @@ class ModuleCoordinator(MountPointAccess):
         self.loader: Any = None
         self.session_state: dict[str, Any] = {}
         self.turn_number: int = 0
-        self.deadlines: Deadlines = Deadlines()
+        self.deadlines: Deadlines = DEFAULT_DEADLINES
         self._hooks = HookRegistry()
         self.ledger: Ledger = Ledger()
         self.mounts: Mounts = Mounts(self._hooks, self.ledger)
@@ -76,15 +77,16 @@ class ModuleCoordinator(MountPointAccess):
         self.cleanups: CleanupStack = CleanupStack()
         reports = Reports(self)
         self.watch: Watchdog = Watchdog(reports.unresponsive)
-        self.hosting: TaskHost = TaskHost(self.cleanups, reports.crash, reports.patience)
-        self._approvals = Approvals(self._hooks.emit, self.watch)
+        self.hosting: TaskHost = TaskHost(self.cleanups, reports)
         self._meter = InjectionMeter()
         self.closing_time: TimeBudget = TimeBudget()
         self._is_closed = False
         self._hooks.belong_to(self._session_id, self._parent_id, self.watch, self.ledger, self.closing_time)
         self._hooks.set_default_fields(session_id=self._session_id, parent_id=self._parent_id)
 
-    _island: Island | None = None  # on the class: few sessions ever have one
+    # On the class: few sessions ever have one.
+    _island: Island | None = None
+    _approvals: Approvals | None = None
 
     def __repr__(self) -> str:
         points = self.mounts.points
@@ -243,7 +245,8 @@ class ModuleCoordinator(MountPointAccess):
         self._meter.used = 0
 
     async def _ask(self, result: HookResult, event: str, hook_name: str) -> HookResult | None:
-        decision = await self._approvals.ask(self.approval_system, gates_of(result, hook_name), event)
+        approvals = self._approvals = self._approvals or Approvals(self._hooks.emit, self.watch)
+        decision = await approvals.ask(self.approval_system, gates_of(result, hook_name), event)
         if decision.allowed:
             return None
         return HookResult(action="deny", reason=decision.reason, data=result.data)

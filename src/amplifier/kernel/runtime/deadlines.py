@@ -42,10 +42,10 @@ class DeadlinePassed(Exception):
         self.answer: Any = None
 
 
-def call_foreign(fn: Callable[..., Any], *args: Any) -> Any:
+def call_foreign(fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Call third-party code that may be sync; whatever is its own failure leaves as an ``Exception``."""
     try:
-        return fn(*args)
+        return fn(*args, **options)
     except BaseException as exc:  # noqa: BLE001 — raised again, as itself or contained
         failure = contained_failure(exc)
         try:

@@ -11,6 +11,7 @@ import contextvars
 import itertools
 import math
 import sys
+import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -114,8 +115,11 @@ class _Section:
                     self.value = await self.fn(*self.args)
         except BaseException as exc:  # noqa: BLE001 — carried over to the waiting caller
             self.error = exc
-        # This is the task's last step. Waking the caller here spares it the round that a done callback takes.
+        # This is the task's last step. Waking the caller here spares it the round that a done callback takes, which is for a
+        # task that is cancelled before its first step.
         self._wake()
+        if self.task is not None:
+            self.task.remove_done_callback(self._wake)
 
     def _wake(self, _: asyncio.Task[None] | None = None) -> None:
         self.is_over = True
@@ -368,12 +372,18 @@ async def _isolated_on_trio(awaitable: Awaitable[T], name: str) -> T:
     return cast(T, value)
 
 
+_protected: dict[int, types.CodeType] = {}
+"""The code that trio protects already, by its id: two equal ones are not the same to trio."""
+
+
 def protect_from_interrupts(*functions: Any) -> None:
     """Keep Ctrl-C on trio from being raised at a line of these functions, or of what they call, instead of at a wait."""
     trio = sys.modules.get("trio")
     if trio is not None:
         for function in functions:
-            trio.lowlevel.enable_ki_protection(function)
+            if id(function.__code__) not in _protected:
+                trio.lowlevel.enable_ki_protection(function)
+                _protected[id(function.__code__)] = function.__code__
 
 
 async def _protected_on_trio(fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...], name: str) -> Any:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import anyio.abc
@@ -34,20 +34,29 @@ _ROUNDS_TO_BEGIN = 2
 PATIENCE = 30.0
 """Seconds that a task waits at the end of the loop for its session to close, where no ``deadlines.teardown`` is set."""
 
-CrashReport = Callable[[str | None, str, BaseException, bool], Awaitable[None]]
+
+class HostReports(Protocol):
+    """Where a host reports, and what it asks of its session; one object, which takes less memory than two bound methods."""
+
+    @property
+    def coordinator(self) -> Any:
+        """Whose tasks these are."""
+
+    def patience(self) -> float:
+        """How long a task waits for its session to close when the event loop ends."""
+
+    async def crash(self, module: str | None, task: str, error: BaseException, fatal: bool) -> None:
+        """A background task or a structured module has crashed."""
 
 
 class TaskHost:
     """The session's task group and what runs in it."""
 
-    __slots__ = ("_cleanups", "_group", "_is_shut", "_report_crash", "fatal", "patience")
+    __slots__ = ("_cleanups", "_group", "_is_shut", "fatal", "reports")
 
-    def __init__(
-        self, cleanups: CleanupStack, report_crash: CrashReport, patience: Callable[[], float] = lambda: PATIENCE
-    ) -> None:
+    def __init__(self, cleanups: CleanupStack, reports: HostReports) -> None:
         self._cleanups = cleanups
-        self.patience: Callable[[], float] = patience
-        self._report_crash = report_crash
+        self.reports: HostReports = reports
         self._group: anyio.abc.TaskGroup | None = None
         self._is_shut = False
         self.fatal: list[BaseException] = []
@@ -55,8 +64,8 @@ class TaskHost:
 
     @property
     def coordinator(self) -> Any:
-        """Whose tasks these are: that of the report of crashes."""
-        return getattr(getattr(self._report_crash, "__self__", None), "coordinator", None)
+        """Whose tasks these are."""
+        return self.reports.coordinator
 
     @property
     def group(self) -> anyio.abc.TaskGroup | None:
@@ -186,7 +195,7 @@ class TaskHost:
             if self._group is not None:
                 self._group.cancel_scope.cancel()
         with anyio.CancelScope(shield=True):
-            await self._report_crash(owner, name, error, fatal)
+            await self.reports.crash(owner, name, error, fatal)
 
 
 hosted_by: ContextVar[tuple[TaskHost, ...]] = ContextVar("amplifier_hosted_by", default=())
@@ -236,7 +245,7 @@ class SessionTask:
 
     def _end_in_time(self) -> None:
         """The loop is ending: the session ends this work when it closes; if no one closes it, it ends by itself."""
-        start_timer(self._host.patience(), self._scope.cancel, None)
+        start_timer(self._host.reports.patience(), self._scope.cancel, None)
 
     async def _end(self) -> None:
         """Cancel the work and wait until it is gone."""

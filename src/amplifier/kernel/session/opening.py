@@ -209,8 +209,9 @@ class Opening:
         seconds = self._coordinator.deadlines.mount
         clock = self._calls.clock
         started = clock()
-        find = partial(self._loader.find, spec.module, spec.source, self._listing, user=self._coordinator)
-        found: Blueprint = call_foreign(find)
+        found: Blueprint = call_foreign(
+            self._loader.find, spec.module, spec.source, self._listing, user=self._coordinator
+        )
         if seconds is not None and clock() - started >= seconds:
             raise DeadlinePassed(seconds)
         return found
