@@ -36,5 +36,5 @@ def loop_clock() -> Callable[[], float]:
     """The running loop's clock as a bare function; AnyIO's looks the backend up at every call, trio's the running loop."""
     loop = running_asyncio_loop()
     if loop is not None:
-        return loop.time
+        return cast("Callable[[], float]", loop.time)
     return cast("Callable[[], float]", sys.modules["trio"].lowlevel.current_clock().current_time)
