@@ -124,10 +124,11 @@ class AmplifierSession(TurnAccess):
         turn = ", turn running" if self._lifecycle.turn_running else ""
         return f"<AmplifierSession {self.session_id!r} {self._lifecycle.state.value}{turn}>"
 
-    def __del__(self) -> None:
+    # Bound early: at the end of the interpreter the names of the module are gone before the last session is.
+    def __del__(self, is_open: State = State.OPEN, warn: Any = warnings.warn) -> None:
         lifecycle: Lifecycle | None = getattr(self, "_lifecycle", None)  # None when the plan was refused
-        if lifecycle is not None and lifecycle.state is State.OPEN:
-            warnings.warn(
+        if lifecycle is not None and lifecycle.state is is_open:
+            warn(
                 f"session {lifecycle.session_id!r} was dropped while it was open, so its cleanups never ran; open it with "
                 "`async with`, or call cleanup() after initialize()",
                 ResourceWarning,
