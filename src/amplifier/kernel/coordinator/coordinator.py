@@ -330,8 +330,7 @@ class ModuleCoordinator(MountPointAccess):
         self, fn: Callable[..., Awaitable[Any]], *args: Any, name: str | None = None, shield: bool = False
     ) -> Any:
         """Run work in a child task so that its unwinding is not cut off by a second native cancel or the end of the loop."""
-        shown = name or getattr(fn, "__qualname__", None) or repr(fn)
-        return await run_section(fn, *args, name=shown, shield=shield)
+        return await run_section(fn, *args, name=name or getattr(fn, "__qualname__", None) or repr(fn), shield=shield)
 
     def register_cleanup(self, cleanup_fn: Any) -> None:
         """Have ``cleanup_fn()``, sync or async, called when the session closes; what is not callable is ignored."""
