@@ -64,8 +64,8 @@ BUGS: Final = (
     _walk(
         "handlers go on after a denial",
         "hooks/merge.py",
-        "            self._denial = result\n            return True",
-        "            self._denial = result\n            return False",
+        "                self._denial.data = {**self.payload, **result.data}\n            return True",
+        "                self._denial.data = {**self.payload, **result.data}\n            return False",
     ),
     _walk(
         "a modification is reported as nothing",
