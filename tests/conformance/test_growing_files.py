@@ -33,6 +33,7 @@ async def open_canary(files, most, result, mounted):
     return result(files)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("most", "result", "is_found"),
     [

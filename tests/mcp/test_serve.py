@@ -149,6 +149,7 @@ async def test_a_client_runs_turns_asks_and_reads_its_conversation(agent):
         assert [message["role"] for message in json.loads(page.contents[0].text)][:2] == ["user", "assistant"]
 
 
+@pytest.mark.slow
 async def test_a_denied_or_unanswerable_question_denies(agent):
     async with agent.client(decided("Deny")) as client:
         assert "denied" in (await run(client, "ask")).content[0].text
@@ -276,8 +277,9 @@ def test_the_command_refuses_to_serve_everyone(words, message, tmp_path, capsys)
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server_backend", ["asyncio", "trio"])
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_ends_at_a_signal_while_it_waits_for_its_client(number, server_backend, tmp_path):
     command = [sys.executable, "-m", "amplifier", "mcp", "serve", mock_plan(tmp_path), "--backend", server_backend]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

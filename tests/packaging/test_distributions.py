@@ -68,6 +68,7 @@ def test_the_tree_gives_the_same_wheel_as_the_sdist(wheel: zipfile.ZipFile, tmp_
         }
 
 
+@pytest.mark.slow
 def test_the_sdist_is_the_project_without_what_was_made_in_it(sdist_names: set[str]) -> None:
     assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "src/amplifier/py.typed"} <= sdist_names
     made = re.compile(
