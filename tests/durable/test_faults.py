@@ -15,11 +15,11 @@ from dbos import DBOS
 
 import amplifier.durable.dbos as module
 from amplifier.durable import EngineUnavailableError, NewerFormatError, TurnStoppedError, open_local_engine
-from amplifier.durable._database import DatabaseDown, SqliteDatabase
 from amplifier.durable._errors import TurnLost
 from amplifier.durable._local import open_store
 from amplifier.durable._running_turn import RunningTurn
-from amplifier.durable._turn_store import TurnStore
+from amplifier.durable._tables._database import DatabaseDown, SqliteDatabase
+from amplifier.durable._tables._turn_store import TurnStore
 from amplifier.durable.dbos import open_dbos_engine
 from amplifier.durable.temporal import open_temporal_engine
 from amplifier.errors import SessionStateError

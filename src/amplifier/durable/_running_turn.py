@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from typing import Any
 
 import anyio
@@ -16,13 +17,19 @@ from amplifier.kernel import AmplifierSession
 from amplifier.plan._changes import module_hashes, plan_changes
 
 from ._engine import Question, SessionFactory
-from ._errors import EngineUnavailableError, TurnLost
+from ._errors import EngineClosedError, EngineUnavailableError, TurnLost
 from ._recorded_steps import RecordedSteps
+from ._storable import as_json, storable_text
 from ._stores import AttemptStore
 from ._turn_rows import ClaimedTurn, Outcome, StopRequest
 
 _LAST = 2**31
 _LARGEST_EVENT = 16_384
+_LONGEST_REASON = 1000
+_ENGINE_ERRORS = (EngineClosedError, EngineUnavailableError, TurnLost)
+"""About the engine or the worker, not about the turn, which goes on elsewhere."""
+
+logger = logging.getLogger("amplifier.durable")
 
 
 class _PlanChanged(Exception):
@@ -99,6 +106,10 @@ class RunningTurn:
                     await self._store.withdraw(self.turn, self._given_up.pop())
             except TurnLost:
                 self.lose()
+            except _ENGINE_ERRORS:
+                raise
+            except Exception:  # what a turn contains must not end the worker
+                logger.exception("events of turn %s cannot be stored, watchers miss them", self.turn.turn_id)
 
     # ── the attempt ──
 
@@ -116,11 +127,26 @@ class RunningTurn:
                 outcome = await self._attempt(make_session)
                 async with self._storing:  # events that are being stored by `flush` come first
                     self._is_over = True
-                    await self._store.finish(self.turn, outcome, *self._take_events())
+                    await self._finish(outcome)
                 return True
             except TurnLost:
                 pass
         return False
+
+    async def _finish(self, outcome: Outcome) -> None:
+        """Record how it ends; as failed if that cannot be stored, since every further attempt would end in the same way."""
+        try:
+            await self._store.finish(self.turn, outcome, *self._take_events())
+        except _ENGINE_ERRORS:
+            raise
+        except Exception as exc:
+            logger.exception("the end of turn %s (%s) cannot be stored", self.turn.turn_id, outcome.state)
+            problem = (
+                f"the turn ended ({outcome.state}), and that cannot be stored: {redact_text(text_of(exc))[:_LONGEST_REASON]}; the "
+                "conversation is the one before the turn"
+            )
+            failed = Outcome(state="failed", error_type=type(exc).__name__, error=problem)
+            await self._store.finish(self.turn, failed, self._position, [])
 
     async def _attempt(self, make_session: SessionFactory) -> Outcome:
         if self.turn.attempt > self.turn.most_attempts:
@@ -182,8 +208,9 @@ class RunningTurn:
             self.stop(self._stop_wanted or self.turn.stop)
 
     async def _note_event(self, event: str, data: dict[str, Any]) -> None:
+        shown = _slim(data)
         self._position += 1
-        self._events.append((event, _slim(data)))
+        self._events.append((event, shown))
 
     def _take_events(self) -> tuple[int, list[tuple[str, Any]]]:
         """Events that are not stored yet, and the position of the last one."""
@@ -195,19 +222,20 @@ class RunningTurn:
     async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
         """Store the question and wait until a client answers it, in this process or in a later one."""
         call = current_call()
+        offered = {storable_text(option, allows_nul=False): option for option in options}  # as clients see them
         is_tool = call is not None and call.kind == "tool"
         key = "" if call is None else f"{call.turn_number}/{call.iteration}/{call.call_id}"
-        name = hashlib.sha256(orjson.dumps([key, prompt, options])).hexdigest()[:16]
+        name = hashlib.sha256(as_json([key, prompt, options]).encode()).hexdigest()[:16]
         question = Question(
             question_id=name,
             prompt=prompt,
-            options=tuple(options),
+            options=tuple(offered),
             tool_name=call.tool_name if call is not None and is_tool else None,
             tool_call_id=call.call_id if call is not None and is_tool else None,
         )
         answer = await self._store.ask(self.turn, question)
         if answer is not None:
-            return answer
+            return offered.get(answer, answer)
         answered, answers = self._waiting[name] = (anyio.Event(), [])
         self._given_up.discard(name)
         try:
@@ -216,7 +244,7 @@ class RunningTurn:
             del self._waiting[name]
             if not answers:
                 self._given_up.add(name)
-        return answers[0]
+        return offered.get(answers[0], answers[0])
 
 
 def _failed(exc: Exception, messages: list[dict[str, Any]] | None) -> Outcome:
@@ -224,7 +252,7 @@ def _failed(exc: Exception, messages: list[dict[str, Any]] | None) -> Outcome:
     leaves: list[BaseException] = [exc]
     while leaves:
         leaf = leaves.pop()
-        if isinstance(leaf, EngineUnavailableError | TurnLost):
+        if isinstance(leaf, _ENGINE_ERRORS):
             raise leaf
         if isinstance(leaf, BaseExceptionGroup):
             leaves.extend(leaf.exceptions)
@@ -235,7 +263,7 @@ def _failed(exc: Exception, messages: list[dict[str, Any]] | None) -> Outcome:
 def _slim(data: dict[str, Any]) -> Any:
     """A payload as JSON without secrets; of a very large one, the whole conversation for example, only the plain values."""
     safe = redact_secrets(data)
-    text = orjson.dumps(safe, default=str, option=orjson.OPT_NON_STR_KEYS)
+    text = as_json(safe)
     if len(text) > _LARGEST_EVENT:
         plain = {key: value for key, value in safe.items() if isinstance(value, str | int | float | bool | None)}
         kept = {key: value for key, value in plain.items() if not isinstance(value, str) or len(value) < 1000}

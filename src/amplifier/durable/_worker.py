@@ -13,8 +13,8 @@ import anyio
 
 from ._engine import SessionFactory
 from ._running_turn import RunningTurn
+from ._tables._turn_store import TurnStore
 from ._turn_rows import ClaimedTurn
-from ._turn_store import TurnStore
 
 logger = logging.getLogger("amplifier.durable")
 

@@ -21,12 +21,21 @@ from anyio.from_thread import BlockingPortal
 
 from amplifier.errors import MissingExtraError, SessionStateError
 
-from ._database import DatabaseBusy, DatabaseConflict, DatabaseDown, Row, Run, is_busy
 from ._engine import DurableEngine, SessionFactory
 from ._errors import TurnLost
 from ._local import check_concurrency, open_store, raises_one_error
 from ._stored_turns import StoredTurns
-from ._turn_store import TurnStore
+from ._tables._database import (
+    DatabaseBusy,
+    DatabaseConflict,
+    DatabaseDown,
+    Row,
+    Run,
+    is_busy,
+    storable_values,
+    unstorable,
+)
+from ._tables._turn_store import TurnStore
 from ._worker import Worker
 
 try:
@@ -48,6 +57,8 @@ _VERSION = "amplifier-durable-1"
 
 _ENDING_SECONDS = 5.0
 _ONLY_READS = "amplifier_only_reads"
+_LIMITS = "54"
+"""The class of Postgres' errors about values that are too large or too complex."""
 
 _Dispatch: TypeAlias = Callable[[str, str, str | None], None]
 
@@ -70,11 +81,13 @@ def _run_turn(turn_id: str) -> None:
 class _SqlRun:
     """Runs statements on one connection, which DBOS can use in the same transaction."""
 
-    def __init__(self, connection: sa.Connection) -> None:
+    def __init__(self, connection: sa.Connection, *, allows_nul: bool) -> None:
         self.connection = connection
+        self._allows_nul = allows_nul
 
     def __call__(self, statement: str, /, **values: Any) -> list[Row]:
-        result = self.connection.execute(sa.text(statement), values)
+        safe = storable_values(values, allows_nul=self._allows_nul)
+        result = self.connection.execute(sa.text(statement), safe)
         return [tuple(row) for row in result] if result.returns_rows else []
 
 
@@ -83,7 +96,8 @@ class _SqlDatabase:
 
     def __init__(self, url: sa.URL) -> None:
         self.name = url.render_as_string(hide_password=True)
-        if url.get_backend_name() == "sqlite":
+        self._is_sqlite = url.get_backend_name() == "sqlite"
+        if self._is_sqlite:
             self._engine = sa.create_engine(url, connect_args={"timeout": 2})
             sa.event.listen(self._engine, "connect", _prepare_sqlite)
             sa.event.listen(self._engine, "begin", _begin_sqlite)
@@ -99,11 +113,15 @@ class _SqlDatabase:
                 self._engine.connect().execution_options(**{_ONLY_READS: only_reads}) as connection,
                 connection.begin(),
             ):
-                return work(_SqlRun(connection))
+                return work(_SqlRun(connection, allows_nul=self._is_sqlite))
         except sa.exc.IntegrityError as error:
             raise DatabaseConflict(str(error)) from error
+        except sa.exc.DataError as error:
+            raise unstorable(self.name, error.orig) from error
         except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
             cause = getattr(error, "orig", None)
+            if (getattr(cause, "sqlstate", None) or "").startswith(_LIMITS):
+                raise unstorable(self.name, cause) from error
             raise (DatabaseBusy if is_busy(cause) else DatabaseDown)(str(cause or error).strip()) from error
 
     def close(self) -> None:

@@ -17,10 +17,10 @@ import orjson
 
 from amplifier.contracts import Step
 
-from ._database import DatabaseConflict, Run, Transactions
-from ._engine import Question, TurnStatus, WatchedEvent
-from ._errors import TurnLost
-from ._turn_rows import (
+from .._engine import Question, TurnStatus, WatchedEvent
+from .._errors import TurnLost
+from .._storable import as_json, storable_key
+from .._turn_rows import (
     MOST_ATTEMPTS,
     ClaimedTurn,
     Outcome,
@@ -36,6 +36,7 @@ from ._turn_rows import (
     read_stop_request,
     watched_events,
 )
+from ._database import DatabaseConflict, Run, Transactions
 
 Enqueue = Callable[[Run, str], None]
 """Called inside the transaction that makes a turn ready for a worker, with the turn's id."""
@@ -127,7 +128,7 @@ class TurnStore:
 
         One that has not begun ends now. One that has goes to a worker, which puts what is known of it into the conversation.
         """
-        wanted = orjson.dumps({"graceful": graceful, "reason": reason}).decode()
+        wanted = as_json({"graceful": graceful, "reason": reason})
 
         def work(run: Run) -> None:
             status = read_status(run, turn_id)
@@ -245,7 +246,7 @@ class TurnStore:
             run(
                 "UPDATE amplifier_turns SET plan = :plan WHERE turn_id = :turn RETURNING 1",
                 turn=turn.turn_id,
-                plan=orjson.dumps(dict(plan)).decode(),
+                plan=as_json(dict(plan)),
             )
 
         await self._do(work)
@@ -253,11 +254,11 @@ class TurnStore:
     async def begin_step(self, turn: ClaimedTurn, step: Step) -> None:
         """See `AttemptStore.begin_step`; a model call can always be made again, so its beginning need not be known."""
         if step.kind == "tool":
-            await self._record(turn, step.key, "started", None)
+            await self._record(turn, storable_key(step.key), "started", None)
 
     async def finish_step(self, turn: ClaimedTurn, step: Step, result: str) -> None:
         """See `AttemptStore.finish_step`."""
-        await self._record(turn, step.key, "finished", result)
+        await self._record(turn, storable_key(step.key), "finished", result)
 
     async def _record(self, turn: ClaimedTurn, step: str, what: str, result: str | None) -> None:
         def work(run: Run) -> None:
@@ -275,7 +276,7 @@ class TurnStore:
 
     async def ask(self, turn: ClaimedTurn, question: Question) -> str | None:
         """Store a question, if it is not there; returns the answer, if that is."""
-        details = orjson.dumps(attrs.asdict(question)).decode()
+        details = as_json(attrs.asdict(question))
 
         def work(run: Run) -> str | None:
             hold_turn(run, turn)
@@ -378,7 +379,7 @@ class TurnStore:
                     "INSERT INTO amplifier_conversations (session_id, messages) VALUES (:session, :messages) "
                     "ON CONFLICT (session_id) DO UPDATE SET messages = excluded.messages RETURNING 1",
                     session=turn.session_id,
-                    messages=orjson.dumps(outcome.messages).decode(),
+                    messages=as_json(outcome.messages),
                 )
             if not is_open:
                 forget_steps(run, turn.turn_id)

@@ -13,7 +13,8 @@ from typing import Any, Protocol, TypeVar
 import anyio
 import anyio.to_thread
 
-from ._errors import EngineUnavailableError
+from .._errors import DurableError, EngineUnavailableError
+from .._storable import storable_text
 
 T = TypeVar("T")
 
@@ -65,12 +66,26 @@ class Database(Protocol):
         Raises:
             DatabaseDown: There is no connection.
             DatabaseConflict: A uniqueness rule was violated.
+            DurableError: It does not take a value, which is too large for example.
         """
         ...
 
     def close(self) -> None:
         """Close all connections; may be called again."""
         ...
+
+
+def unstorable(name: str, error: object) -> DurableError:
+    """The error about a value that a database does not take, although it is there."""
+    return DurableError(f"the database {name} does not store a value: {str(error).strip()}; expected a smaller one")
+
+
+def storable_values(values: dict[str, Any], *, allows_nul: bool) -> dict[str, Any]:
+    """The parameters of a statement with text that the database can hold."""
+    return {
+        name: storable_text(value, allows_nul=allows_nul) if isinstance(value, str) else value
+        for name, value in values.items()
+    }
 
 
 class SqliteDatabase:
@@ -92,7 +107,7 @@ class SqliteDatabase:
                 connection = self._connection or self._connect()
                 connection.execute("BEGIN" if only_reads else "BEGIN IMMEDIATE")
                 try:
-                    done = work(lambda statement, /, **values: connection.execute(statement, values).fetchall())
+                    done = work(partial(_run_statement, connection))
                     connection.execute("COMMIT")
                 except BaseException:
                     if connection.in_transaction:
@@ -100,6 +115,8 @@ class SqliteDatabase:
                     raise
             except sqlite3.IntegrityError as error:
                 raise DatabaseConflict(str(error)) from error
+            except sqlite3.DataError as error:
+                raise unstorable(self.name, error) from error
             except sqlite3.Error as error:
                 kind = DatabaseBusy if is_busy(error) else DatabaseDown
                 raise kind(f"{type(error).__name__}: {error}") from error
@@ -122,6 +139,10 @@ class SqliteDatabase:
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
+
+
+def _run_statement(connection: sqlite3.Connection, statement: str, /, **values: Any) -> list[Row]:
+    return connection.execute(statement, storable_values(values, allows_nul=True)).fetchall()
 
 
 class Transactions:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from .._errors import NewerFormatError
 from ._database import Run
-from ._errors import NewerFormatError
 
 FORMAT = 1
 """Of the tables and what is in them; a version that changes it has to read the ones before."""
