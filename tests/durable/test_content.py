@@ -22,6 +22,10 @@ def failing(message):
     return fail
 
 
+def store_of(engine):
+    return engine._store
+
+
 @asynccontextmanager
 async def serving(engine, *answers, tools=(), **options):
     """A worker whose session ``s`` has these answers; all other sessions say hello. At the end it still works."""
@@ -61,7 +65,7 @@ async def test_an_answer_with_nul_is_stored(kind, place):
 async def test_the_model_may_choose_any_id_for_a_call(kind, place, call_id):
     """It is part of the step's key, and the result belongs to that key when the turn is run again."""
     begun = anyio.Event()
-    looked = []
+    looked: list[object] = []
 
     async def hang(given):
         begun.set()
@@ -95,7 +99,7 @@ async def test_the_model_may_choose_any_id_for_a_call(kind, place, call_id):
 
 @KINDS
 async def test_a_question_may_have_any_text_and_its_options_too(kind, place):
-    chosen = []
+    chosen: list[str] = []
 
     async def ask(event, data):
         options = ["Allow caf\udce9", "Deny\0"]
@@ -169,14 +173,15 @@ async def test_a_turn_whose_end_is_too_large_to_be_stored_fails_and_the_worker_g
     """SQLite is given a small limit of its own; the usual one is a thousand million bytes."""
     answer = "long " * 2000
     async with open_engine(kind, place) as engine, serving(engine, answer):
+        transactions = store_of(engine)._do
 
         def limit_size(run):
-            engine._store._do._database._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 15_000)
+            transactions._database._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 15_000)
 
         turn = await engine.start("s", "go")
         with anyio.fail_after(60):
             assert await engine.result(turn) == answer
-            await engine._store._do(limit_size)
+            await transactions(limit_size)
             again = await engine.start("s", "and again")
             with pytest.raises(TurnFailedError, match="too big"):
                 await engine.result(again)

@@ -7,10 +7,11 @@ import logging
 from typing import Any
 
 import anyio
+import attrs
 import orjson
 
 from amplifier._json import redact_secrets, redact_text
-from amplifier.contracts import current_call
+from amplifier.contracts import Step, current_call
 from amplifier.contracts._containment import text_of
 from amplifier.errors import ContractError, ExecutionCancelled
 from amplifier.kernel import AmplifierSession
@@ -22,6 +23,7 @@ from ._recorded_steps import RecordedSteps
 from ._storable import as_json, storable_text
 from ._stores import AttemptStore
 from ._turn_rows import ClaimedTurn, Outcome, StopRequest
+from ._unopened import recorded_messages
 
 _LAST = 2**31
 _LARGEST_EVENT = 16_384
@@ -158,7 +160,7 @@ class RunningTurn:
         except _PlanChanged as changed:
             return Outcome(state="held", error_type="PlanChanged", error=str(changed))
         except Exception as exc:  # noqa: BLE001 — the application's code; the turn fails with it
-            return _failed(exc, None)
+            return await self._end_unopened(exc)
         session.coordinator.register_step_wrapper(RecordedSteps(self._store, self.turn, self._before_new_step))
         if session.coordinator.approval_system is None:
             session.coordinator.approval_system = self
@@ -168,8 +170,21 @@ class RunningTurn:
             async with session:
                 outcome = await self._execute(session)
         except Exception as exc:  # noqa: BLE001 — opening or closing failed; after an outcome that is logged by the session
-            return outcome or _failed(exc, None)
+            return outcome or await self._end_unopened(exc)
         return outcome
+
+    async def _end_unopened(self, exc: Exception) -> Outcome:
+        """How it ends if its session cannot be made or opened, or was stopped meanwhile; what was done before is kept."""
+        failed = _failed(exc, None)
+        try:
+            messages = await recorded_messages(self._store, self.turn, self._session)
+        except Exception as error:
+            _raise_engine_error(error)
+            logger.exception("what turn %s has done cannot be put into the conversation", self.turn.turn_id)
+            messages = None
+        if self._stop_wanted is not None:
+            return Outcome(state="stopped", messages=messages)
+        return attrs.evolve(failed, messages=messages)
 
     async def _check_plan(self, session: AmplifierSession) -> None:
         now = module_hashes(session.config)
@@ -202,10 +217,14 @@ class RunningTurn:
             state="stopped" if self._stopped else "completed", answer=answer, messages=await context.get_messages()
         )
 
-    def _before_new_step(self) -> None:
-        """Everything that is recorded is in the conversation now, so a stop from before this attempt can be obeyed."""
+    def _before_new_step(self, step: Step) -> None:
+        """Obey a stop from before this attempt, now that what is recorded comes into the conversation.
+
+        An immediate one would cut off calls of the same answer that have recorded results.
+        """
         if self.turn.stop is not None:
-            self.stop(self._stop_wanted or self.turn.stop)
+            wanted = self._stop_wanted or self.turn.stop
+            self.stop(attrs.evolve(wanted, graceful=True) if step.kind == "tool" else wanted)
 
     async def _note_event(self, event: str, data: dict[str, Any]) -> None:
         shown = _slim(data)
@@ -247,8 +266,8 @@ class RunningTurn:
         return offered.get(answers[0], answers[0])
 
 
-def _failed(exc: Exception, messages: list[dict[str, Any]] | None) -> Outcome:
-    """How a turn ends that raised; an error of the store is no end, so it is raised, also out of a group of failed calls."""
+def _raise_engine_error(exc: Exception) -> None:
+    """Raise an error about the engine, also out of a group of failed calls: it is no end of a turn."""
     leaves: list[BaseException] = [exc]
     while leaves:
         leaf = leaves.pop()
@@ -256,6 +275,11 @@ def _failed(exc: Exception, messages: list[dict[str, Any]] | None) -> Outcome:
             raise leaf
         if isinstance(leaf, BaseExceptionGroup):
             leaves.extend(leaf.exceptions)
+
+
+def _failed(exc: Exception, messages: list[dict[str, Any]] | None) -> Outcome:
+    """How a turn ends that raised."""
+    _raise_engine_error(exc)
     error = redact_text(text_of(exc))
     return Outcome(state="failed", error_type=type(exc).__name__, error=error, messages=messages)
 
