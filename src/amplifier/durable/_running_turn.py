@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import logging
 from typing import Any
 
@@ -155,7 +156,7 @@ class RunningTurn:
             problem = f"{self.turn.attempt - 1} attempts ended with their worker; check the workers' logs, then call resume() or stop()"
             return Outcome(state="held", error_type="TooManyAttempts", error=problem)
         try:
-            session = self._session = make_session(self.turn.session_id)
+            session = self._session = _made(make_session, self.turn.session_id)
             await self._check_plan(session)
         except _PlanChanged as changed:
             return Outcome(state="held", error_type="PlanChanged", error=str(changed))
@@ -264,6 +265,24 @@ class RunningTurn:
             if not answers:
                 self._given_up.add(name)
         return offered.get(answers[0], answers[0])
+
+
+def _made(make_session: SessionFactory, session_id: str) -> AmplifierSession:
+    """The session that the application makes.
+
+    Raises:
+        TypeError: It makes something else.
+    """
+    made: Any = make_session(session_id)
+    if isinstance(made, AmplifierSession):
+        return made
+    if inspect.iscoroutine(made):
+        made.close()  # else Python would warn that no one awaited it
+        raise TypeError(
+            "make_session must be a plain function that returns an AmplifierSession, got an async one; do what has to be awaited in "
+            "mount() of a module"
+        )
+    raise TypeError(f"make_session must return an AmplifierSession, got {type(made).__name__}: {made!r:.80}")
 
 
 def _raise_engine_error(exc: Exception) -> None:

@@ -31,6 +31,7 @@ from ._tables._database import (
     DatabaseDown,
     Row,
     Run,
+    closed,
     is_busy,
     storable_values,
     unstorable,
@@ -96,6 +97,7 @@ class _SqlDatabase:
 
     def __init__(self, url: sa.URL) -> None:
         self.name = url.render_as_string(hide_password=True)
+        self._is_closed = False
         self._is_sqlite = url.get_backend_name() == "sqlite"
         if self._is_sqlite:
             self._engine = sa.create_engine(url, connect_args={"timeout": 2})
@@ -108,6 +110,8 @@ class _SqlDatabase:
 
     def transaction(self, work: Callable[[Run], _T], *, only_reads: bool = False) -> _T:
         """Do some work atomically."""
+        if self._is_closed:
+            raise closed(self.name)
         try:
             with (
                 self._engine.connect().execution_options(**{_ONLY_READS: only_reads}) as connection,
@@ -123,9 +127,14 @@ class _SqlDatabase:
             if (getattr(cause, "sqlstate", None) or "").startswith(_LIMITS):
                 raise unstorable(self.name, cause) from error
             raise (DatabaseBusy if is_busy(cause) else DatabaseDown)(str(cause or error).strip()) from error
+        except sa.exc.DatabaseError as error:
+            if type(error) is not sa.exc.DatabaseError:  # the others are errors of a statement
+                raise
+            raise DatabaseDown(str(error.orig).strip()) from error  # a file of SQLite that is damaged or something else
 
     def close(self) -> None:
         """Close all connections."""
+        self._is_closed = True
         self._engine.dispose()
 
 
@@ -197,6 +206,7 @@ class _DbosEngine(StoredTurns):
                 raise _HandedOver
 
         try:
+            await self._store.beat(worker.name)  # DBOS would connect again for an engine that was closed
             async with raises_one_error(), anyio.create_task_group() as group, BlockingPortal() as portal:
                 try:
                     async with _serving(dispatch), self._launched(worker, concurrency):

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 import anyio
 import anyio.to_thread
 
-from .._errors import DurableError, EngineUnavailableError
+from .._errors import DurableError, EngineClosedError, EngineUnavailableError
 from .._storable import storable_text
 
 T = TypeVar("T")
@@ -65,14 +65,23 @@ class Database(Protocol):
 
         Raises:
             DatabaseDown: There is no connection.
+            EngineClosedError: It was closed.
             DatabaseConflict: A uniqueness rule was violated.
             DurableError: It does not take a value, which is too large for example.
         """
         ...
 
     def close(self) -> None:
-        """Close all connections; may be called again."""
+        """Close all connections, and refuse transactions from now on; may be called again."""
         ...
+
+
+def closed(name: str) -> EngineClosedError:
+    """The error about a database that is used after its engine was closed."""
+    return EngineClosedError(
+        f"the engine on {name} was closed: its `async with` block has ended. Use it inside the block, and let the block end after the "
+        "task group that runs its workers"
+    )
 
 
 def unstorable(name: str, error: object) -> DurableError:
@@ -98,11 +107,14 @@ class SqliteDatabase:
         self._path = Path(path).absolute()
         self.name = str(self._path)
         self._connection: sqlite3.Connection | None = None
+        self._is_closed = False
         self._lock = threading.Lock()
 
     def transaction(self, work: Callable[[Run], T], *, only_reads: bool = False) -> T:
         """Do some work atomically."""
         with self._lock:
+            if self._is_closed:
+                raise closed(self.name)
             try:
                 connection = self._connection or self._connect()
                 connection.execute("BEGIN" if only_reads else "BEGIN IMMEDIATE")
@@ -136,6 +148,7 @@ class SqliteDatabase:
     def close(self) -> None:
         """Close the connection."""
         with self._lock:
+            self._is_closed = True
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
@@ -170,6 +183,7 @@ class Transactions:
 
         Raises:
             EngineUnavailableError: The database did not answer for as long as patience lasts.
+            EngineClosedError: The engine was closed.
         """
         began = time.monotonic()
         pause = 0.05

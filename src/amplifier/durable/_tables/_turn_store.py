@@ -56,11 +56,18 @@ class TurnStore:
         name = str(uuid.uuid4()) if turn_id is None else turn_id
 
         def work(run: Run) -> None:
-            for found in run("SELECT session_id, prompt FROM amplifier_turns WHERE turn_id = :turn", turn=name):
-                check_same_turn(name, (session_id, prompt), (found[0], found[1]))
-                return
-            open_turn = "SELECT turn_id, state FROM amplifier_turns WHERE session_id = :session AND is_open = 1"
-            for other, state in run(open_turn, session=session_id):
+            # One statement: on Postgres a second one may see a turn that another process has started since the first.
+            found = run(
+                "SELECT turn_id, session_id, prompt, state FROM amplifier_turns "
+                "WHERE turn_id = :turn OR (session_id = :session AND is_open = 1)",
+                turn=name,
+                session=session_id,
+            )
+            for other, its_session, its_prompt, _ in found:
+                if other == name:
+                    check_same_turn(name, (session_id, prompt), (its_session, its_prompt))
+                    return
+            for other, _, _, state in found:
                 raise busy_error(session_id, other, state)
             run(
                 "INSERT INTO amplifier_turns (turn_id, session_id, number, prompt, state, is_open, attempt, "
@@ -113,13 +120,15 @@ class TurnStore:
             if answered == [(option,)]:
                 return  # the same answer again, for example because the connection was lost meanwhile
             check_answer(status, question_id, option)
-            run(
+            stored = run(
                 "UPDATE amplifier_questions SET answer = :answer "
-                "WHERE turn_id = :turn AND question_id = :question RETURNING 1",
+                "WHERE turn_id = :turn AND question_id = :question AND answer IS NULL RETURNING 1",
                 turn=turn_id,
                 question=question_id,
                 answer=option,
             )
+            if not stored:  # on Postgres: someone else was faster by a moment; now that is seen
+                work(run)
 
         await self._do(work)
 
