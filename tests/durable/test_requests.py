@@ -146,6 +146,18 @@ async def test_a_file_that_is_no_database_is_reported(kind, place, tmp_path):
             pass
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["dbos"])
+async def test_a_database_in_which_dbos_cannot_create_its_tables_is_reported(kind, place, tmp_path):
+    with closing(sqlite3.connect(tmp_path / FILE_NAMES[kind])) as connection:
+        connection.execute("CREATE TABLE dbos_migrations (something_else TEXT)")
+        connection.commit()
+    with anyio.fail_after(60), pytest.raises(EngineUnavailableError, match="DBOS cannot create its tables") as caught:
+        async with open_engine(kind, place):
+            pass
+    assert caught.value.engine.endswith(FILE_NAMES[kind])
+
+
 @FILES
 async def test_a_format_that_is_no_number_is_reported(kind, place, tmp_path):
     async with open_engine(kind, place):

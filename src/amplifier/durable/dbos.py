@@ -22,7 +22,7 @@ from anyio.from_thread import BlockingPortal
 from amplifier.errors import MissingExtraError, SessionStateError
 
 from ._engine import DurableEngine, SessionFactory
-from ._errors import TurnLost
+from ._errors import EngineUnavailableError, TurnLost
 from ._local import check_concurrency, open_store, raises_one_error
 from ._stored_turns import StoredTurns
 from ._tables._database import (
@@ -313,7 +313,7 @@ async def open_dbos_engine(
 
     async with open_store(_SqlDatabase(parsed), patience) as transactions:
         text = parsed.render_as_string(hide_password=False)
-        client = await anyio.to_thread.run_sync(_open_client, text)
+        client = await anyio.to_thread.run_sync(_open_client, text, parsed.render_as_string(hide_password=True))
         try:
             yield _DbosEngine(TurnStore(transactions, enqueue), poll, lease, text, client)
         finally:
@@ -336,13 +336,21 @@ def _parsed(url: str) -> sa.URL:
     )
 
 
-def _open_client(url: str) -> DBOSClient:
-    """A client of DBOS, with the tables of DBOS in place; two processes may be doing this at the same time."""
+def _open_client(url: str, name: str) -> DBOSClient:
+    """A client of DBOS, with the tables of DBOS in place; two processes may be doing this at the same time.
+
+    Raises:
+        EngineUnavailableError: The tables cannot be created.
+    """
     for attempt in range(3):
         try:
             DBOS.migrate(url)
             break
-        except sa.exc.DBAPIError:
+        except sa.exc.DBAPIError as error:
             if attempt == 2:
-                raise
+                raise EngineUnavailableError(
+                    f"DBOS cannot create its tables in {name} ({str(error.orig).strip()}); check that the user may do so, and that the "
+                    "tables are those of DBOS",
+                    engine=name,
+                ) from error
     return DBOSClient(system_database_url=url, application_name=_APPLICATION, retry_connection_errors=False)
