@@ -42,6 +42,7 @@ async def test_an_error_whose_text_cannot_be_stored_fails_its_turn_and_not_the_w
         with anyio.fail_after(60), pytest.raises(TurnFailedError, match=f"RuntimeError: {message[:3]}") as caught:
             await engine.result(turn)
         assert caught.value.error_type == "RuntimeError"
+        str(caught.value).encode()  # it can be printed
         assert [m["content"] for m in await engine.messages("s")] == ["go"]
 
 
@@ -111,6 +112,7 @@ async def test_a_question_may_have_any_text_and_its_options_too(kind, place):
     async with open_engine(kind, place) as engine, working(engine, make_session):
         turn = await engine.start("s", "pay")
         [question] = (await until(engine, turn, lambda status: status.questions)).questions
+        assert (question.prompt, question.options) == ("caf\ufffd?\0", ("Allow caf\ufffd", "Deny\ufffd"))
         await engine.approve(turn, question.question_id, question.options[1])
         with anyio.fail_after(60):
             assert await engine.result(turn) == "Done."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 import threading
 from contextlib import closing
 
@@ -60,6 +61,8 @@ async def test_a_factory_that_makes_no_session_fails_its_turn_with_a_clear_sente
         raise AssertionError
 
     def make_session(session_id):
+        if session_id == "exit":
+            sys.exit(2)
         if session_id == "later":
             return make_later(session_id)
         return None if session_id == "nothing" else agent(answering("Hello."))(session_id)
@@ -70,6 +73,8 @@ async def test_a_factory_that_makes_no_session_fails_its_turn_with_a_clear_sente
                 await engine.result(await engine.start("later", "go"))
             with pytest.raises(TurnFailedError, match="must return an AmplifierSession, got NoneType: None"):
                 await engine.result(await engine.start("nothing", "go"))
+            with pytest.raises(TurnFailedError, match=r"make_session called sys.exit\(2\)"):
+                await engine.result(await engine.start("exit", "go"))
             assert await engine.result(await engine.start("s", "go")) == "Hello."
 
 

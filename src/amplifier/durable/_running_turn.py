@@ -248,7 +248,7 @@ class RunningTurn:
         name = hashlib.sha256(as_json([key, prompt, options]).encode()).hexdigest()[:16]
         question = Question(
             question_id=name,
-            prompt=prompt,
+            prompt=storable_text(prompt, allows_nul=True),
             options=tuple(offered),
             tool_name=call.tool_name if call is not None and is_tool else None,
             tool_call_id=call.call_id if call is not None and is_tool else None,
@@ -272,8 +272,12 @@ def _made(make_session: SessionFactory, session_id: str) -> AmplifierSession:
 
     Raises:
         TypeError: It makes something else.
+        RuntimeError: It wants to end the process.
     """
-    made: Any = make_session(session_id)
+    try:
+        made: Any = make_session(session_id)
+    except SystemExit as error:  # would end this worker, and every other one that takes the turn
+        raise RuntimeError(f"make_session called sys.exit({error.code!r:.80}); expected an AmplifierSession") from error
     if isinstance(made, AmplifierSession):
         return made
     if inspect.iscoroutine(made):

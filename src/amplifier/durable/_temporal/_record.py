@@ -14,7 +14,7 @@ from amplifier.contracts import Step
 
 from .._engine import Question
 from .._errors import DurableError, TurnLost
-from .._storable import as_json, storable_key
+from .._storable import as_json, storable_key, storable_text
 from .._turn_rows import ClaimedTurn, Outcome, StopRequest
 from ._server import Refused, Server, WorkflowGone
 from ._workflows import LOST, TurnWorkflow, turn_workflow_id
@@ -166,6 +166,9 @@ class TurnRecord:
         """See `AttemptStore.finish`; the outcome is what the turn's activity returns."""
         await self.add_events(turn, last_position, events)
         found = attrs.asdict(outcome)
+        for name in ("answer", "error_type", "error"):
+            if found[name] is not None:
+                found[name] = storable_text(found[name], allows_nul=True)
         if outcome.messages is not None:
             found["messages"] = as_json(outcome.messages)
             size = len(found["messages"]) + len(outcome.answer or "")
