@@ -19,7 +19,7 @@ from amplifier.kernel import AmplifierSession
 from amplifier.plan._changes import module_hashes, plan_changes
 
 from ._engine import Question, SessionFactory
-from ._errors import EngineClosedError, EngineUnavailableError, TurnLost
+from ._errors import DurableError, EngineClosedError, EngineUnavailableError, TurnLost
 from ._recorded_steps import RecordedSteps
 from ._storable import as_json, storable_text
 from ._stores import AttemptStore
@@ -31,6 +31,8 @@ _LARGEST_EVENT = 16_384
 _LONGEST_REASON = 1000
 _ENGINE_ERRORS = (EngineClosedError, EngineUnavailableError, TurnLost)
 """About the engine or the worker, not about the turn, which goes on elsewhere."""
+_CONTENT_ERRORS = (DurableError, TypeError, ValueError, OverflowError, RecursionError)
+"""About what is to be stored, unless they are `_ENGINE_ERRORS`. Others end the worker, and the turn goes on elsewhere."""
 
 logger = logging.getLogger("amplifier.durable")
 
@@ -111,8 +113,9 @@ class RunningTurn:
                 self.lose()
             except _ENGINE_ERRORS:
                 raise
-            except Exception:  # what a turn contains must not end the worker
-                logger.exception("events of turn %s cannot be stored, watchers miss them", self.turn.turn_id)
+            except _CONTENT_ERRORS as exc:  # what a turn contains must not end the worker
+                problem = redact_text(text_of(exc))
+                logger.warning("events of turn %s cannot be stored, watchers miss them: %s", self.turn.turn_id, problem)
 
     # ── the attempt ──
 
@@ -142,12 +145,12 @@ class RunningTurn:
             await self._store.finish(self.turn, outcome, *self._take_events())
         except _ENGINE_ERRORS:
             raise
-        except Exception as exc:
-            logger.exception("the end of turn %s (%s) cannot be stored", self.turn.turn_id, outcome.state)
+        except _CONTENT_ERRORS as exc:
             problem = (
                 f"the turn ended ({outcome.state}), and that cannot be stored: {redact_text(text_of(exc))[:_LONGEST_REASON]}; the "
                 "conversation is the one before the turn"
             )
+            logger.warning("turn %s fails: %s", self.turn.turn_id, problem)
             failed = Outcome(state="failed", error_type=type(exc).__name__, error=problem)
             await self._store.finish(self.turn, failed, self._position, [])
 
@@ -179,11 +182,13 @@ class RunningTurn:
         failed = _failed(exc, None)
         try:
             messages = await recorded_messages(self._store, self.turn, self._session)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 — records that cannot be read are no reason to try again for ever
             _raise_engine_error(error)
-            logger.exception("what turn %s has done cannot be put into the conversation", self.turn.turn_id)
+            problem = redact_text(text_of(error))
+            logger.warning("what turn %s did is not in the conversation: %s", self.turn.turn_id, problem)
             messages = None
         if self._stop_wanted is not None:
+            logger.info("turn %s was stopped; its session did not open: %s", self.turn.turn_id, failed.error)
             return Outcome(state="stopped", messages=messages)
         return attrs.evolve(failed, messages=messages)
 

@@ -100,12 +100,17 @@ class _SqlDatabase:
         self._is_closed = False
         self._is_sqlite = url.get_backend_name() == "sqlite"
         if self._is_sqlite:
-            self._engine = sa.create_engine(url, connect_args={"timeout": 2})
+            self._engine = sa.create_engine(url, hide_parameters=True, connect_args={"timeout": 2})
             sa.event.listen(self._engine, "connect", _prepare_sqlite)
             sa.event.listen(self._engine, "begin", _begin_sqlite)
         else:
             self._engine = sa.create_engine(
-                url, pool_size=8, max_overflow=2, pool_pre_ping=True, connect_args={"connect_timeout": 5}
+                url,
+                hide_parameters=True,
+                pool_size=8,
+                max_overflow=2,
+                pool_pre_ping=True,
+                connect_args={"connect_timeout": 5},
             )
 
     def transaction(self, work: Callable[[Run], _T], *, only_reads: bool = False) -> _T:
