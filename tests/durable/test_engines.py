@@ -13,8 +13,8 @@ from amplifier.durable import (
     TurnStoppedError,
     UnknownTurnError,
 )
+from amplifier.durable._tables._turn_store import TurnStore
 from amplifier.durable._temporal._record import TurnRecord
-from amplifier.durable._turn_store import TurnStore
 from amplifier.errors import PlanError, SessionBusyError
 from amplifier.models import HookResult
 from tests.durable.agents import ENGINES, agent, answering, effect_agent, open_engine, tool, until, working
@@ -57,13 +57,13 @@ async def test_every_tool_result_is_at_its_own_call(kind, place, tmp_path):
 
 async def test_starting_the_same_turn_twice_starts_it_once(kind, place):
     async with open_engine(kind, place) as engine:
-        assert await engine.start("s", "go", turn_id="order 17") == "order 17"
-        assert await engine.start("s", "go", turn_id="order 17") == "order 17"
-        with pytest.raises(TurnConflictError, match="order 17"):
-            await engine.start("s", "stop", turn_id="order 17")
+        assert await engine.start("s", "go", turn_id="order-17") == "order-17"
+        assert await engine.start("s", "go", turn_id="order-17") == "order-17"
+        with pytest.raises(TurnConflictError, match="order-17"):
+            await engine.start("s", "stop", turn_id="order-17")
         async with working(engine, agent(answering("Done."))):
             with anyio.fail_after(60):
-                assert await engine.result("order 17") == "Done."
+                assert await engine.result("order-17") == "Done."
 
 
 async def test_a_second_open_turn_of_a_session_is_refused(kind, place):

@@ -14,12 +14,18 @@ import pytest
 from dbos import DBOS
 
 import amplifier.durable.dbos as module
-from amplifier.durable import EngineUnavailableError, NewerFormatError, TurnStoppedError, open_local_engine
-from amplifier.durable._database import DatabaseDown, SqliteDatabase
+from amplifier.durable import (
+    EngineUnavailableError,
+    NewerFormatError,
+    TurnFailedError,
+    TurnStoppedError,
+    open_local_engine,
+)
 from amplifier.durable._errors import TurnLost
 from amplifier.durable._local import open_store
 from amplifier.durable._running_turn import RunningTurn
-from amplifier.durable._turn_store import TurnStore
+from amplifier.durable._tables._database import DatabaseDown, SqliteDatabase
+from amplifier.durable._tables._turn_store import TurnStore
 from amplifier.durable.dbos import open_dbos_engine
 from amplifier.durable.temporal import open_temporal_engine
 from amplifier.errors import SessionStateError
@@ -364,6 +370,30 @@ async def test_a_full_disk_ends_the_worker_with_a_clear_error_and_the_next_one_g
             with anyio.fail_after(60):
                 assert await engine.result(turn) == "Two."
         assert (await engine.messages("s"))[2]["content"] == "seen again"
+
+
+async def test_a_turn_whose_end_is_too_large_to_be_stored_fails_and_the_worker_goes_on(tmp_path):
+    """SQLite is given a small limit of its own; the usual one is a thousand million bytes."""
+    answer = "long " * 2000
+
+    def make_session(session_id):
+        return agent(answering(answer if session_id == "s" else "Hello."))(session_id)
+
+    async with open_engine("local", tmp_path) as engine, working(engine, make_session):
+        transactions = store_of(engine)._do
+        with anyio.fail_after(60):
+            assert await engine.result(await engine.start("s", "go")) == answer
+
+            def limit_size(run):
+                transactions._database._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 15_000)  # type: ignore[attr-defined]
+
+            await transactions(limit_size)
+            with pytest.raises(
+                TurnFailedError, match=r"the turn ended \(completed\), and that cannot be stored: .* too big"
+            ):
+                await engine.result(await engine.start("s", "and again"))
+            assert await engine.result(await engine.start("other", "hi")) == "Hello."
+        assert len(await engine.messages("s")) == 2
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from amplifier import (
     ToolResult,
 )
 from amplifier.contracts import Step, current_call
-from amplifier.errors import NoUnfinishedTurnError
+from amplifier.errors import ExecutionCancelled, NoUnfinishedTurnError
 from amplifier.modules._agent_loop.transcript import unfinished_turn
 from amplifier.testing import MODES, MockApprovalSystem, MockProvider, cancel_everywhere
 
@@ -198,6 +198,48 @@ async def test_a_wrapper_provides_results_and_knows_what_was_never_started() -> 
     assert (found["a"], found["b"]) == ("from the journal", "work done")
     assert "[interrupted" in found["c"]
     assert [call["outcome"] for call in reports[0]["calls"]] == ["kept", "started", "interrupted"]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_an_open_call_of_a_resumed_turn_that_is_stopped_may_have_had_its_effect(loop: str) -> None:
+    done: list[str] = []
+    session = make_session([PROMPT, asked(("a", "again"))], Work("again", done, repeatable=True), loop=loop)
+    async with session:
+        session.coordinator.cancellation.request_graceful()
+        await session.resume_turn()
+        text = outputs(await messages_of(session))["a"]
+    assert "the turn is being stopped; whether it had an effect is not known" in text
+    assert done == []
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_a_call_that_waits_for_approval_when_the_turn_is_stopped_was_not_started(loop: str) -> None:
+    done: list[str] = []
+    is_asked = anyio.Event()
+
+    class Silent:
+        async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
+            is_asked.set()
+            await anyio.sleep_forever()
+            raise AssertionError
+
+    async def gate(event: str, data: dict[str, Any]) -> HookResult:
+        return HookResult(action="ask_user", approval_prompt="May I?")
+
+    session = make_session([], Work("work", done), script=[[("work", {})]], loop=loop, approvals=Silent())
+    async with session, anyio.create_task_group() as group:
+        session.coordinator.hooks.register("tool:pre", gate)
+
+        async def stop() -> None:
+            await is_asked.wait()
+            session.coordinator.cancellation.request_immediate()
+
+        group.start_soon(stop)
+        with pytest.raises(ExecutionCancelled):
+            await session.execute("go")
+        [text] = outputs(await messages_of(session)).values()
+    assert text == "not started: the turn is being stopped"
+    assert done == []
 
 
 async def test_there_is_nothing_to_resume_after_an_answer_and_in_an_empty_conversation() -> None:

@@ -15,7 +15,9 @@ TurnState: TypeAlias = Literal["queued", "running", "held", "completed", "failed
 """What a turn does: the first three are open, the others final. A ``held`` turn waits for `DurableEngine.resume`."""
 
 SessionFactory: TypeAlias = Callable[[str], AmplifierSession]
-"""Makes the session of an id, not opened; called by workers for every attempt of a turn.
+"""Makes the session of an id, not opened; called by workers for every attempt of a turn, on their event loop.
+
+It is a plain function and has to be quick. What it raises ends the turn.
 
 Its context has to begin empty, as context-simple does: the engine keeps the conversation and hands it over.
 """
@@ -93,7 +95,8 @@ class DurableEngine(Protocol):
     """Runs turns so that they survive the processes that run them.
 
     An application starts turns and looks after them; workers, in the same process or others, run them. A turn belongs to a
-    session; a session has one open turn at a time, and the engine keeps its conversation between turns.
+    session; a session has one open turn at a time, and the engine keeps its conversation between turns. Every method raises
+    `EngineClosedError` when the engine has been closed.
     """
 
     async def start(self, session_id: str, prompt: str, *, turn_id: str | None = None) -> str:
@@ -102,7 +105,8 @@ class DurableEngine(Protocol):
         Args:
             session_id: The session, new or not.
             prompt: The text of the user.
-            turn_id: A name of the caller's for the turn. Starting it again with the same session and prompt does nothing.
+            turn_id: A name of the caller's for the turn, in the form of a session id. Starting it again with the same session and
+                prompt does nothing.
 
         Returns:
             The turn's id.
@@ -111,6 +115,7 @@ class DurableEngine(Protocol):
             SessionBusyError: The session has an open turn.
             TurnConflictError: The id belongs to another turn.
             PlanError: The session id is wrong.
+            ValueError: The turn id is wrong, or the prompt has NUL or lone surrogates.
             EngineUnavailableError: Nothing was stored.
         """
         ...

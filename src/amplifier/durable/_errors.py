@@ -2,6 +2,7 @@
 
 DurableError
 ├── EngineUnavailableError (ConnectionError)   the engine cannot be reached, or not any more
+├── EngineClosedError                          the engine was used after its `async with` block
 ├── NewerFormatError                           a newer version of this package wrote what is stored
 ├── UnknownTurnError (LookupError)             there is no turn with this id
 ├── TurnConflictError (ValueError)             the id belongs to another turn
@@ -30,6 +31,10 @@ class EngineUnavailableError(DurableError, ConnectionError):
     def __init__(self, message: str, *, engine: str = "") -> None:
         super().__init__(message)
         self.engine = engine
+
+
+class EngineClosedError(DurableError):
+    """The engine was used after its ``async with`` block was left; a worker that is still running then ends with this."""
 
 
 class NewerFormatError(DurableError):

@@ -12,12 +12,12 @@ import anyio.to_thread
 from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskStatus
 
-from ._database import Database, DatabaseConflict, Run, SqliteDatabase, Transactions
 from ._engine import DurableEngine, SessionFactory
-from ._schema import create_tables
 from ._stored_turns import StoredTurns
+from ._tables._database import Database, DatabaseConflict, Run, SqliteDatabase, Transactions
+from ._tables._schema import create_tables
+from ._tables._turn_store import TurnStore
 from ._turn_rows import ClaimedTurn
-from ._turn_store import TurnStore
 from ._worker import Worker
 
 

@@ -16,6 +16,8 @@ from amplifier.contracts import Step
 from amplifier.errors import ModelError
 from amplifier.models import ChatResponse, ToolResult, from_dict, to_dict
 
+from ._errors import DurableError
+from ._storable import as_json, storable_key
 from ._stores import AttemptStore
 from ._turn_rows import ClaimedTurn
 
@@ -26,10 +28,10 @@ class RecordedSteps:
     Args:
         store: Where.
         turn: The attempt.
-        on_new_step: Called before the first step of each kind that has no recorded result.
+        on_new_step: Called before each step that has no recorded result.
     """
 
-    def __init__(self, store: AttemptStore, turn: ClaimedTurn, on_new_step: Callable[[], None]) -> None:
+    def __init__(self, store: AttemptStore, turn: ClaimedTurn, on_new_step: Callable[[Step], None]) -> None:
         self._store = store
         self._turn = turn
         self._on_new_step = on_new_step
@@ -37,23 +39,31 @@ class RecordedSteps:
     async def __call__(self, step: Step, run: Callable[[], Awaitable[Any]]) -> Any:
         """Return the recorded result of a step, or run it and record its result."""
         kind = ChatResponse if step.kind == "model" else ToolResult
-        if step.key in self._turn.results:
-            return from_dict(kind, self._turn.results[step.key])
-        self._on_new_step()
-        if step.kind == "tool" and step.key in self._turn.started:
+        key = storable_key(step.key)
+        if key in self._turn.results:
+            return from_dict(kind, self._turn.results[key])
+        self._on_new_step(step)
+        if step.kind == "tool" and key in self._turn.started:
             step.is_resumed = step.was_started = True
         step.before_start(lambda: self._store.begin_step(self._turn, step))
         result = await run()
         if isinstance(result, kind):
-            await self._store.finish_step(self._turn, step, _as_json(result))
+            await self._store.finish_step(self._turn, step, _as_json(step, result))
         return result
 
 
-def _as_json(result: Any) -> str:
-    """A result as JSON; a tool's result without JSON form as the text that the model gets."""
+def _as_json(step: Step, result: Any) -> str:
+    """A result as JSON; a tool's result without JSON form as the text that the model gets.
+
+    Raises:
+        DurableError: The answer of a model has no JSON form; it would not be the same when the turn is run again.
+    """
     try:
         return orjson.dumps(to_dict(result)).decode()
-    except (ModelError, TypeError, ValueError):
-        if not isinstance(result, ToolResult):
-            raise
-        return orjson.dumps({"success": result.success, "output": result.get_serialized_output()}).decode()
+    except (ModelError, TypeError, ValueError) as error:
+        if isinstance(result, ToolResult):
+            return as_json({"success": result.success, "output": result.get_serialized_output()})
+        raise DurableError(
+            f"the answer of model call {step.call.iteration} (step {step.key!r}) cannot be stored: {error}; expected text that can be "
+            "encoded as UTF-8 and integers of at most 64 bits"
+        ) from error

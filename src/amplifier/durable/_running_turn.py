@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
+import logging
 from typing import Any
 
 import anyio
+import attrs
 import orjson
 
 from amplifier._json import redact_secrets, redact_text
-from amplifier.contracts import current_call
+from amplifier.contracts import Step, current_call
 from amplifier.contracts._containment import text_of
 from amplifier.errors import ContractError, ExecutionCancelled
 from amplifier.kernel import AmplifierSession
 from amplifier.plan._changes import module_hashes, plan_changes
 
 from ._engine import Question, SessionFactory
-from ._errors import EngineUnavailableError, TurnLost
+from ._errors import DurableError, EngineClosedError, EngineUnavailableError, TurnLost
 from ._recorded_steps import RecordedSteps
+from ._storable import as_json, storable_text
 from ._stores import AttemptStore
 from ._turn_rows import ClaimedTurn, Outcome, StopRequest
+from ._unopened import recorded_messages
 
 _LAST = 2**31
 _LARGEST_EVENT = 16_384
+_LONGEST_REASON = 1000
+_ENGINE_ERRORS = (EngineClosedError, EngineUnavailableError, TurnLost)
+"""About the engine or the worker, not about the turn, which goes on elsewhere."""
+_CONTENT_ERRORS = (DurableError, TypeError, ValueError, OverflowError, RecursionError)
+"""About what is to be stored, unless they are `_ENGINE_ERRORS`. Others end the worker, and the turn goes on elsewhere."""
+
+logger = logging.getLogger("amplifier.durable")
 
 
 class _PlanChanged(Exception):
@@ -99,6 +111,11 @@ class RunningTurn:
                     await self._store.withdraw(self.turn, self._given_up.pop())
             except TurnLost:
                 self.lose()
+            except _ENGINE_ERRORS:
+                raise
+            except _CONTENT_ERRORS as exc:  # what a turn contains must not end the worker
+                problem = redact_text(text_of(exc))
+                logger.warning("events of turn %s cannot be stored, watchers miss them: %s", self.turn.turn_id, problem)
 
     # ── the attempt ──
 
@@ -116,23 +133,38 @@ class RunningTurn:
                 outcome = await self._attempt(make_session)
                 async with self._storing:  # events that are being stored by `flush` come first
                     self._is_over = True
-                    await self._store.finish(self.turn, outcome, *self._take_events())
+                    await self._finish(outcome)
                 return True
             except TurnLost:
                 pass
         return False
+
+    async def _finish(self, outcome: Outcome) -> None:
+        """Record how it ends; as failed if that cannot be stored, since every further attempt would end in the same way."""
+        try:
+            await self._store.finish(self.turn, outcome, *self._take_events())
+        except _ENGINE_ERRORS:
+            raise
+        except _CONTENT_ERRORS as exc:
+            problem = (
+                f"the turn ended ({outcome.state}), and that cannot be stored: {redact_text(text_of(exc))[:_LONGEST_REASON]}; the "
+                "conversation is the one before the turn"
+            )
+            logger.warning("turn %s fails: %s", self.turn.turn_id, problem)
+            failed = Outcome(state="failed", error_type=type(exc).__name__, error=problem)
+            await self._store.finish(self.turn, failed, self._position, [])
 
     async def _attempt(self, make_session: SessionFactory) -> Outcome:
         if self.turn.attempt > self.turn.most_attempts:
             problem = f"{self.turn.attempt - 1} attempts ended with their worker; check the workers' logs, then call resume() or stop()"
             return Outcome(state="held", error_type="TooManyAttempts", error=problem)
         try:
-            session = self._session = make_session(self.turn.session_id)
+            session = self._session = _made(make_session, self.turn.session_id)
             await self._check_plan(session)
         except _PlanChanged as changed:
             return Outcome(state="held", error_type="PlanChanged", error=str(changed))
         except Exception as exc:  # noqa: BLE001 — the application's code; the turn fails with it
-            return _failed(exc, None)
+            return await self._end_unopened(exc)
         session.coordinator.register_step_wrapper(RecordedSteps(self._store, self.turn, self._before_new_step))
         if session.coordinator.approval_system is None:
             session.coordinator.approval_system = self
@@ -142,8 +174,23 @@ class RunningTurn:
             async with session:
                 outcome = await self._execute(session)
         except Exception as exc:  # noqa: BLE001 — opening or closing failed; after an outcome that is logged by the session
-            return outcome or _failed(exc, None)
+            return outcome or await self._end_unopened(exc)
         return outcome
+
+    async def _end_unopened(self, exc: Exception) -> Outcome:
+        """How it ends if its session cannot be made or opened, or was stopped meanwhile; what was done before is kept."""
+        failed = _failed(exc, None)
+        try:
+            messages = await recorded_messages(self._store, self.turn, self._session)
+        except Exception as error:  # noqa: BLE001 — records that cannot be read are no reason to try again for ever
+            _raise_engine_error(error)
+            problem = redact_text(text_of(error))
+            logger.warning("what turn %s did is not in the conversation: %s", self.turn.turn_id, problem)
+            messages = None
+        if self._stop_wanted is not None:
+            logger.info("turn %s was stopped; its session did not open: %s", self.turn.turn_id, failed.error)
+            return Outcome(state="stopped", messages=messages)
+        return attrs.evolve(failed, messages=messages)
 
     async def _check_plan(self, session: AmplifierSession) -> None:
         now = module_hashes(session.config)
@@ -176,14 +223,19 @@ class RunningTurn:
             state="stopped" if self._stopped else "completed", answer=answer, messages=await context.get_messages()
         )
 
-    def _before_new_step(self) -> None:
-        """Everything that is recorded is in the conversation now, so a stop from before this attempt can be obeyed."""
+    def _before_new_step(self, step: Step) -> None:
+        """Obey a stop from before this attempt, now that what is recorded comes into the conversation.
+
+        An immediate one would cut off calls of the same answer that have recorded results.
+        """
         if self.turn.stop is not None:
-            self.stop(self._stop_wanted or self.turn.stop)
+            wanted = self._stop_wanted or self.turn.stop
+            self.stop(attrs.evolve(wanted, graceful=True) if step.kind == "tool" else wanted)
 
     async def _note_event(self, event: str, data: dict[str, Any]) -> None:
+        shown = _slim(data)
         self._position += 1
-        self._events.append((event, _slim(data)))
+        self._events.append((event, shown))
 
     def _take_events(self) -> tuple[int, list[tuple[str, Any]]]:
         """Events that are not stored yet, and the position of the last one."""
@@ -195,19 +247,20 @@ class RunningTurn:
     async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
         """Store the question and wait until a client answers it, in this process or in a later one."""
         call = current_call()
+        offered = {storable_text(option, allows_nul=False): option for option in options}  # as clients see them
         is_tool = call is not None and call.kind == "tool"
         key = "" if call is None else f"{call.turn_number}/{call.iteration}/{call.call_id}"
-        name = hashlib.sha256(orjson.dumps([key, prompt, options])).hexdigest()[:16]
+        name = hashlib.sha256(as_json([key, prompt, options]).encode()).hexdigest()[:16]
         question = Question(
             question_id=name,
-            prompt=prompt,
-            options=tuple(options),
+            prompt=storable_text(prompt, allows_nul=True),
+            options=tuple(offered),
             tool_name=call.tool_name if call is not None and is_tool else None,
             tool_call_id=call.call_id if call is not None and is_tool else None,
         )
         answer = await self._store.ask(self.turn, question)
         if answer is not None:
-            return answer
+            return offered.get(answer, answer)
         answered, answers = self._waiting[name] = (anyio.Event(), [])
         self._given_up.discard(name)
         try:
@@ -216,18 +269,45 @@ class RunningTurn:
             del self._waiting[name]
             if not answers:
                 self._given_up.add(name)
-        return answers[0]
+        return offered.get(answers[0], answers[0])
 
 
-def _failed(exc: Exception, messages: list[dict[str, Any]] | None) -> Outcome:
-    """How a turn ends that raised; an error of the store is no end, so it is raised, also out of a group of failed calls."""
+def _made(make_session: SessionFactory, session_id: str) -> AmplifierSession:
+    """The session that the application makes.
+
+    Raises:
+        TypeError: It makes something else.
+        RuntimeError: It wants to end the process.
+    """
+    try:
+        made: Any = make_session(session_id)
+    except SystemExit as error:  # would end this worker, and every other one that takes the turn
+        raise RuntimeError(f"make_session called sys.exit({error.code!r:.80}); expected an AmplifierSession") from error
+    if isinstance(made, AmplifierSession):
+        return made
+    if inspect.iscoroutine(made):
+        made.close()  # else Python would warn that no one awaited it
+        raise TypeError(
+            "make_session must be a plain function that returns an AmplifierSession, got an async one; do what has to be awaited in "
+            "mount() of a module"
+        )
+    raise TypeError(f"make_session must return an AmplifierSession, got {type(made).__name__}: {made!r:.80}")
+
+
+def _raise_engine_error(exc: Exception) -> None:
+    """Raise an error about the engine, also out of a group of failed calls: it is no end of a turn."""
     leaves: list[BaseException] = [exc]
     while leaves:
         leaf = leaves.pop()
-        if isinstance(leaf, EngineUnavailableError | TurnLost):
+        if isinstance(leaf, _ENGINE_ERRORS):
             raise leaf
         if isinstance(leaf, BaseExceptionGroup):
             leaves.extend(leaf.exceptions)
+
+
+def _failed(exc: Exception, messages: list[dict[str, Any]] | None) -> Outcome:
+    """How a turn ends that raised."""
+    _raise_engine_error(exc)
     error = redact_text(text_of(exc))
     return Outcome(state="failed", error_type=type(exc).__name__, error=error, messages=messages)
 
@@ -235,7 +315,7 @@ def _failed(exc: Exception, messages: list[dict[str, Any]] | None) -> Outcome:
 def _slim(data: dict[str, Any]) -> Any:
     """A payload as JSON without secrets; of a very large one, the whole conversation for example, only the plain values."""
     safe = redact_secrets(data)
-    text = orjson.dumps(safe, default=str, option=orjson.OPT_NON_STR_KEYS)
+    text = as_json(safe)
     if len(text) > _LARGEST_EVENT:
         plain = {key: value for key, value in safe.items() if isinstance(value, str | int | float | bool | None)}
         kept = {key: value for key, value in plain.items() if not isinstance(value, str) or len(value) < 1000}

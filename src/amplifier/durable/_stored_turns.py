@@ -8,11 +8,14 @@ from typing import Any
 
 import anyio
 
+from amplifier.errors import PlanError
 from amplifier.plan import validate_session_id
 
 from ._engine import TurnStatus, WatchedEvent
 from ._errors import TurnFailedError, TurnHeldError, TurnStoppedError
+from ._storable import storable_text
 from ._stores import ClientStore
+from ._turn_rows import unknown_turn_error
 
 
 class StoredTurns:
@@ -30,18 +33,19 @@ class StoredTurns:
     async def start(self, session_id: str, prompt: str, *, turn_id: str | None = None) -> str:
         """See `DurableEngine.start`."""
         validate_session_id(session_id)
-        if not isinstance(prompt, str):
-            raise TypeError(f"a prompt must be a str, got {type(prompt).__name__}: {prompt!r:.80}")
+        _check_prompt(prompt)
+        if turn_id is not None:
+            _check_turn_id(turn_id)
         return await self._turns.start(session_id, prompt, turn_id)
 
     async def status(self, turn_id: str) -> TurnStatus:
         """See `DurableEngine.status`."""
-        return await self._turns.status(turn_id)
+        return await self._turns.status(_found_form(turn_id))
 
     async def result(self, turn_id: str) -> str:
         """See `DurableEngine.result`."""
         while True:
-            status = await self._turns.status(turn_id)
+            status = await self.status(turn_id)
             if status.is_final or status.state == "held":
                 return answer_of(status)
             await anyio.sleep(self._poll)
@@ -52,19 +56,52 @@ class StoredTurns:
 
     async def approve(self, turn_id: str, question_id: str, option: str) -> None:
         """See `DurableEngine.approve`."""
-        await self._turns.answer(turn_id, question_id, option)
+        await self._turns.answer(_found_form(turn_id), question_id, option)
 
     async def stop(self, turn_id: str, *, graceful: bool = False, reason: str | None = None) -> None:
         """See `DurableEngine.stop`."""
-        await self._turns.request_stop(turn_id, graceful, reason)
+        await self._turns.request_stop(_found_form(turn_id), graceful, reason)
 
     async def resume(self, turn_id: str) -> None:
         """See `DurableEngine.resume`."""
-        await self._turns.resume(turn_id)
+        await self._turns.resume(_found_form(turn_id))
 
     async def messages(self, session_id: str) -> list[dict[str, Any]]:
         """See `DurableEngine.messages`."""
         return await self._turns.messages(session_id)
+
+
+def _check_prompt(prompt: object) -> None:
+    if not isinstance(prompt, str):
+        raise TypeError(f"a prompt must be a str, got {type(prompt).__name__}: {prompt!r:.80}")
+    if prompt != storable_text(prompt, allows_nul=False):
+        raise ValueError(
+            f"a prompt must be text without NUL and lone surrogates, which databases do not store, got {prompt!r:.80}; remove them "
+            "from the text, or decode it with errors='replace'"
+        )
+
+
+def _check_turn_id(turn_id: object) -> None:
+    if not isinstance(turn_id, str):
+        raise TypeError(f"a turn_id must be a str, got {type(turn_id).__name__}: {turn_id!r:.80}")
+    try:
+        validate_session_id(turn_id)
+    except PlanError:
+        raise ValueError(
+            "a turn_id must have the form of a session id, 1 to 200 of: letters, digits, '.', '_', ':', '-', not beginning with "
+            f"'.'; got {turn_id!a:.80}"
+        ) from None
+
+
+def _found_form(turn_id: Any) -> str:
+    """The id, if a turn can have it.
+
+    Raises:
+        UnknownTurnError: It cannot be stored, so it cannot be asked for.
+    """
+    if isinstance(turn_id, str) and turn_id == storable_text(turn_id, allows_nul=False):
+        return turn_id
+    raise unknown_turn_error(turn_id)
 
 
 class _Watch:
@@ -82,7 +119,7 @@ class _Watch:
 
     async def __anext__(self) -> WatchedEvent:
         while not self._read:
-            events, status = await self._store.events_after(self._turn_id, self._after)
+            events, status = await self._store.events_after(_found_form(self._turn_id), self._after)
             if not events:
                 if status.is_final:
                     raise StopAsyncIteration

@@ -10,9 +10,10 @@ import orjson
 
 from amplifier.errors import SessionBusyError
 
-from ._database import Run
 from ._engine import Question, TurnState, TurnStatus, WatchedEvent
 from ._errors import QuestionClosedError, TurnConflictError, TurnLost, UnknownTurnError
+from ._storable import as_json
+from ._tables._database import Run
 
 MOST_ATTEMPTS = 100
 """A turn whose workers die every time, for want of memory for example, must not go round for ever."""
@@ -192,7 +193,7 @@ def insert_events(run: Run, turn: ClaimedTurn, last_position: int, events: list[
             turn=turn.turn_id,
             position=last_position,
             attempt=turn.attempt,
-            events=orjson.dumps(events).decode(),
+            events=as_json(events),
         )
 
 

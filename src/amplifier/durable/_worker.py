@@ -8,13 +8,15 @@ import socket
 import time
 import uuid
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import anyio
 
 from ._engine import SessionFactory
+from ._errors import EngineClosedError
 from ._running_turn import RunningTurn
+from ._tables._turn_store import TurnStore
 from ._turn_rows import ClaimedTurn
-from ._turn_store import TurnStore
 
 logger = logging.getLogger("amplifier.durable")
 
@@ -123,5 +125,5 @@ class Worker:
 
     async def leave(self) -> None:
         """Let others take over at once."""
-        with anyio.move_on_after(5.0, shield=True):
+        with anyio.move_on_after(5.0, shield=True), suppress(EngineClosedError):  # then others notice after their lease
             await self._store.leave(self.name, patience=1.0)

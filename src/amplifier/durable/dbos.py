@@ -21,12 +21,22 @@ from anyio.from_thread import BlockingPortal
 
 from amplifier.errors import MissingExtraError, SessionStateError
 
-from ._database import DatabaseBusy, DatabaseConflict, DatabaseDown, Row, Run, is_busy
 from ._engine import DurableEngine, SessionFactory
-from ._errors import TurnLost
+from ._errors import EngineUnavailableError, TurnLost
 from ._local import check_concurrency, open_store, raises_one_error
 from ._stored_turns import StoredTurns
-from ._turn_store import TurnStore
+from ._tables._database import (
+    DatabaseBusy,
+    DatabaseConflict,
+    DatabaseDown,
+    Row,
+    Run,
+    closed,
+    is_busy,
+    storable_values,
+    unstorable,
+)
+from ._tables._turn_store import TurnStore
 from ._worker import Worker
 
 try:
@@ -48,6 +58,8 @@ _VERSION = "amplifier-durable-1"
 
 _ENDING_SECONDS = 5.0
 _ONLY_READS = "amplifier_only_reads"
+_LIMITS = "54"
+"""The class of Postgres' errors about values that are too large or too complex."""
 
 _Dispatch: TypeAlias = Callable[[str, str, str | None], None]
 
@@ -70,11 +82,13 @@ def _run_turn(turn_id: str) -> None:
 class _SqlRun:
     """Runs statements on one connection, which DBOS can use in the same transaction."""
 
-    def __init__(self, connection: sa.Connection) -> None:
+    def __init__(self, connection: sa.Connection, *, allows_nul: bool) -> None:
         self.connection = connection
+        self._allows_nul = allows_nul
 
     def __call__(self, statement: str, /, **values: Any) -> list[Row]:
-        result = self.connection.execute(sa.text(statement), values)
+        safe = storable_values(values, allows_nul=self._allows_nul)
+        result = self.connection.execute(sa.text(statement), safe)
         return [tuple(row) for row in result] if result.returns_rows else []
 
 
@@ -83,31 +97,49 @@ class _SqlDatabase:
 
     def __init__(self, url: sa.URL) -> None:
         self.name = url.render_as_string(hide_password=True)
-        if url.get_backend_name() == "sqlite":
-            self._engine = sa.create_engine(url, connect_args={"timeout": 2})
+        self._is_closed = False
+        self._is_sqlite = url.get_backend_name() == "sqlite"
+        if self._is_sqlite:
+            self._engine = sa.create_engine(url, hide_parameters=True, connect_args={"timeout": 2})
             sa.event.listen(self._engine, "connect", _prepare_sqlite)
             sa.event.listen(self._engine, "begin", _begin_sqlite)
         else:
             self._engine = sa.create_engine(
-                url, pool_size=8, max_overflow=2, pool_pre_ping=True, connect_args={"connect_timeout": 5}
+                url,
+                hide_parameters=True,
+                pool_size=8,
+                max_overflow=2,
+                pool_pre_ping=True,
+                connect_args={"connect_timeout": 5},
             )
 
     def transaction(self, work: Callable[[Run], _T], *, only_reads: bool = False) -> _T:
         """Do some work atomically."""
+        if self._is_closed:
+            raise closed(self.name)
         try:
             with (
                 self._engine.connect().execution_options(**{_ONLY_READS: only_reads}) as connection,
                 connection.begin(),
             ):
-                return work(_SqlRun(connection))
+                return work(_SqlRun(connection, allows_nul=self._is_sqlite))
         except sa.exc.IntegrityError as error:
             raise DatabaseConflict(str(error)) from error
+        except sa.exc.DataError as error:
+            raise unstorable(self.name, error.orig) from error
         except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
             cause = getattr(error, "orig", None)
+            if (getattr(cause, "sqlstate", None) or "").startswith(_LIMITS):
+                raise unstorable(self.name, cause) from error
             raise (DatabaseBusy if is_busy(cause) else DatabaseDown)(str(cause or error).strip()) from error
+        except sa.exc.DatabaseError as error:
+            if type(error) is not sa.exc.DatabaseError:  # the others are errors of a statement
+                raise
+            raise DatabaseDown(str(error.orig).strip()) from error  # a file of SQLite that is damaged or something else
 
     def close(self) -> None:
         """Close all connections."""
+        self._is_closed = True
         self._engine.dispose()
 
 
@@ -179,6 +211,7 @@ class _DbosEngine(StoredTurns):
                 raise _HandedOver
 
         try:
+            await self._store.beat(worker.name)  # DBOS would connect again for an engine that was closed
             async with raises_one_error(), anyio.create_task_group() as group, BlockingPortal() as portal:
                 try:
                     async with _serving(dispatch), self._launched(worker, concurrency):
@@ -285,7 +318,7 @@ async def open_dbos_engine(
 
     async with open_store(_SqlDatabase(parsed), patience) as transactions:
         text = parsed.render_as_string(hide_password=False)
-        client = await anyio.to_thread.run_sync(_open_client, text)
+        client = await anyio.to_thread.run_sync(_open_client, text, parsed.render_as_string(hide_password=True))
         try:
             yield _DbosEngine(TurnStore(transactions, enqueue), poll, lease, text, client)
         finally:
@@ -308,13 +341,21 @@ def _parsed(url: str) -> sa.URL:
     )
 
 
-def _open_client(url: str) -> DBOSClient:
-    """A client of DBOS, with the tables of DBOS in place; two processes may be doing this at the same time."""
+def _open_client(url: str, name: str) -> DBOSClient:
+    """A client of DBOS, with the tables of DBOS in place; two processes may be doing this at the same time.
+
+    Raises:
+        EngineUnavailableError: The tables cannot be created.
+    """
     for attempt in range(3):
         try:
             DBOS.migrate(url)
             break
-        except sa.exc.DBAPIError:
+        except sa.exc.DBAPIError as error:
             if attempt == 2:
-                raise
+                raise EngineUnavailableError(
+                    f"DBOS cannot create its tables in {name} ({str(error.orig).strip()}); check that the user may do so, and that the "
+                    "tables are those of DBOS",
+                    engine=name,
+                ) from error
     return DBOSClient(system_database_url=url, application_name=_APPLICATION, retry_connection_errors=False)

@@ -158,6 +158,13 @@ def _run_request(
     options |= _recordings(options)
     store = open_store()
     resumed = None if resume is None else _find_session(store, resume)
+    require_writable(store.root)
+    if resumed is not None and store.is_open(resumed.session_id):
+        raise CommandError(
+            f"session {resumed.session_id!r} is open in another process{store.holder(resumed.session_id)}; end that one first, "
+            "or go on with a copy: "
+            f"amplifier session fork {resumed.session_id}"
+        )
     directory: str | None = options.pop("directory")
     plan: Path | None = options.pop("plan")
     # A turn that was cut off goes on by itself; a prompt begins a new one.
@@ -176,13 +183,6 @@ def _run_request(
         options["model"] = options["model"] or resumed.model
     plan = None if plan is None else plan.absolute()  # before the directory changes
     _change_directory(directory, resumed)
-    require_writable(store.root)
-    if resumed is not None and store.is_open(resumed.session_id):
-        raise CommandError(
-            f"session {resumed.session_id!r} is open in another process{store.holder(resumed.session_id)}; end that one first, "
-            "or go on with a copy: "
-            f"amplifier session fork {resumed.session_id}"
-        )
     return RunRequest(
         store=store,
         prompt=text,

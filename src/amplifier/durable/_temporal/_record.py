@@ -14,6 +14,7 @@ from amplifier.contracts import Step
 
 from .._engine import Question
 from .._errors import DurableError, TurnLost
+from .._storable import as_json, storable_key, storable_text
 from .._turn_rows import ClaimedTurn, Outcome, StopRequest
 from ._server import Refused, Server, WorkflowGone
 from ._workflows import LOST, TurnWorkflow, turn_workflow_id
@@ -80,7 +81,8 @@ class TurnRecord:
 
     async def begin_step(self, turn: ClaimedTurn, step: Step) -> None:
         """See `AttemptStore.begin_step`."""
-        self._steps[step.key] = await self._update(TurnWorkflow.begin_step, turn.attempt, step.key, step.kind)
+        key = storable_key(step.key)
+        self._steps[step.key] = await self._update(TurnWorkflow.begin_step, turn.attempt, key, step.kind)
 
     def take_step(self, number: int, token: bytes) -> None:
         """The activity of a step has come to this worker."""
@@ -145,16 +147,16 @@ class TurnRecord:
     async def add_events(self, turn: ClaimedTurn, last_position: int, events: list[tuple[str, Any]]) -> None:
         """See `AttemptStore.add_events`; none any more when the history is so long that it would end the turn."""
         position = last_position - len(events)
-        batch: list[bytes] = []
+        batch: list[str] = []
         for event in events:
-            batch.append(orjson.dumps(event))
+            batch.append(as_json(event))
             position += 1
             if position == last_position or sum(map(len, batch)) > _LARGEST_BATCH:
                 if self._batches % _BATCHES_BETWEEN_CHECKS == _BATCHES_BETWEEN_CHECKS - 1:
                     self._takes_events = await self._server.query(self._workflow, TurnWorkflow.takes_events)
                 self._batches += 1
                 if self._takes_events:
-                    text = f"[{b','.join(batch).decode()}]"
+                    text = f"[{','.join(batch)}]"
                     await self._signal(TurnWorkflow.add_events, turn.attempt, position, text)
                 batch = []
 
@@ -164,8 +166,11 @@ class TurnRecord:
         """See `AttemptStore.finish`; the outcome is what the turn's activity returns."""
         await self.add_events(turn, last_position, events)
         found = attrs.asdict(outcome)
+        for name in ("answer", "error_type", "error"):
+            if found[name] is not None:
+                found[name] = storable_text(found[name], allows_nul=True)
         if outcome.messages is not None:
-            found["messages"] = orjson.dumps(outcome.messages).decode()
+            found["messages"] = as_json(outcome.messages)
             size = len(found["messages"]) + len(outcome.answer or "")
             if size > _LARGEST:
                 problem = (

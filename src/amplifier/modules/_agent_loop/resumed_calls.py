@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from amplifier._json import redact_secrets
-from amplifier.contracts import Tool, tool_repeatable
+from amplifier.contracts import Step, Tool, tool_repeatable
 from amplifier.errors import ContractError
 from amplifier.events import TOOL_PRE
 from amplifier.models import ApprovalGate, HookResult, ToolCall
@@ -55,11 +55,21 @@ class ResumedCall:
         return {"tool_call_id": self.call.id, "tool_name": self.call.name, "outcome": self.outcome}
 
 
+def may_have_run(step: Step) -> bool:
+    """Whether the call may have had its effect in the process that was cut off."""
+    return step.is_resumed and step.was_started is not False
+
+
+def interrupted(reason: str) -> str:
+    """The result of a call that may have had its effect and is not repeated, as text for the model."""
+    return _INTERRUPTED.format(reason=reason)
+
+
 async def why_not_repeated(call: ToolCall, tools: Mapping[str, Tool], hook_results: HookResults) -> str | None:
     """Why a call that may have been running must not run again, as text for the model; None if it may."""
     tool = tools.get(call.name)
     if tool is None:
-        return _INTERRUPTED.format(reason=f"there is no tool named {call.name!r} any more")
+        return interrupted(f"there is no tool named {call.name!r} any more")
     try:
         repeatable = tool_repeatable(tool)
     except ContractError as exc:
@@ -71,8 +81,8 @@ async def why_not_repeated(call: ToolCall, tools: Mapping[str, Tool], hook_resul
         applied = await hook_results.apply(asked, TOOL_PRE)
         if applied.action != "deny":
             return None
-        return _INTERRUPTED.format(reason="it was not approved")
-    return None if repeatable else _INTERRUPTED.format(reason="the tool is declared as not repeatable")
+        return interrupted("it was not approved")
+    return None if repeatable else interrupted("the tool is declared as not repeatable")
 
 
 def _question(call: ToolCall) -> str:

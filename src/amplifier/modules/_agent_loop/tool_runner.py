@@ -24,7 +24,7 @@ from .containment import Overran, call_within, run_together, text_of
 from .heard_events import heard_by
 from .hook_results import HookResults
 from .options import TurnOptions
-from .resumed_calls import ResumedCall, why_not_repeated
+from .resumed_calls import ResumedCall, interrupted, may_have_run, why_not_repeated
 from .steps import TurnSteps
 from .tool_schemas import ToolSchemas
 
@@ -46,6 +46,13 @@ class _Group:
     def id(self) -> str:
         """For events; made when the first of them is emitted."""
         return str(uuid.uuid4())
+
+
+def _not_started(step: Step) -> ToolResult:
+    """The result of a call that a stop prevents; an earlier process may have begun it."""
+    if may_have_run(step):
+        return refusal(interrupted("the turn is being stopped"), "Interrupted")
+    return refusal("not started: the turn is being stopped", "Cancelled")
 
 
 @attrs.define(eq=False)
@@ -178,7 +185,10 @@ class ToolRunner:
             )
         except (anyio.get_cancelled_exc_class(), KeyboardInterrupt):
             if attempt.has_begun and call_id not in self.results:
-                self.results[call_id] = refusal("cancelled while it was running", "Cancelled")
+                if attempt.has_run:
+                    self.results[call_id] = refusal("cancelled while it was running", "Cancelled")
+                else:  # while hooks decided, or a user was asked
+                    self.results[call_id] = _not_started(attempt.step)
                 await self._emit_error(attempt, self.results[call_id])  # a terminal event: delivered all the same
             raise
         if not isinstance(result, ToolResult):
@@ -192,25 +202,25 @@ class ToolRunner:
     async def _admit(self, attempt: _Attempt) -> ToolResult | None:
         """The result in place of the tool's if the call must not run; None if it may."""
         attempt.has_begun = True
-        refused = self._too_late()
+        refused = self._too_late(attempt.step)
         if refused is None:
             refused = await self._pass_gates(attempt)
         if refused is None:
-            refused = self._too_late()  # stopped while the hooks were deciding
+            refused = self._too_late(attempt.step)  # stopped while the hooks were deciding
         if refused is not None:
             self.results[attempt.call.id] = refused
             await self._emit_error(attempt, refused)
         return refused
 
-    def _too_late(self) -> ToolResult | None:
+    def _too_late(self, step: Step) -> ToolResult | None:
         if self._cancellation is None or not self._cancellation.is_cancelled:
             return None
-        return refusal("not started: the turn is being stopped", "Cancelled")
+        return _not_started(step)
 
     async def _pass_gates(self, attempt: _Attempt) -> ToolResult | None:
         """Let hooks choose, forbid or change the call; leaves what they chose in ``attempt``."""
         call, step = attempt.call, attempt.step
-        if step.is_resumed and step.was_started is not False:
+        if may_have_run(step):
             reason = await why_not_repeated(call, self._tools, self._hook_results)
             if reason is not None:
                 return refusal(reason, "Interrupted")

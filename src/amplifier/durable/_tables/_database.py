@@ -13,7 +13,8 @@ from typing import Any, Protocol, TypeVar
 import anyio
 import anyio.to_thread
 
-from ._errors import EngineUnavailableError
+from .._errors import DurableError, EngineClosedError, EngineUnavailableError
+from .._storable import storable_text
 
 T = TypeVar("T")
 
@@ -64,13 +65,36 @@ class Database(Protocol):
 
         Raises:
             DatabaseDown: There is no connection.
+            EngineClosedError: It was closed.
             DatabaseConflict: A uniqueness rule was violated.
+            DurableError: It does not take a value, which is too large for example.
         """
         ...
 
     def close(self) -> None:
-        """Close all connections; may be called again."""
+        """Close all connections, and refuse transactions from now on; may be called again."""
         ...
+
+
+def closed(name: str) -> EngineClosedError:
+    """The error about a database that is used after its engine was closed."""
+    return EngineClosedError(
+        f"the engine on {name} was closed: its `async with` block has ended. Use it inside the block, and let the block end after the "
+        "task group that runs its workers"
+    )
+
+
+def unstorable(name: str, error: object) -> DurableError:
+    """The error about a value that a database does not take, although it is there."""
+    return DurableError(f"the database {name} does not store a value: {str(error).strip()}; expected a smaller one")
+
+
+def storable_values(values: dict[str, Any], *, allows_nul: bool) -> dict[str, Any]:
+    """The parameters of a statement with text that the database can hold."""
+    return {
+        name: storable_text(value, allows_nul=allows_nul) if isinstance(value, str) else value
+        for name, value in values.items()
+    }
 
 
 class SqliteDatabase:
@@ -83,16 +107,19 @@ class SqliteDatabase:
         self._path = Path(path).absolute()
         self.name = str(self._path)
         self._connection: sqlite3.Connection | None = None
+        self._is_closed = False
         self._lock = threading.Lock()
 
     def transaction(self, work: Callable[[Run], T], *, only_reads: bool = False) -> T:
         """Do some work atomically."""
         with self._lock:
+            if self._is_closed:
+                raise closed(self.name)
             try:
                 connection = self._connection or self._connect()
                 connection.execute("BEGIN" if only_reads else "BEGIN IMMEDIATE")
                 try:
-                    done = work(lambda statement, /, **values: connection.execute(statement, values).fetchall())
+                    done = work(partial(_run_statement, connection))
                     connection.execute("COMMIT")
                 except BaseException:
                     if connection.in_transaction:
@@ -100,6 +127,8 @@ class SqliteDatabase:
                     raise
             except sqlite3.IntegrityError as error:
                 raise DatabaseConflict(str(error)) from error
+            except sqlite3.DataError as error:
+                raise unstorable(self.name, error) from error
             except sqlite3.Error as error:
                 kind = DatabaseBusy if is_busy(error) else DatabaseDown
                 raise kind(f"{type(error).__name__}: {error}") from error
@@ -119,9 +148,14 @@ class SqliteDatabase:
     def close(self) -> None:
         """Close the connection."""
         with self._lock:
+            self._is_closed = True
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
+
+
+def _run_statement(connection: sqlite3.Connection, statement: str, /, **values: Any) -> list[Row]:
+    return connection.execute(statement, storable_values(values, allows_nul=True)).fetchall()
 
 
 class Transactions:
@@ -149,6 +183,7 @@ class Transactions:
 
         Raises:
             EngineUnavailableError: The database did not answer for as long as patience lasts.
+            EngineClosedError: The engine was closed.
         """
         began = time.monotonic()
         pause = 0.05

@@ -17,10 +17,10 @@ import orjson
 
 from amplifier.contracts import Step
 
-from ._database import DatabaseConflict, Run, Transactions
-from ._engine import Question, TurnStatus, WatchedEvent
-from ._errors import TurnLost
-from ._turn_rows import (
+from .._engine import Question, TurnStatus, WatchedEvent
+from .._errors import TurnLost
+from .._storable import as_json, storable_key
+from .._turn_rows import (
     MOST_ATTEMPTS,
     ClaimedTurn,
     Outcome,
@@ -36,6 +36,7 @@ from ._turn_rows import (
     read_stop_request,
     watched_events,
 )
+from ._database import DatabaseConflict, Run, Transactions
 
 Enqueue = Callable[[Run, str], None]
 """Called inside the transaction that makes a turn ready for a worker, with the turn's id."""
@@ -55,11 +56,18 @@ class TurnStore:
         name = str(uuid.uuid4()) if turn_id is None else turn_id
 
         def work(run: Run) -> None:
-            for found in run("SELECT session_id, prompt FROM amplifier_turns WHERE turn_id = :turn", turn=name):
-                check_same_turn(name, (session_id, prompt), (found[0], found[1]))
-                return
-            open_turn = "SELECT turn_id, state FROM amplifier_turns WHERE session_id = :session AND is_open = 1"
-            for other, state in run(open_turn, session=session_id):
+            # One statement: on Postgres a second one may see a turn that another process has started since the first.
+            found = run(
+                "SELECT turn_id, session_id, prompt, state FROM amplifier_turns "
+                "WHERE turn_id = :turn OR (session_id = :session AND is_open = 1)",
+                turn=name,
+                session=session_id,
+            )
+            for other, its_session, its_prompt, _ in found:
+                if other == name:
+                    check_same_turn(name, (session_id, prompt), (its_session, its_prompt))
+                    return
+            for other, _, _, state in found:
                 raise busy_error(session_id, other, state)
             run(
                 "INSERT INTO amplifier_turns (turn_id, session_id, number, prompt, state, is_open, attempt, "
@@ -112,13 +120,15 @@ class TurnStore:
             if answered == [(option,)]:
                 return  # the same answer again, for example because the connection was lost meanwhile
             check_answer(status, question_id, option)
-            run(
+            stored = run(
                 "UPDATE amplifier_questions SET answer = :answer "
-                "WHERE turn_id = :turn AND question_id = :question RETURNING 1",
+                "WHERE turn_id = :turn AND question_id = :question AND answer IS NULL RETURNING 1",
                 turn=turn_id,
                 question=question_id,
                 answer=option,
             )
+            if not stored:  # on Postgres: someone else was faster by a moment; now that is seen
+                work(run)
 
         await self._do(work)
 
@@ -127,7 +137,7 @@ class TurnStore:
 
         One that has not begun ends now. One that has goes to a worker, which puts what is known of it into the conversation.
         """
-        wanted = orjson.dumps({"graceful": graceful, "reason": reason}).decode()
+        wanted = as_json({"graceful": graceful, "reason": reason})
 
         def work(run: Run) -> None:
             status = read_status(run, turn_id)
@@ -245,7 +255,7 @@ class TurnStore:
             run(
                 "UPDATE amplifier_turns SET plan = :plan WHERE turn_id = :turn RETURNING 1",
                 turn=turn.turn_id,
-                plan=orjson.dumps(dict(plan)).decode(),
+                plan=as_json(dict(plan)),
             )
 
         await self._do(work)
@@ -253,11 +263,11 @@ class TurnStore:
     async def begin_step(self, turn: ClaimedTurn, step: Step) -> None:
         """See `AttemptStore.begin_step`; a model call can always be made again, so its beginning need not be known."""
         if step.kind == "tool":
-            await self._record(turn, step.key, "started", None)
+            await self._record(turn, storable_key(step.key), "started", None)
 
     async def finish_step(self, turn: ClaimedTurn, step: Step, result: str) -> None:
         """See `AttemptStore.finish_step`."""
-        await self._record(turn, step.key, "finished", result)
+        await self._record(turn, storable_key(step.key), "finished", result)
 
     async def _record(self, turn: ClaimedTurn, step: str, what: str, result: str | None) -> None:
         def work(run: Run) -> None:
@@ -275,7 +285,7 @@ class TurnStore:
 
     async def ask(self, turn: ClaimedTurn, question: Question) -> str | None:
         """Store a question, if it is not there; returns the answer, if that is."""
-        details = orjson.dumps(attrs.asdict(question)).decode()
+        details = as_json(attrs.asdict(question))
 
         def work(run: Run) -> str | None:
             hold_turn(run, turn)
@@ -378,7 +388,7 @@ class TurnStore:
                     "INSERT INTO amplifier_conversations (session_id, messages) VALUES (:session, :messages) "
                     "ON CONFLICT (session_id) DO UPDATE SET messages = excluded.messages RETURNING 1",
                     session=turn.session_id,
-                    messages=orjson.dumps(outcome.messages).decode(),
+                    messages=as_json(outcome.messages),
                 )
             if not is_open:
                 forget_steps(run, turn.turn_id)

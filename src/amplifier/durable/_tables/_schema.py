@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from .._errors import DurableError, NewerFormatError
 from ._database import Run
-from ._errors import NewerFormatError
 
 FORMAT = 1
 """Of the tables and what is in them; a version that changes it has to read the ones before."""
@@ -69,6 +69,7 @@ def create_tables(run: Run) -> None:
 
     Raises:
         NewerFormatError: A newer version wrote the tables.
+        DurableError: Their format is no number.
     """
     run("CREATE TABLE IF NOT EXISTS amplifier_format (id INTEGER PRIMARY KEY, format INTEGER NOT NULL)")
     run(
@@ -76,6 +77,11 @@ def create_tables(run: Run) -> None:
         format=FORMAT,
     )
     [(found,)] = run("SELECT format FROM amplifier_format WHERE id = 1")
+    if not isinstance(found, int):
+        raise DurableError(
+            f"the table amplifier_format has {found!r:.80} as its format; expected an integer up to {FORMAT}. Nothing was changed: "
+            "restore the database from a backup, or use another one"
+        )
     if found > FORMAT:
         raise NewerFormatError(
             f"the tables have format {found}; this version of amplifier knows formats up to {FORMAT}. Nothing was changed: "

@@ -1,0 +1,1 @@
+"""Turns in the tables of a database: the engines on a file and on DBOS."""

@@ -1,0 +1,93 @@
+"""The conversation of a turn whose session cannot be made or opened: what is recorded of the turn, played back by a loop of our own."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import anyio
+
+from amplifier.contracts import Step
+from amplifier.errors import ExecutionCancelled
+from amplifier.kernel import AmplifierSession
+from amplifier.loading import ModuleLoader
+from amplifier.models import ChatRequest, ChatResponse, ModelInfo, ProviderInfo, ToolCall, ToolCallBlock
+
+from ._recorded_steps import RecordedSteps
+from ._stores import AttemptStore
+from ._turn_rows import ClaimedTurn
+
+_MOST_ITERATIONS = 1_000_000  # the loop of the turn had a limit of its own
+
+
+class _NoModel:
+    """A provider that is never asked: the turn is stopped at its first model call without a recorded answer."""
+
+    name = "recorded"
+
+    def get_info(self) -> ProviderInfo:
+        return ProviderInfo(id=self.name, display_name="recorded answers")
+
+    async def list_models(self) -> list[ModelInfo]:
+        return []
+
+    async def complete(self, request: ChatRequest, **kwargs: Any) -> ChatResponse:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
+        if response.tool_calls is not None:
+            return list(response.tool_calls)
+        blocks = [block for block in response.content if isinstance(block, ToolCallBlock)]
+        return [ToolCall(id=block.id, name=block.name, arguments=block.input) for block in blocks]
+
+
+async def recorded_messages(
+    store: AttemptStore, turn: ClaimedTurn, session: AmplifierSession | None
+) -> list[dict[str, Any]] | None:
+    """The conversation with what the turn has done; None if nothing of it is recorded.
+
+    Args:
+        store: Where the turn is recorded.
+        turn: The attempt whose session could not be opened.
+        session: That session, if it could be made; its loop may begin conversations with a system prompt.
+    """
+    if not turn.results and not turn.started:
+        return None
+
+    async def mount_provider(coordinator: Any, config: dict[str, Any]) -> _NoModel:
+        return _NoModel()
+
+    loop = {"max_iterations": _MOST_ITERATIONS, "system_prompt": _system_prompt(session)}
+    plan: dict[str, Any] = {
+        "session": {"orchestrator": {"module": "loop-basic", "config": loop}, "context": "context-simple"},
+        "providers": ["provider-recorded"],
+    }
+    playback = AmplifierSession(
+        plan, ModuleLoader(modules={"provider-recorded": mount_provider}), session_id=turn.session_id
+    )
+    token = playback.coordinator.cancellation
+
+    def stop(step: Step) -> None:
+        if step.kind == "tool":
+            token.request_graceful()
+        else:
+            token.request_immediate()
+
+    playback.coordinator.register_step_wrapper(RecordedSteps(store, turn, stop))
+    async with playback:
+        context: Any = playback.coordinator.get("context")
+        await context.set_messages(turn.messages)
+        playback.coordinator.turn_number = turn.number - 1
+        with suppress(ExecutionCancelled):
+            await playback.execute(turn.prompt)
+        messages: list[dict[str, Any]] = await context.get_messages()
+        return messages
+
+
+def _system_prompt(session: AmplifierSession | None) -> str | None:
+    if session is None:
+        return None
+    loop: Any = session.config["session"]["orchestrator"]
+    found = (loop.get("config") or {}).get("system_prompt") if isinstance(loop, dict) else None
+    return found if isinstance(found, str) else None

@@ -1,0 +1,159 @@
+"""What turns contain: text that databases do not hold, and values that cannot be stored, end neither workers nor other turns."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from amplifier.durable import TurnFailedError
+from amplifier.models import ChatResponse, HookResult, ToolCall, ToolResult
+from tests.durable.agents import ENGINES, agent, answering, open_engine, tool, until, working
+
+pytestmark = pytest.mark.parametrize("kind", ENGINES)
+
+
+def failing(message):
+    def fail(request):
+        raise RuntimeError(message)
+
+    return fail
+
+
+@asynccontextmanager
+async def serving(engine, *answers, tools=(), **options):
+    """A worker whose session ``s`` has these answers; all other sessions say hello. At the end it still works."""
+
+    def make_session(session_id):
+        model = answering(*answers) if session_id == "s" else answering("Hello.")
+        return agent(model, *tools, **options)(session_id)
+
+    async with working(engine, make_session):
+        yield
+        with anyio.fail_after(60):
+            assert await engine.result(await engine.start("other", "hi")) == "Hello."
+
+
+@pytest.mark.parametrize("message", ["caf\udce9", "nul \0"])
+async def test_an_error_whose_text_cannot_be_stored_fails_its_turn_and_not_the_worker(kind, place, message):
+    async with open_engine(kind, place) as engine, serving(engine, failing(message)):
+        turn = await engine.start("s", "go")
+        with anyio.fail_after(60), pytest.raises(TurnFailedError, match=f"RuntimeError: {message[:3]}") as caught:
+            await engine.result(turn)
+        assert caught.value.error_type == "RuntimeError"
+        str(caught.value).encode()  # it can be printed
+        assert [m["content"] for m in await engine.messages("s")] == ["go"]
+
+
+async def test_an_answer_with_nul_is_stored(kind, place):
+    async with open_engine(kind, place) as engine, serving(engine, "a\0b"):
+        with anyio.fail_after(60):
+            answer = await engine.result(await engine.start("s", "go"))
+        assert answer == ("a\ufffdb" if kind == "postgres" else "a\0b")
+        assert (await engine.messages("s"))[1]["content"] == "a\0b"
+
+
+@pytest.mark.parametrize("call_id", ["call\0one", "long" * 1000])
+async def test_the_model_may_choose_any_id_for_a_call(kind, place, call_id):
+    """It is part of the step's key, and the result belongs to that key when the turn is run again."""
+    begun = anyio.Event()
+    looked: list[object] = []
+
+    async def hang(given):
+        begun.set()
+        await anyio.sleep_forever()
+
+    def look(given):
+        looked.append(given)
+        return "two shelves"
+
+    calls = [ToolCall(id=call_id, name="look", arguments={}), ToolCall(id=f"{call_id}2", name="hang", arguments={})]
+    one_after_the_other = {
+        "orchestrator": {"module": "loop-basic", "config": {"max_parallel_tools": 1}},
+        "context": "context-simple",
+    }
+
+    def make_session(*answers, then):
+        tools = (tool("look", look), tool("hang", then, repeatable=True))
+        return agent(answering(*answers), *tools, session=one_after_the_other)
+
+    async with open_engine(kind, place) as engine:
+        turn = await engine.start("s", "go")
+        async with working(engine, make_session(ChatResponse(content=[], tool_calls=calls), then=hang)):
+            with anyio.fail_after(60):
+                await begun.wait()
+        async with working(engine, make_session("Two.", then=lambda given: "again")):
+            with anyio.fail_after(60):
+                assert await engine.result(turn) == "Two."
+        assert [m["content"] for m in await engine.messages("s") if m["role"] == "tool"] == ["two shelves", "again"]
+    assert looked == [{}]
+
+
+async def test_a_question_may_have_any_text_and_its_options_too(kind, place):
+    chosen: list[str] = []
+
+    async def ask(event, data):
+        options = ["Allow caf\udce9", "Deny\0"]
+        answer = await sessions[-1].coordinator.approval_system.request_approval("caf\udce9?\0", options, 60.0, "deny")
+        chosen.append(answer)
+        return HookResult(action="continue")
+
+    async def mount(coordinator, config):
+        coordinator.hooks.register("tool:pre", ask, name="ask", timeout=None)
+
+    sessions = []
+    made = agent(answering([("pay", {})], "Done."), tool("pay", lambda given: "paid"), hooks={"hooks-ask": mount})
+
+    def make_session(session_id):
+        sessions.append(made(session_id))
+        return sessions[-1]
+
+    async with open_engine(kind, place) as engine, working(engine, make_session):
+        turn = await engine.start("s", "pay")
+        [question] = (await until(engine, turn, lambda status: status.questions)).questions
+        assert (question.prompt, question.options) == ("caf\ufffd?\0", ("Allow caf\ufffd", "Deny\ufffd"))
+        await engine.approve(turn, question.question_id, question.options[1])
+        with anyio.fail_after(60):
+            assert await engine.result(turn) == "Done."
+    assert chosen == ["Deny\0"]
+
+
+async def test_events_and_messages_with_odd_values_are_stored(kind, place):
+    async def odd(given):
+        return ToolResult(output={"text": "caf\udce9", "number": 2**70})
+
+    def make_session(session_id):
+        session = agent(answering([("odd", {})], "Done."), tool("odd", odd))(session_id)
+
+        async def add(event, data):
+            await session.coordinator.hooks.emit("shop:seen", {"caf\udce9": 2**70, "thing": "\ud800"})
+            message = {"role": "system", "content": "caf\udce9", "extra": {"number": 2**70}}
+            await session.coordinator.get("context").add_message(message)
+
+        session.coordinator.hooks.register("tool:post", add)
+        return session
+
+    async with open_engine(kind, place) as engine, working(engine, make_session):
+        turn = await engine.start("s", "go")
+        with anyio.fail_after(60):
+            assert await engine.result(turn) == "Done."
+            events = [event async for event in engine.watch(turn)]
+        assert [event.position for event in events] == list(range(1, len(events) + 1))
+        assert [event.data["thing"] for event in events if event.name == "shop:seen"] == ["\ufffd"]
+        assert {"role": "system", "content": "caf\ufffd", "extra": {"number": str(2**70)}} in await engine.messages("s")
+
+
+async def test_a_stop_may_have_any_reason(kind, place):
+    begun = anyio.Event()
+
+    async def hang(given):
+        begun.set()
+        await anyio.sleep_forever()
+
+    async with open_engine(kind, place) as engine, serving(engine, [("hang", {})], tools=[tool("hang", hang)]):
+        turn = await engine.start("s", "go")
+        with anyio.fail_after(60):
+            await begun.wait()
+            await engine.stop(turn, reason="caf\udce9\0")
+            assert (await until(engine, turn, lambda status: status.is_final)).state == "stopped"

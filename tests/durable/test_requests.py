@@ -1,0 +1,245 @@
+"""What clients and applications hand over: ids, prompts, factories, files; each mistake gets one clear error."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+import threading
+from contextlib import closing
+
+import anyio
+import anyio.to_thread
+import pytest
+import sqlalchemy as sa
+
+import amplifier.durable.dbos as dbos_module
+from amplifier.durable import (
+    DurableError,
+    EngineClosedError,
+    EngineUnavailableError,
+    QuestionClosedError,
+    TurnFailedError,
+    UnknownTurnError,
+    open_local_engine,
+)
+from amplifier.models import ChatResponse, ToolCall
+from tests.durable.agents import ENGINES, agent, answering, asking_agent, open_engine, tool, until, working
+
+KINDS = pytest.mark.parametrize("kind", ENGINES)
+FILES = pytest.mark.parametrize("kind", ["local", pytest.param("dbos", marks=pytest.mark.slow)])
+TABLES = pytest.mark.parametrize(
+    "kind",
+    ["local", pytest.param("dbos", marks=pytest.mark.slow), pytest.param("postgres", marks=pytest.mark.slow)],
+)
+FILE_NAMES = {"local": "turns.db", "dbos": "dbos.sqlite"}
+
+
+@KINDS
+async def test_ids_and_prompts_of_a_wrong_form_are_refused(kind, place):
+    async with open_engine(kind, place) as engine:
+        for wrong in ("", "a b", "../x", ".hidden", "ü", "nul\0", "sur\ud800", "x" * 201, "a\n"):
+            with pytest.raises(ValueError, match="turn_id must have the form of a session id, 1 to 200 of"):
+                await engine.start("s", "go", turn_id=wrong)
+        with pytest.raises(TypeError, match="turn_id must be a str, got int: 5"):
+            await engine.start("s", "go", turn_id=5)  # type: ignore[arg-type]
+        for wrong in ("nul\0", "sur\ud800"):
+            with pytest.raises(ValueError, match="without NUL and lone surrogates"):
+                await engine.start("s", wrong)
+            for call in (engine.status, engine.result, engine.stop, engine.resume):
+                with pytest.raises(UnknownTurnError, match="there is no turn"):
+                    await call(wrong)
+            with pytest.raises(UnknownTurnError):
+                await anext(aiter(engine.watch(wrong)))
+        longest = "x" * 200
+        assert await engine.start("s", "Grüße 🎉\n", turn_id=longest) == longest
+        assert (await engine.status(longest)).state == "queued"
+
+
+@KINDS
+async def test_a_factory_that_makes_no_session_fails_its_turn_with_a_clear_sentence(kind, place):
+    async def make_later(session_id):
+        raise AssertionError
+
+    def make_session(session_id):
+        if session_id == "exit":
+            sys.exit(2)
+        if session_id == "later":
+            return make_later(session_id)
+        return None if session_id == "nothing" else agent(answering("Hello."))(session_id)
+
+    async with open_engine(kind, place) as engine, working(engine, make_session):
+        with anyio.fail_after(60):
+            with pytest.raises(TurnFailedError, match=r"TypeError: make_session must be a plain function .* async"):
+                await engine.result(await engine.start("later", "go"))
+            with pytest.raises(TurnFailedError, match="must return an AmplifierSession, got NoneType: None"):
+                await engine.result(await engine.start("nothing", "go"))
+            with pytest.raises(TurnFailedError, match=r"make_session called sys.exit\(2\)"):
+                await engine.result(await engine.start("exit", "go"))
+            assert await engine.result(await engine.start("s", "go")) == "Hello."
+
+
+@KINDS
+async def test_an_answer_of_the_model_that_cannot_be_stored_is_named(kind, place):
+    call = ToolCall(id="c", name="look", arguments={"number": 2**70})
+    make_session = agent(answering(ChatResponse(content=[], tool_calls=[call])), tool("look", lambda given: "x"))
+    async with open_engine(kind, place) as engine, working(engine, make_session):
+        with (
+            anyio.fail_after(60),
+            pytest.raises(TurnFailedError, match=r"model call 1 \(step '1/1/model-1-1'\) cannot be stored: .*64"),
+        ):
+            await engine.result(await engine.start("s", "go"))
+
+
+@TABLES
+async def test_an_engine_that_was_closed_refuses_every_call(kind, place):
+    async with open_engine(kind, place) as engine:
+        turn = await engine.start("s", "go")
+    calls = (
+        lambda: engine.start("other", "go"),
+        lambda: engine.status(turn),
+        lambda: engine.result(turn),
+        lambda: engine.stop(turn),
+        lambda: engine.resume(turn),
+        lambda: engine.approve(turn, "q", "Allow"),
+        lambda: engine.messages("s"),
+        lambda: anext(aiter(engine.watch(turn))),
+        lambda: engine.work(agent(answering("Hello."))),
+    )
+    for call in calls:
+        with anyio.fail_after(60), pytest.raises(EngineClosedError, match="block has ended"):
+            await call()
+    async with open_engine(kind, place) as engine:
+        assert (await engine.status(turn)).state == "queued"
+
+
+@FILES
+async def test_a_worker_whose_engine_is_closed_ends_with_a_clear_error_and_its_turn_goes_on_later(kind, place):
+    begun = anyio.Event()
+
+    async def hang(given):
+        begun.set()
+        await anyio.sleep_forever()
+
+    ended = anyio.Event()
+    async with anyio.create_task_group() as group:
+        async with open_engine(kind, place) as engine:
+            turn = await engine.start("s", "go")
+
+            async def work():
+                with pytest.raises(EngineClosedError, match="block has ended"):
+                    await engine.work(agent(answering([("hang", {})]), tool("hang", hang, repeatable=True)))
+                ended.set()
+
+            group.start_soon(work)
+            with anyio.fail_after(60):
+                await begun.wait()
+        with anyio.fail_after(60):
+            await ended.wait()
+    async with (
+        open_engine(kind, place) as engine,
+        working(engine, agent(answering("Done."), tool("hang", lambda given: "again", repeatable=True))),
+    ):
+        with anyio.fail_after(60):
+            assert await engine.result(turn) == "Done."
+
+
+@FILES
+async def test_a_file_that_is_no_database_is_reported(kind, place, tmp_path):
+    (tmp_path / FILE_NAMES[kind]).write_text("this is no database, whatever else it may be" * 100)
+    with anyio.fail_after(60), pytest.raises(EngineUnavailableError, match="file is not a database"):
+        async with open_engine(kind, place):
+            pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["dbos"])
+async def test_a_database_in_which_dbos_cannot_create_its_tables_is_reported(kind, place, tmp_path):
+    with closing(sqlite3.connect(tmp_path / FILE_NAMES[kind])) as connection:
+        connection.execute("CREATE TABLE dbos_migrations (something_else TEXT)")
+        connection.commit()
+    with anyio.fail_after(60), pytest.raises(EngineUnavailableError, match="DBOS cannot create its tables") as caught:
+        async with open_engine(kind, place):
+            pass
+    assert caught.value.engine.endswith(FILE_NAMES[kind])
+
+
+@FILES
+async def test_a_format_that_is_no_number_is_reported(kind, place, tmp_path):
+    async with open_engine(kind, place):
+        pass
+    with closing(sqlite3.connect(tmp_path / FILE_NAMES[kind])) as connection:
+        connection.execute("UPDATE amplifier_format SET format = 'abc'")
+        connection.commit()
+    with pytest.raises(DurableError, match="has 'abc' as its format; expected an integer up to 1"):
+        async with open_engine(kind, place):
+            pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["postgres"])
+async def test_of_two_answers_at_the_same_moment_the_first_one_counts(kind, place, tmp_path):
+    """The first one is not committed yet when the second one is checked."""
+    async with open_engine(kind, place) as engine:
+        turn = await engine.start("s", "pay")
+        async with working(engine, asking_agent(tmp_path)):
+            [question] = (await until(engine, turn, lambda status: status.questions)).questions
+        other = sa.create_engine(sa.make_url(place).set(drivername="postgresql+psycopg"), poolclass=sa.pool.NullPool)
+        refused = []
+
+        async def answer(option):
+            try:
+                await engine.approve(turn, question.question_id, option)
+            except QuestionClosedError as error:
+                refused.append((option, str(error)))
+
+        waiting = sa.text("SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+
+        with other.connect() as first, other.connect().execution_options(isolation_level="AUTOCOMMIT") as watching:
+            first.execute(
+                sa.text("UPDATE amplifier_questions SET answer = 'Deny' WHERE question_id = :question"),
+                {"question": question.question_id},
+            )
+            async with anyio.create_task_group() as group:
+                group.start_soon(answer, "Allow")
+                group.start_soon(answer, "Deny")  # the same as the first: accepted
+                await until(engine, turn, lambda status: watching.execute(waiting).scalar_one() == 2)
+                first.commit()
+        assert [option for option, _ in refused] == ["Allow"]
+        assert "does not wait for an answer" in refused[0][1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["postgres"])
+async def test_a_turn_that_two_processes_start_at_the_same_moment_is_started_once(kind, place, monkeypatch):
+    """The second one has looked for the turn and not found it when the first one starts it."""
+    run_statement = dbos_module._SqlRun.__call__
+    has_looked, go_on = threading.Event(), threading.Event()
+
+    def run_slowly(run, statement, /, **values):
+        rows = run_statement(run, statement, **values)
+        if statement.startswith("SELECT") and "FROM amplifier_turns" in statement and not has_looked.is_set():
+            has_looked.set()
+            assert go_on.wait(60)
+        return rows
+
+    async with open_engine(kind, place) as engine:
+        monkeypatch.setattr(dbos_module._SqlRun, "__call__", run_slowly)
+        started = []
+
+        async def start():
+            started.append(await engine.start("s", "go", turn_id="order-17"))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(start)
+            await anyio.to_thread.run_sync(has_looked.wait, 60)
+            try:
+                await start()
+            finally:
+                go_on.set()
+        assert started == ["order-17", "order-17"]
+
+
+async def test_a_local_engine_can_be_opened_again_after_it_was_closed(tmp_path):
+    for _ in range(2):
+        async with open_local_engine(tmp_path / "turns.db") as engine:
+            assert await engine.messages("s") == []

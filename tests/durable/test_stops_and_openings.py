@@ -1,0 +1,198 @@
+"""Stops and errors at awkward moments: what a turn has done before stays in the conversation, and results state what is known."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from amplifier.durable import TurnFailedError, TurnStoppedError
+from amplifier.durable._tables._turn_store import TurnStore
+from amplifier.durable._temporal._record import TurnRecord
+from amplifier.models import HookResult
+from tests.durable.agents import ENGINES, agent, answering, open_engine, tool, until, working
+
+pytestmark = pytest.mark.parametrize("kind", ENGINES)
+
+
+class Shop:
+    """An agent that looks around and then hangs; later attempts open slowly, fail, or hang in the same way."""
+
+    def __init__(self, *answers):
+        self.begun = anyio.Event()
+        self.is_opening = anyio.Event()
+        self.go_on = anyio.Event()
+        self.answers = answers or ([("look", {})], [("hang", {})])
+        self.may_open_quickly = True
+        self.problem = None
+        self.mount_problem = None
+        self.system_prompt = None
+        self.session = None
+
+    async def _hang(self, given):
+        self.begun.set()
+        await anyio.sleep_forever()
+
+    async def _mount_gate(self, coordinator, config):
+        if self.mount_problem is not None:
+            raise self.mount_problem
+        if not self.may_open_quickly:
+            self.is_opening.set()
+            await self.go_on.wait()
+
+    def make_session(self, session_id):
+        if session_id != "s":
+            return agent(answering("Hello."))(session_id)
+        if self.problem is not None:
+            raise self.problem
+        tools = (tool("look", lambda given: "two shelves"), tool("hang", self._hang))
+        loop = {"module": "loop-basic", "config": {"system_prompt": self.system_prompt}}
+        section = {"orchestrator": loop, "context": "context-simple"}
+        hooks = {"hooks-gate": self._mount_gate}
+        make = agent(answering(*self.answers), *tools, hooks=hooks, session={**section, "strict": True})
+        self.session = make(session_id)
+        return self.session
+
+    @asynccontextmanager
+    async def cut_off(self, kind, place):
+        """An engine and a turn whose first worker left in the middle."""
+        async with open_engine(kind, place) as engine:
+            turn = await engine.start("s", "go")
+            async with working(engine, self.make_session):
+                with anyio.fail_after(60):
+                    await self.begun.wait()
+            yield engine, turn
+
+
+def results(messages):
+    return [message["content"] for message in messages if message["role"] == "tool"]
+
+
+async def test_a_stop_while_a_later_attempt_opens_keeps_what_was_done(kind, place):
+    shop = Shop()
+    async with shop.cut_off(kind, place) as (engine, turn):
+        shop.may_open_quickly = False
+        async with working(engine, shop.make_session):
+            with anyio.fail_after(60):
+                await shop.is_opening.wait()
+                await engine.stop(turn)
+                with pytest.raises(TurnStoppedError):
+                    await engine.result(turn)
+        messages = await engine.messages("s")
+    assert [m["role"] for m in messages] == ["user", "assistant", "tool", "assistant", "tool"]
+    assert results(messages)[0] == "two shelves"
+    assert "whether it had an effect is not known" in results(messages)[1]
+
+
+@pytest.mark.parametrize("how", ["problem", "mount_problem"])
+async def test_a_session_that_cannot_be_opened_later_fails_the_turn_and_keeps_what_was_done(kind, place, how):
+    shop = Shop()
+    shop.system_prompt = "Be short." if how == "mount_problem" else None
+    async with shop.cut_off(kind, place) as (engine, turn):
+        setattr(shop, how, ConnectionError("no such customer"))
+        async with working(engine, shop.make_session):
+            with anyio.fail_after(60):
+                with pytest.raises(TurnFailedError, match=r"no such customer|hooks-gate"):
+                    await engine.result(turn)
+                setattr(shop, how, None)
+                messages = await engine.messages("s")
+                shop.answers = ("I am back.",)
+                assert await engine.result(await engine.start("s", "and now?")) == "I am back."
+        assert (await engine.messages("s"))[: len(messages)] == messages
+    roles = [m["role"] for m in messages]
+    assert roles == ["system"] * (how == "mount_problem") + ["user", "assistant", "tool", "assistant", "tool"]
+    assert results(messages)[0] == "two shelves"
+
+
+async def test_a_stop_while_the_first_attempt_opens_ends_as_stopped(kind, place):
+    shop = Shop()
+    shop.may_open_quickly = False
+    async with open_engine(kind, place) as engine, working(engine, shop.make_session):
+        turn = await engine.start("s", "go")
+        with anyio.fail_after(60):
+            await shop.is_opening.wait()
+            await engine.stop(turn, reason="enough")
+            with pytest.raises(TurnStoppedError):
+                await engine.result(turn)
+            status = await engine.status(turn)
+            assert (status.state, status.error) == ("stopped", None)
+            assert await engine.messages("s") == []
+            assert await engine.result(await engine.start("other", "hi")) == "Hello."
+
+
+async def test_a_graceful_stop_while_the_session_opens_ends_as_stopped(kind, place):
+    shop = Shop("unreached")
+    shop.may_open_quickly = False
+    async with open_engine(kind, place) as engine, working(engine, shop.make_session):
+        turn = await engine.start("s", "go")
+        with anyio.fail_after(60):
+            await shop.is_opening.wait()
+            await engine.stop(turn, graceful=True)
+            await until(engine, turn, lambda status: shop.session.coordinator.cancellation.is_cancelled)
+            shop.go_on.set()
+            with pytest.raises(TurnStoppedError):
+                await engine.result(turn)
+
+
+async def test_a_call_that_had_begun_when_the_worker_died_is_reported_as_interrupted(kind, place):
+    shop = Shop([("hang", {})])
+    async with shop.cut_off(kind, place) as (engine, turn):
+        await engine.stop(turn)
+        async with working(engine, shop.make_session):
+            with anyio.fail_after(60), pytest.raises(TurnStoppedError):
+                await engine.result(turn)
+        [hung] = results(await engine.messages("s"))
+    assert "the turn is being stopped; whether it had an effect is not known" in hung
+
+
+async def test_recorded_results_beside_a_call_that_was_cut_off_are_kept_when_the_turn_is_stopped(
+    kind, place, monkeypatch
+):
+    begun, recorded = anyio.Event(), anyio.Event()
+    store_class = TurnRecord if kind == "temporal" else TurnStore
+    finish_step = store_class.finish_step
+
+    async def finish_and_note(store, turn, step, result):
+        await finish_step(store, turn, step, result)
+        if step.kind == "tool":
+            recorded.set()
+
+    async def hang(given):
+        begun.set()
+        await anyio.sleep_forever()
+
+    look = tool("look", lambda given: "two shelves")
+    make_session = agent(answering([("hang", {}), ("look", {})]), tool("hang", hang), look)
+    monkeypatch.setattr(store_class, "finish_step", finish_and_note)
+    async with open_engine(kind, place) as engine:
+        turn = await engine.start("s", "go")
+        async with working(engine, make_session):
+            with anyio.fail_after(60):
+                await begun.wait()
+                await recorded.wait()
+        await engine.stop(turn)
+        async with working(engine, make_session):
+            with anyio.fail_after(60), pytest.raises(TurnStoppedError):
+                await engine.result(turn)
+        hung, looked = results(await engine.messages("s"))
+    assert "whether it had an effect is not known" in hung
+    assert looked == "two shelves"
+
+
+async def test_a_call_that_waited_for_approval_when_it_was_stopped_was_not_started(kind, place):
+    async def ask(event, data):
+        return HookResult(action="ask_user", approval_prompt="May I pay?", approval_options=["Allow", "Deny"])
+
+    async def mount(coordinator, config):
+        coordinator.hooks.register("tool:pre", ask, name="ask")
+
+    make_session = agent(answering([("pay", {})]), tool("pay", lambda given: "paid"), hooks={"hooks-ask": mount})
+    async with open_engine(kind, place) as engine, working(engine, make_session):
+        turn = await engine.start("s", "pay")
+        await until(engine, turn, lambda status: status.questions)
+        await engine.stop(turn)
+        with anyio.fail_after(60), pytest.raises(TurnStoppedError):
+            await engine.result(turn)
+        [result] = results(await engine.messages("s"))
+    assert "not started" in result
