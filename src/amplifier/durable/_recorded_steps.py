@@ -26,10 +26,10 @@ class RecordedSteps:
     Args:
         store: Where.
         turn: The attempt.
-        on_new_step: Called before the first step of each kind that has no recorded result.
+        on_new_step: Awaited before every step that has no recorded result.
     """
 
-    def __init__(self, store: AttemptStore, turn: ClaimedTurn, on_new_step: Callable[[], None]) -> None:
+    def __init__(self, store: AttemptStore, turn: ClaimedTurn, on_new_step: Callable[[Step], Awaitable[None]]) -> None:
         self._store = store
         self._turn = turn
         self._on_new_step = on_new_step
@@ -39,7 +39,7 @@ class RecordedSteps:
         kind = ChatResponse if step.kind == "model" else ToolResult
         if step.key in self._turn.results:
             return from_dict(kind, self._turn.results[step.key])
-        self._on_new_step()
+        await self._on_new_step(step)
         if step.kind == "tool" and step.key in self._turn.started:
             step.is_resumed = step.was_started = True
         step.before_start(lambda: self._store.begin_step(self._turn, step))

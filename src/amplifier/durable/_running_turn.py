@@ -9,7 +9,7 @@ import anyio
 import orjson
 
 from amplifier._json import redact_secrets, redact_text
-from amplifier.contracts import current_call
+from amplifier.contracts import Step, current_call
 from amplifier.contracts._containment import text_of
 from amplifier.errors import ContractError, ExecutionCancelled
 from amplifier.kernel import AmplifierSession
@@ -46,6 +46,7 @@ class RunningTurn:
         self._scope = anyio.CancelScope()
         self._is_lost = False
         self._waiting: dict[str, tuple[anyio.Event, list[str]]] = {}
+        self._early_answers: dict[str, str] = {}
         self._given_up: set[str] = set()
         self._events: list[tuple[str, Any]] = []
         self._position = turn.last_position
@@ -65,8 +66,15 @@ class RunningTurn:
         self._scope.cancel()
 
     def stop(self, wanted: StopRequest) -> None:
-        """End it as a client asks; nothing happens the second time, unless an immediate stop follows a graceful one."""
-        if self._session is None or (self._stopped and (wanted.graceful or self._stop_wanted == wanted)):
+        """End it as a client asks; nothing happens the second time, unless an immediate stop follows a graceful one.
+
+        While there is no session yet, the stop is kept and obeyed like one from before this attempt.
+        """
+        if self._session is None:
+            if self._stop_wanted is None or not wanted.graceful:
+                self._stop_wanted = wanted
+            return
+        if self._stopped and (wanted.graceful or self._stop_wanted == wanted):
             return
         self._stopped = True
         self._stop_wanted = wanted
@@ -77,11 +85,13 @@ class RunningTurn:
             token.request_immediate(reason=wanted.reason)
 
     def answer(self, question_id: str, option: str) -> None:
-        """Someone has answered."""
+        """Someone has answered; kept if the store has the question, but the task that asked has not run since."""
         if question_id in self._waiting:
             answered, answers = self._waiting[question_id]
             answers.append(option)
             answered.set()
+        else:
+            self._early_answers[question_id] = option
 
     async def flush(self) -> None:
         """Store the events that are not stored yet, and withdraw questions that were not answered in time.
@@ -176,10 +186,17 @@ class RunningTurn:
             state="stopped" if self._stopped else "completed", answer=answer, messages=await context.get_messages()
         )
 
-    def _before_new_step(self) -> None:
-        """Everything that is recorded is in the conversation now, so a stop from before this attempt can be obeyed."""
-        if self.turn.stop is not None:
-            self.stop(self._stop_wanted or self.turn.stop)
+    async def _before_new_step(self, step: Step) -> None:
+        """Everything that is recorded is in the conversation now, so a stop from before the session can be obeyed.
+
+        The loop refuses a tool call that follows. A model call, beside which no tool runs, is not let begin.
+        """
+        if self._stop_wanted is None or self._session is None:
+            return
+        self.stop(self._stop_wanted)
+        if step.kind == "model":
+            self._session.coordinator.cancellation.request_immediate(reason=self._stop_wanted.reason)
+            await anyio.sleep_forever()  # until the cancellation arrives, which takes a turn of the event loop
 
     async def _note_event(self, event: str, data: dict[str, Any]) -> None:
         self._position += 1
@@ -206,6 +223,8 @@ class RunningTurn:
             tool_call_id=call.call_id if call is not None and is_tool else None,
         )
         answer = await self._store.ask(self.turn, question)
+        if answer is None:
+            answer = self._early_answers.pop(name, None)
         if answer is not None:
             return answer
         answered, answers = self._waiting[name] = (anyio.Event(), [])
