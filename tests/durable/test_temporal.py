@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from amplifier.durable import TurnStoppedError
+from amplifier.durable import EngineClosedError, TurnStoppedError
 from amplifier.durable._temporal._hosting import Host
 from amplifier.durable._temporal._record import TurnRecord
 from tests.durable.agents import MAY_LEAVE, agent, answering, asking_agent, open_engine, tool, until, working
@@ -68,3 +68,78 @@ async def test_nothing_begins_after_a_stop_that_arrives_while_a_worker_claims_th
             with pytest.raises(TurnStoppedError):
                 await engine.result(turn)
     assert calls == []
+
+
+async def test_leaving_the_engine_ends_its_worker_and_hands_the_turn_over(kind, place, monkeypatch):
+    begun, ended, arrived = anyio.Event(), anyio.Event(), anyio.Event()
+    take_step = TurnRecord.take_step
+
+    def take_second_step(record, number, token):
+        take_step(record, number, token)
+        if number == 1:  # after the model call
+            arrived.set()
+
+    async def hang(given):
+        begun.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.set()
+
+    first = agent(answering([("look", {})]), tool("look", hang, repeatable=True))
+    second = agent(answering("Two."), tool("look", lambda given: "two shelves", repeatable=True))
+    monkeypatch.setattr(TurnRecord, "take_step", take_second_step)
+    # With this lease no other worker would get the turn in time if it were not handed over.
+    with anyio.fail_after(100):
+        async with anyio.create_task_group() as group:
+            async with open_engine(kind, place, lease=600.0) as engine:
+                await group.start(engine.work, first)
+                turn = await engine.start("s", "go")
+                await begun.wait()
+                await arrived.wait()
+            assert ended.is_set()
+        async with open_engine(kind, place, lease=600.0) as engine, working(engine, second):
+            assert await engine.result(turn) == "Two."
+
+
+async def test_leaving_the_engine_in_a_cancelled_scope_ends_its_worker(kind, place):
+    with anyio.fail_after(100):
+        async with anyio.create_task_group() as group, open_engine(kind, place) as engine:
+            await group.start(engine.work, agent(answering("Hello.")))
+            group.cancel_scope.cancel()
+
+
+async def test_an_engine_that_was_left_is_closed(kind, place):
+    async with open_engine(kind, place) as engine:
+        turn = await engine.start("s", "go")
+    calls = [
+        lambda: engine.start("s", "go"),
+        lambda: engine.status(turn),
+        lambda: engine.result(turn),
+        lambda: anext(aiter(engine.watch(turn))),
+        lambda: engine.approve(turn, "question", "Allow"),
+        lambda: engine.stop(turn),
+        lambda: engine.resume(turn),
+        lambda: engine.messages("s"),
+        lambda: engine.work(agent(answering("Hello."))),
+    ]
+    with anyio.fail_after(60):
+        for call in calls:
+            with pytest.raises(EngineClosedError, match="the engine is closed"):
+                await call()
+
+
+async def test_a_client_that_waits_when_the_engine_is_left_is_told_that_it_is_closed(kind, place):
+    refused = []
+
+    async def wait(engine, turn):
+        try:
+            await engine.result(turn)
+        except EngineClosedError as error:
+            refused.append(error)
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group, open_engine(kind, place) as engine:
+            group.start_soon(wait, engine, await engine.start("s", "go"))
+            await anyio.wait_all_tasks_blocked()
+    assert len(refused) == 1

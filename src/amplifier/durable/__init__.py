@@ -10,6 +10,7 @@ Workers, in this process or others, run ``await engine.work(make_session)``.
 from ._engine import DurableEngine, Question, SessionFactory, TurnState, TurnStatus, WatchedEvent
 from ._errors import (
     DurableError,
+    EngineClosedError,
     EngineUnavailableError,
     NewerFormatError,
     QuestionClosedError,
@@ -24,6 +25,7 @@ from ._local import open_local_engine
 __all__ = [
     "DurableEngine",
     "DurableError",
+    "EngineClosedError",
     "EngineUnavailableError",
     "NewerFormatError",
     "Question",

@@ -2,6 +2,7 @@
 
 DurableError
 ├── EngineUnavailableError (ConnectionError)   the engine cannot be reached, or not any more
+├── EngineClosedError                          the engine is used outside of its block
 ├── NewerFormatError                           a newer version of this package wrote what is stored
 ├── UnknownTurnError (LookupError)             there is no turn with this id
 ├── TurnConflictError (ValueError)             the id belongs to another turn
@@ -30,6 +31,15 @@ class EngineUnavailableError(DurableError, ConnectionError):
     def __init__(self, message: str, *, engine: str = "") -> None:
         super().__init__(message)
         self.engine = engine
+
+
+class EngineClosedError(DurableError):
+    """The engine's block was left; nothing was done."""
+
+    def __init__(
+        self, message: str = "the engine is closed; use it inside its `async with` block, or open it again"
+    ) -> None:
+        super().__init__(message)
 
 
 class NewerFormatError(DurableError):

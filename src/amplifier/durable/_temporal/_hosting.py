@@ -28,6 +28,7 @@ from ._workflows import HEAR_NEWS, RUN_STEP, RUN_TURN
 logger = logging.getLogger("amplifier.durable")
 
 _ENDING_SECONDS = 5.0
+_SHUTDOWN_SECONDS = 30.0
 
 
 class _Visit:
@@ -177,6 +178,13 @@ class Host:
     def _workers(self, concurrency: int) -> Sequence[Worker]:
         throttle = timedelta(seconds=self._lease / 5)
         return (
+            # Started first and so ended last: a turn that is handed over ends its steps, which have to arrive for that.
+            Worker(
+                self._server.client,
+                task_queue=self._own_queue,
+                activities=[self._step_activity, self._news_activity],
+                max_concurrent_activities=1000,
+            ),
             Worker(
                 self._server.client,
                 task_queue=self._queue,
@@ -184,12 +192,6 @@ class Host:
                 max_concurrent_activities=concurrency,
                 max_heartbeat_throttle_interval=throttle,
                 default_heartbeat_throttle_interval=throttle,
-            ),
-            Worker(
-                self._server.client,
-                task_queue=self._own_queue,
-                activities=[self._step_activity, self._news_activity],
-                max_concurrent_activities=1000,
             ),
         )
 
@@ -276,10 +278,12 @@ class Polling:
         )
 
     async def stop(self) -> None:
-        """Shut them down and wait for the end of what they run, which has deadlines."""
+        """Shut them down and wait for the end of what they run, which has deadlines; but not for ever."""
         self._thread.post(lambda: self._stop.set() if self._stop is not None else None)
-        with anyio.CancelScope(shield=True):
+        with anyio.move_on_after(_SHUTDOWN_SECONDS, shield=True) as scope:
             await self.has_ended.wait()
+        if scope.cancelled_caught:
+            logger.warning("a worker of the Temporal SDK did not end within %g s", _SHUTDOWN_SECONDS)
 
 
 @asynccontextmanager

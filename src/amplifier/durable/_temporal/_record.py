@@ -24,7 +24,7 @@ _LARGEST: Final = 1_500_000
 """Characters of JSON in one value; the server takes two megabytes, in which quotes are escaped."""
 _LARGEST_BATCH: Final = 250_000
 _BATCHES_BETWEEN_CHECKS: Final = 50
-_ARRIVAL_SECONDS: Final = 1.0
+_ARRIVAL_SECONDS: Final = 3.0
 
 
 class TurnRecord:
