@@ -18,6 +18,7 @@ from typing import Any, final
 import anyio
 from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskStatus
+from anyio.lowlevel import checkpoint_if_cancelled
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
@@ -60,7 +61,7 @@ class _TemporalEngine(StoredTurns):
         concurrency: int = 10,
         task_status: TaskStatus[None] = TASK_STATUS_IGNORED,
     ) -> None:
-        """See `DurableEngine.work`; also returns when the engine is left."""
+        """See `DurableEngine.work`."""
         check_concurrency(concurrency)
         if self._is_closing:
             raise EngineClosedError
@@ -74,6 +75,8 @@ class _TemporalEngine(StoredTurns):
             finally:
                 del self._workers[scope]
                 ended.set()
+        await checkpoint_if_cancelled()  # a cancellation from outside comes first
+        raise EngineClosedError
 
     async def end_workers(self) -> None:
         """Let the workers hand over their turns while the SDK, which they need for it, still runs."""
