@@ -25,6 +25,14 @@ from tests.durable.agents import MAY_LEAVE, agent, answering, asking_agent, open
 pytestmark = [pytest.mark.slow, MAY_LEAVE, pytest.mark.parametrize("kind", ["temporal"])]
 
 
+def turns_of(engine) -> TemporalTurns:
+    return engine._turns
+
+
+def server_of(engine) -> Server:
+    return engine._server
+
+
 def hold_until_news(monkeypatch, method):
     """Let the reply of the server to a method of the record arrive, but its task not go on until the worker has heard news.
 
@@ -119,6 +127,22 @@ async def test_leaving_the_engine_ends_its_worker_and_hands_the_turn_over(kind, 
             assert await engine.result(turn) == "Two."
 
 
+async def test_a_step_that_arrives_while_others_are_ended_is_ended_as_well(kind, place, monkeypatch):
+    ended = []
+
+    async def fail(server, token, problem):
+        ended.append(token)
+        if token == b"first":
+            record.take_step(1, b"second")
+
+    monkeypatch.setattr(Server, "fail", fail)
+    async with open_engine(kind, place) as engine:
+        record = TurnRecord(server_of(engine), "queue", "turn")
+        record.take_step(0, b"first")
+        await record.close()
+    assert ended == [b"first", b"second"]
+
+
 async def test_leaving_the_engine_in_a_cancelled_scope_ends_its_worker(kind, place):
     with anyio.fail_after(100):
         async with anyio.create_task_group() as group, open_engine(kind, place) as engine:
@@ -160,10 +184,6 @@ async def test_a_client_that_waits_when_the_engine_is_left_is_told_that_it_is_cl
             group.start_soon(wait, engine, await engine.start("s", "go"))
             await anyio.wait_all_tasks_blocked()
     assert len(refused) == 1
-
-
-def turns_of(engine) -> TemporalTurns:
-    return engine._turns
 
 
 async def at_once(*calls):

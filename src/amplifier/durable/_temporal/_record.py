@@ -125,11 +125,14 @@ class TurnRecord:
         with anyio.move_on_after(_ARRIVAL_SECONDS):
             while not self._tokens.keys() >= set(self._steps.values()):
                 await self._arrived.wait()
-        for token in self._tokens.values():
-            try:
-                await self._server.fail(token, "the call was cut off")
-            except (DurableError, WorkflowGone) as error:
-                logger.info("a step of %s could not be ended: %s", self._workflow, error)
+        ended: set[int] = set()
+        while arrived := self._tokens.keys() - ended:  # also those that arrive meanwhile
+            for number in arrived:
+                ended.add(number)
+                try:
+                    await self._server.fail(self._tokens[number], "the call was cut off")
+                except (DurableError, WorkflowGone) as error:
+                    logger.info("a step of %s could not be ended: %s", self._workflow, error)
 
     # ── questions and events ──
 
