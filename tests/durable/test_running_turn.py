@@ -57,3 +57,16 @@ async def test_nothing_begins_after_a_stop_that_arrives_before_the_session_exist
             with pytest.raises(TurnStoppedError):
                 await engine.result(turn)
     assert calls == []
+
+
+@pytest.mark.parametrize("claims", [100, 201])
+async def test_a_turn_whose_workers_always_die_can_be_stopped(tmp_path, claims):
+    async with open_engine("local", tmp_path) as engine:
+        turn = await engine.start("s", "go")
+        for _ in range(claims):
+            await store_of(engine).claim(turn, "one that dies")
+        await engine.stop(turn)
+        running = await claimed_turn(engine, turn)
+        with anyio.fail_after(30):
+            assert await running.run(agent(answering("unreached")))
+        assert (await engine.status(turn)).state == "stopped"

@@ -6,6 +6,7 @@ import hashlib
 from typing import Any
 
 import anyio
+import attrs
 import orjson
 
 from amplifier._json import redact_secrets, redact_text
@@ -19,7 +20,7 @@ from ._engine import Question, SessionFactory
 from ._errors import EngineUnavailableError, TurnLost
 from ._recorded_steps import RecordedSteps
 from ._stores import AttemptStore
-from ._turn_rows import ClaimedTurn, Outcome, StopRequest
+from ._turn_rows import MOST_ATTEMPTS, ClaimedTurn, Outcome, StopRequest
 
 _LAST = 2**31
 _LARGEST_EVENT = 16_384
@@ -133,9 +134,12 @@ class RunningTurn:
         return False
 
     async def _attempt(self, make_session: SessionFactory) -> Outcome:
-        if self.turn.attempt > self.turn.most_attempts:
+        too_many = self.turn.attempt - self.turn.most_attempts
+        if too_many > 0 and self._stop_wanted is None:
             problem = f"{self.turn.attempt - 1} attempts ended with their worker; check the workers' logs, then call resume() or stop()"
             return Outcome(state="held", error_type="TooManyAttempts", error=problem)
+        if too_many > MOST_ATTEMPTS:  # to put what it has done into the conversation ends its workers as well
+            return Outcome(state="stopped")
         try:
             session = self._session = make_session(self.turn.session_id)
             await self._check_plan(session)
@@ -187,13 +191,14 @@ class RunningTurn:
         )
 
     async def _before_new_step(self, step: Step) -> None:
-        """Everything that is recorded is in the conversation now, so a stop from before the session can be obeyed.
+        """Obey a stop from before the session, now that what is recorded comes into the conversation.
 
-        The loop refuses a tool call that follows. A model call, beside which no tool runs, is not let begin.
+        The loop refuses a tool call that follows a graceful stop; an immediate one would cut off calls of the same answer that have
+        recorded results. A model call, beside which no tool runs, is cancelled.
         """
         if self._stop_wanted is None or self._session is None:
             return
-        self.stop(self._stop_wanted)
+        self.stop(attrs.evolve(self._stop_wanted, graceful=True) if step.kind == "tool" else self._stop_wanted)
         if step.kind == "model":
             self._session.coordinator.cancellation.request_immediate(reason=self._stop_wanted.reason)
             await anyio.sleep_forever()  # until the cancellation arrives, which takes a turn of the event loop
