@@ -8,6 +8,7 @@ from functools import partial
 import anyio
 import pytest
 
+import amplifier.durable.temporal as module
 from amplifier.durable import (
     DurableError,
     EngineClosedError,
@@ -125,6 +126,28 @@ async def test_leaving_the_engine_ends_its_worker_and_hands_the_turn_over(kind, 
             assert ended.is_set()
         async with open_engine(kind, place, lease=600.0) as engine, working(engine, second):
             assert await engine.result(turn) == "Two."
+
+
+async def test_leaving_the_engine_waits_only_so_long_for_a_worker_that_does_not_end(kind, place, monkeypatch):
+    begun, go_on = anyio.Event(), anyio.Event()
+
+    async def hang(given):
+        begun.set()
+        with anyio.CancelScope(shield=True):
+            await go_on.wait()
+
+    async def work(engine, *, task_status):
+        with pytest.raises(EngineClosedError):
+            await engine.work(agent(answering([("look", {})]), tool("look", hang)), task_status=task_status)
+
+    monkeypatch.setattr(module, "_LEAVING_SECONDS", 0.05)
+    with anyio.fail_after(100):
+        async with anyio.create_task_group() as group:
+            async with open_engine(kind, place) as engine:
+                await group.start(work, engine)
+                await engine.start("s", "go")
+                await begun.wait()
+            go_on.set()
 
 
 async def test_a_step_that_arrives_while_others_are_ended_is_ended_as_well(kind, place, monkeypatch):

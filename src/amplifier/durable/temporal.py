@@ -36,7 +36,7 @@ from ._temporal._workflows import SessionWorkflow, TurnWorkflow
 
 __all__ = ["open_temporal_engine"]
 
-logger = logging.getLogger("amplifier.durable")
+_logger = logging.getLogger("amplifier.durable")
 
 _CONNECT_SECONDS = 10.0
 _LEAVING_SECONDS = 15.0
@@ -88,7 +88,7 @@ class _TemporalEngine(StoredTurns):
             for ended in workers.values():
                 await ended.wait()
         if bound.cancelled_caught:
-            logger.warning("a worker did not end within %g s; its turns go on elsewhere", _LEAVING_SECONDS)
+            _logger.warning("a worker did not end within %g s; its turns go on elsewhere", _LEAVING_SECONDS)
 
 
 @asynccontextmanager
