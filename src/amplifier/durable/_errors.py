@@ -2,7 +2,7 @@
 
 DurableError
 ├── EngineUnavailableError (ConnectionError)   the engine cannot be reached, or not any more
-├── EngineClosedError                          the engine is used outside of its block
+├── EngineClosedError                          the engine was used after its `async with` block
 ├── NewerFormatError                           a newer version of this package wrote what is stored
 ├── UnknownTurnError (LookupError)             there is no turn with this id
 ├── TurnConflictError (ValueError)             the id belongs to another turn
@@ -34,12 +34,7 @@ class EngineUnavailableError(DurableError, ConnectionError):
 
 
 class EngineClosedError(DurableError):
-    """The engine's block was left; nothing was done."""
-
-    def __init__(
-        self, message: str = "the engine is closed; use it inside its `async with` block, or open it again"
-    ) -> None:
-        super().__init__(message)
+    """The engine was used after its ``async with`` block was left; a worker that is still running then ends with this."""
 
 
 class NewerFormatError(DurableError):

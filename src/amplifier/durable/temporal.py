@@ -25,10 +25,9 @@ from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from ._engine import DurableEngine, SessionFactory
-from ._errors import EngineClosedError
 from ._local import check_concurrency, raises_one_error
 from ._stored_turns import StoredTurns
-from ._temporal._asyncio_thread import open_asyncio_thread
+from ._temporal._asyncio_thread import closed, open_asyncio_thread
 from ._temporal._client import TemporalTurns
 from ._temporal._hosting import Host, polling
 from ._temporal._server import Server, unavailable
@@ -64,7 +63,7 @@ class _TemporalEngine(StoredTurns):
         """See `DurableEngine.work`."""
         check_concurrency(concurrency)
         if self._is_closing:
-            raise EngineClosedError
+            raise closed()
         host = Host(self._server, self._queue, make_session, self._poll, self._lease)
         ended = anyio.Event()
         with anyio.CancelScope() as scope:
@@ -76,7 +75,7 @@ class _TemporalEngine(StoredTurns):
                 del self._workers[scope]
                 ended.set()
         await checkpoint_if_cancelled()  # a cancellation from outside comes first
-        raise EngineClosedError
+        raise closed()
 
     async def end_workers(self) -> None:
         """Let the workers hand over their turns while the SDK, which they need for it, still runs."""

@@ -50,7 +50,7 @@ class AsyncioThread:
         try:
             return future.result()
         except CancelledError:
-            raise EngineClosedError from None
+            raise closed() from None
 
     def start(self, fn: Callable[[], Awaitable[None]], on_end: Callable[[], None]) -> Future[None]:
         """Start an async function in the thread; ``on_end`` is called on the host when it has ended.
@@ -78,7 +78,14 @@ class AsyncioThread:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise EngineClosedError
+            raise closed()
+
+
+def closed() -> EngineClosedError:
+    """The error about an engine whose block was left."""
+    return EngineClosedError(
+        "the engine is closed; use it inside its `async with` block, and let the block end after the task group that runs its workers"
+    )
 
 
 @asynccontextmanager
