@@ -16,6 +16,7 @@ from amplifier.durable import (
     TurnConflictError,
     TurnStoppedError,
 )
+from amplifier.durable._temporal import _hosting
 from amplifier.durable._temporal._client import TemporalTurns
 from amplifier.durable._temporal._hosting import Host
 from amplifier.durable._temporal._record import TurnRecord
@@ -141,6 +142,7 @@ async def test_leaving_the_engine_waits_only_so_long_for_a_worker_that_does_not_
             await engine.work(agent(answering([("look", {})]), tool("look", hang)), task_status=task_status)
 
     monkeypatch.setattr(module, "_LEAVING_SECONDS", 0.05)
+    monkeypatch.setattr(_hosting, "_ENDING_SECONDS", 0.05)
     with anyio.fail_after(100):
         async with anyio.create_task_group() as group:
             async with open_engine(kind, place) as engine:
