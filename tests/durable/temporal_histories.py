@@ -1,6 +1,7 @@
 """Histories of Temporal's workflows: what happens in them, and how they are recorded: ``python -m tests.durable.temporal_histories``.
 
-The recorded ones, in ``histories``, are kept: newer code has to be able to go on with turns that older code began.
+The recorded ones, in a numbered folder of ``histories`` for each time that the commands have changed, are kept: newer code has to be able
+to go on with turns that older code began.
 """
 
 from __future__ import annotations
@@ -92,13 +93,15 @@ async def _histories_of(engine: Any, answered: str, stopped: str) -> dict[str, W
 
 
 def main() -> None:
-    """Record them anew, without the name and the paths of this machine."""
+    """Record them into a new folder, without the name and the paths of this machine."""
+    folder = RECORDED / str(len(list(RECORDED.iterdir())) + 1)
+    folder.mkdir()
     with temporal() as server:
         for name, history in anyio.run(make_histories, f"{server.address}/recorded").items():
             text = history.to_json().replace(socket.gethostname(), "host")
             for place in (str(ROOT), sys.base_prefix):  # in stack traces
                 text = text.replace(place, "project")
-            (RECORDED / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+            (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
             sys.stdout.write(f"{name}: {len(history.events)} events\n")
 
 

@@ -31,12 +31,19 @@ async def test_new_histories_are_replayed(kind, place):
         await anyio.to_thread.run_sync(replay, history)
 
 
+@pytest.mark.parametrize("number", ["1", "2"])
 @pytest.mark.parametrize("name", ["session", "answered_turn", "stopped_turn"])
-def test_recorded_histories_are_replayed(kind, name):
-    replay(WorkflowHistory.from_json(name, (RECORDED / f"{name}.json").read_text()))
+def test_recorded_histories_are_replayed(kind, name, number):
+    replay(WorkflowHistory.from_json(name, (RECORDED / number / f"{name}.json").read_text()))
+
+
+def test_recorded_histories_have_answers_as_signals_and_as_updates(kind):
+    texts = [(RECORDED / number / "answered_turn.json").read_text() for number in ("1", "2")]
+    assert ['"signalName": "answer"' in text for text in texts] == [True, False]
+    assert ['"name": "approve"' in text for text in texts] == [False, True]
 
 
 def test_a_workflow_that_makes_other_commands_is_noticed(kind, monkeypatch):
     monkeypatch.setattr(TurnWorkflow, "_tell_worker", lambda self, news: None)
     with pytest.raises(NondeterminismError):
-        replay(WorkflowHistory.from_json("stopped_turn", (RECORDED / "stopped_turn.json").read_text()))
+        replay(WorkflowHistory.from_json("stopped_turn", (RECORDED / "1" / "stopped_turn.json").read_text()))

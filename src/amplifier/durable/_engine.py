@@ -212,5 +212,6 @@ class DurableEngine(Protocol):
         Raises:
             EngineUnavailableError: The engine cannot be reached any more; its turns go on with other workers, or with this one
                 when it is started again.
+            EngineClosedError: The engine's block was left.
         """
         ...

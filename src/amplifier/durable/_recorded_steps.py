@@ -28,10 +28,10 @@ class RecordedSteps:
     Args:
         store: Where.
         turn: The attempt.
-        on_new_step: Called before each step that has no recorded result.
+        on_new_step: Awaited before every step that has no recorded result.
     """
 
-    def __init__(self, store: AttemptStore, turn: ClaimedTurn, on_new_step: Callable[[Step], None]) -> None:
+    def __init__(self, store: AttemptStore, turn: ClaimedTurn, on_new_step: Callable[[Step], Awaitable[None]]) -> None:
         self._store = store
         self._turn = turn
         self._on_new_step = on_new_step
@@ -42,7 +42,7 @@ class RecordedSteps:
         key = storable_key(step.key)
         if key in self._turn.results:
             return from_dict(kind, self._turn.results[key])
-        self._on_new_step(step)
+        await self._on_new_step(step)
         if step.kind == "tool" and key in self._turn.started:
             step.is_resumed = step.was_started = True
         step.before_start(lambda: self._store.begin_step(self._turn, step))

@@ -23,7 +23,7 @@ from ._errors import DurableError, EngineClosedError, EngineUnavailableError, Tu
 from ._recorded_steps import RecordedSteps
 from ._storable import as_json, storable_text
 from ._stores import AttemptStore
-from ._turn_rows import ClaimedTurn, Outcome, StopRequest
+from ._turn_rows import MOST_ATTEMPTS, ClaimedTurn, Outcome, StopRequest
 from ._unopened import recorded_messages
 
 _LAST = 2**31
@@ -58,6 +58,7 @@ class RunningTurn:
         self._scope = anyio.CancelScope()
         self._is_lost = False
         self._waiting: dict[str, tuple[anyio.Event, list[str]]] = {}
+        self._early_answers: dict[str, str] = {}
         self._given_up: set[str] = set()
         self._events: list[tuple[str, Any]] = []
         self._position = turn.last_position
@@ -77,8 +78,15 @@ class RunningTurn:
         self._scope.cancel()
 
     def stop(self, wanted: StopRequest) -> None:
-        """End it as a client asks; nothing happens the second time, unless an immediate stop follows a graceful one."""
-        if self._session is None or (self._stopped and (wanted.graceful or self._stop_wanted == wanted)):
+        """End it as a client asks; nothing happens the second time, unless an immediate stop follows a graceful one.
+
+        While there is no session yet, the stop is kept and obeyed like one from before this attempt.
+        """
+        if self._session is None:
+            if self._stop_wanted is None or not wanted.graceful:
+                self._stop_wanted = wanted
+            return
+        if self._stopped and (wanted.graceful or self._stop_wanted == wanted):
             return
         self._stopped = True
         self._stop_wanted = wanted
@@ -89,11 +97,13 @@ class RunningTurn:
             token.request_immediate(reason=wanted.reason)
 
     def answer(self, question_id: str, option: str) -> None:
-        """Someone has answered."""
+        """Someone has answered; kept if the store has the question, but the task that asked has not run since."""
         if question_id in self._waiting:
             answered, answers = self._waiting[question_id]
             answers.append(option)
             answered.set()
+        else:
+            self._early_answers[question_id] = option
 
     async def flush(self) -> None:
         """Store the events that are not stored yet, and withdraw questions that were not answered in time.
@@ -155,9 +165,12 @@ class RunningTurn:
             await self._store.finish(self.turn, failed, self._position, [])
 
     async def _attempt(self, make_session: SessionFactory) -> Outcome:
-        if self.turn.attempt > self.turn.most_attempts:
+        too_many = self.turn.attempt - self.turn.most_attempts
+        if too_many > 0 and self._stop_wanted is None:
             problem = f"{self.turn.attempt - 1} attempts ended with their worker; check the workers' logs, then call resume() or stop()"
             return Outcome(state="held", error_type="TooManyAttempts", error=problem)
+        if too_many > MOST_ATTEMPTS:  # to put what it has done into the conversation ends its workers as well
+            return Outcome(state="stopped")
         try:
             session = self._session = _made(make_session, self.turn.session_id)
             await self._check_plan(session)
@@ -223,14 +236,18 @@ class RunningTurn:
             state="stopped" if self._stopped else "completed", answer=answer, messages=await context.get_messages()
         )
 
-    def _before_new_step(self, step: Step) -> None:
-        """Obey a stop from before this attempt, now that what is recorded comes into the conversation.
+    async def _before_new_step(self, step: Step) -> None:
+        """Obey a stop from before the session, now that what is recorded comes into the conversation.
 
-        An immediate one would cut off calls of the same answer that have recorded results.
+        The loop refuses a tool call that follows a graceful stop; an immediate one would cut off calls of the same answer that have
+        recorded results. A model call, beside which no tool runs, is cancelled.
         """
-        if self.turn.stop is not None:
-            wanted = self._stop_wanted or self.turn.stop
-            self.stop(attrs.evolve(wanted, graceful=True) if step.kind == "tool" else wanted)
+        if self._stop_wanted is None or self._session is None:
+            return
+        self.stop(attrs.evolve(self._stop_wanted, graceful=True) if step.kind == "tool" else self._stop_wanted)
+        if step.kind == "model":
+            self._session.coordinator.cancellation.request_immediate(reason=self._stop_wanted.reason)
+            await anyio.sleep_forever()  # until the cancellation arrives, which takes a turn of the event loop
 
     async def _note_event(self, event: str, data: dict[str, Any]) -> None:
         shown = _slim(data)
@@ -259,6 +276,8 @@ class RunningTurn:
             tool_call_id=call.call_id if call is not None and is_tool else None,
         )
         answer = await self._store.ask(self.turn, question)
+        if answer is None:
+            answer = self._early_answers.pop(name, None)
         if answer is not None:
             return offered.get(answer, answer)
         answered, answers = self._waiting[name] = (anyio.Event(), [])

@@ -68,7 +68,7 @@ async def recorded_messages(
     )
     token = playback.coordinator.cancellation
 
-    def stop(step: Step) -> None:
+    async def stop(step: Step) -> None:
         if step.kind == "tool":
             token.request_graceful()
         else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from ._temporal import sdk_runtime  # first: it reports that the SDK is not installed
 
 # isort: split
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -17,6 +18,7 @@ from typing import Any, final
 import anyio
 from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskStatus
+from anyio.lowlevel import checkpoint_if_cancelled
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
@@ -25,7 +27,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from ._engine import DurableEngine, SessionFactory
 from ._local import check_concurrency, raises_one_error
 from ._stored_turns import StoredTurns
-from ._temporal._asyncio_thread import open_asyncio_thread
+from ._temporal._asyncio_thread import closed, open_asyncio_thread
 from ._temporal._client import TemporalTurns
 from ._temporal._hosting import Host, polling
 from ._temporal._server import Server, unavailable
@@ -33,7 +35,10 @@ from ._temporal._workflows import SessionWorkflow, TurnWorkflow
 
 __all__ = ["open_temporal_engine"]
 
+_logger = logging.getLogger("amplifier.durable")
+
 _CONNECT_SECONDS = 10.0
+_LEAVING_SECONDS = 15.0
 
 
 @final
@@ -45,6 +50,8 @@ class _TemporalEngine(StoredTurns):
         self._server = server
         self._queue = queue
         self._lease = lease
+        self._workers: dict[anyio.CancelScope, anyio.Event] = {}
+        self._is_closing = False
 
     async def work(
         self,
@@ -55,10 +62,32 @@ class _TemporalEngine(StoredTurns):
     ) -> None:
         """See `DurableEngine.work`."""
         check_concurrency(concurrency)
-        async with raises_one_error():
-            await Host(self._server, self._queue, make_session, self._poll, self._lease).run(
-                concurrency, task_status.started
-            )
+        if self._is_closing:
+            raise closed()
+        host = Host(self._server, self._queue, make_session, self._poll, self._lease)
+        ended = anyio.Event()
+        with anyio.CancelScope() as scope:
+            self._workers[scope] = ended
+            try:
+                async with raises_one_error():
+                    await host.run(concurrency, task_status.started)
+            finally:
+                del self._workers[scope]
+                ended.set()
+        await checkpoint_if_cancelled()  # a cancellation from outside comes first
+        raise closed()
+
+    async def end_workers(self) -> None:
+        """Let the workers hand over their turns while the SDK, which they need for it, still runs."""
+        self._is_closing = True
+        workers = dict(self._workers)
+        for scope in workers:
+            scope.cancel()
+        with anyio.move_on_after(_LEAVING_SECONDS, shield=True) as bound:
+            for ended in workers.values():
+                await ended.wait()
+        if bound.cancelled_caught:
+            _logger.warning("a worker did not end within %g s; its turns go on elsewhere", _LEAVING_SECONDS)
 
 
 @asynccontextmanager
@@ -119,4 +148,8 @@ async def open_temporal_engine(
             )
 
         async with polling(thread, workers):
-            yield _TemporalEngine(server, task_queue, poll, lease)
+            engine = _TemporalEngine(server, task_queue, poll, lease)
+            try:
+                yield engine
+            finally:
+                await engine.end_workers()

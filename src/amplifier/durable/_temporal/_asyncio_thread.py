@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import asynccontextmanager
+from threading import Thread
 from typing import Any, TypeVar
 
 import anyio
@@ -13,7 +16,14 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from amplifier.kernel.runtime.backend import Loop
 
+from .._errors import EngineClosedError
+
 T = TypeVar("T")
+
+logger = logging.getLogger("amplifier.durable")
+
+_ENDING_SECONDS = 20.0
+_CANCELLED_SECONDS = 10.0
 
 
 class AsyncioThread:
@@ -22,9 +32,16 @@ class AsyncioThread:
     def __init__(self, portal: BlockingPortal) -> None:
         self._portal = portal
         self._host = Loop()
+        self._is_closed = False
+        self._started: set[Future[None]] = set()
 
     async def call(self, fn: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """Await an async function in the thread; from the host. A cancellation is passed on and not waited for."""
+        """Await an async function in the thread; from the host. A cancellation is passed on and not waited for.
+
+        Raises:
+            EngineClosedError: The thread was ended, before the call or meanwhile.
+        """
+        self._check_open()
         ended = anyio.Event()
         future: Future[T] = self._portal.start_task_soon(fn, *args)
         future.add_done_callback(lambda _: self._host.soon(ended.set))
@@ -33,35 +50,78 @@ class AsyncioThread:
         except BaseException:
             future.cancel()
             raise
-        return future.result()
+        try:
+            return future.result()
+        except CancelledError:
+            raise closed() from None
 
     def start(self, fn: Callable[[], Awaitable[None]], on_end: Callable[[], None]) -> Future[None]:
-        """Start an async function in the thread; ``on_end`` is called on the host when it has ended."""
+        """Start an async function in the thread; ``on_end`` is called on the host when it has ended.
+
+        Raises:
+            EngineClosedError: The thread was ended.
+        """
+        self._check_open()
         future: Future[None] = self._portal.start_task_soon(fn)
+        self._started.add(future)
+        future.add_done_callback(self._started.discard)
         future.add_done_callback(lambda _: self._host.soon(on_end))
         return future
 
     def post(self, fn: Callable[[], object]) -> None:
-        """Call a function in the thread soon; from the host."""
-        self._portal.start_task_soon(fn)
+        """Call a function in the thread soon; from the host. Does nothing once the thread was ended."""
+        if not self._is_closed:
+            self._portal.start_task_soon(fn)
 
     def post_to_host(self, fn: Callable[[], object]) -> None:
         """Call a function on the host soon; from the thread."""
         self._host.soon(fn)
 
+    def close(self) -> None:
+        """Take no more calls; from the host."""
+        self._is_closed = True
+
+    def wait_for_started(self) -> None:
+        """Block until what was started has ended; from any thread, and not for ever."""
+        concurrent.futures.wait(list(self._started), _ENDING_SECONDS)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise closed()
+
+
+def closed() -> EngineClosedError:
+    """The error about an engine whose block was left."""
+    return EngineClosedError(
+        "the engine is closed; use it inside its `async with` block, and let the block end after the task group that runs its workers"
+    )
+
 
 @asynccontextmanager
 async def open_asyncio_thread() -> AsyncIterator[AsyncioThread]:
-    """Start a thread; on leaving, what still runs there is cancelled and the thread waited for."""
+    """Start a thread; on leaving, what still runs there is cancelled and the thread waited for, but not for ever."""
     manager = start_blocking_portal("asyncio")
     portal = await anyio.to_thread.run_sync(manager.__enter__)
 
+    thread = AsyncioThread(portal)
+    has_ended = anyio.Event()
+
     def end() -> None:
-        portal.call(portal.stop, True)
-        manager.__exit__(None, None, None)
+        try:
+            # What the SDK is shutting down must not be cancelled in the middle: it may not end at all then.
+            thread.wait_for_started()
+            portal.call(portal.stop, True)
+            manager.__exit__(None, None, None)
+        finally:
+            thread.post_to_host(has_ended.set)
 
     try:
-        yield AsyncioThread(portal)
+        yield thread
     finally:
-        with anyio.CancelScope(shield=True):  # every call there ends when it is cancelled
-            await anyio.to_thread.run_sync(end)
+        thread.close()
+        # No thread of AnyIO's: one that does not end would keep the process from ending.
+        Thread(target=end, daemon=True).start()
+        with anyio.move_on_after(_ENDING_SECONDS + _CANCELLED_SECONDS, shield=True) as scope:
+            await has_ended.wait()
+        if scope.cancelled_caught:
+            logger.warning("the thread of the Temporal SDK did not end in time and is left behind")

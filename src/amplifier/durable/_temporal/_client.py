@@ -12,13 +12,13 @@ from temporalio.client import WithStartWorkflowOperation
 from temporalio.common import WorkflowIDConflictPolicy
 
 from .._engine import Question, TurnStatus, WatchedEvent
-from .._errors import DurableError
+from .._errors import DurableError, UnknownTurnError
 from .._turn_rows import busy_error, check_answer, check_same_turn, unknown_turn_error, watched_events
 from ._server import Refused, Server, WorkflowGone
-from ._workflows import BUSY, CONFLICT, SessionWorkflow, TurnWorkflow, session_workflow_id, turn_workflow_id
+from ._workflows import BUSY, CLOSED, CONFLICT, SessionWorkflow, TurnWorkflow, session_workflow_id, turn_workflow_id
 
 _MOMENT: Final = 0.02
-"""Seconds until a session may have heard that its turn has ended."""
+"""Seconds until a session may have heard that its turn has begun or ended."""
 
 
 class TemporalTurns:
@@ -56,7 +56,7 @@ class TemporalTurns:
 
         while True:
             try:
-                await self._server.update_with_start(
+                was_open = await self._server.update_with_start(
                     operation, SessionWorkflow.start_turn, [name, prompt, self._lease, self._poll]
                 )
             except Refused as refused:
@@ -64,12 +64,20 @@ class TemporalTurns:
                     return name
                 if refused.kind != BUSY:
                     raise DurableError(f"turn {name!r} could not be started: {refused}") from refused
-                other = await self.status(str(refused))
-                if not other.is_final:
-                    raise busy_error(session_id, other.turn_id, other.state) from None
-                await anyio.sleep(_MOMENT)
+                await self._check_ended(session_id, str(refused))
             else:
-                return name
+                if not was_open or await self._is_there(name, session_id, prompt):
+                    return name
+            await anyio.sleep(_MOMENT)
+
+    async def _check_ended(self, session_id: str, turn_id: str) -> None:
+        """Refuse a turn of a session for which it has another one, unless that has just ended."""
+        try:
+            other = await self.status(turn_id)
+        except UnknownTurnError:  # another client is starting it at this moment
+            raise busy_error(session_id, turn_id, "queued") from None
+        if not other.is_final:
+            raise busy_error(session_id, turn_id, other.state)
 
     async def _is_there(self, turn_id: str, session_id: str, prompt: str) -> bool:
         try:
@@ -100,12 +108,22 @@ class TemporalTurns:
 
     async def answer(self, turn_id: str, question_id: str, option: str) -> None:
         """See `ClientStore.answer`."""
-        found = await self._found(turn_id)
-        status = _status(found)
-        if not status.is_final and found["answers"].get(question_id) == option:
-            return  # the same answer again, for example because the connection was lost meanwhile
-        check_answer(status, question_id, option)
-        await self._signal(turn_id, TurnWorkflow.answer, question_id, option)
+        while True:
+            try:
+                await self._server.update(
+                    turn_workflow_id(self._queue, turn_id), TurnWorkflow.approve, question_id, option
+                )
+            except WorkflowGone as gone:  # there is no such turn, or it has ended
+                check_answer(await self.status(turn_id), question_id, option)
+                raise DurableError(
+                    f"the workflow of turn {turn_id!r} was ended from outside; nothing was stored"
+                ) from gone
+            except Refused as refused:
+                if refused.kind != CLOSED:
+                    raise DurableError(f"turn {turn_id!r} did not take an answer: {refused}") from refused
+                check_answer(await self.status(turn_id), question_id, option)  # else it waits again by now
+            else:
+                return
 
     async def request_stop(self, turn_id: str, graceful: bool, reason: str | None) -> None:
         """See `ClientStore.request_stop`."""

@@ -28,6 +28,7 @@ from ._workflows import HEAR_NEWS, RUN_STEP, RUN_TURN
 logger = logging.getLogger("amplifier.durable")
 
 _ENDING_SECONDS = 5.0
+_SHUTDOWN_SECONDS = 30.0
 
 
 class _Visit:
@@ -38,6 +39,7 @@ class _Visit:
         is_alive: Set by the host again and again; without it there is no heartbeat.
         running: The turn on the host, once it is claimed.
         record: Its record.
+        early_news: What was heard before the reply to the claim was read, with the attempt it is for; the workflow tells it once.
     """
 
     def __init__(self, turn_id: str, run_number: int, attempt: int) -> None:
@@ -48,6 +50,7 @@ class _Visit:
         self.is_lost = False
         self.running: RunningTurn | None = None
         self.record: TurnRecord | None = None
+        self.early_news: list[tuple[int, dict[str, Any]]] = []
         self.ended: anyio.Event = anyio.Event()  # in the asyncio thread
         self.outcome: dict[str, Any] | None = None
 
@@ -55,6 +58,16 @@ class _Visit:
     def fence(self) -> tuple[str, int | None]:
         """The turn and its fencing number, once it is claimed."""
         return self.turn_id, None if self.running is None else self.running.turn.attempt
+
+    def hear(self, attempt: int, news: dict[str, Any]) -> None:
+        """Pass news for an attempt to the turn; on the host."""
+        if self.running is None:
+            self.early_news.append((attempt, news))
+        elif self.running.turn.attempt == attempt:
+            if "stop" in news:
+                self.running.stop(StopRequest(**news["stop"]))
+            for question_id, option in news.get("answers", {}).items():
+                self.running.answer(question_id, option)
 
     def lose(self) -> None:
         """Another worker has the turn; on the host."""
@@ -113,6 +126,8 @@ class Host:
         try:
             turn = await record.claim(visit.run_number, visit.attempt, self._name, self._own_queue)
             visit.running = RunningTurn(record, turn)
+            for attempt, news in visit.early_news:
+                visit.hear(attempt, news)
             if not visit.is_lost and await visit.running.run(self._make_session):
                 visit.outcome = record.outcome
         except TurnLost:
@@ -155,17 +170,21 @@ class Host:
 
     def _hear_news(self, turn_id: str, attempt: int, news: dict[str, Any]) -> None:
         for visit in self._visits:
-            if visit.fence == (turn_id, attempt) and visit.running is not None:
-                if "stop" in news:
-                    visit.running.stop(StopRequest(**news["stop"]))
-                for question_id, option in news.get("answers", {}).items():
-                    visit.running.answer(question_id, option)
+            if visit.turn_id == turn_id:
+                visit.hear(attempt, news)
 
     # ── in the asyncio thread ──
 
     def _workers(self, concurrency: int) -> Sequence[Worker]:
         throttle = timedelta(seconds=self._lease / 5)
         return (
+            # Started first and so ended last: a turn that is handed over ends its steps, which have to arrive for that.
+            Worker(
+                self._server.client,
+                task_queue=self._own_queue,
+                activities=[self._step_activity, self._news_activity],
+                max_concurrent_activities=1000,
+            ),
             Worker(
                 self._server.client,
                 task_queue=self._queue,
@@ -173,12 +192,6 @@ class Host:
                 max_concurrent_activities=concurrency,
                 max_heartbeat_throttle_interval=throttle,
                 default_heartbeat_throttle_interval=throttle,
-            ),
-            Worker(
-                self._server.client,
-                task_queue=self._own_queue,
-                activities=[self._step_activity, self._news_activity],
-                max_concurrent_activities=1000,
             ),
         )
 
@@ -265,10 +278,12 @@ class Polling:
         )
 
     async def stop(self) -> None:
-        """Shut them down and wait for the end of what they run, which has deadlines."""
+        """Shut them down and wait for the end of what they run, which has deadlines; but not for ever."""
         self._thread.post(lambda: self._stop.set() if self._stop is not None else None)
-        with anyio.CancelScope(shield=True):
+        with anyio.move_on_after(_SHUTDOWN_SECONDS, shield=True) as scope:
             await self.has_ended.wait()
+        if scope.cancelled_caught:
+            logger.warning("a worker of the Temporal SDK did not end within %g s", _SHUTDOWN_SECONDS)
 
 
 @asynccontextmanager

@@ -25,7 +25,7 @@ _LARGEST: Final = 1_500_000
 """Characters of JSON in one value; the server takes two megabytes, in which quotes are escaped."""
 _LARGEST_BATCH: Final = 250_000
 _BATCHES_BETWEEN_CHECKS: Final = 50
-_ARRIVAL_SECONDS: Final = 1.0
+_ARRIVAL_SECONDS: Final = 3.0
 
 
 class TurnRecord:
@@ -127,11 +127,14 @@ class TurnRecord:
         with anyio.move_on_after(_ARRIVAL_SECONDS):
             while not self._tokens.keys() >= set(self._steps.values()):
                 await self._arrived.wait()
-        for token in self._tokens.values():
-            try:
-                await self._server.fail(token, "the call was cut off")
-            except (DurableError, WorkflowGone) as error:
-                logger.info("a step of %s could not be ended: %s", self._workflow, error)
+        ended: set[int] = set()
+        while arrived := self._tokens.keys() - ended:  # also those that arrive meanwhile
+            for number in arrived:
+                ended.add(number)
+                try:
+                    await self._server.fail(self._tokens[number], "the call was cut off")
+                except (DurableError, WorkflowGone) as error:
+                    logger.info("a step of %s could not be ended: %s", self._workflow, error)
 
     # ── questions and events ──
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -105,11 +106,20 @@ class Server:
             Refused: By the workflow.
         """
         name = uuid.uuid4().hex
-        return await self.call(
-            lambda: self.client.execute_update_with_start_workflow(
-                update, args=args, id=name, start_workflow_operation=operation(), rpc_timeout=_DEADLINE
-            )
-        )
+
+        async def send() -> Any:
+            started = operation()
+            try:
+                return await self.client.execute_update_with_start_workflow(
+                    update, args=args, id=name, start_workflow_operation=started, rpc_timeout=_DEADLINE
+                )
+            except (RPCError, WorkflowUpdateRPCTimeoutOrCancelledError):
+                # The operation has the error, too, and asyncio logs one that is never taken from it.
+                with suppress(RPCError, anyio.get_cancelled_exc_class()):
+                    await started.workflow_handle()
+                raise
+
+        return await self.call(send)
 
     async def complete(self, token: bytes, result: str) -> None:
         """Complete an activity with a result; on return it is stored.

@@ -24,6 +24,7 @@ HEAR_NEWS = "amplifier-news"
 LOST = "TurnLost"
 BUSY = "SessionBusy"
 CONFLICT = "TurnConflict"
+CLOSED = "QuestionClosed"
 
 MOST_ATTEMPTS = 100
 _NO_LIMIT = timedelta(days=3650)
@@ -269,11 +270,28 @@ class TurnWorkflow:
             self._stop = wanted
             self._tell_worker({"stop": wanted})
 
+    @workflow.update
+    def approve(self, question_id: str, option: str) -> None:
+        """Answer a question that waits; the same answer again changes nothing."""
+        if question_id not in self._answers:
+            self._answers[question_id] = option
+            self._tell_worker({"answers": {question_id: option}})
+
+    @approve.validator
+    def _check_approve(self, question_id: str, option: str) -> None:
+        if self._answers.get(question_id) == option:
+            return
+        if question_id in self._answers or question_id in self._withdrawn or not self._offers(question_id, option):
+            raise ApplicationError("the question does not wait for this answer", type=CLOSED, non_retryable=True)
+
+    def _offers(self, question_id: str, option: str) -> bool:
+        question = self._questions.get(question_id)
+        return question is not None and option in question["options"]
+
     @workflow.signal
     def answer(self, question_id: str, option: str) -> None:
-        """Answer a question; the first answer counts."""
-        question = self._questions.get(question_id)
-        if question is not None and option in question["options"] and question_id not in self._answers:
+        """Answer a question, as clients of earlier versions do: the first answer counts, and no one hears of the others."""
+        if self._offers(question_id, option) and question_id not in self._answers:
             self._answers[question_id] = option
             self._tell_worker({"answers": {question_id: option}})
 
@@ -334,10 +352,10 @@ class SessionWorkflow:
         )
 
     @workflow.update
-    async def start_turn(self, turn_id: str, prompt: str, lease: float, poll: float) -> None:
-        """Start a turn's workflow."""
+    async def start_turn(self, turn_id: str, prompt: str, lease: float, poll: float) -> bool:
+        """Start a turn's workflow; returns whether another request does it or has done it, perhaps with another prompt."""
         if self._open_turn == turn_id:
-            return
+            return True
         self._open_turn = turn_id
         spec = {
             "turn_id": turn_id,
@@ -362,6 +380,7 @@ class SessionWorkflow:
             raise ApplicationError("the turn exists", type=CONFLICT, non_retryable=True) from None
         self._number += 1
         handle.add_done_callback(lambda _: self._end_turn(handle))
+        return False
 
     @start_turn.validator
     def _check_start_turn(self, turn_id: str, prompt: str, lease: float, poll: float) -> None:

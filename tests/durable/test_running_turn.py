@@ -1,0 +1,72 @@
+"""News that reaches a turn before it is ready for them: an answer before its question waits, a stop before the session exists."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from amplifier.durable import TurnStoppedError
+from amplifier.durable._running_turn import RunningTurn
+from amplifier.durable._tables._turn_store import TurnStore
+from amplifier.durable._turn_rows import StopRequest
+from tests.durable.agents import agent, answering, asking_agent, open_engine, tool
+
+
+def store_of(engine) -> TurnStore:
+    return engine._store
+
+
+async def claimed_turn(engine, turn_id):
+    turn = await store_of(engine).claim(turn_id, "worker")
+    assert turn is not None
+    return RunningTurn(store_of(engine), turn)
+
+
+async def test_an_answer_that_arrives_before_its_question_waits_is_kept(tmp_path, monkeypatch):
+    async with open_engine("local", tmp_path) as engine:
+        turn = await engine.start("s", "pay")
+        running = await claimed_turn(engine, turn)
+        ask = store_of(engine).ask
+
+        async def answer_before_return(claimed, question):
+            assert await ask(claimed, question) is None
+            await engine.approve(turn, question.question_id, "Allow")
+            running.answer(question.question_id, "Allow")
+
+        monkeypatch.setattr(store_of(engine), "ask", answer_before_return)
+        with anyio.fail_after(30):
+            assert await running.run(asking_agent(tmp_path))
+        assert await engine.result(turn) == "Paid."
+
+
+@pytest.mark.parametrize("graceful", [False, True])
+async def test_nothing_begins_after_a_stop_that_arrives_before_the_session_exists(tmp_path, graceful):
+    calls = []
+
+    def model(request):
+        calls.append("model")
+        return [("look", {})]
+
+    make_session = agent(answering(model), tool("look", lambda given: calls.append("look")))
+    async with open_engine("local", tmp_path) as engine:
+        turn = await engine.start("s", "go")
+        running = await claimed_turn(engine, turn)
+        running.stop(StopRequest(graceful=graceful, reason="enough"))
+        with anyio.fail_after(30):
+            assert await running.run(make_session)
+            with pytest.raises(TurnStoppedError):
+                await engine.result(turn)
+    assert calls == []
+
+
+@pytest.mark.parametrize("claims", [100, 201])
+async def test_a_turn_whose_workers_always_die_can_be_stopped(tmp_path, claims):
+    async with open_engine("local", tmp_path) as engine:
+        turn = await engine.start("s", "go")
+        for _ in range(claims):
+            await store_of(engine).claim(turn, "one that dies")
+        await engine.stop(turn)
+        running = await claimed_turn(engine, turn)
+        with anyio.fail_after(30):
+            assert await running.run(agent(answering("unreached")))
+        assert (await engine.status(turn)).state == "stopped"
