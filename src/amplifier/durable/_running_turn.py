@@ -55,6 +55,8 @@ class RunningTurn:
         self._session: AmplifierSession | None = None
         self._stop_wanted = turn.stop
         self._stopped = False
+        self._is_played_back = False  # what earlier attempts have recorded is being put into the conversation
+        self._late_stop = turn.stop  # obeyed when that is done
         self._scope = anyio.CancelScope()
         self._is_lost = False
         self._waiting: dict[str, tuple[anyio.Event, list[str]]] = {}
@@ -79,6 +81,9 @@ class RunningTurn:
     def stop(self, wanted: StopRequest) -> None:
         """End it as a client asks; nothing happens the second time, unless an immediate stop follows a graceful one."""
         if self._session is None or (self._stopped and (wanted.graceful or self._stop_wanted == wanted)):
+            return
+        if self._is_played_back:
+            self._late_stop = wanted
             return
         self._stopped = True
         self._stop_wanted = wanted
@@ -211,6 +216,7 @@ class RunningTurn:
             )
         await context.set_messages(self.turn.messages)
         session.coordinator.turn_number = self.turn.number - 1
+        self._is_played_back = bool(self.turn.results)
         try:
             answer = await session.execute(self.turn.prompt)
         except ExecutionCancelled:
@@ -224,13 +230,16 @@ class RunningTurn:
         )
 
     def _before_new_step(self, step: Step) -> None:
-        """Obey a stop from before this attempt, now that what is recorded comes into the conversation.
+        self._end_playback(is_tool=step.kind == "tool")
 
-        An immediate one would cut off calls of the same answer that have recorded results.
+    def _end_playback(self, *, is_tool: bool) -> None:
+        """Obey a stop from before, now that the records of all earlier answers are in the conversation.
+
+        At a tool call an immediate one would cut off calls of the same answer that have recorded results.
         """
-        if self.turn.stop is not None:
-            wanted = self._stop_wanted or self.turn.stop
-            self.stop(attrs.evolve(wanted, graceful=True) if step.kind == "tool" else wanted)
+        self._is_played_back = False
+        if self._late_stop is not None:
+            self.stop(attrs.evolve(self._late_stop, graceful=True) if is_tool else self._late_stop)
 
     async def _note_event(self, event: str, data: dict[str, Any]) -> None:
         shown = _slim(data)
@@ -261,6 +270,7 @@ class RunningTurn:
         answer = await self._store.ask(self.turn, question)
         if answer is not None:
             return offered.get(answer, answer)
+        self._end_playback(is_tool=is_tool)  # no answer yet, so nothing is recorded behind the question
         answered, answers = self._waiting[name] = (anyio.Event(), [])
         self._given_up.discard(name)
         try:
