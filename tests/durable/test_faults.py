@@ -26,6 +26,7 @@ from amplifier.durable._local import open_store
 from amplifier.durable._running_turn import RunningTurn
 from amplifier.durable._tables._database import DatabaseDown, SqliteDatabase
 from amplifier.durable._tables._turn_store import TurnStore
+from amplifier.durable._turn_rows import StopRequest
 from amplifier.durable.dbos import open_dbos_engine
 from amplifier.durable.temporal import open_temporal_engine
 from amplifier.errors import SessionStateError
@@ -180,6 +181,43 @@ async def test_a_worker_that_has_lost_a_turn_does_not_withdraw_the_question_of_t
         with pytest.raises(TurnLost):
             await store.withdraw(claimed, question.question_id)
         assert (await engine.status(turn)).questions == (question,)
+
+
+@pytest.mark.parametrize("is_graceful", [False, True])
+async def test_a_stop_that_arrives_while_records_are_played_back_keeps_all_of_them(tmp_path, is_graceful):
+    begun = anyio.Event()
+
+    async def hang(given):
+        begun.set()
+        await anyio.sleep_forever()
+
+    look = tool("look", lambda given: "two shelves")
+    async with open_engine("local", tmp_path) as engine:
+        turn = await engine.start("s", "go")
+        async with working(
+            engine, agent(answering([("look", {})], [("look", {})], [("hang", {})]), look, tool("hang", hang))
+        ):
+            with anyio.fail_after(60):
+                await begun.wait()
+        claimed = await store_of(engine).claim(turn, "next")
+        assert claimed is not None
+        running = RunningTurn(store_of(engine), claimed)
+
+        def make_session(session_id):
+            session = agent(answering("unreached"), look, tool("hang", hang))(session_id)
+
+            def stop(event, data):
+                running.stop(StopRequest(graceful=is_graceful, reason=None))
+
+            session.coordinator.hooks.register("provider:request", stop)
+            return session
+
+        with anyio.fail_after(60):
+            assert await running.run(make_session)
+        assert (await engine.status(turn)).state == "stopped"
+        contents = [m["content"] for m in await engine.messages("s") if m["role"] == "tool"]
+    assert contents[:2] == ["two shelves", "two shelves"]
+    assert "whether it had an effect is not known" in contents[2]
 
 
 async def test_a_worker_that_was_taken_for_dead_writes_nothing_and_goes_on_with_other_turns(tmp_path):

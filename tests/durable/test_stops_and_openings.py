@@ -196,3 +196,25 @@ async def test_a_call_that_waited_for_approval_when_it_was_stopped_was_not_start
             await engine.result(turn)
         [result] = results(await engine.messages("s"))
     assert "not started" in result
+
+
+async def test_a_turn_that_waits_for_approval_of_a_model_call_is_stopped_while_no_worker_runs(kind, place):
+    async def ask(event, data):
+        if data["iteration"] == 2:
+            return HookResult(action="ask_user", approval_prompt="May I go on?", approval_options=["Allow", "Deny"])
+        return HookResult(action="continue")
+
+    async def mount(coordinator, config):
+        coordinator.hooks.register("provider:request", ask, name="ask")
+
+    look = tool("look", lambda given: "two shelves")
+    make_session = agent(answering([("look", {})]), look, hooks={"hooks-ask": mount})
+    async with open_engine(kind, place) as engine:
+        turn = await engine.start("s", "go")
+        async with working(engine, make_session):
+            await until(engine, turn, lambda status: status.questions)
+        await engine.stop(turn)
+        async with working(engine, make_session):
+            with anyio.fail_after(30), pytest.raises(TurnStoppedError):
+                await engine.result(turn)
+        assert results(await engine.messages("s")) == ["two shelves"]

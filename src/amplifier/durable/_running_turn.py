@@ -55,6 +55,8 @@ class RunningTurn:
         self._session: AmplifierSession | None = None
         self._stop_wanted = turn.stop
         self._stopped = False
+        self._is_played_back = False  # what earlier attempts have recorded is being put into the conversation
+        self._late_stop = turn.stop  # obeyed when that is done
         self._scope = anyio.CancelScope()
         self._is_lost = False
         self._waiting: dict[str, tuple[anyio.Event, list[str]]] = {}
@@ -84,9 +86,12 @@ class RunningTurn:
         """
         if self._session is None:
             if self._stop_wanted is None or not wanted.graceful:
-                self._stop_wanted = wanted
+                self._stop_wanted = self._late_stop = wanted
             return
         if self._stopped and (wanted.graceful or self._stop_wanted == wanted):
+            return
+        if self._is_played_back:
+            self._late_stop = wanted
             return
         self._stopped = True
         self._stop_wanted = wanted
@@ -224,6 +229,7 @@ class RunningTurn:
             )
         await context.set_messages(self.turn.messages)
         session.coordinator.turn_number = self.turn.number - 1
+        self._is_played_back = bool(self.turn.results)
         try:
             answer = await session.execute(self.turn.prompt)
         except ExecutionCancelled:
@@ -237,17 +243,21 @@ class RunningTurn:
         )
 
     async def _before_new_step(self, step: Step) -> None:
-        """Obey a stop from before the session, now that what is recorded comes into the conversation.
-
-        The loop refuses a tool call that follows a graceful stop; an immediate one would cut off calls of the same answer that have
-        recorded results. A model call, beside which no tool runs, is cancelled.
-        """
-        if self._stop_wanted is None or self._session is None:
-            return
-        self.stop(attrs.evolve(self._stop_wanted, graceful=True) if step.kind == "tool" else self._stop_wanted)
-        if step.kind == "model":
+        """Obey a stop before something new begins. A model call, beside which no tool runs, is cancelled."""
+        self._end_playback(is_tool=step.kind == "tool")
+        if step.kind == "model" and self._stop_wanted is not None and self._session is not None:
             self._session.coordinator.cancellation.request_immediate(reason=self._stop_wanted.reason)
             await anyio.sleep_forever()  # until the cancellation arrives, which takes a turn of the event loop
+
+    def _end_playback(self, *, is_tool: bool) -> None:
+        """Obey a stop from before, now that the records of all earlier answers are in the conversation.
+
+        The loop refuses a tool call that follows a graceful stop; an immediate one would cut off calls of the same answer that have
+        recorded results.
+        """
+        self._is_played_back = False
+        if self._late_stop is not None:
+            self.stop(attrs.evolve(self._late_stop, graceful=True) if is_tool else self._late_stop)
 
     async def _note_event(self, event: str, data: dict[str, Any]) -> None:
         shown = _slim(data)
@@ -280,6 +290,7 @@ class RunningTurn:
             answer = self._early_answers.pop(name, None)
         if answer is not None:
             return offered.get(answer, answer)
+        self._end_playback(is_tool=is_tool)  # no answer yet, so nothing is recorded behind the question
         answered, answers = self._waiting[name] = (anyio.Event(), [])
         self._given_up.discard(name)
         try:

@@ -52,7 +52,7 @@ async def recorded_messages(
         turn: The attempt whose session could not be opened.
         session: That session, if it could be made; its loop may begin conversations with a system prompt.
     """
-    if not turn.results and not turn.started:
+    if not turn.results:
         return None
 
     async def mount_provider(coordinator: Any, config: dict[str, Any]) -> _NoModel:
