@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import anyio
 import pytest
+from anyio.lowlevel import cancel_shielded_checkpoint
 
 from amplifier.durable import TurnStoppedError
 from amplifier.durable._running_turn import RunningTurn
@@ -56,6 +57,28 @@ async def test_nothing_begins_after_a_stop_that_arrives_before_the_session_exist
             assert await running.run(make_session)
             with pytest.raises(TurnStoppedError):
                 await engine.result(turn)
+    assert calls == []
+
+
+async def test_a_call_does_not_begin_after_a_stop_that_arrives_while_its_beginning_is_recorded(tmp_path, monkeypatch):
+    calls = []
+    make_session = agent(answering([("look", {})]), tool("look", lambda given: calls.append("look")))
+    async with open_engine("local", tmp_path) as engine:
+        turn = await engine.start("s", "go")
+        running = await claimed_turn(engine, turn)
+        begin_step = store_of(engine).begin_step
+
+        async def begin_and_stop(claimed, step):
+            await begin_step(claimed, step)
+            if step.kind == "tool":
+                running.stop(StopRequest(graceful=False, reason=None))
+                for _ in range(3):  # the stop reaches the turn, but not the transaction
+                    await cancel_shielded_checkpoint()
+
+        monkeypatch.setattr(store_of(engine), "begin_step", begin_and_stop)
+        with anyio.fail_after(30):
+            assert await running.run(make_session)
+        assert (await engine.status(turn)).state == "stopped"
     assert calls == []
 
 

@@ -22,9 +22,13 @@ from amplifier.durable._temporal._hosting import Host
 from amplifier.durable._temporal._record import TurnRecord
 from amplifier.durable._temporal._server import Server, WorkflowGone
 from amplifier.errors import SessionBusyError
-from tests.durable.agents import MAY_LEAVE, agent, answering, asking_agent, open_engine, tool, until, working
+from tests.durable import agents
+from tests.durable.agents import MAY_LEAVE, agent, answering, asking_agent, tool, until, working
 
 pytestmark = [pytest.mark.slow, MAY_LEAVE, pytest.mark.parametrize("kind", ["temporal"])]
+
+
+open_engine = partial(agents.open_engine, patience=60.0)  # no test here is about a server that is slow
 
 
 def turns_of(engine) -> TemporalTurns:
@@ -111,6 +115,8 @@ async def test_leaving_the_engine_ends_its_worker_and_hands_the_turn_over(kind, 
     first = agent(answering([("look", {})]), tool("look", hang, repeatable=True))
     second = agent(answering("Two."), tool("look", lambda given: "two shelves", repeatable=True))
     monkeypatch.setattr(TurnRecord, "take_step", take_second_step)
+    monkeypatch.setattr(_hosting, "_ENDING_SECONDS", 60.0)  # however slow this machine is
+    monkeypatch.setattr(module, "_LEAVING_SECONDS", 60.0)
 
     # With this lease no other worker would get the turn in time if it were not handed over.
     async def work(engine, *, task_status):

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
+from anyio.lowlevel import checkpoint_if_cancelled
 
 from amplifier.contracts import Step
 from amplifier.errors import ModelError
@@ -45,11 +46,15 @@ class RecordedSteps:
         await self._on_new_step(step)
         if step.kind == "tool" and key in self._turn.started:
             step.is_resumed = step.was_started = True
-        step.before_start(lambda: self._store.begin_step(self._turn, step))
+        step.before_start(lambda: self._begin(step))
         result = await run()
         if isinstance(result, kind):
             await self._store.finish_step(self._turn, step, _as_json(step, result))
         return result
+
+    async def _begin(self, step: Step) -> None:
+        await self._store.begin_step(self._turn, step)
+        await checkpoint_if_cancelled()  # a stop may have come while the store, which cannot be cancelled, was slow
 
 
 def _as_json(step: Step, result: Any) -> str:

@@ -102,7 +102,6 @@ async def open_asyncio_thread() -> AsyncIterator[AsyncioThread]:
     """Start a thread; on leaving, what still runs there is cancelled and the thread waited for, but not for ever."""
     manager = start_blocking_portal("asyncio")
     portal = await anyio.to_thread.run_sync(manager.__enter__)
-
     thread = AsyncioThread(portal)
     has_ended = anyio.Event()
 

@@ -54,6 +54,7 @@ class TemporalTurns:
                 task_timeout=timedelta(seconds=min(max(self._lease, 1.0), 10.0)),
             )
 
+        pause = _MOMENT
         while True:
             try:
                 was_open = await self._server.update_with_start(
@@ -68,7 +69,8 @@ class TemporalTurns:
             else:
                 if not was_open or await self._is_there(name, session_id, prompt):
                     return name
-            await anyio.sleep(_MOMENT)
+            await anyio.sleep(pause)
+            pause = min(pause * 2, 1.0)  # a session takes a limited number of requests
 
     async def _check_ended(self, session_id: str, turn_id: str) -> None:
         """Refuse a turn of a session for which it has another one, unless that has just ended."""
