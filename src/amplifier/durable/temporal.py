@@ -66,14 +66,14 @@ class _TemporalEngine(StoredTurns):
             raise closed()
         host = Host(self._server, self._queue, make_session, self._poll, self._lease)
         ended = anyio.Event()
-        with anyio.CancelScope() as scope:
-            self._workers[scope] = ended
-            try:
-                async with raises_one_error():
+        async with raises_one_error():
+            with anyio.CancelScope() as scope:  # inside, so that on trio its own cancellation is no further error
+                self._workers[scope] = ended
+                try:
                     await host.run(concurrency, task_status.started)
-            finally:
-                del self._workers[scope]
-                ended.set()
+                finally:
+                    del self._workers[scope]
+                    ended.set()
         await checkpoint_if_cancelled()  # a cancellation from outside comes first
         raise closed()
 

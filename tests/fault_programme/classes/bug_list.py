@@ -76,8 +76,8 @@ BUGS: Final = (
     Bug(
         "handlers run in the order of registration",
         "kernel/hooks/registry.py",
-        "bisect.insort(self._handlers.setdefault(event, []), registration, key=_order)",
-        "self._handlers.setdefault(event, []).append(registration)",
+        "    return registration.priority, registration.seq",
+        "    return 0, registration.seq",
         "load",
         {"kind": "handlers", "backend": "trio", "share": 0.01},
     ),
