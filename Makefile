@@ -99,7 +99,7 @@ test-long: parts engines
 	$(BIN)/python -m pytest $(PARALLEL) -m long $(ARGS)
 	@$(MAKE) --no-print-directory fault-programme ARGS=
 
-# Nine classes of faults, under an hour on two free processors. Started again it goes on where it was stopped; ARGS="--fresh" starts over,
+# Nine classes of faults, about 25 minutes on two processors. Started again it goes on where it was stopped; ARGS="--fresh" starts over,
 # ARGS="--only load --minutes 10" runs a part. The state and the report are in .fault-programme.
 fault-programme: $(READY)
 	$(BIN)/python -m tests.fault_programme $(ARGS)
