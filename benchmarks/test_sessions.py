@@ -31,7 +31,7 @@ def living(plan: dict[str, Any] | None = None) -> Prepare:
     return prepare
 
 
-@pytest.mark.parametrize(("kernel", "words", "target"), [(OURS, "", 5), (OURS_ON_TRIO, ", trio", 6)])
+@pytest.mark.parametrize(("kernel", "words", "target"), [(OURS, "", 8), (OURS_ON_TRIO, ", trio", 6)])
 def test_open_a_trivial_turn_and_close(board, kernel, words, target):
     theirs, ours = THEIRS.timed(living()), kernel.timed(living())
     board.duel(f"session: open, turn, close{words}", theirs, ours, target=target).check()

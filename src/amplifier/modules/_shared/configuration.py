@@ -155,19 +155,7 @@ def read_options(
     keys: dict[str, str] = {}
     for key, value in (config or {}).items():
         if key not in known:
-            meant = misspelt_key(key, known)
-            if meant is not None and known[meant].restricts:
-                problems.append((f"$.{key}", f"unknown key; {did_you_mean(meant)}"))
-            elif meant is not None:
-                warn_of_misspelt_key(module, f"$.{key}", meant)
-            elif _RESTRICTION.search(str(key)):
-                # Often the key of another module for the same job. Ignored, it would lift the restriction.
-                problems.append(
-                    (f"$.{key}", f"unknown key for a restriction; known keys: {', '.join(known) or 'none'}")
-                )
-            else:
-                hint = suggestion(key, known) or f"; known keys: {', '.join(known) or 'none'}"
-                logger.warning("%s: $.%s: unknown key, ignored%s", module, key, hint)
+            problems += _unknown_key(module, key, known)
             continue
         name = known[key].name
         if name in keys:
@@ -193,6 +181,21 @@ def read_options(
         return cls(**{**values, **given})
     except PlanError as error:
         raise PlanError(error.problems, subject=f"invalid config of {module}") from None
+
+
+def _unknown_key(module: str, key: str, known: Mapping[str, Option]) -> list[Problem]:
+    """Log an unknown key, which is then ignored; a problem if that would lift a restriction."""
+    meant = misspelt_key(key, known)
+    all_of_them = f"known keys: {', '.join(known) or 'none'}"
+    if meant is not None and known[meant].restricts:
+        return [(f"$.{key}", f"unknown key; {did_you_mean(meant)}")]
+    if meant is None and _RESTRICTION.search(str(key)):  # often the key of another module for the same job
+        return [(f"$.{key}", f"unknown key for a restriction; {all_of_them}")]
+    if meant is not None:
+        warn_of_misspelt_key(module, f"$.{key}", meant)
+    else:
+        logger.warning("%s: $.%s: unknown key, ignored%s", module, key, suggestion(key, known) or f"; {all_of_them}")
+    return []
 
 
 def _nested(path: str, error: PlanError) -> list[Problem]:
