@@ -469,8 +469,8 @@ class ModuleCoordinator(MountPointAccess):
         """Start background work on behalf of a module."""
         if not callable(fn):
             raise TypeError(f"start_soon needs an async function and its arguments, got {fn!r}")
-        shown = name or getattr(fn, "__qualname__", None) or repr(fn)
-        self.hosting.start_soon(fn, args, name=shown, owner=owner, fatal=fatal)
+        name = name or getattr(fn, "__qualname__", None) or repr(fn)
+        self.hosting.start_soon(fn, args, name=name, owner=owner, fatal=fatal)
 
     async def host_as(
         self, owner: str | None, context_manager: AbstractAsyncContextManager[Any], *, name: str | None = None
