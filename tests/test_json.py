@@ -8,6 +8,7 @@ import sys
 import time
 from collections import OrderedDict, UserDict, defaultdict, namedtuple
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,7 +106,23 @@ def containers_of(value: Any) -> list[Any]:
     return found
 
 
-@given(python_values)
+def wide_diamond(row: Callable[[Any], Any]) -> Any:
+    """1000**8 routes to one leaf, in eight lists of 1000 items."""
+    value: Any = ["leaf"]
+    for _ in range(8):
+        value = [row(value)] * 1000
+    return value
+
+
+def seventeen(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As many dicts as a conversation has messages, which are copied in another way than a few."""
+    return [deepcopy(rows[at % len(rows)]) for at in range(17)]
+
+
+long_lists = st.lists(st.dictionaries(st.text(max_size=2), python_values), min_size=1, max_size=3).map(seventeen)
+
+
+@given(python_values | long_lists)
 def test_a_copy_is_equal_and_shares_no_dict_or_list(value: Any) -> None:
     copied = copy_json(value)
     assert copied == value
@@ -113,12 +130,12 @@ def test_a_copy_is_equal_and_shares_no_dict_or_list(value: Any) -> None:
     assert {id(c) for c in containers_of(copied)}.isdisjoint(id(c) for c in containers_of(value))
 
 
-@given(python_values)
+@given(python_values | long_lists)
 def test_the_careful_copy_agrees_with_the_fast_one(value: Any) -> None:
     assert rebuild(value, subject="") == copy_json(value)
 
 
-@given(st.dictionaries(st.text(max_size=2), python_values))
+@given(st.dictionaries(st.text(max_size=2), python_values | long_lists))
 def test_many_copies_are_each_like_one(value: dict[str, Any]) -> None:
     before = repr(value)
     copies = Copies()
@@ -153,6 +170,22 @@ def test_many_copies_have_the_limits_of_one(wrap: Callable[[Any], Any]) -> None:
         with pytest.raises(ModelError) as many:
             Copies().make(value)
         assert str(many.value) == str(one.value)
+
+
+@pytest.mark.parametrize(
+    "row", [lambda v: v, lambda v: {"k": v}, lambda v: {"a": 1, "k": {"k": v}}], ids=["list", "row", "deep"]
+)
+def test_a_copy_of_what_unrolls_without_end_keeps_its_size(row: Callable[[Any], Any]) -> None:
+    value = wide_diamond(row)
+    for copied in (copy_json(value), copy_json({"x": value})["x"], Copies().make({"x": value})["x"]):
+        assert copied is not value
+        assert copied[0] is copied[999]
+
+
+def test_a_list_of_the_same_large_dict_is_copied_once() -> None:
+    large = dict.fromkeys(range(100_000))
+    for copied in (copy_json({"x": [large] * 1000})["x"], Copies().make({"x": [large] * 1000})["x"]):
+        assert copied[0] is copied[999] is not large
 
 
 def test_copies_are_prepared_for_large_values_only() -> None:

@@ -51,8 +51,14 @@ def models_schema() -> dict[str, Any]:
 
 
 def models_schema_text() -> str:
-    """The schema as it is shipped beside the models."""
-    return json.dumps(models_schema(), indent=2, ensure_ascii=False) + "\n"
+    """The schema as it is shipped beside the models: one line for each model, because every install has it."""
+    schema = models_schema()
+    definitions = schema.pop("$defs").items()
+    lines = ",\n".join(
+        f'    "{name}": {json.dumps(definition, ensure_ascii=False)}' for name, definition in definitions
+    )
+    head = json.dumps(schema, indent=2, ensure_ascii=False).removesuffix("\n}")
+    return f'{head},\n  "$defs": {{\n{lines}\n  }}\n}}\n'
 
 
 def _definition(model: type[Model]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from amplifier.models import ToolResult
 from amplifier.modules import tool_bash
 from amplifier.testing import TestCoordinator
 from tests._support.bubblewrap import find_bubblewrap
+from tests._support.processes import running_processes
 from tests._support.tree import ROOT
 
 KINDS = ("bwrap", "landlock", "off")
@@ -325,10 +326,10 @@ class World:
             return "it ended another process"
         if self.connections:
             return "it reached a server"
-        if left := _alive(f"600.{self.token}"):
+        if left := running_processes(f"600.{self.token}"):
             for line in left:
                 with contextlib.suppress(OSError):
-                    os.kill(int(line.split()[1]), 9)
+                    os.kill(int(line.split()[0]), 9)
             return "it left a process"
         return None
 
@@ -336,11 +337,6 @@ class World:
 def _shut(server: socket.socket) -> None:
     with contextlib.suppress(OSError):
         server.shutdown(socket.SHUT_RDWR)
-
-
-def _alive(words: str) -> list[str]:
-    listing = subprocess.run(["ps", "-axww", "-o", "stat=,pid=,args="], capture_output=True, text=True, check=True)
-    return [line for line in listing.stdout.splitlines() if words in line and not line.startswith("Z")]
 
 
 @contextlib.contextmanager

@@ -6,11 +6,14 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests._support.node_parts import node, program
 from tests._support.terminal import environment
 from tests.acp._editor import PATIENCE, acp_command
 
 
+@pytest.mark.slow
 def test_typescript_client_streams_asks_cancels_and_loads(backend, home, workdir, plan):
     library = program("@agentclientprotocol/sdk", "dist/v1/stable/acp.js")
     given = {"command": acp_command(backend, plan), "cwd": str(workdir), "gate": "never"}

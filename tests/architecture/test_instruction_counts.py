@@ -28,7 +28,7 @@ def counted(code: str) -> Any:
 
 
 @pytest.mark.timeout(900)  # callgrind makes everything fifty times slower
-@pytest.mark.parametrize("options", [["--bytecodes"], pytest.param([], id="callgrind", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("options", [["--bytecodes"], pytest.param([], id="callgrind", marks=pytest.mark.long)])
 def test_the_hot_paths_take_no_more_instructions_than_recorded(options):
     counts = counted(f"import sys; from benchmarks.instructions import main; sys.exit(main(['--json', *{options}]))")
     assert set(counts["bytecodes"]) == {"asyncio", "trio"}

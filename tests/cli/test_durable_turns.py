@@ -83,6 +83,7 @@ def test_a_call_that_was_cut_off_is_repeated_with_permission(backend, home, work
     assert [step["tool"] for step in shown["execution_trace"]] == ["wait_for"]
 
 
+@pytest.mark.slow
 def test_a_question_that_waited_for_an_answer_is_asked_again(backend, home, workdir, durable_plan):
     trace = workdir / "trace"
     kill_while("Your answer: ", call("risky", trace), durable_plan, backend, home, workdir)
@@ -115,6 +116,7 @@ def test_a_prompt_that_is_piped_in_is_a_prompt(home, workdir, durable_plan):
     assert finished.stdout.strip() == "hello"
 
 
+@pytest.mark.slow
 def test_a_plan_that_has_changed_is_shown_before_the_turn_goes_on(home, workdir, durable_plan):
     gate = workdir / "gate"
     kill_while("s  wait_for", call("wait_for", gate), durable_plan, "asyncio", home, workdir)
@@ -135,6 +137,7 @@ def test_a_plan_that_has_changed_is_shown_before_the_turn_goes_on(home, workdir,
     assert roles(home) == ["user", "assistant", "tool", "assistant"]
 
 
+@pytest.mark.slow
 def test_a_second_process_is_told_which_one_has_the_session(home, workdir, durable_plan):
     wait = call("wait_for", workdir / "gate")
     with open_terminal("run", wait, "--plan", str(durable_plan), home=home, cwd=workdir) as terminal:

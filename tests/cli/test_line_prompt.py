@@ -210,6 +210,7 @@ def test_a_line_goes_where_standard_error_goes_and_the_answer_to_standard_output
     assert answers.read_text() == "hello \n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_a_line_is_being_entered_restores_the_terminal(which, backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:

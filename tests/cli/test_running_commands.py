@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -191,6 +192,48 @@ def test_a_run_stuck_in_c_code_is_shown_by_its_thread_stacks(backend, home, work
         process.communicate()
     assert "does not return to Python" in str(raised.value)
     assert "in execute" in str(raised.value)
+
+
+_THREAD = """
+import os, signal, sys, threading
+from pathlib import Path
+from amplifier.cli.sessions.running_commands import main_thread_stack
+
+def deep(levels):
+    return levels and deep(levels - 1)
+
+def work():
+    def numbers():
+        yield from range(20)
+
+    while True:
+        deep(30)
+        sum(numbers())
+        [deep(levels) for levels in range(5)]
+
+signal.signal(signal.SIGUSR1, lambda *_: None)
+received, wakeup = os.pipe()
+os.set_blocking(wakeup, False)
+signal.set_wakeup_fd(wakeup)
+with main_thread_stack(Path(sys.argv[1])):
+    threading.Thread(target=work, daemon=True).start()
+    print("ready", flush=True)
+    while os.read(received, 1):
+        os.write(1, b"asked\\n")
+"""
+
+
+@pytest.mark.slow
+def test_asking_does_not_end_a_process_whose_other_threads_run(tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-c", _THREAD, tmp_path / "stacks"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        for _ in range(500):
+            process.send_signal(signal.SIGUSR1)
+            assert process.stdout.readline() == "asked\n"
+        process.kill()
 
 
 def test_a_process_that_does_not_handle_the_signal_gets_none(home, workdir):

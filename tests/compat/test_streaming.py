@@ -149,6 +149,7 @@ async def test_a_stopped_turn_closes_the_connection(
             await anyio.to_thread.run_sync(server.wait_gone)
 
 
+@pytest.mark.slow
 async def test_a_loop_that_returns_between_two_pieces_closes_the_connection(
     directory: Path, server: ScriptedHttpServer
 ):

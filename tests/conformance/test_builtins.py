@@ -46,9 +46,10 @@ CHECKED: dict[str, dict[str, Any]] = {
     "tool-web": {"config": {"allow_private": ["{service_host}"]}},
 }
 """Every module and its options: a fake service for those that need one, an agent for tool-task, a server for tool-mcp."""
-QUICK = {"context-simple", "tool-todo"}
+QUICK = {"tool-todo"}
 """What `make test` checks."""
 SLOW = {
+    "context-simple",
     "hooks-approval",
     "loop-basic",
     "loop-streaming",

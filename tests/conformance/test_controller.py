@@ -59,6 +59,7 @@ async def test_it_runs_inside_a_loop_of_either_backend(tmp_path):
     assert report.ok, str(report)
 
 
+@pytest.mark.slow
 def test_a_report_round_trips_through_json_and_is_escaped_in_its_page(tmp_path):
     source = SOUND_TOOL.replace('coordinator.mount("tools", Echo())', "return 7  # <b>")
     report = check(write_module(tmp_path, source))
@@ -94,6 +95,7 @@ def test_static_runs_nothing_of_the_module(tmp_path):
     assert not trace.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("planted", "clause"),
     [
@@ -148,6 +150,7 @@ def test_a_call_that_hangs_after_a_cancelled_one_is_reported_once(examined_on):
     assert "NoneType" not in str(report)
 
 
+@pytest.mark.slow
 def test_a_finding_can_be_reproduced_by_its_token(tmp_path):
     source = SOUND_TOOL.replace("async def mount", "async def mount").replace(
         "text = input.get",
@@ -161,6 +164,7 @@ def test_a_finding_can_be_reproduced_by_its_token(tmp_path):
     assert broken(again) == {"A14"}
 
 
+@pytest.mark.slow
 def test_a_module_that_cannot_be_examined_is_reported(tmp_path):
     with pytest.raises(ModuleNotFoundError, match="neither a folder"):
         check("no-such-module-anywhere")

@@ -66,6 +66,7 @@ async def test_an_absent_module_keeps_no_selected_clause():
     assert "on asyncio and trio mount gave nothing" in " ".join(report.notes)
 
 
+@pytest.mark.slow
 def test_a_hook_that_declines_is_not_examined_for_unregistering(tmp_path):
     source = '__amplifier_module_type__ = "hook"\n\n\nasync def mount(coordinator, config):\n    return None\n'
     report = check(write_module(tmp_path, source, "hooks_none.py"), backends=["asyncio"])
@@ -151,6 +152,7 @@ def test_one_backend_alone_does_not_examine_a18(tmp_path):
     assert outcome_of(both, "A18").backends == ["asyncio", "trio"]
 
 
+@pytest.mark.slow
 def test_a_clause_lists_the_backends_it_was_examined_on(tmp_path):
     file = write_module(tmp_path, '__amplifier_backends__ = ("trio",)\n' + SOUND_TOOL.replace("\n    ", "\n"))
     report = check(file, only=["A18", "A2", "T5"])
@@ -158,6 +160,7 @@ def test_a_clause_lists_the_backends_it_was_examined_on(tmp_path):
     assert {clause: outcome_of(report, clause).backends for clause in ("T5", "A2")} == {"T5": ["trio"], "A2": []}
 
 
+@pytest.mark.slow
 def test_a_module_for_asyncio_only_is_examined_on_trio_as_well_on_an_island(tmp_path):
     file = write_module(tmp_path, '__amplifier_backends__ = ("asyncio",)\n' + SOUND_TOOL.replace("\n    ", "\n"))
     report = check(file, only=["A18", "T5"])
@@ -166,6 +169,7 @@ def test_a_module_for_asyncio_only_is_examined_on_trio_as_well_on_an_island(tmp_
     assert report.limitations == ["declares asyncio only: on trio it runs on an asyncio island"]
 
 
+@pytest.mark.slow
 def test_a_check_that_ended_with_its_process_keeps_no_clause(tmp_path):
     planted = SOUND_TOOL.replace('text = input.get("text")', 'text = input.get("text"); import os; os._exit(1)')
     report = check(write_module(tmp_path, planted), only=["T9"], backends=["asyncio"])
@@ -184,6 +188,7 @@ def test_the_page_lists_what_was_not_examined(tmp_path):
     assert '<span class="status not_checked">not examined</span> T5: ' in page
 
 
+@pytest.mark.slow
 def test_the_command_of_a_finding_reproduces_an_import_error(tmp_path):
     file = write_module(tmp_path, "raise RuntimeError('no')\n" + SOUND_TOOL.replace("\n    ", "\n"))
     (found,) = check(file).violations

@@ -271,6 +271,7 @@ def test_conformance_tests_rejects_an_unknown_option():
         conformance_tests("tool-todo", only=["T5"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "form", ["test_echo = conformance_tests({path!r})", "class TestEcho(ToolConformance):\n    module = {path!r}"]
 )

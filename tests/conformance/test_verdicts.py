@@ -45,6 +45,7 @@ def test_a_tool_that_declines_is_unchecked_and_every_missing_clause_is_named(tmp
     assert missing <= set(note.partition("not examined: ")[2].split(", ")) | {"A18"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clause", ["T11", "T14"])
 def test_a_recommended_clause_alone_conforms_when_it_is_kept(tmp_path, clause):
     report = check(write_module(tmp_path, SOUND_TOOL), only=[clause])
@@ -130,6 +131,7 @@ def mounting(module_type: str, statement: str) -> str:
     return f'__amplifier_module_type__ = "{module_type}"\n\n\nasync def mount(coordinator, config):\n    {statement}\n'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module_type", "clause", "statement"),
     [
@@ -187,6 +189,7 @@ def in_execute(statement: str) -> str:
     return SOUND_TOOL.replace('text = input.get("text")', f'text = input.get("text")\n            {body}')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("examined_on", ["asyncio", "trio"])
 @pytest.mark.parametrize(
     "waits", ["anyio.Event().wait()", pytest.param("anyio.sleep_forever()", marks=pytest.mark.slow)]
@@ -233,6 +236,7 @@ SHIELDED_WAIT = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("examined_on", ["asyncio", "trio"])
 def test_a_call_that_can_never_end_is_found_without_waiting_for_it(tmp_path, examined_on):
     report = check(write_module(tmp_path, in_execute(SHIELDED_WAIT)), only=["A7", "A8"], backends=[examined_on])
@@ -274,6 +278,7 @@ ENDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("examined_on", ["asyncio", "trio"])
 @pytest.mark.parametrize(
     "end", [*(pytest.param(end, marks=pytest.mark.slow) for end in ENDS if end != "hangs"), "hangs"]
@@ -316,9 +321,10 @@ RAISING = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("examined_on", ["asyncio", "trio"])
 @pytest.mark.parametrize("instead", INSTEAD)
-@pytest.mark.parametrize("place", [pytest.param("mount", marks=pytest.mark.slow), "execute"])
+@pytest.mark.parametrize("place", ["mount", "execute"])
 def test_a_cancelled_call_that_raises_something_else_breaks_its_contract(tmp_path, place, instead, examined_on):
     source = in_execute("await stopped()") if place == "execute" else SOUND_TOOL
     if place == "mount":
@@ -412,6 +418,7 @@ CLOCK = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("examined_on", ["asyncio", "trio"])
 def test_a_minute_that_ends_while_a_call_is_cancelled_is_no_torn_state(tmp_path, examined_on):
     file = write_module(tmp_path, CLOCK, "tool_clock.py")

@@ -94,6 +94,7 @@ async def test_a_process_has_one_worker_on_dbos(tmp_path):
             assert await engine.result(await engine.start("s", "hi")) == "Hello."
 
 
+@pytest.mark.slow
 async def test_a_file_that_is_locked_for_too_long_ends_the_worker_and_the_next_one_goes_on(tmp_path):
     begun = anyio.Event()
     go_on = anyio.Event()
@@ -127,6 +128,7 @@ async def test_a_file_that_is_locked_for_too_long_ends_the_worker_and_the_next_o
         assert (await engine.messages("s"))[2]["content"] == "seen again"
 
 
+@pytest.mark.slow
 async def test_a_file_that_is_locked_when_the_engine_is_opened_is_waited_for(tmp_path):
     refused = []
 

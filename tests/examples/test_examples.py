@@ -88,6 +88,7 @@ def test_sub_agents_report_and_are_closed(backend, tmp_path):
     assert "child is closed, parent is open" in output
 
 
+@pytest.mark.slow
 def test_the_trio_application_gives_up_on_one_turn_and_stops_another(tmp_path):
     output = run_example("trio_app.py", cwd=tmp_path)
     answers = [line for line in output.splitlines() if "→" in line]

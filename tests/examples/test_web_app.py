@@ -55,6 +55,7 @@ def begin_to_hold(server: Server, conversation: str = ANNA):
 # ── the example as it is ─────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_a_turn_is_streamed_as_events(example):
     with example.post(ANNA, "count the lines in notes.txt") as response:
         assert response.status == 200

@@ -90,7 +90,7 @@ CLASSES: Final[dict[str, FaultClass]] = {
             unit="bugs",
             chunks=planted_bugs.chunks,
             run=planted_bugs.run,
-            quick_share=0.05,
+            quick_share=0.02,
         ),
     )
 }

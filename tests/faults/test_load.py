@@ -60,7 +60,8 @@ async def test_f90_sessions_that_live_at_the_same_time_do_not_make_each_other_sl
         for session in sessions:
             await session.initialize()
         with counted_calls() as calls:
-            assert await sessions[-1].execute("hi") == "hi"
+            for _ in range(8):  # on trio, one of eight quick turns lets others run
+                assert await sessions[-1].execute("hi") == "hi"
         costs.append(calls.count)
         for session in sessions:
             await session.cleanup()

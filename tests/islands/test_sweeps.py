@@ -46,6 +46,7 @@ def test_a_turn_with_two_tools_and_hooks_on_every_event(of_loop, of_context, of_
     sweep(scenario, points=20, modes=["trio"], has_threads=True)
 
 
+@pytest.mark.slow
 def test_opening_and_closing_with_seed_and_structured_modules() -> None:
     async def scenario(world: World) -> None:
         session = world.agent(
@@ -92,6 +93,7 @@ def test_a_stream_of_the_island_that_is_read_on_trio() -> None:
     sweep(scenario, points=12, modes=["trio"], has_threads=True)
 
 
+@pytest.mark.slow
 def test_calls_that_go_back_and_forth() -> None:
     async def scenario(world: World) -> None:
         async def nested(coordinator: Any, depth: int) -> int:

@@ -102,7 +102,7 @@ def http_servers() -> Iterator[dict[str, str]]:
                 process.send_signal(signal.SIGINT)
 
 
-@pytest.fixture(params=[*HTTP, *slow(*STDIO)], ids="-".join)
+@pytest.fixture(params=[*HTTP, *slow(STDIO[-1])], ids="-".join)
 def agent(request: pytest.FixtureRequest, http_servers: dict[str, str], tmp_path: Path) -> Agent:
     """A served agent."""
     server_backend, transport, mode = request.param

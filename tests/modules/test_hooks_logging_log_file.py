@@ -219,6 +219,7 @@ def test_a_killed_writer_loses_nothing_it_had_acknowledged_and_tears_no_line(tmp
         assert numbers == list(range(len(numbers))), "something in the middle is missing"
 
 
+@pytest.mark.slow
 def test_two_writers_of_one_file_do_not_mix_their_lines(tmp_path):
     path = tmp_path / "e.jsonl"
     program = WRITER.split("import trio", maxsplit=1)[0].replace("while True:", "while number < 400:")

@@ -17,10 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amplifier import ChatRequest, ChatResponse, HookRegistry, HookResult, Message, TextBlock, ToolCall, ToolResult
+from amplifier._json import Copies, copy_json
+from amplifier.kernel.hooks import dispatch
 from amplifier.models import ContextInjection, ProviderInfo, ToolCallBlock, from_dict, to_dict
 from amplifier.models._definition.base import Model
 from amplifier.models._definition.shared_list import SharedList
 from amplifier.modules._agent_loop import read_options
+from amplifier.modules._agent_loop.request_messages import RequestMessages
 from amplifier.modules._chat_history import ContextOptions, conversation, count_tokens, shared_form
 from amplifier.modules.context_simple import SimpleContext
 from amplifier.modules.loop_basic import BasicLoop
@@ -341,48 +344,13 @@ async def test_a_provider_that_reads_the_request_pays_for_one_copy_of_each_messa
     assert counted["copied"] == 100 + 2 + 1
 
 
-async def dict_copies_of_a_turn(length: int, **options: Any) -> int:
-    """How many dicts one turn copies after so many messages, with five handlers of every event."""
-    context = SimpleContext(ContextOptions(max_tokens=10**9))
-    await context.set_messages([{"role": ("user", "assistant")[at % 2], "content": f"{at}"} for at in range(length)])
-    loop, provider, hooks = BasicLoop(read_options("loop-basic", None)), Provider(10**9, spoils=False), HookRegistry()
-    for _ in range(5):
-        hooks.register("*", lambda *_: None, **options)
-    copied = 0
-
-    def count(frame: Any, event: str, called: Any) -> None:
-        nonlocal copied
-        if event == "c_call" and called.__name__ == "copy" and type(called.__self__) is dict:
-            copied += 1
-
-    for profile in (None, count):  # not the first turn, which reads the conversation to see whether it was answered
-        provider.answers = [answer("a")]
-        before = sys.getprofile()
-        sys.setprofile(profile)
-        try:
-            await loop.execute("go", context, {"p": provider}, {}, hooks)  # type: ignore[dict-item]
-        finally:
-            sys.setprofile(before)
-    return copied
-
-
-async def test_no_message_is_copied_for_handlers_that_do_not_ask_for_the_messages():
-    few = await dict_copies_of_a_turn(10, fields=("iteration", "status"))
-    assert await dict_copies_of_a_turn(2000, fields=("iteration", "status")) == few
-
-
-async def test_each_handler_of_the_messages_pays_for_one_copy_of_each():
-    few, many = [await dict_copies_of_a_turn(length, fields=("messages",)) for length in (10, 1010)]
-    assert many - few == 5 * 1000
-
-
-async def bytecodes_of_a_turn(length: int, handlers: int) -> int:
-    """How many bytecodes one turn with a model call takes after so many messages, with handlers of a small field."""
+async def bytecodes_of_a_turn(length: int, handlers: int, *fields: str) -> int:
+    """How many bytecodes one turn with a model call takes after so many messages, with handlers of these fields."""
     context = SimpleContext(ContextOptions(max_tokens=10**9))
     await context.set_messages([{"role": ("user", "assistant")[at % 2], "content": f"{at}"} for at in range(length)])
     loop, provider, hooks = BasicLoop(read_options("loop-basic", None)), Provider(10**9, spoils=False), HookRegistry()
     for _ in range(handlers):
-        hooks.register("*", lambda *_: None, fields=("iteration",))
+        hooks.register("*", lambda *_: None, fields=fields)
     counted = 0
 
     def count(frame: Any, event: str, _: Any) -> Any:
@@ -405,8 +373,53 @@ async def bytecodes_of_a_turn(length: int, handlers: int) -> int:
 
 @pytest.mark.parametrize("handlers", [0, 5])
 async def test_a_turn_takes_as_many_steps_however_long_the_conversation(handlers):
-    few, many = [await bytecodes_of_a_turn(length, handlers) for length in (10, 3000)]
+    few, many = [await bytecodes_of_a_turn(length, handlers, "iteration") for length in (10, 3000)]
     assert abs(many - few) < 300  # a step for each message would be thousands; timers and the event loop take a few
+
+
+async def test_no_message_is_copied_for_handlers_that_do_not_ask_for_the_messages(monkeypatch):
+    """Counted where the event is built and where copies are made: copying a long list takes no bytecodes of its own."""
+    built: list[Any] = []
+    copied: list[Any] = []
+
+    def noted(function: Any, calls: list[Any]) -> Any:
+        def call(*given: Any) -> Any:
+            calls.append(given[-1])
+            return function(*given)
+
+        return call
+
+    monkeypatch.setattr(RequestMessages, "for_event", noted(RequestMessages.for_event, built))
+    monkeypatch.setattr(dispatch, "copy_json", noted(copy_json, copied))
+    monkeypatch.setattr(Copies, "make", noted(Copies.make, copied))
+    await bytecodes_of_a_turn(100, 5, "iteration", "status")
+    assert built == []
+    assert [value for value in copied if value.get("messages")] == []
+    await bytecodes_of_a_turn(100, 5, "messages")
+    assert len(built) == 3  # one for each of the turns
+    assert len([value for value in copied if value.get("messages")]) == 3 * 5
+
+
+async def test_handlers_of_the_messages_get_copies_of_their_own_at_no_step_for_each_message():
+    three, ten = [
+        await bytecodes_of_a_turn(3000, handlers, "messages") - await bytecodes_of_a_turn(20, handlers, "messages")
+        for handlers in (3, 10)
+    ]
+    assert abs(ten - three) < 5000  # one step for each message and handler would be 20,000
+
+    context, loop, provider, hooks = (
+        SimpleContext(),
+        BasicLoop(read_options("loop-basic", None)),
+        Provider(10**9),
+        HookRegistry(),
+    )
+    await context.set_messages([{"role": "user", "content": f"{at}"} for at in range(20)])
+    received: list[dict[str, Any]] = []
+    for _ in range(3):
+        hooks.register("provider:request", lambda _, data: received.extend(data["messages"]), fields=("messages",))
+    provider.answers = [answer("a")]
+    await loop.execute("go", context, {"p": provider}, {}, hooks)  # type: ignore[dict-item]
+    assert len({id(message) for message in received}) == len(received) > 3 * 20
 
 
 async def test_a_request_shows_the_conversation_as_it_was_when_hooks_were_asked():

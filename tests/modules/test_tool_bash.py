@@ -370,6 +370,7 @@ async def test_input_that_the_schema_forbids_is_refused_and_nothing_runs(given, 
     assert not jsonschema_rs.is_valid(tool.input_schema, given)
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(text=st.text(max_size=20))
 async def test_any_text_at_all_gets_an_answer(text):

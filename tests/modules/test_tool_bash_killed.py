@@ -19,29 +19,20 @@ from amplifier.modules import loop_basic, tool_bash
 from amplifier.modules._shared import process_tree
 from amplifier.modules.tool_bash import _command
 from amplifier.testing import MODES, MockContextManager, MockProvider, TestCoordinator, cancel_everywhere, wait_for
+from tests._support.processes import running_processes
 from tests.modules.test_tool_filesystem import Desk
 
 LINUX = sys.platform == "linux"
 
 
-def alive(token: str) -> list[str]:
-    """Command lines of running processes that hold the token; asked of the system, not of the tool."""
-    listing = subprocess.run(["ps", "-axww", "-o", "stat=,pid=,args="], capture_output=True, text=True, check=True)
-    return [
-        line
-        for line in listing.stdout.splitlines()
-        if token in line and not line.startswith("Z") and " ps -a" not in line
-    ]
-
-
 def is_alive(token: str) -> bool:
-    return bool(alive(token))
+    return bool(running_processes(token))
 
 
 def gone(token: str) -> list[str]:
     """What is left after a moment: a killed process needs one to disappear."""
     until = time.monotonic() + 60
-    while (left := alive(token)) and time.monotonic() < until:
+    while (left := running_processes(token)) and time.monotonic() < until:
         time.sleep(0.01)
     return left
 
@@ -86,6 +77,7 @@ def left_by(tokens: dict[str, str]) -> dict[str, list[str]]:
     return {way: left for way, token in tokens.items() if (left := gone(token))}
 
 
+@pytest.mark.slow
 async def test_cancelled_no_process_of_any_command_is_left():
     desk = await Desk.open(None, tool_bash, max_parallel=len(WAYS))
     tokens = {}
@@ -128,6 +120,7 @@ AFTER_THE_SHELL = {
 }
 
 
+@pytest.mark.slow
 async def test_what_a_command_leaves_behind_is_ended_with_it():
     desk = await Desk.open(None, tool_bash, kill_grace=0.2)
     for way, text in AFTER_THE_SHELL.items():

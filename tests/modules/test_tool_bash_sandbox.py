@@ -19,9 +19,10 @@ from amplifier.modules.tool_bash import _confinement
 from amplifier.modules.tool_bash._options import BashOptions
 from amplifier.testing import TestCoordinator, wait_for
 from tests._support.bubblewrap import find_bubblewrap
+from tests._support.processes import running_processes
 from tests._support.sandbox_escapes import ATTEMPTS, KINDS, Attempt, run_attempt, world
 from tests._support.tree import ROOT
-from tests.modules.test_tool_bash_killed import alive, gone, is_alive
+from tests.modules.test_tool_bash_killed import gone, is_alive
 
 BWRAP = find_bubblewrap()
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there are sandboxes for Linux only")
@@ -299,8 +300,9 @@ def test_a_killed_agent_leaves_no_command(kind, tmp_path):
         "anyio.run(main)\n"
     )
     with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) as agent:
-        while len([line for line in alive(token) if " sleep " in line]) < 2:
-            assert agent.poll() is None
+        while len([line for line in running_processes(token) if " sleep " in line]) < 2:
+            with pytest.raises(subprocess.TimeoutExpired):  # it must not end
+                agent.wait(0.2)
         agent.kill()
     assert gone(token) == []
 

@@ -491,6 +491,7 @@ async def try_all(base: Path, use: Any, tool: str, attacks: list[Any], undo_afte
     assert runs > 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", ["read_file", "write_file"])
 async def test_no_swap_before_any_system_call_leads_outside(tmp_path, before_every_call, tool):
     await try_all(tmp_path / "scene", before_every_call, tool, [swap_parent, swap_leaf], undo_after=None)
@@ -499,6 +500,7 @@ async def test_no_swap_before_any_system_call_leads_outside(tmp_path, before_eve
 # The rest on one backend: system calls happen in a thread and know nothing of event loops.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "tool",
     [

@@ -77,6 +77,7 @@ def test_the_sdist_is_the_project_without_what_was_made_in_it(sdist_names: set[s
     assert [name for name in sdist_names if made.search(name)] == []
 
 
+@pytest.mark.slow
 def test_the_metadata_matches_the_code(wheel: zipfile.ZipFile) -> None:
     metadata = Parser().parsestr(wheel.read(f"amplifier-{amplifier.__version__}.dist-info/METADATA").decode("utf-8"))
     assert metadata["Version"] == amplifier.__version__
@@ -101,7 +102,7 @@ def test_the_base_install_is_small(empty: Environment) -> None:
         "amplifier", "anyio", "attrs", "cattrs", "idna", "orjson", "typing_extensions",
     }  # fmt: skip
     size = sum(file.stat().st_size for file in empty.packages.rglob("*") if file.is_file())
-    assert size < 12.25 * MEGABYTE, f"{size / MEGABYTE:.1f} MB"
+    assert size < 12.1 * MEGABYTE, f"{size / MEGABYTE:.1f} MB"
 
 
 @pytest.mark.slow

@@ -131,6 +131,7 @@ def test_ag_ui_client_answers_questions(server, workdir):
     assert [path.name for path in workdir.iterdir()] == ["approved"]
 
 
+@pytest.mark.slow
 def test_ag_ui_client_can_be_restarted_before_it_answers(server, workdir):
     asked = ag_ui(server, call("risky", path=str(workdir / "trace")))
     (question,) = asked["interrupts"]

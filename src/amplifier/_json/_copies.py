@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import chain
 from typing import Any
 
-from ._walk import LEAVES, MANY_CONTAINERS, MAX_COPY_DEPTH, copy_json, is_container
+from ._walk import CONTAINER, DICTS, LEAVES, LONG, MAX_COPY_DEPTH, MOST_COPIED, copy_json, is_container, size_inside
 
-_LARGE = 16
+
+class _Rows(list[Any]):
+    """A long list of dicts, the messages of a conversation; a copy of it has copies of the dicts."""
+
+    def copy(self) -> list[Any]:
+        return list(map(dict.copy, self))
+
+    def deep(self) -> list[int]:
+        """Where the dicts are that hold containers."""
+        if LEAVES.issuperset(map(type, chain.from_iterable(map(dict.values, self)))):
+            return []
+        return [index for index, row in enumerate(self) if not LEAVES.issuperset(map(type, row.values()))]
 
 
 class Copies:
@@ -17,14 +28,15 @@ class Copies:
     parent. That is 40 % of what `copy_json` takes, which looks at every leaf; the walk pays from the third copy on.
     """
 
-    __slots__ = ("_careful", "_containers", "_keys", "_parents", "_value")
+    __slots__ = ("_careful", "_levels", "_places", "_value")
 
     def __init__(self) -> None:
         self._value: Any = None
         self._careful: Any = None
-        self._containers: list[Any] = []
-        self._parents: list[int] = []
-        self._keys: list[Any] = []
+        self._levels: list[tuple[list[Any], list[tuple[int, list[int]]]]] = []
+        """The containers of each level, and the rows among those of the level before that hold some of them."""
+        self._places: tuple[list[int], list[int], list[Any]] = ([], [], [])
+        """The number of each container, that of its parent, and its key there."""
 
     def make(self, value: dict[str, Any]) -> Any:
         """One more copy of the value of the last call, as it was then, or the first copy of another value.
@@ -37,24 +49,37 @@ class Copies:
             self._value = value
         if self._careful is not None:
             return copy_json(self._careful)
-        made = [container.copy() for container in self._containers]
-        for parent, key, child in zip(self._parents, self._keys, islice(made, 1, None), strict=True):
-            made[parent][key] = child
+        made: list[Any] = []
+        for containers, rows in self._levels:
+            made += [container.copy() for container in containers]
+            for number, deep in rows:
+                copied = made[number]
+                made += [copied[index] for index in deep]
+        for number, parent, key in zip(*self._places, strict=True):
+            made[parent][key] = made[number]
         return made[0]
 
     def _walk(self, value: dict[str, Any]) -> bool:
         """Copy a value level by level and note where every container belongs; False if it holds what needs more care."""
-        containers: list[Any] = [value.copy()]
+        inside: list[Any] = [value.copy()]
+        levels: list[tuple[list[Any], list[tuple[int, list[int]]]]] = [(inside, [])]
+        numbers: list[int] = []
         parents: list[int] = []
         keys: list[Any] = []
-        begin = depth = 0
-        while begin < len(containers):
-            end = len(containers)
+        first, depth, seen = 0, 0, 0
+        while inside:
             depth += 1
-            if depth > MAX_COPY_DEPTH or end > MANY_CONTAINERS:
+            seen += CONTAINER * len(inside)
+            if depth > MAX_COPY_DEPTH or seen > MOST_COPIED:
                 return False
-            for index in range(begin, end):
-                container = containers[index]
+            containers: list[Any] = []
+            rows: list[tuple[int, list[int]]] = []
+            deep_rows: list[Any] = []
+            for parent, container in enumerate(inside, first):
+                if type(container) is _Rows:
+                    rows.append((parent, deep := container.deep()))
+                    deep_rows += [container[index] for index in deep]
+                    continue
                 for key, child in container.items() if type(container) is dict else enumerate(container):
                     kind = type(child)
                     if kind in LEAVES:
@@ -63,16 +88,25 @@ class Copies:
                         copied: Any = child.copy()
                     elif issubclass(kind, list):
                         copied = list.copy(child)  # a subclass is read without running its own methods
+                        if len(copied) > LONG:
+                            kinds = set(map(type, copied))
+                            if (seen := seen + size_inside(copied, kinds)) > MOST_COPIED:
+                                return False
+                            if kinds == DICTS:
+                                copied = _Rows(map(dict.copy, copied))
                     elif is_container(child):
                         return False
                     else:
                         continue
                     container[key] = copied
                     containers.append(copied)
-                    parents.append(index)
+                    parents.append(parent)
                     keys.append(key)
-            begin = end
-        self._containers, self._parents, self._keys = containers, parents, keys
+            first += len(inside)
+            numbers += range(first, first + len(containers))
+            levels.append((containers, rows))
+            inside = containers + deep_rows
+        self._levels, self._places = levels, (numbers, parents, keys)
         return True
 
 
@@ -85,6 +119,6 @@ def copies_for(value: Any) -> Copies | None:
         return None
     for child in value.values():
         kind = type(child)
-        if (kind is dict and len(child) > _LARGE) or (issubclass(kind, list) and list.__len__(child) > _LARGE):
+        if (kind is dict and len(child) > LONG) or (issubclass(kind, list) and list.__len__(child) > LONG):
             return Copies()
     return None

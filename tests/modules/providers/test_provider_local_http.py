@@ -142,6 +142,7 @@ def refused(status: int, **error: Any) -> dict[str, Any]:
     return {"status": status, "lines": [json.dumps({"error": error})]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reply", "kind", "words", "retryable"),
     [
@@ -238,6 +239,7 @@ async def test_keys_of_other_services_do_not_reach_the_process(tmp_path, monkeyp
         assert key not in repr((await local.server.running(), local.provider, local.recorder.events))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "where"),
     [

@@ -45,6 +45,7 @@ anyio.run(main, json.loads(sys.argv[1]), backend=sys.argv[2])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_the_event_loop_runs_while_the_sdk_is_imported(loop):
     command = [sys.executable, "-c", PROGRAM, json.dumps(small()), loop]

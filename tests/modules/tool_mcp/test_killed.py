@@ -20,14 +20,9 @@ import pytest
 
 from amplifier.errors import ExecutionCancelled
 from amplifier.testing import MODES, cancel_everywhere, wait_for
+from tests._support.processes import running_processes
 from tests._support.tree import ROOT
 from tests.modules.tool_mcp.desk import new_session, opened, small
-
-
-def left(mark: str) -> list[str]:
-    """Command lines of running processes that hold the mark; asked of the system, not of the module."""
-    listing = subprocess.run(["ps", "-axww", "-o", "stat=,pid=,args="], capture_output=True, text=True, check=True)
-    return [line for line in listing.stdout.splitlines() if mark in line and not line.startswith("Z")]
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
@@ -49,16 +44,16 @@ async def test_every_kill_in_the_middle_of_a_call_is_one_error_and_one_restart(k
             failures += "server 'small' was killed by SIGKILL" in results[0].error["message"]
             restarts += (await desk.call("small_echo", text=str(number))).output == str(number)
         assert desk.status("small")["starts"] == kills + 1
-        assert len(left(mark)) == 2  # the supervisor and the server
+        assert len(running_processes(mark)) == 2  # the supervisor and the server
     assert (failures, restarts) == (kills, kills)
-    assert left(mark) == []
+    assert running_processes(mark) == []
 
 
 async def test_a_process_that_has_left_the_group_of_its_server_ends_with_it():
     mark = uuid.uuid4().hex
     async with opened({"small": small("--all", "--escapee", f"--name={mark}")}):
-        assert await wait_for(lambda: len(left(mark)) == 3, timeout=60)  # supervisor, server, escapee
-    assert left(mark) == []
+        assert await wait_for(lambda: len(running_processes(mark)) == 3, timeout=60)  # supervisor, server, escapee
+    assert running_processes(mark) == []
 
 
 async def test_a_crash_is_noticed_although_a_process_outside_of_the_group_keeps_the_output_open():
@@ -66,8 +61,8 @@ async def test_a_crash_is_noticed_although_a_process_outside_of_the_group_keeps_
     async with opened({"small": small("--all", "--escapee", f"--name={mark}")}) as desk:
         assert (await desk.call("small_crash")).error["type"] == "ServerCrashed"
         assert (await desk.call("small_echo", text="back")).output == "back"
-        assert await wait_for(lambda: len(left(mark)) == 3, timeout=60)
-    assert left(mark) == []
+        assert await wait_for(lambda: len(running_processes(mark)) == 3, timeout=60)
+    assert running_processes(mark) == []
 
 
 PROGRAM = """
@@ -93,9 +88,9 @@ def test_servers_end_with_an_agent_that_is_killed(loop):
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as agent:
         assert agent.stdout is not None
         assert agent.stdout.readline() == "open\n"
-        assert len(left(mark)) >= 3
+        assert len(running_processes(mark)) >= 3
         agent.kill()
-    assert anyio.run(partial(wait_for, lambda: left(mark) == [], timeout=60))
+    assert anyio.run(partial(wait_for, lambda: running_processes(mark) == [], timeout=60))
 
 
 class World:
@@ -111,9 +106,10 @@ class World:
             assert result.success
 
     def check(self) -> Iterable[str]:
-        return [f"left running: {line}" for line in left(self.mark)]
+        return [f"left running: {line}" for line in running_processes(self.mark)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     "points", [6, pytest.param(None, marks=[pytest.mark.long, pytest.mark.timeout(1200)])], ids=["some", "all"]

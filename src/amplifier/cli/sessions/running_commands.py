@@ -3,7 +3,7 @@
     <home>/running/<pid>.json      process, session and start time; the process holds a lock on it while it runs
     <home>/running/<pid>.ask       exists if the answer is to go to a file instead of the terminal
     <home>/running/<pid>.tasks     that answer
-    <home>/running/<pid>.stacks    the stacks of its threads, written by C code in case Python itself hangs
+    <home>/running/<pid>.stacks    the stack of its main thread, written by C code in case Python itself hangs
 
 The request is the signal SIGUSR1. It would end a process that does not handle it, so it is only sent to one that holds its lock.
 """
@@ -75,7 +75,7 @@ def answer_task_requests(folder: Path, session_id: str, backend: str, display: D
     with tasks_on_signal(signal.SIGUSR1, show), ExitStack() as stack:
         with suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            stack.enter_context(_thread_stacks(own.with_suffix(".stacks")))
+            stack.enter_context(main_thread_stack(own.with_suffix(".stacks")))
             running = RunningCommand(pid=os.getpid(), session_id=session_id, started=now(), backend=backend)
             stack.enter_context(_registered(own.with_suffix(".json"), running))
         yield
@@ -89,11 +89,14 @@ def _show_immediately(display: Display, text: str) -> None:
 
 
 @contextmanager
-def _thread_stacks(path: Path) -> Iterator[None]:
-    """Write the stacks of all threads on the signal, in C code, before Python handles it."""
+def main_thread_stack(path: Path) -> Iterator[None]:
+    """Write the stack of the main thread on the signal, in C code, before Python handles it.
+
+    Not those of other threads: they go on running meanwhile, and reading the stack of one that runs can crash the process.
+    """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
-        faulthandler.register(signal.SIGUSR1, file=descriptor, all_threads=True, chain=True)
+        faulthandler.register(signal.SIGUSR1, file=descriptor, all_threads=False, chain=True)
         yield
     finally:
         faulthandler.unregister(signal.SIGUSR1)
@@ -160,7 +163,7 @@ def request_tasks(folder: Path, running: RunningCommand) -> TaskTree:
     """Request the tasks of a running command.
 
     Raises:
-        CommandError: It does not answer; the message has the stacks of its threads.
+        CommandError: It does not answer; the message has the stack of its main thread.
     """
     own = folder / str(running.pid)
     answer, stacks = own.with_suffix(".tasks"), own.with_suffix(".stacks")
@@ -187,13 +190,13 @@ def request_tasks(folder: Path, running: RunningCommand) -> TaskTree:
 
 
 def _no_answer(running: RunningCommand, stacks: Path) -> str:
-    threads = ""
+    stack = ""
     with suppress(OSError):
-        threads = stacks.read_text(encoding="utf-8", errors="backslashreplace").strip()
+        stack = stacks.read_text(encoding="utf-8", errors="backslashreplace").strip()
     start = f"process {running.pid} does not answer within {ANSWER_TIMEOUT:g} s: "
-    if not threads:
+    if not stack:
         return start + "it is stopped, or the system does not let it run"
-    return f"{start}it is inside a call that does not return to Python. Its threads:\n{threads}"
+    return f"{start}it is inside a call that does not return to Python. Its main thread:\n{stack}"
 
 
 def _read(path: Path) -> RunningCommand | None:

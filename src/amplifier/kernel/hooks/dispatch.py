@@ -33,7 +33,7 @@ logger: logging.Logger = logging.getLogger("amplifier.hooks")
 SLOW = 5.0
 """Seconds after which a handler is logged as slow, once."""
 
-_SEVERAL = 4
+_SEVERAL = 3
 """Handlers from which on preparing the copies of a large payload takes less time than it saves."""
 
 _LONGEST_SEARCHED, _LONGEST_SHOWN = 10_000, 200
@@ -160,7 +160,7 @@ class Dispatch:
         clock = series.clock
         event = self.event
         now = clock()
-        copy_payload = _copier(self.payload, handlers)
+        copy_payload = _copier(self.payload, None, handlers)
         fields_of: _FieldsOfPayload | None = None
         try:
             for registration in handlers:
@@ -169,7 +169,7 @@ class Dispatch:
                 if registration.fields is None:
                     view = copy_payload(self.payload)
                 else:
-                    fields_of = fields_of or _FieldsOfPayload()
+                    fields_of = fields_of or _FieldsOfPayload(handlers)
                     view = fields_of.copy(self.payload, registration.fields)
                 armed = False
                 try:
@@ -260,20 +260,21 @@ class Dispatch:
             logger.warning("%s is slow: it took %.1f s", registration, seconds)
 
 
-def _copier(payload: Any, handlers: tuple[Registration, ...]) -> Callable[[Any], Any]:
-    """What copies the payload: it prepares the copies if the payload is large and enough handlers receive all of it."""
-    if len(handlers) < _SEVERAL or (copies := copies_for(payload)) is None:
+def _copier(value: Any, fields: tuple[str, ...] | None, handlers: tuple[Registration, ...]) -> Callable[[Any], Any]:
+    """What copies the payload, or these fields of it: it prepares the copies if that is large and for enough handlers."""
+    if len(handlers) < _SEVERAL or (copies := copies_for(value)) is None:
         return copy_json
-    of_all_fields = sum(registration.fields is None for registration in handlers)
-    return copies.make if of_all_fields >= _SEVERAL else copy_json
+    receivers = sum(registration.fields == fields for registration in handlers)
+    return copies.make if receivers >= _SEVERAL else copy_json
 
 
 class _FieldsOfPayload:
     """Copies of fields of the payload of one dispatch; handlers often ask for the same ones."""
 
-    __slots__ = ("_makers", "_payload")
+    __slots__ = ("_handlers", "_makers", "_payload")
 
-    def __init__(self) -> None:
+    def __init__(self, handlers: tuple[Registration, ...]) -> None:
+        self._handlers = handlers
         self._payload: Any = None
         self._makers: dict[tuple[str, ...], Callable[[], Any]] = {}
 
@@ -284,15 +285,16 @@ class _FieldsOfPayload:
             self._makers = {}
         maker = self._makers.get(fields)
         if maker is None:
-            maker = self._makers[fields] = _maker(payload, fields)
+            maker = self._makers[fields] = self._maker(payload, fields)
         return maker()
 
-
-def _maker(payload: Any, fields: tuple[str, ...]) -> Callable[[], Any]:
-    if not isinstance(payload, dict):  # the alias has such
-        return partial(copy_json, payload)
-    selected = {field: payload[field] for field in fields if field in payload}
-    return selected.copy if LEAVES.issuperset(map(type, selected.values())) else partial(copy_json, selected)
+    def _maker(self, payload: Any, fields: tuple[str, ...]) -> Callable[[], Any]:
+        if not isinstance(payload, dict):  # the alias has such
+            return partial(copy_json, payload)
+        selected = {field: payload[field] for field in fields if field in payload}
+        if LEAVES.issuperset(map(type, selected.values())):
+            return selected.copy
+        return partial(_copier(selected, fields, self._handlers), selected)
 
 
 def _words(error: Exception) -> str:
@@ -342,7 +344,7 @@ async def collect(
     answers: list[Any] = [None] * len(handlers)
     fatal: list[BaseException] = []
     until = loop_clock()() + timeout
-    copy_payload, fields_of = _copier(payload, handlers), _FieldsOfPayload()
+    copy_payload, fields_of = _copier(payload, None, handlers), _FieldsOfPayload(handlers)
 
     async def ask(index: int, registration: Registration) -> None:
         if not registration.live:  # unregistered by a handler that was faster
