@@ -40,10 +40,10 @@ def wait_until_it_waits(home: Path, pid: int) -> None:
 
 def ask_while_it_sleeps(home: Path, workdir: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Ask again if the request came in one of the moments in which the tool looks for its file."""
+    shown = run_cli("doctor", "--tasks", *words, home=home, cwd=workdir)
     for _ in range(10):
-        shown = run_cli("doctor", "--tasks", *words, home=home, cwd=workdir)
-        if "running" not in shown.stdout:
-            break
+        if "running" in shown.stdout:
+            shown = run_cli("doctor", "--tasks", *words, home=home, cwd=workdir)
     return shown
 
 
