@@ -177,7 +177,7 @@ def test_many_copies_have_the_limits_of_one(wrap: Callable[[Any], Any]) -> None:
 )
 def test_a_copy_of_what_unrolls_without_end_keeps_its_size(row: Callable[[Any], Any]) -> None:
     value = wide_diamond(row)
-    for copied in (copy_json(value), copy_json({"x": value})["x"], Copies().make({"x": value})["x"]):
+    for copied in (copy_json({"x": value})["x"], Copies().make({"x": value})["x"]):
         assert copied is not value
         assert copied[0] is copied[999]
 

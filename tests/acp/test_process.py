@@ -84,6 +84,7 @@ def test_nothing_but_messages_is_on_standard_output(backend, home, workdir, plan
         assert noise in errors
 
 
+@pytest.mark.slow
 def test_pipes_that_break_during_a_question_end_the_process(backend, home, workdir, plan):
     agent = Agent(backend, plan, home, workdir)
     agent.prompt(agent.open(workdir), f"call risky {json.dumps({'path': str(workdir / 'trace')})}")
@@ -96,6 +97,7 @@ def test_pipes_that_break_during_a_question_end_the_process(backend, home, workd
     assert not (workdir / "trace").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_stops_the_turn_and_closes_the_session(number, backend, home, workdir, plan):
     agent = Agent(backend, plan, home, workdir)

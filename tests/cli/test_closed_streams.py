@@ -28,6 +28,7 @@ def run_in_shell(redirection: str, *arguments: str, home: Path, cwd: Path) -> su
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output_format", ["text", "json"])
 def test_an_answer_that_cannot_be_written_is_reported_and_fails(output_format, backend, home, workdir, plan):
     words = ("run", "-q", "say hello", "--plan", plan, "--backend", backend, "--output-format", output_format)

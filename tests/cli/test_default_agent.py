@@ -20,6 +20,7 @@ def files(workdir) -> Path:
     return workdir
 
 
+@pytest.mark.slow
 def test_it_answers_from_the_files_at_once(backend, home, files):
     words = ("run", "list the files and count the lines of notes.txt", "--output-format", "json-trace")
     shown = json_of(run_cli(*words, "--backend", backend, home=home, cwd=files))
@@ -33,6 +34,7 @@ def test_it_answers_from_the_files_at_once(backend, home, files):
     assert sorted(os.listdir(folder)) == ["events.jsonl", "lock", "messages.log", "metadata.json"]
 
 
+@pytest.mark.slow
 def test_writing_needs_permission(home, files):
     words = ("run", 'write "hello" to new.txt')
     finished = run_cli(*words, home=home, cwd=files)

@@ -56,6 +56,7 @@ def roles(home: Path) -> list[str]:
     return [message["role"] for message in store.transcript(store.find("last").session_id).messages]
 
 
+@pytest.mark.slow
 def test_a_call_that_was_cut_off_is_not_repeated_without_permission(backend, home, workdir, durable_plan):
     gate = workdir / "gate"
     kill_while("s  wait_for", call("wait_for", gate), durable_plan, backend, home, workdir)
@@ -73,6 +74,7 @@ def test_a_call_that_was_cut_off_is_not_repeated_without_permission(backend, hom
     assert left == {"lock", "messages.log", "metadata.json"}
 
 
+@pytest.mark.slow
 def test_a_call_that_was_cut_off_is_repeated_with_permission(backend, home, workdir, durable_plan):
     gate = workdir / "gate"
     kill_while("s  wait_for", call("wait_for", gate), durable_plan, backend, home, workdir)

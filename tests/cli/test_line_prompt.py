@@ -16,6 +16,7 @@ from tests._support.terminal import open_terminal, run_cli
 from tests._support.tree import ROOT
 
 
+@pytest.mark.slow
 def test_a_line_is_edited_recalled_and_pasted_at_the_terminal(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")

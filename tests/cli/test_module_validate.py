@@ -101,6 +101,7 @@ def test_a_command_that_fails_is_reported_in_every_form_that_was_asked_for(argum
     assert run["results"] == []
 
 
+@pytest.mark.slow
 def test_unchecked_clauses_are_not_reported_as_kept(capsys):
     assert main(["module", "validate", "provider-mock", "--type", "tool", "--only", "T5"]) == 2
     first, *others, last = capsys.readouterr().out.splitlines()
@@ -176,6 +177,7 @@ def test_a_finding_elsewhere_is_shown_with_its_whole_path(tmp_path, monkeypatch,
     assert f"    look at: {tmp_path / 'tool_mute.py'}:4\n" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_progress_is_shown_at_a_terminal_and_removed_before_the_report(tmp_path):
     with open_terminal(
         "module",

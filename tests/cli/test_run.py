@@ -267,6 +267,7 @@ UNUSABLE = {
 }
 
 
+@pytest.mark.slow
 def test_a_module_that_cannot_be_used_stops_the_run_and_all_of_them_are_named(backend, home, workdir, plan):
     bad = change(plan, **UNUSABLE)
     finished = run_cli("run", "say fine", "--plan", bad, "--backend", backend, home=home, cwd=workdir)
@@ -322,6 +323,7 @@ def write_module(folder: Path, body: str) -> str:
     return str(package)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "words"),
     [
@@ -345,6 +347,7 @@ def test_without_a_provider_nothing_begins_and_the_message_gives_advice(body, wo
     assert os.listdir(home / "sessions") == []  # there was no turn
 
 
+@pytest.mark.slow
 def test_a_failed_turn_is_one_message_and_with_debug_a_traceback(home, workdir, plan):
     finished = run_cli("run", "fail", "--plan", plan, home=home, cwd=workdir)
     assert_one_message(finished, 1, "amplifier: the quota is used up")
@@ -393,6 +396,7 @@ def test_trio_that_is_not_installed_is_named(home, workdir, plan):
 # ── going on ─────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_a_session_is_resumed_from_anywhere_with_plan_and_directory_it_had(home, workdir, plan, tmp_path):
     first = json_of(run_cli("run", "history", "--output-format", "json", "--plan", plan, home=home, cwd=workdir))
     elsewhere = tmp_path / "elsewhere"
@@ -598,6 +602,7 @@ def test_used_budget_is_shown(backend, home, workdir):
     assert line.endswith("of 100,000 tokens, 0 of 0.5 USD used")
 
 
+@pytest.mark.slow
 def test_budget_that_does_not_suffice_has_an_exit_code_of_its_own(backend, home, workdir):
     words = ("run", "hello", "-p", "offline", "--max-total-tokens", "50", "--output-format", "json")
     finished = run_cli(*words, "--backend", backend, home=home, cwd=workdir)

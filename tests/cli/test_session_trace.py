@@ -82,6 +82,7 @@ def run_turns(plan: str, backend: str, home: Path, workdir: Path, *prompts: str)
     assert finished.returncode == 0, finished.stderr
 
 
+@pytest.mark.slow
 def test_page_text_log_and_session_show_agree_on_a_real_session(
     backend, store, home, workdir, logging_plan, capsys, tmp_path
 ):

@@ -31,6 +31,7 @@ def test_an_answer_is_written_word_by_word_and_the_session_is_named(backend, hom
         assert terminal.is_as_before()
 
 
+@pytest.mark.slow
 def test_a_chat_keeps_its_conversation_from_turn_to_turn(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
@@ -169,6 +170,7 @@ def test_ctrl_c_twice_ends_a_single_question_with_130_and_a_valid_transcript(bac
     assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_twice_breaks_off_a_model_that_hangs(backend, home, workdir, plan):
     with open_terminal("run", "hang", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("hanging")
@@ -197,6 +199,7 @@ def test_ctrl_c_drops_a_line_that_was_begun_after_another_one(backend, home, wor
         assert terminal.is_as_before()
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_the_prompt_drops_the_line_and_leaves_the_second_time(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
@@ -219,6 +222,7 @@ def test_ctrl_c_at_the_prompt_drops_the_line_and_leaves_the_second_time(backend,
 # ── questions ────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answers", "happens"), [(["y"], True), (["Allow once"], True), (["n"], False), (["maybe", "", "deny"], False)]
 )
@@ -335,6 +339,7 @@ def test_a_signal_stops_the_turn_closes_the_session_and_is_the_exit_code(which, 
         assert terminal.is_as_before()
 
 
+@pytest.mark.slow
 def test_a_signal_at_the_prompt_ends_the_chat(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")

@@ -298,6 +298,7 @@ def test_uninstalling_also_ends_the_readiness_to_install():
 # ── the command ──
 
 
+@pytest.mark.slow
 def test_the_command_runs_a_text_a_module_a_file_and_an_installed_command(tmp_path):
     program = "import sys, amplifier_core; print(amplifier_core.RUST_AVAILABLE, *sys.argv[1:], __name__)"
     (tmp_path / "program.py").write_text(program)

@@ -68,6 +68,7 @@ def examine(target: Path) -> Report:
     return anyio.run(run)
 
 
+@pytest.mark.slow
 def test_the_kit_examines_a_published_module_through_the_alias_and_reports_it(tmp_path: Path):
     report = examine(published_module(tmp_path, PUBLISHED_TOOL))
     assert report.ok, str(report)

@@ -102,6 +102,7 @@ def test_a_file_that_cannot_be_parsed_is_the_only_finding(tmp_path, static):
 READY = "\n\n    async def on_session_ready(coordinator):\n        pass\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "clause"),
     [

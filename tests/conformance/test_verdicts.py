@@ -68,6 +68,7 @@ def test_a_run_of_some_clauses_is_judged_by_these_alone(tmp_path):
 PICKY_TOOL = SOUND_TOOL.replace("if not isinstance(text, str):", 'if text != "open sesame":')
 
 
+@pytest.mark.slow
 def test_a_tool_whose_calls_all_fail_is_unchecked(tmp_path):
     report = check(write_module(tmp_path, PICKY_TOOL), backends=["trio"])
     assert report.verdict == "unchecked", str(report)
@@ -115,6 +116,7 @@ PROVIDER = """
 """
 
 
+@pytest.mark.slow
 def test_a_provider_that_never_answers_is_unchecked(tmp_path):
     report = check(write_module(tmp_path, PROVIDER, "provider_closed.py"), backends=["asyncio"])
     assert report.verdict == "unchecked", str(report)
@@ -442,6 +444,7 @@ def test_a_replayed_finding_names_the_backend_it_ran_on(tmp_path):
 # ── the working directory ──
 
 
+@pytest.mark.slow
 def test_nothing_is_left_in_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     report = check("tool-todo", only=["T5"], backends=["asyncio"])

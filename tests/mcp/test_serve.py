@@ -123,6 +123,7 @@ async def run(client: Client, prompt: str, **given: Any) -> Any:
     return await client.call_tool("run", {"prompt": prompt, **given})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agent", [*HTTP, *STDIO, *slow(*OTHERS)], ids="-".join, indirect=True)
 async def test_a_client_runs_turns_asks_and_reads_its_conversation(agent):
     questions: list[str] = []

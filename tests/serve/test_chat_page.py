@@ -45,6 +45,7 @@ def open_page(tab: Tab, server: Server, *, token: bool = True) -> None:
         wait_until(tab, f"{STATE} === 'Ready'")
 
 
+@pytest.mark.slow
 def test_page_asks_for_the_token_sends_streams_asks_stops_and_reconnects(server, workdir):
     with open_tab() as tab:
         open_page(tab, server, token=False)

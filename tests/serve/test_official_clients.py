@@ -113,6 +113,7 @@ def test_ag_ui_client_accepts_every_event_and_keeps_the_conversation(server, wor
     assert found["messages"][-2]["content"] == "3 prompts so far "
 
 
+@pytest.mark.slow
 def test_ag_ui_client_answers_questions(server, workdir):
     answers: list[Any] = [
         {"status": "resolved", "payload": {"approved": True}},
