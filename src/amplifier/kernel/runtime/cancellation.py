@@ -52,6 +52,24 @@ class CancellationToken:
     Graceful lets running tools finish and starts nothing new; immediate cancels the turn's scope.
     """
 
+    __slots__ = (
+        "__weakref__",
+        "_announce",
+        "_budget",
+        "_callbacks",
+        "_children",
+        "_claims",
+        "_grace",
+        "_loop",
+        "_reason",
+        "_requests",
+        "_scope",
+        "_spawn",
+        "_stop_grace",
+        "_tools",
+        "_watch",
+    )
+
     def __init__(self) -> None:
         self._claims: dict[CancellationState, object] = {}
         self._children: list[CancellationToken] = []

@@ -54,11 +54,10 @@ class CleanupFailure:
 class CleanupStack:
     """Registered steps of one session, run once and in reverse."""
 
-    __slots__ = ("_entries", "_keys")
+    __slots__ = ("_entries",)
 
     def __init__(self) -> None:
-        self._entries: dict[CleanupEntry, None] = {}
-        self._keys: dict[Hashable, None] = {}  # empty in most sessions, and a set takes three times the memory
+        self._entries: dict[Hashable, CleanupEntry] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -66,22 +65,22 @@ class CleanupStack:
     @property
     def entries(self) -> list[CleanupEntry]:
         """The steps in the order in which they were registered."""
-        return list(self._entries)
+        return list(self._entries.values())
 
     def push(self, run: Callable[[], Any], owner: str | None, what: str = "cleanup") -> CleanupEntry | None:
         """Add a step, unless the same module pushed the same callable already (returned *and* registered)."""
-        if owner is not None:
-            if (key := _key(owner, run)) in self._keys:
-                return None
-            self._keys[key] = None
         entry = CleanupEntry(run, owner, what)
-        self._entries[entry] = None
+        key = _key(entry)
+        if key in self._entries:
+            return None
+        self._entries[key] = entry
         return entry
 
     def discard(self, entry: CleanupEntry) -> None:
         """Forget a step that has become unnecessary."""
-        if entry in self._entries:
-            self._remove(entry)
+        key = _key(entry)
+        if self._entries.get(key) is entry:
+            del self._entries[key]
 
     async def unwind(
         self, *, each: float | None, budget: TimeBudget, watch: Watchdog | None = None, owner: str | None = None
@@ -96,7 +95,7 @@ class CleanupStack:
         steps = self._count(owner)
         if not steps:
             return failures, fatal
-        known = set(self._entries)
+        known = set(self._entries.values())
         reserve = budget.reserve(LEAST_SHARE * (1.0 if each is None else each), steps)
         with DeadlineGroup(watch) as calls:
             while (entry := self._take(owner)) is not None:
@@ -113,18 +112,14 @@ class CleanupStack:
         return failures, fatal
 
     def _take(self, owner: str | None) -> CleanupEntry | None:
-        entry = next((e for e in reversed(self._entries) if owner is None or e.owner == owner), None)
-        if entry is not None:
-            self._remove(entry)
-        return entry
-
-    def _remove(self, entry: CleanupEntry) -> None:
-        del self._entries[entry]
-        if entry.owner is not None:
-            self._keys.pop(_key(entry.owner, entry.run), None)
+        for key, entry in reversed(self._entries.items()):
+            if owner is None or entry.owner == owner:
+                del self._entries[key]
+                return entry
+        return None
 
     def _count(self, owner: str | None) -> int:
-        return len(self._entries) if owner is None else sum(e.owner == owner for e in self._entries)
+        return len(self._entries) if owner is None else sum(e.owner == owner for e in self._entries.values())
 
 
 def _failure(entry: CleanupEntry, error: BaseException) -> CleanupFailure:
@@ -156,8 +151,11 @@ def _judged(exc: BaseException) -> BaseException:
         return passing
 
 
-def _key(owner: str, run: Callable[[], Any]) -> Hashable:
-    """Equal for the same callable; a bound method is a new object each time it is looked up."""
+def _key(entry: CleanupEntry) -> Hashable:
+    """Equal for two steps of one module with the same callable; a bound method is a new object each time it is looked up."""
+    run, owner = entry.run, entry.owner
+    if owner is None:
+        return entry
     if type(run) is MethodType:
         return owner, id(run.__self__), run.__func__
     return owner, id(run)

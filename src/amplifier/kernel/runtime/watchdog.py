@@ -52,6 +52,7 @@ class Unresponsive:
 class _Progress:
     """How far the reporting of one call has come; made at its first look, which most calls do not live to see."""
 
+    task: Any
     until: float
     next_report: float
     interval: float = UNWINDING
@@ -60,12 +61,11 @@ class _Progress:
 class Watchdog:
     """Active calls of one session and the timer over them."""
 
-    __slots__ = ("_progress", "_report", "_spawn", "_stop_timer", "_tasks", "_wakes_at", "is_stopped")
+    __slots__ = ("_report", "_spawn", "_stop_timer", "_tasks", "_wakes_at", "is_stopped")
 
     def __init__(self, report: Callable[[Unresponsive], None]) -> None:
         self._report = report
-        self._tasks: dict[Watched, Any] = {}
-        self._progress: dict[Watched, _Progress] = {}
+        self._tasks: dict[Watched, Any] = {}  # the task of a call, or its progress
         self._stop_timer: Callable[[], None] | None = None
         self._wakes_at = math.inf
         self._spawn: Spawn | None = None
@@ -92,8 +92,6 @@ class Watchdog:
     def leave(self, call: Watched) -> None:
         """The call is over."""
         self._tasks.pop(call, None)
-        if self._progress:
-            self._progress.pop(call, None)
 
     def tighten(self, until: float) -> None:
         """The session closes: end every active call at ``until`` at the latest."""
@@ -109,7 +107,6 @@ class Watchdog:
         self.is_stopped = True
         self._spawn = None
         self._tasks.clear()
-        self._progress.clear()
         self._disarm()
 
     def _arm(self, at: float) -> None:
@@ -129,12 +126,12 @@ class Watchdog:
         self._wakes_at = math.inf
         now = loop_clock()()
         next_look = math.inf
-        for call, task in list(self._tasks.items()):
-            progress = self._progress.get(call)
-            if progress is None or progress.until != call.until:  # its first look, or another call of the series
-                progress = self._progress[call] = _Progress(call.until, call.until + UNWINDING)
+        for call, known in list(self._tasks.items()):
+            progress = known if isinstance(known, _Progress) else _Progress(known, math.nan, 0.0)
+            if progress.until != call.until:  # its first look, or another call of the series
+                progress = self._tasks[call] = _Progress(progress.task, call.until, call.until + UNWINDING)
             if now >= progress.next_report:
-                self._report(_describe(call, task, now))
+                self._report(_describe(call, progress.task, now))
                 progress.interval = min(progress.interval * 2, LONGEST_INTERVAL)
                 progress.next_report = now + progress.interval
             next_look = min(next_look, progress.next_report)
