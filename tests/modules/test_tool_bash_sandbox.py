@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import select
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
 import pytest
 
 from amplifier.errors import ModuleLoadError, PlanError
 from amplifier.modules import hooks_approval, tool_bash
-from amplifier.modules._shared import supervisor
+from amplifier.modules._shared import started_process, supervisor
 from amplifier.modules.tool_bash import _confinement
 from amplifier.modules.tool_bash._options import BashOptions
 from amplifier.testing import TestCoordinator, wait_for
@@ -345,3 +350,26 @@ async def test_a_rule_can_be_lenient_in_a_sandbox_only(kind, action, tmp_path):
     assert (await coordinator.hooks.emit("tool:pre", call)).action == action
     elsewhere = {"tool_name": "other", "tool_input": {"command": "make test"}}
     assert (await coordinator.hooks.emit("tool:pre", elsewhere)).action == "ask_user"
+
+
+# ── the supervisor ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_supervisor_that_has_reported_start_and_end_at_once_is_not_waited_for(monkeypatch):
+    reported = b"pid 1\nstatus 7\n"
+    wait_started = started_process.SupervisedProcess.wait_started
+
+    def wait_for_both_lines(process):
+        while (
+            process.end is not None
+            and struct.unpack("i", fcntl.ioctl(process.end, termios.FIONREAD, bytes(4)))[0] < len(reported)
+        ):  # fmt: skip
+            assert process.process.poll() is None
+        wait_started(process)
+
+    def wait(*_):
+        pytest.fail("there is nothing to wait for")
+
+    monkeypatch.setattr(started_process.SupervisedProcess, "wait_started", wait_for_both_lines)
+    monkeypatch.setattr(started_process, "select", SimpleNamespace(select=wait, poll=select.poll, POLLIN=select.POLLIN))
+    assert started_process._supervisor_starts.__wrapped__()

@@ -266,7 +266,7 @@ def _supervisor_starts() -> bool:
         return False
     with shell.process:  # closes its pipes
         try:
-            if shell.end is not None:
+            if shell.end is not None and not shell.has_ended():  # its end may have been read along with its start
                 select.select([shell.end], [], [], _PROBING)
             return shell.has_ended() and shell.returncode == 7
         except OSError:
