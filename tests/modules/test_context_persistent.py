@@ -415,3 +415,21 @@ async def test_sessions_do_not_share_conversations(tmp_path):
         await second.execute("for the second")
     assert [m["content"] for m in stored(tmp_path, "first")] == ["for the first", "one"]
     assert [m["content"] for m in stored(tmp_path, "second")] == ["for the second", "two"]
+
+
+async def test_a_process_that_was_forked_meanwhile_does_not_keep_the_conversation_locked(tmp_path):
+    async with opened(tmp_path):
+        end_of_child, ours = os.pipe()
+        child = os.fork()
+        if child == 0:  # pragma: no cover — it has copies of all descriptors, and waits until the test is over
+            os.close(ours)
+            os.read(end_of_child, 1)
+            os._exit(0)
+    try:
+        async with opened(tmp_path) as context:
+            await context.add_message(USER)
+    finally:
+        os.close(ours)
+        os.close(end_of_child)
+        os.waitpid(child, 0)  # noqa: ASYNC222 — it ends at once
+    assert stored(tmp_path) == [USER]

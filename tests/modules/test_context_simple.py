@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from amplifier import AmplifierSession, ContextManager, ModuleLoader, ModuleLoadError, PlanError
 from amplifier.conformance.strategies import json_values
+from amplifier.models import TextBlock, ToolCall, to_dict
 from amplifier.modules import context_simple, loop_basic
 from amplifier.modules._chat_history import ContextOptions
 from amplifier.modules.context_simple import SimpleContext
@@ -421,3 +422,17 @@ def test_a_session_over_it_is_whole_wherever_it_is_cancelled():
     report.raise_if_broken()
     assert max(compacted) == 2
     assert min(report.points.values()) > 10
+
+
+# ── messages with objects ────────────────────────────────────────────────────────────────────────
+
+
+async def test_blocks_and_calls_that_are_objects_are_stored_as_json_and_shared_with_nobody():
+    context, block = SimpleContext(), TextBlock(text="original")
+    call = ToolCall(id="1", name="look", arguments={"at": ["x"]})
+    await context.add_message({"role": "assistant", "content": [block], "tool_calls": [call]})
+    block.text = "changed"
+    call.arguments["at"].append("changed")
+    (stored,) = await context.get_messages()
+    assert stored["content"] == [to_dict(TextBlock(text="original"))]
+    assert stored["tool_calls"] == [to_dict(ToolCall(id="1", name="look", arguments={"at": ["x"]}))]

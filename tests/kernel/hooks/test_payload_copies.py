@@ -220,3 +220,47 @@ async def test_a_payload_behaves_like_a_deep_copy_and_is_private(padding, payloa
     mark(payload)
     for data, reference in kept:
         assert exact(data) == exact(reference)
+
+
+# ── what handlers and emitters keep ──────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("fields", [None, ("n",)])
+async def test_a_denial_is_not_changed_by_its_handler_afterwards(fields):
+    hooks, kept = HookRegistry(), HookResult(action="deny", reason="no", data={"n": {"x": [1]}})
+    hooks.register("e", lambda event, data: kept, fields=fields)
+    result = await hooks.emit("e", {"n": {}})
+    kept.reason = "changed"
+    assert kept.data is not None
+    kept.data["n"]["x"].append("changed")
+    assert (result.action, result.reason) == ("deny", "no")
+    assert result.data is not None
+    assert result.data["n"] == {"x": [1]}
+
+
+async def test_a_denial_whose_data_contains_itself_still_denies():
+    hooks, circular = HookRegistry(), {}
+    circular["self"] = circular
+    hooks.register("e", lambda event, data: HookResult(action="deny", reason="no", data=circular))
+    assert (await hooks.emit("e", {})).action == "deny"
+
+
+async def test_what_is_collected_is_not_changed_by_its_handler_afterwards():
+    hooks, kept, circular = HookRegistry(), {"x": [1]}, {}
+    circular["self"] = circular
+    hooks.register("e", lambda event, data: HookResult(data={"n": kept}))
+    hooks.register("e", lambda event, data: HookResult(data=circular))
+    collected = await hooks.emit_and_collect("e", {})
+    kept["x"].append("changed")
+    assert collected == [{"n": {"x": [1]}}]
+
+
+async def test_an_emitter_does_not_change_the_default_fields_of_later_events():
+    hooks = HookRegistry()
+    hooks.set_default_fields(env={"a": [1]})
+    hooks.register("e", lambda event, data: None)
+    for _ in range(2):
+        result = await hooks.emit("e", {})
+        assert result.data is not None
+        assert result.data["env"] == {"a": [1]}
+        result.data["env"]["a"].append("changed")

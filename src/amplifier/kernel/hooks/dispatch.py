@@ -20,7 +20,7 @@ from amplifier._json import LEAVES, copies_for, copy_json, redact_text
 from amplifier.contracts._containment import contained_failure
 from amplifier.contracts._containment import text_of as plain_text_of
 from amplifier.contracts._scopes import loop_clock
-from amplifier.errors import ContractError
+from amplifier.errors import ContractError, ModelError
 from amplifier.models import HookResult
 
 from ..runtime.deadlines import Contain, DeadlineGroup, DeadlinePassed, call_foreign, run_bounded
@@ -376,5 +376,8 @@ async def collect(
         if is_invalid_response(result, answer):
             _log_invalid(registration, answer, "skipped")
         elif result.data is not None:
-            collected.append(result.data)
+            try:
+                collected.append(copy_json(result.data))
+            except ModelError:  # it contains itself
+                _log_invalid(registration, answer, "skipped")
     return collected

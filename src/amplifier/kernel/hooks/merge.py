@@ -145,18 +145,22 @@ class Verdict:
         Returns:
             True when the dispatch is over because it was denied.
         """
-        if result.action == "deny":
-            self._denial = result
-            if is_partial and result.data is not None:
-                self._denial = copy(result)
-                self._denial.data = {**self.payload, **result.data}
-            return True
         try:
+            if result.action == "deny":
+                self._denial = self._own(result, is_partial)
+                return True
             self._take(result, hook_name, is_partial)
         except Exception:  # noqa: BLE001 — a foreign object: lists changed after construction, circular or bottomless data
             self._denial = HookResult(action="deny", reason=INVALID_RESPONSE)
             return True
         return False
+
+    def _own(self, denial: HookResult, is_partial: bool) -> HookResult:
+        """A denial that its handler cannot change afterwards."""
+        owned = copy(denial)
+        if owned.data is not None:
+            owned.data = {**(self.payload if is_partial else {}), **copy_json(owned.data)}
+        return owned
 
     def _take(self, result: HookResult, hook_name: str, is_partial: bool) -> None:
         action = result.action

@@ -8,20 +8,20 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-import sys
 from collections.abc import Callable, Collection, Mapping
 from contextvars import ContextVar
 from typing import Any, ClassVar, Protocol, final
 
 import attrs
 
+from amplifier._json import LEAVES, copy_json
 from amplifier.contracts import DEFAULT, Inherited, OnFailure
 from amplifier.contracts._calls import parent_call_id
 from amplifier.errors import HookRecursionError
 from amplifier.events import CATALOGUE, HOOK_FAILED, HOOK_TIMEOUT, TERMINAL_EVENTS
 from amplifier.models import HookResult
 
-from ..runtime.deadlines import DeadlinePassed, TimeBudget
+from ..runtime.deadlines import DeadlinePassed, TimeBudget, check_timeout
 from ..runtime.sections import run_section
 from ..runtime.timestamp import timestamp
 from ..runtime.watchdog import Watchdog
@@ -108,6 +108,7 @@ class HookRegistry:
         self._everywhere: tuple[Registration, ...] = ()
         self._sequence = itertools.count()
         self._defaults: dict[str, Any] = {}
+        self._defaults_are_nested = False
         self._identity: dict[str, Any] = {}
         self._child_id: str | None = None
         self._default_timeout: float | None = 300.0
@@ -268,6 +269,10 @@ class HookRegistry:
     def set_default_fields(self, **fields: Any) -> None:
         """Replace the fields that every payload starts with."""
         self._defaults = fields
+        self._defaults_are_nested = any(type(value) not in LEAVES for value in fields.values())
+
+    def _fresh_defaults(self) -> dict[str, Any]:
+        return copy_json(self._defaults) if self._defaults_are_nested else self._defaults
 
     def belong_to(
         self,
@@ -351,7 +356,7 @@ class HookRegistry:
         limit = TERMINAL_SECONDS if is_terminal else None
         if self._budget is not None and self._budget.until != math.inf:  # the session is closing
             limit = self._budget.half(TERMINAL_SECONDS)
-        dispatch = Dispatch(event, {**self._defaults, **given, **owned}, owned, self._watch, limit)
+        dispatch = Dispatch(event, {**self._fresh_defaults(), **given, **owned}, owned, self._watch, limit)
         link = _begin(event)
         token = _innermost.set(link)
         try:
@@ -381,7 +386,7 @@ class HookRegistry:
         checked = check_timeout(timeout)
         if checked is None:
             raise ValueError("emit_and_collect needs a timeout in seconds, not None")
-        payload = {**self._defaults, **_payload(event, data), "timestamp": timestamp(), **self._identity}
+        payload = {**self._fresh_defaults(), **_payload(event, data), "timestamp": timestamp(), **self._identity}
         if self._child_id is not None:
             _add_parent_call(payload, self._child_id)
         handlers = self._ready.get(event) or self._ready_for(event)
@@ -431,24 +436,6 @@ def _payload(event: str, data: Any) -> dict[str, Any]:
     if isinstance(data, Mapping):
         return dict(data)
     raise TypeError(f"the data of {event!r} must be a dict (or None), got {type(data).__name__}: {data!r:.80}")
-
-
-def check_timeout(seconds: Any) -> float | None:
-    """A deadline as the API takes it: a positive finite number, or None for no limit.
-
-    Raises:
-        TypeError: It is not a number.
-        ValueError: It is zero, negative, infinite or NaN.
-    """
-    if seconds is None:
-        return None
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise TypeError(f"a timeout must be a number of seconds or None, got {seconds!r}")
-    if not 0 < seconds <= sys.float_info.max:  # an int can be larger than any float
-        raise ValueError(
-            f"a timeout must be a positive, finite number of seconds, got {seconds!r:.40}; None means no limit"
-        )
-    return float(seconds)
 
 
 def _check_registration(event: Any, handler: Any, priority: Any, name: Any, on_failure: Any, fields: Any) -> None:

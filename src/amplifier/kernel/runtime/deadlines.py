@@ -8,6 +8,7 @@ closing.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
@@ -40,6 +41,24 @@ class DeadlinePassed(Exception):
         self.seconds = seconds
         self.where = where
         self.answer: Any = None
+
+
+def check_timeout(seconds: Any) -> float | None:
+    """A deadline as the API takes it: a positive finite number, or None for no limit.
+
+    Raises:
+        TypeError: It is not a number.
+        ValueError: It is zero, negative, infinite or NaN.
+    """
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise TypeError(f"a timeout must be a number of seconds or None, got {seconds!r}")
+    if not 0 < seconds <= sys.float_info.max:  # an int can be larger than any float
+        raise ValueError(
+            f"a timeout must be a positive, finite number of seconds, got {seconds!r:.40}; None means no limit"
+        )
+    return float(seconds)
 
 
 def call_foreign(fn: Callable[..., Any], *args: Any, **options: Any) -> Any:

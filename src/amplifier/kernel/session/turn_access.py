@@ -9,8 +9,8 @@ from amplifier.contracts import DEFAULT, Inherited
 from amplifier.errors import SessionStateError
 
 from ..coordinator.coordinator import ModuleCoordinator
-from ..hooks.registry import check_timeout
 from ..runtime.backend import Loop
+from ..runtime.deadlines import check_timeout
 from ..runtime.sections import run_section
 from .lifecycle import Lifecycle
 from .stream import TurnStream

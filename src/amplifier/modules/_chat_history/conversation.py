@@ -11,8 +11,8 @@ from typing import Any, final
 
 import attrs
 
-from amplifier._json import copy_json
-from amplifier.models import Message
+from amplifier._json import Frame, copy_json, rebuild
+from amplifier.models import Message, Model, to_dict
 
 from .stored_message import StoredMessage
 from .token_estimate import count_tokens
@@ -158,7 +158,18 @@ def checked_copy(message: Any) -> dict[str, Any]:
     """
     require_role(message)
     copied: dict[str, Any] = copy_json(message)
+    if any(map(_holds_models, copied.values())):
+        copied = rebuild(copied, _as_json, subject="the message cannot be stored")
     return copied
+
+
+def _holds_models(value: Any) -> bool:
+    """Whether it is a content block or a tool call that was given as an object, or a list of such."""
+    return isinstance(value, Model) or (type(value) is list and any(isinstance(item, Model) for item in value))
+
+
+def _as_json(value: Any, _: Sequence[Frame]) -> Any:
+    return to_dict(value) if isinstance(value, Model) else value
 
 
 def _says_nothing_else(message: dict[str, Any]) -> bool:

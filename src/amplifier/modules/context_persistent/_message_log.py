@@ -203,6 +203,8 @@ class MessageLog:
             setattr(self, name, None)
             if held is not None:
                 with suppress(OSError):  # everything was synced before; there is nothing left to lose
+                    if name == "_lock" and fcntl is not None:  # closing is not enough if a forked process has it, too
+                        fcntl.flock(held, fcntl.LOCK_UN)
                     os.close(held)
 
     def _require_open(self) -> int:
