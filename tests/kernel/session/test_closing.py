@@ -7,6 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
+from amplifier import ExecutionCancelled, SessionStateError
 from tests._support.small_agent import agent
 
 pytestmark = pytest.mark.virtual_time
@@ -89,3 +90,43 @@ async def test_a_cleanup_that_waited_for_one_opening_leaves_the_next_one_whole()
     assert "cleanup 1 while opening" not in log
     await session.cleanup()
     assert log.count("cleanup 1 while closing") == 1
+
+
+# ── children ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_closing_stops_the_turn_of_a_child_that_runs_elsewhere():
+    begun, ended = anyio.Event(), anyio.Event()
+    problems: list[Any] = []
+
+    async def wait_for_ever(turn):
+        begun.set()
+        await anyio.sleep_forever()
+
+    async def run_child(parent):
+        async with parent.fork(session_id="child") as child:
+            for _ in range(2):
+                try:
+                    await child.execute("go")
+                except ExecutionCancelled as error:
+                    problems.append(error.reason)
+        ended.set()
+
+    async with anyio.create_task_group() as group:
+        async with agent(wait_for_ever) as parent:
+            group.start_soon(run_child, parent)
+            await begun.wait()
+        await ended.wait()
+    assert problems == ["the session it was forked from was closed"] * 2
+
+
+async def test_a_child_is_not_opened_after_its_parent_has_closed():
+    async with agent() as parent:
+        child = parent.fork(session_id="child")
+    with pytest.raises(
+        SessionStateError, match=r"session 'child' cannot be opened: session .* is closed; open and close"
+    ):
+        async with child:
+            pytest.fail("it was opened")
+    async with parent, child:
+        assert await child.execute("hello") == "hello"

@@ -777,21 +777,3 @@ async def test_failure_is_logged_as_a_warning_with_its_place_in_the_plan(caplog)
     [record] = [record for record in caplog.records if record.name == "amplifier.session"]
     assert record.levelno == logging.WARNING
     assert "$.tools[1]" in record.getMessage()
-
-
-async def test_a_module_that_changes_its_config_changes_no_other_session():
-    seen = []
-
-    async def mount(coordinator, config):
-        seen.append([*config["servers"]])
-        config["servers"].append("mine")
-
-    modules = {"loop-small": mounting(Loop(repeat_prompt)), "context-small": mounting(Memory()), "hooks-mine": mount}
-    given = {"servers": []}
-    plan = {
-        "session": {"orchestrator": "loop-small", "context": "context-small"},
-        "hooks": [{"module": "hooks-mine", "config": given}],
-    }
-    async with AmplifierSession(plan, loader=ModuleLoader(modules=modules)) as session, session.fork():
-        pass
-    assert (seen, given) == ([[], []], {"servers": []})

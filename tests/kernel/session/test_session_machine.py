@@ -375,6 +375,10 @@ class Interpreter:
     async def do_fork(self, whom: str, level: str) -> None:
         """A child lives and dies inside this step; requests reach it from its parent and never the other way."""
         child = self.session.fork()
+        if self.model.state == "closed":
+            with pytest.raises(SessionStateError):
+                await child.initialize()
+            return
         async with child:
             expected = Model(state="open", token=self.model.token)
             assert child.coordinator.cancellation.state == expected.token

@@ -194,6 +194,11 @@ class CancellationToken:
         """Stop passing requests on to ``child``."""
         self._children = [other for other in self._children if other is not child]
 
+    def stop_children(self, reason: str) -> None:
+        """Stop the turns of all children now; this token's own state stays as it is."""
+        for child in list(self._children):
+            child.request_immediate(reason=reason)
+
     # ── running tools ──
 
     def register_tool_start(self, tool_call_id: str, tool_name: str) -> None:

@@ -51,6 +51,7 @@ class Closing:
         """
         budget = self._coordinator.begin_closing()
         await self._turns.end_running_turn()
+        self._coordinator.cancellation.stop_children("the session it was forked from was closed")
         if was_open:
             await self._announce_end()
         await self._unwind(budget)

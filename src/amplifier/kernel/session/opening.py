@@ -16,7 +16,7 @@ from typing import Any
 
 import attrs
 
-from amplifier._json import copy_json, redact_text
+from amplifier._json import redact_text
 from amplifier.contracts import ContextManager, Orchestrator, Provider, Tool
 from amplifier.errors import AmplifierError, DeadlineExceeded, ModuleLoadError
 from amplifier.events import MODULE_LOAD_FAILED, MODULE_ON_SESSION_READY_FAILED
@@ -199,7 +199,7 @@ class Opening:
             options["user"] = coordinator
             if loader.coordinator is None:  # a loader made before its session asks the session's resolver
                 options["coordinator"] = coordinator
-        loading = call_foreign(partial(loader.load, spec.module, copy_json(dict(spec.config)), **options))
+        loading = call_foreign(partial(loader.load, spec.module, spec.config, **options))
         if inspect.isawaitable(loading):
             return await self._calls.run(loading, coordinator.deadlines.mount, f"loading of {spec.module!r}")
         return loading
@@ -224,7 +224,7 @@ class Opening:
             self._coordinator.mounts.instances |= {owner}
         ready: Callable[..., Any] | None = None
         if isinstance(loaded, Blueprint):
-            answer = call_foreign(loaded.mount, view, copy_json(dict(spec.config)))
+            answer = call_foreign(loaded.mount, view, dict(spec.config))
             ready = loaded.on_session_ready
         elif isinstance(loaded, LoadedModule):
             answer = call_foreign(loaded.mount, view, loaded.config)

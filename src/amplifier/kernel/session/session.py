@@ -221,6 +221,11 @@ class AmplifierSession(TurnAccess):
 
     async def _mount_plan(self) -> None:
         coordinator = self.coordinator
+        if self._parent is not None and self._parent._lifecycle.state in (State.CLOSING, State.CLOSED):
+            raise SessionStateError(
+                f"session {self.session_id!r} cannot be opened: session {self.parent_id!r}, from which it was forked, is "
+                f"{self._parent._lifecycle.state.value}; open and close a child within its parent"
+            )
         plan = self._read_plan()
         self._loop = Loop()
         self.failures = []
@@ -329,8 +334,9 @@ class AmplifierSession(TurnAccess):
     def fork(self, overlay: dict[str, Any] | None = None, *, session_id: str | None = None) -> AmplifierSession:
         """A child session with this one's plan under ``overlay``, not opened yet.
 
-        Once opened, the child is stopped with its parent and inherits the parent's deadlines. What it uses counts in the parent's
-        budget; with a ``session.budget`` in ``overlay`` it has one of its own in addition.
+        Once opened, the child is stopped with its parent, also when the parent closes, and inherits the parent's deadlines; after
+        that it cannot be opened. What it uses counts in the parent's budget; with a ``session.budget`` in ``overlay`` it has one
+        of its own in addition.
 
         Raises:
             PlanError: The merged plan is wrong.
