@@ -43,7 +43,9 @@ _PAGE = """
     `$.tools[0].module`. A misspelt section or key (`hoks`, `on_fail`) is a problem, with the name that was probably meant:
     ignoring it could mean an agent without its gate. A section or key that resembles none of these is ignored with a warning,
     because applications keep data of their own in plans; only `deadlines` takes no others. The contents of a module's `config`,
-    of `metadata` and of `agents` are not examined, so they may hold live objects: clients, callables, queues.
+    of `metadata` and of `agents` are not examined, so they may hold live objects: clients, callables, queues. A
+    module gets a dict of its own with the plan's own values in it; one that wants to change a list or dict there copies it first,
+    because other sessions may have the same plan.
 
     ## Sections
 
