@@ -82,7 +82,6 @@ class ModuleCoordinator(MountPointAccess):
         self.closing_time: TimeBudget = TimeBudget()
         self._is_closed = False
         self._hooks.belong_to(self._session_id, self._parent_id, self.watch, self.ledger, self.closing_time)
-        self._hooks.set_default_fields(session_id=self._session_id, parent_id=self._parent_id)
 
     # On the class: few sessions ever have one.
     _island: Island | None = None

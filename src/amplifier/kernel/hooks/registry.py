@@ -329,6 +329,8 @@ class HookRegistry:
     async def emit(self, event: str, data: Mapping[str, Any] | None = None) -> HookResult:
         """Call every handler of ``event`` and merge their results; ``result.data`` is the final payload.
 
+        Without handlers it is the given data as it is: nobody sees it, so nothing is added to it.
+
         Adds no checkpoint of its own. Terminal events are delivered even while the emitter is being cancelled.
 
         Raises:

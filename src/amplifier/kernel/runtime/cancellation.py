@@ -72,8 +72,8 @@ class CancellationToken:
 
     def __init__(self) -> None:
         self._claims: dict[CancellationState, object] = {}
-        self._children: list[CancellationToken] = []
-        self._callbacks: list[Callable[[], Any]] = []
+        self._children: tuple[CancellationToken, ...] = ()
+        self._callbacks: tuple[Callable[[], Any], ...] = ()
         self._tools: dict[str, str] = {}
         self._requests: list[CancelRequest] = []
         self._scope: anyio.CancelScope | None = None
@@ -138,7 +138,7 @@ class CancellationToken:
         if self._claims:
             return False
         changed = self._claim(CancelRequest(CancellationState.GRACEFUL, grace, reason))
-        for child in list(self._children):
+        for child in self._children:
             child.request_graceful(grace, reason=reason)
         return changed
 
@@ -151,7 +151,7 @@ class CancellationToken:
         if self.is_immediate:
             return False
         changed = self._claim(CancelRequest(CancellationState.IMMEDIATE, None, reason))
-        for child in list(self._children):
+        for child in self._children:
             child.request_immediate(reason=reason)
         return changed
 
@@ -184,7 +184,7 @@ class CancellationToken:
         """Pass every request on to ``child``; the present state is applied at once."""
         if not isinstance(child, CancellationToken):
             raise TypeError(f"expected a CancellationToken, got {type(child).__name__}")
-        self._children.append(child)
+        self._children = (*self._children, child)
         if self.is_immediate:
             child.request_immediate(reason=self._reason)
         elif self.is_cancelled:
@@ -192,11 +192,11 @@ class CancellationToken:
 
     def unregister_child(self, child: CancellationToken) -> None:
         """Stop passing requests on to ``child``."""
-        self._children = [other for other in self._children if other is not child]
+        self._children = tuple(other for other in self._children if other is not child)
 
     def stop_children(self, reason: str) -> None:
         """Stop the turns of all children now; this token's own state stays as it is."""
-        for child in list(self._children):
+        for child in self._children:
             child.request_immediate(reason=reason)
 
     # ── running tools ──
@@ -225,7 +225,7 @@ class CancellationToken:
         """Call ``callback()``, sync or async, whenever the state changes."""
         if not callable(callback):
             raise TypeError(f"on_cancel needs a callable, got {callback!r}")
-        self._callbacks.append(callback)
+        self._callbacks = (*self._callbacks, callback)
 
     async def trigger_callbacks(self) -> None:
         """Run all callbacks in order, shielded and each under a deadline; failures are logged."""
@@ -233,7 +233,7 @@ class CancellationToken:
             await run_section(self._run_callbacks, name="amplifier cancel callbacks", shield=True)
 
     async def _run_callbacks(self) -> None:
-        for callback in list(self._callbacks):
+        for callback in self._callbacks:
             seconds = CALLBACK_SECONDS if self._budget is None else self._budget.half(CALLBACK_SECONDS)
             try:
                 answer = call_foreign(callback)
