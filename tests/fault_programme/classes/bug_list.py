@@ -64,8 +64,8 @@ BUGS: Final = (
     _walk(
         "handlers go on after a denial",
         "hooks/merge.py",
-        "                self._denial.data = {**self.payload, **result.data}\n            return True",
-        "                self._denial.data = {**self.payload, **result.data}\n            return False",
+        "                self._denial = self._own(result, is_partial)\n                return True",
+        "                self._denial = self._own(result, is_partial)\n                return False",
     ),
     _walk(
         "a modification is reported as nothing",
@@ -147,8 +147,8 @@ BUGS: Final = (
     _walk(
         "cleanups run in the order of registration",
         "runtime/cleanup_stack.py",
-        "for e in reversed(self._entries) if",
-        "for e in self._entries if",
+        "for key, entry in reversed(self._entries.items()):",
+        "for key, entry in self._entries.items():",
     ),
     _call(
         "a failing cleanup ends the closing",
@@ -204,8 +204,8 @@ BUGS: Final = (
     _walk(
         "a closed child stays registered",
         "runtime/cancellation.py",
-        "        self._children = [other for other in self._children if other is not child]",
-        "        self._children = list(self._children)",
+        "        self._children = tuple(other for other in self._children if other is not child)",
+        "        self._children = tuple(self._children)",
     ),
     _call(
         "a failing cancel callback keeps the others from running",

@@ -151,8 +151,7 @@ class CancellationToken:
         if self.is_immediate:
             return False
         changed = self._claim(CancelRequest(CancellationState.IMMEDIATE, None, reason))
-        for child in self._children:
-            child.request_immediate(reason=reason)
+        self.stop_children(reason)
         return changed
 
     def request_cancellation(self) -> None:
@@ -194,7 +193,7 @@ class CancellationToken:
         """Stop passing requests on to ``child``."""
         self._children = tuple(other for other in self._children if other is not child)
 
-    def stop_children(self, reason: str) -> None:
+    def stop_children(self, reason: str | None) -> None:
         """Stop the turns of all children now; this token's own state stays as it is."""
         for child in self._children:
             child.request_immediate(reason=reason)
