@@ -270,6 +270,32 @@ async def test_a_hook_may_rewrite_a_tools_result(loop):
     assert agent.context.messages[2]["content"] == "[redacted]"
 
 
+@pytest.mark.parametrize(("first", "second"), [("result", "tool_result"), ("tool_result", "result")])
+async def test_hooks_that_write_a_result_under_either_name_see_each_others_changes(loop, first, second):
+    async def check(event: str, data: dict[str, Any]) -> HookResult:
+        return HookResult(action="modify", data={**data, first: {**data[first], "output": "secret, checked"}})
+
+    agent = Agent(loop, [("echo", {}), "done"], MockTool("echo", output="secret"), hooks={"tool:post": check})
+
+    async def redact(event: str, data: dict[str, Any]) -> HookResult:
+        assert data["result"]["output"] == data["tool_result"]["output"] == "secret, checked"
+        return HookResult(action="modify", data={second: {**data[second], "output": "[redacted]"}})
+
+    agent.session.coordinator.hooks.register("tool:post", redact, priority=1, fields=("result", "tool_result"))
+    await agent.run()
+    assert agent.context.messages[2]["content"] == "[redacted]"
+    assert [d["tool_result"] for d in agent.data("tool:post")] == [d["result"] for d in agent.data("tool:post")]
+
+
+async def test_a_hook_may_rewrite_one_as_true(loop):
+    async def rewrite(event: str, data: dict[str, Any]) -> HookResult:
+        return HookResult(action="modify", data={**data, "result": {**data["result"], "output": [True]}})
+
+    agent = Agent(loop, [("echo", {}), "done"], MockTool("echo", return_value=[1]), hooks={"tool:post": rewrite})
+    await agent.run()
+    assert agent.context.messages[2]["content"] == "[true]"
+
+
 async def test_a_withheld_result_does_not_reach_the_model(loop):
     gate = answering(HookResult(action="deny", reason="secrets"))
     agent = Agent(loop, [("echo", {}), "done"], MockTool("echo", output="secret"), hooks={"tool:post": gate})

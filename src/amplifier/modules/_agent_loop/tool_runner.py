@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import attrs
 
-from amplifier._json import LEAVES, redact_text
+from amplifier._json import LEAVES, is_same_json, redact_text
 from amplifier.contracts import Coordinator, Hooks, Step, Tool, ordered_steps
 from amplifier.errors import BudgetError, ContractError
 from amplifier.events import TOOL_ERROR, TOOL_POST, TOOL_PRE
@@ -333,7 +333,7 @@ def _modified_result(result: ToolResult, shown: dict[str, Any], applied: HookRes
         return result
     for key in ("result", "tool_result"):
         new = applied.data.get(key, shown)
-        if new == shown:
+        if is_same_json(new, shown):
             continue
         if isinstance(new, ToolResult):
             return new
