@@ -85,7 +85,7 @@ class ToolRunner:
     """Runs tool calls for one turn.
 
     Attributes:
-        results: Results so far by call id; read when a turn is cut short.
+        results: Results so far by call id, of the calls that are running; read when a turn is cut short.
     """
 
     def __init__(
@@ -136,6 +136,7 @@ class ToolRunner:
             await self._store(attempts[0].call, self.results[attempts[0].call.id])
         else:
             await self._run_several(attempts)
+        self.results = {}  # all are stored; a later answer may use the same ids
         return [
             ResumedCall(attempt.call, attempt.has_begun, attempt.has_run, attempt.step.was_started)
             for attempt in attempts
