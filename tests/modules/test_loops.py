@@ -231,6 +231,96 @@ async def test_a_tool_cannot_change_the_transcript_through_its_input(loop):
     assert agent.context.messages[1]["tool_calls"][0]["arguments"] == {"path": ["a"]}
 
 
+async def test_a_provider_cannot_change_a_call_that_hooks_have_judged(loop):
+    given = ToolCall(id="c1", name="run", arguments={"command": {"run": "ls"}})
+
+    async def judge(event: str, data: dict[str, Any]) -> None:
+        assert data["tool_input"] == {"command": {"run": "ls"}}
+        given.arguments["command"]["run"] = "rm -rf"
+        given.arguments["more"] = True
+        given.id = given.name = "changed"
+
+    tool = MockTool("run")
+    agent = Agent(loop, [("run", {}), "done"], tool, hooks={"tool:pre": judge})
+    agent.provider.parse_tool_calls = lambda response: [given] if response.tool_calls else []  # type: ignore[method-assign]
+    await agent.run()
+    assert given.id == "changed"
+    assert tool.last_input == {"command": {"run": "ls"}}
+    assert agent.data("tool:post")[0]["tool_input"] == {"command": {"run": "ls"}}
+    assert agent.context.messages[1]["tool_calls"][0]["arguments"] == {"command": {"run": "ls"}}
+    assert agent.broken_pairs() == []
+
+
+def change_output(result: ToolResult) -> None:
+    result.output["items"].append("unseen")
+
+
+def replace_output(result: ToolResult) -> None:
+    result.output = "unseen"
+
+
+def change_content(result: ToolResult) -> None:
+    assert result.content is not None
+    result.content[0].text = "unseen"
+
+
+@pytest.mark.parametrize(
+    ("kept", "change"),
+    [
+        (lambda: ToolResult(output={"items": ["seen"]}), change_output),
+        (lambda: ToolResult(output="seen"), replace_output),
+        (lambda: ToolResult(content=[TextBlock(text="seen")]), change_content),
+    ],
+)
+async def test_a_tool_cannot_change_a_result_that_hooks_have_judged(loop, kept, change):
+    result = kept()
+
+    class Keeping:
+        name, description = "keep", "keeps its result"
+
+        async def execute(self, given):
+            return result
+
+    async def respond(given: dict[str, Any]) -> str:
+        await anyio.wait_all_tasks_blocked()  # the other call has its result, which waits for this one's
+        change(result)
+        return "slow"
+
+    agent = Agent(loop, [[("slow", {}), ("keep", {})], "done"], MockTool("slow", respond=respond), Keeping())
+    await agent.run()
+    assert "seen" in str(agent.data("tool:post")[0]["result"])
+    assert "unseen" in repr(result)
+    assert "seen" in str(agent.context.messages[3]["content"])
+    assert "unseen" not in str(agent.context.messages)
+
+
+async def test_a_hook_cannot_change_the_result_that_it_has_put_in_place_of_a_tools(loop):
+    result = ToolResult(output={"items": ["seen"]})
+
+    async def rewrite(event: str, data: dict[str, Any]) -> HookResult | None:
+        if data["tool_name"] == "quick":
+            return HookResult(action="modify", data={**data, "result": result})
+        return None
+
+    async def respond(given: dict[str, Any]) -> str:
+        await anyio.wait_all_tasks_blocked()
+        change_output(result)
+        return "slow"
+
+    tools = MockTool("slow", respond=respond), MockTool("quick")
+    agent = Agent(loop, [[("slow", {}), ("quick", {})], "done"], *tools, hooks={"tool:post": rewrite})
+    await agent.run()
+    assert agent.context.messages[3]["content"] == '{"items": ["seen"]}'
+
+
+async def test_a_result_that_contains_itself_is_stored_with_a_marker(loop):
+    ring: list[Any] = ["seen"]
+    ring.append(ring)
+    agent = Agent(loop, [("ring", {}), "done"], MockTool("ring", output=ring))
+    await agent.run()
+    assert agent.context.messages[2]["content"] == '["seen", "[CIRCULAR]"]'
+
+
 # ── hook_results ──
 
 
