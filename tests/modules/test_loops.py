@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -12,6 +12,7 @@ from amplifier import (
     AmplifierSession,
     AuthenticationError,
     ChatResponse,
+    ContextInjection,
     ExecutionCancelled,
     ExecutionDenied,
     HookResult,
@@ -423,6 +424,43 @@ async def test_a_gate_that_asks_is_answered_by_the_approval_system(loop, answer,
     agent = Agent(loop, [("echo", {}), "done"], tool, hooks={"tool:pre": gate}, approval=MockApprovalSystem([answer]))
     await agent.run()
     assert tool.call_count == calls
+
+
+@pytest.mark.parametrize("ephemeral", [False, True])
+@pytest.mark.parametrize("event", ["prompt:submit", "provider:request", "tool:selecting", "tool:pre", "tool:post"])
+@pytest.mark.parametrize(("answer", "is_kept"), [("Allow", True), ("Deny", False)])
+async def test_what_hooks_inject_is_dropped_if_the_user_denies(loop, event, answer, is_kept, ephemeral):
+    if event == "tool:selecting" and loop != "loop-events":
+        return
+    item = ContextInjection(content="injected", ephemeral=ephemeral)
+    question = HookResult(action="ask_user", approval_prompt="Go on?", context_injections=[item])
+    approval = MockApprovalSystem([answer] * 2)
+    agent = Agent(loop, [("a", {}), "done"], MockTool("a"), hooks={event: answering(question)}, approval=approval)
+    with suppress(ExecutionDenied):
+        await agent.run()
+    shown = str([agent.context.messages, *(request.messages for request in agent.provider.requests)])
+    assert ("injected" in shown) is is_kept
+    assert ("injected" in str(agent.context.messages)) is (is_kept and not ephemeral)
+
+
+async def test_injections_keep_their_order_when_a_question_is_answered_late(loop):
+    class LateApproval:
+        async def request_approval(self, *asked: Any) -> str:
+            await anyio.wait_all_tasks_blocked()  # the hooks of the other call have injected by now
+            return "Allow"
+
+    async def inject(event: str, data: dict[str, Any]) -> HookResult:
+        item = ContextInjection(content=data["tool_name"])
+        if data["tool_name"] == begun[0]:
+            return HookResult(action="ask_user", approval_prompt="Go on?", context_injections=[item])
+        return HookResult(action="inject_context", context_injections=[item])
+
+    begun: list[str] = []
+    turns: list[Any] = [[("a", {}), ("b", {})], "done"]
+    agent = Agent(loop, turns, MockTool("a"), MockTool("b"), hooks={"tool:pre": inject}, approval=LateApproval())
+    agent.session.coordinator.hooks.register("tool:pre", lambda _, data: begun.append(data["tool_name"]), priority=-1)
+    await agent.run()
+    assert [m["content"] for m in agent.context.messages if m["role"] == "system"] == begun
 
 
 async def test_a_denied_prompt_never_reaches_the_model(loop):
