@@ -99,6 +99,8 @@ class Event:
             the handlers that follow in the same dispatch, whatever is written here.
         summary: When it is emitted, in one sentence.
         terminal: Whether it is delivered even while the turn is being cancelled.
+        same: Keys that are names of one value: what a handler writes under one of them, the handlers that follow and the
+            emitter find under all that the payload has.
     """
 
     name: str
@@ -107,6 +109,7 @@ class Event:
     verdict: tuple[Verdict, ...]
     summary: str
     terminal: bool = False
+    same: tuple[str, ...] = ()
 
 
 COMMON_KEYS: Final = ("session_id", "parent_id", "timestamp", "parent_call_id")
@@ -262,6 +265,7 @@ _CANONICAL: Final = (
         "orchestrator",
         ("deny", "inject_context", "modify"),
         "A tool has returned; tool_result and result are the same value.",
+        same=("result", "tool_result"),
     ),
     Event(
         TOOL_ERROR,

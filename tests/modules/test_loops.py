@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -12,6 +12,7 @@ from amplifier import (
     AmplifierSession,
     AuthenticationError,
     ChatResponse,
+    ContextInjection,
     ExecutionCancelled,
     ExecutionDenied,
     HookResult,
@@ -231,6 +232,96 @@ async def test_a_tool_cannot_change_the_transcript_through_its_input(loop):
     assert agent.context.messages[1]["tool_calls"][0]["arguments"] == {"path": ["a"]}
 
 
+async def test_a_provider_cannot_change_a_call_that_hooks_have_judged(loop):
+    given = ToolCall(id="c1", name="run", arguments={"command": {"run": "ls"}})
+
+    async def judge(event: str, data: dict[str, Any]) -> None:
+        assert data["tool_input"] == {"command": {"run": "ls"}}
+        given.arguments["command"]["run"] = "rm -rf"
+        given.arguments["more"] = True
+        given.id = given.name = "changed"
+
+    tool = MockTool("run")
+    agent = Agent(loop, [("run", {}), "done"], tool, hooks={"tool:pre": judge})
+    agent.provider.parse_tool_calls = lambda response: [given] if response.tool_calls else []  # type: ignore[method-assign]
+    await agent.run()
+    assert given.id == "changed"
+    assert tool.last_input == {"command": {"run": "ls"}}
+    assert agent.data("tool:post")[0]["tool_input"] == {"command": {"run": "ls"}}
+    assert agent.context.messages[1]["tool_calls"][0]["arguments"] == {"command": {"run": "ls"}}
+    assert agent.broken_pairs() == []
+
+
+def change_output(result: ToolResult) -> None:
+    result.output["items"].append("unseen")
+
+
+def replace_output(result: ToolResult) -> None:
+    result.output = "unseen"
+
+
+def change_content(result: ToolResult) -> None:
+    assert result.content is not None
+    result.content[0].text = "unseen"
+
+
+@pytest.mark.parametrize(
+    ("kept", "change"),
+    [
+        (lambda: ToolResult(output={"items": ["seen"]}), change_output),
+        (lambda: ToolResult(output="seen"), replace_output),
+        (lambda: ToolResult(content=[TextBlock(text="seen")]), change_content),
+    ],
+)
+async def test_a_tool_cannot_change_a_result_that_hooks_have_judged(loop, kept, change):
+    result = kept()
+
+    class Keeping:
+        name, description = "keep", "keeps its result"
+
+        async def execute(self, given):
+            return result
+
+    async def respond(given: dict[str, Any]) -> str:
+        await anyio.wait_all_tasks_blocked()  # the other call has its result, which waits for this one's
+        change(result)
+        return "slow"
+
+    agent = Agent(loop, [[("slow", {}), ("keep", {})], "done"], MockTool("slow", respond=respond), Keeping())
+    await agent.run()
+    assert "seen" in str(agent.data("tool:post")[0]["result"])
+    assert "unseen" in repr(result)
+    assert "seen" in str(agent.context.messages[3]["content"])
+    assert "unseen" not in str(agent.context.messages)
+
+
+async def test_a_hook_cannot_change_the_result_that_it_has_put_in_place_of_a_tools(loop):
+    result = ToolResult(output={"items": ["seen"]})
+
+    async def rewrite(event: str, data: dict[str, Any]) -> HookResult | None:
+        if data["tool_name"] == "quick":
+            return HookResult(action="modify", data={**data, "result": result})
+        return None
+
+    async def respond(given: dict[str, Any]) -> str:
+        await anyio.wait_all_tasks_blocked()
+        change_output(result)
+        return "slow"
+
+    tools = MockTool("slow", respond=respond), MockTool("quick")
+    agent = Agent(loop, [[("slow", {}), ("quick", {})], "done"], *tools, hooks={"tool:post": rewrite})
+    await agent.run()
+    assert agent.context.messages[3]["content"] == '{"items": ["seen"]}'
+
+
+async def test_a_result_that_contains_itself_is_stored_with_a_marker(loop):
+    ring: list[Any] = ["seen"]
+    ring.append(ring)
+    agent = Agent(loop, [("ring", {}), "done"], MockTool("ring", output=ring))
+    await agent.run()
+    assert agent.context.messages[2]["content"] == '["seen", "[CIRCULAR]"]'
+
+
 # ── hook_results ──
 
 
@@ -270,6 +361,32 @@ async def test_a_hook_may_rewrite_a_tools_result(loop):
     assert agent.context.messages[2]["content"] == "[redacted]"
 
 
+@pytest.mark.parametrize(("first", "second"), [("result", "tool_result"), ("tool_result", "result")])
+async def test_hooks_that_write_a_result_under_either_name_see_each_others_changes(loop, first, second):
+    async def check(event: str, data: dict[str, Any]) -> HookResult:
+        return HookResult(action="modify", data={**data, first: {**data[first], "output": "secret, checked"}})
+
+    agent = Agent(loop, [("echo", {}), "done"], MockTool("echo", output="secret"), hooks={"tool:post": check})
+
+    async def redact(event: str, data: dict[str, Any]) -> HookResult:
+        assert data["result"]["output"] == data["tool_result"]["output"] == "secret, checked"
+        return HookResult(action="modify", data={second: {**data[second], "output": "[redacted]"}})
+
+    agent.session.coordinator.hooks.register("tool:post", redact, priority=1, fields=("result", "tool_result"))
+    await agent.run()
+    assert agent.context.messages[2]["content"] == "[redacted]"
+    assert [d["tool_result"] for d in agent.data("tool:post")] == [d["result"] for d in agent.data("tool:post")]
+
+
+async def test_a_hook_may_rewrite_one_as_true(loop):
+    async def rewrite(event: str, data: dict[str, Any]) -> HookResult:
+        return HookResult(action="modify", data={**data, "result": {**data["result"], "output": [True]}})
+
+    agent = Agent(loop, [("echo", {}), "done"], MockTool("echo", return_value=[1]), hooks={"tool:post": rewrite})
+    await agent.run()
+    assert agent.context.messages[2]["content"] == "[true]"
+
+
 async def test_a_withheld_result_does_not_reach_the_model(loop):
     gate = answering(HookResult(action="deny", reason="secrets"))
     agent = Agent(loop, [("echo", {}), "done"], MockTool("echo", output="secret"), hooks={"tool:post": gate})
@@ -307,6 +424,43 @@ async def test_a_gate_that_asks_is_answered_by_the_approval_system(loop, answer,
     agent = Agent(loop, [("echo", {}), "done"], tool, hooks={"tool:pre": gate}, approval=MockApprovalSystem([answer]))
     await agent.run()
     assert tool.call_count == calls
+
+
+@pytest.mark.parametrize("ephemeral", [False, True])
+@pytest.mark.parametrize("event", ["prompt:submit", "provider:request", "tool:selecting", "tool:pre", "tool:post"])
+@pytest.mark.parametrize(("answer", "is_kept"), [("Allow", True), ("Deny", False)])
+async def test_what_hooks_inject_is_dropped_if_the_user_denies(loop, event, answer, is_kept, ephemeral):
+    if event == "tool:selecting" and loop != "loop-events":
+        return
+    item = ContextInjection(content="injected", ephemeral=ephemeral)
+    question = HookResult(action="ask_user", approval_prompt="Go on?", context_injections=[item])
+    approval = MockApprovalSystem([answer] * 2)
+    agent = Agent(loop, [("a", {}), "done"], MockTool("a"), hooks={event: answering(question)}, approval=approval)
+    with suppress(ExecutionDenied):
+        await agent.run()
+    shown = str([agent.context.messages, *(request.messages for request in agent.provider.requests)])
+    assert ("injected" in shown) is is_kept
+    assert ("injected" in str(agent.context.messages)) is (is_kept and not ephemeral)
+
+
+async def test_injections_keep_their_order_when_a_question_is_answered_late(loop):
+    class LateApproval:
+        async def request_approval(self, *asked: Any) -> str:
+            await anyio.wait_all_tasks_blocked()  # the hooks of the other call have injected by now
+            return "Allow"
+
+    async def inject(event: str, data: dict[str, Any]) -> HookResult:
+        item = ContextInjection(content=data["tool_name"])
+        if data["tool_name"] == begun[0]:
+            return HookResult(action="ask_user", approval_prompt="Go on?", context_injections=[item])
+        return HookResult(action="inject_context", context_injections=[item])
+
+    begun: list[str] = []
+    turns: list[Any] = [[("a", {}), ("b", {})], "done"]
+    agent = Agent(loop, turns, MockTool("a"), MockTool("b"), hooks={"tool:pre": inject}, approval=LateApproval())
+    agent.session.coordinator.hooks.register("tool:pre", lambda _, data: begun.append(data["tool_name"]), priority=-1)
+    await agent.run()
+    assert [m["content"] for m in agent.context.messages if m["role"] == "system"] == begun
 
 
 async def test_a_denied_prompt_never_reaches_the_model(loop):

@@ -7,6 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
+from amplifier import ChatResponse, ToolCall
 from amplifier.modules import loop_basic
 from amplifier.modules._agent_loop import read_options
 from amplifier.testing import LOOP_END_MODES, MODES, MockContextManager, MockProvider, MockTool, cancel_everywhere
@@ -71,6 +72,57 @@ def test_a_tool_unwinds_completely_whatever_is_cancelled_meanwhile(count, mode):
     report = cancel_everywhere(make, modes=[mode])
     report.raise_if_broken()
     assert report.ok
+
+
+def numbered(*names: str) -> ChatResponse:
+    """An answer of a provider that numbers the calls of each answer anew."""
+    calls = [ToolCall(id=f"call_{number}", name=name, arguments={}) for number, name in enumerate(names)]
+    return ChatResponse(content=[], tool_calls=calls)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_a_cancelled_turn_with_ids_of_an_earlier_turn_stores_its_own_results(loop):
+    prompts: list[str] = []
+    with anyio.CancelScope() as scope:
+
+        async def work(given):
+            await anyio.wait_all_tasks_blocked()  # the others have returned
+            if len(prompts) == 2:
+                scope.cancel()
+                await anyio.sleep_forever()
+            return "worked"
+
+        quick = MockTool("quick", respond=lambda given: f"done for {prompts[-1]}")
+        turns = [numbered("quick", "work", "quick"), "one", numbered("quick", "work", "quick")]
+        agent = Agent(loop, turns, quick, MockTool("work", respond=work))
+        async with agent.session as session:
+            for prompt in ("first", "second"):
+                prompts.append(prompt)
+                await session.execute(prompt)
+    assert scope.cancelled_caught
+    assert agent.broken_pairs() == []
+    results = [m["content"] for m in agent.context.messages if m["role"] == "tool"]
+    assert results[:3] == ["done for first", "worked", "done for first"]
+    assert results[3:] == ["done for second", "cancelled while it was running", "done for second"]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_a_call_that_was_never_begun_does_not_get_the_result_of_an_earlier_answer(loop):
+    with anyio.CancelScope() as scope:
+
+        async def stop(event, data):
+            if data["iteration"] == 2:
+                scope.cancel()
+                await anyio.sleep_forever()
+
+        tool = MockTool("quick", return_value="first answer")
+        agent = Agent(loop, [numbered("quick"), numbered("quick")], tool, hooks={"provider:response": stop})
+        await agent.run()
+    assert scope.cancelled_caught
+    assert agent.broken_pairs() == []
+    first, second = [m["content"] for m in agent.context.messages if m["role"] == "tool"]
+    assert first == "first answer"
+    assert "interrupted" in second
 
 
 @pytest.mark.parametrize("mode", MODES)

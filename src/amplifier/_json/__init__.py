@@ -4,6 +4,7 @@ It imports the standard library and `amplifier.errors`, nothing else.
 """
 
 from ._copies import Copies, copies_for
+from ._equality import is_same_json
 from ._redact import redact_secrets
 from ._secret_names import SENSITIVE_KEYS
 from ._secret_shapes import REDACTED, redact_text
@@ -38,6 +39,7 @@ __all__ = [
     "copies_for",
     "copy_json",
     "format_path",
+    "is_same_json",
     "rebuild",
     "redact_secrets",
     "redact_text",

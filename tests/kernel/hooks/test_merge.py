@@ -133,6 +133,60 @@ def test_reasons_are_joined_once_each_and_suppression_by_one_is_suppression(answ
     assert result.suppress_output == any(answer.suppress_output for _, answer in spoken(answers))
 
 
+# ── names of one value ───────────────────────────────────────────────────────────────────────────
+
+SECRET = {"result": {"output": "secret"}, "tool_result": {"output": "secret"}}
+REDACTED = {"result": {"output": "[redacted]"}, "tool_result": {"output": "[redacted]"}}
+
+
+def after_tool(*changes: dict[str, Any], before: dict[str, Any] = SECRET) -> dict[str, Any]:
+    """The payload of ``tool:post`` after handlers that modify it."""
+    answers: Answers = [(f"h{i}", HookResult(action="modify", data=data)) for i, data in enumerate(changes)]
+    found = merge("tool:post", {**before, **OWNED}, answers, OWNED).data
+    assert found is not None
+    return {key: value for key, value in found.items() if key not in OWNED}
+
+
+@pytest.mark.parametrize("name", ["result", "tool_result"])
+def test_what_is_written_under_one_name_of_a_value_is_there_under_the_other(name):
+    assert after_tool({**SECRET, name: {"output": "[redacted]"}}) == REDACTED
+    assert after_tool({name: {"output": "[redacted]"}}) == REDACTED
+
+
+@pytest.mark.parametrize(("first", "second"), [("result", "tool_result"), ("tool_result", "result")])
+def test_a_later_modification_wins_under_whichever_name_it_was_written(first, second):
+    checked = {"output": "secret (checked)"}
+    seen = {"result": checked, "tool_result": checked}
+    assert after_tool({**SECRET, first: checked}, {**seen, second: {"output": "[redacted]"}}) == REDACTED
+
+
+def test_a_modification_of_something_else_leaves_the_value_under_both_names():
+    assert after_tool(REDACTED, {**REDACTED, "note": 1}) == {**REDACTED, "note": 1}
+    assert after_tool(REDACTED, {"note": 1}) == {**REDACTED, "note": 1}
+    assert after_tool(REDACTED, {"result": REDACTED["result"]}) == REDACTED
+
+
+def test_a_change_of_type_is_a_change_of_the_value():
+    found = after_tool({"result": [1], "tool_result": [True]}, before={"result": [1], "tool_result": [1]})
+    assert (found["result"], found["result"][0] is True) == ([True], True)
+
+
+def test_the_first_name_wins_where_one_handler_writes_different_values():
+    assert after_tool({"result": "a", "tool_result": "b"}) == {"result": "a", "tool_result": "a"}
+
+
+def test_names_that_the_payload_does_not_have_are_not_added():
+    assert after_tool({"result": "new"}, before={"result": "old"}) == {"result": "new"}
+    assert after_tool({"tool_result": "new"}, before={"result": "old"}) == {"result": "new", "tool_result": "new"}
+    assert after_tool({"note": 1}, before={}) == {"note": 1}
+
+
+def test_other_events_have_no_such_names():
+    change = HookResult(action="modify", data={"result": 2, "tool_result": 1})
+    found = merge("tool:pre", {"result": 1, "tool_result": 1}, [("h", change)]).data
+    assert found == {"result": 2, "tool_result": 1}
+
+
 # ── precedence ───────────────────────────────────────────────────────────────────────────────────
 
 

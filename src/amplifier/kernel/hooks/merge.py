@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from copy import copy
 from typing import Any
 
-from amplifier._json import copy_json
+from amplifier._json import copy_json, is_same_json
+from amplifier.events import CATALOGUE
 from amplifier.models import ApprovalGate, ContextInjection, HookAction, HookResult, UserMessageLevel
 
 INVALID_RESPONSE = "Hook handler returned invalid response"
@@ -37,6 +38,7 @@ _KNOWN_KEYS = frozenset(
     }
 )
 _ACTIONS = frozenset({"continue", "deny", "modify", "inject_context", "ask_user"})
+_SAME = {event.name: event.same for event in CATALOGUE.values() if event.same}
 _LEVELS = {"info": 0, "warning": 1, "error": 2}
 
 
@@ -170,7 +172,10 @@ class Verdict:
             self._injections.extend(_injections_of(result, hook_name, self._event))
         if was_modified(result) and result.data is not None:
             # The other fields are not copied again: no handler has them.
-            self.payload = {**(self.payload if is_partial else {}), **copy_json(result.data), **self._owned}
+            before = self.payload
+            self.payload = {**(before if is_partial else {}), **copy_json(result.data), **self._owned}
+            if self._event in _SAME:
+                _keep_same(_SAME[self._event], before, self.payload)
             self._modified = True
         if result.user_message is not None:
             self._messages.append(result.user_message)
@@ -208,6 +213,15 @@ class Verdict:
             merged.user_message_level = max(self._levels, key=lambda level: _LEVELS.get(level, 0))
             merged.user_message_source = ", ".join(dict.fromkeys(s for s in self._sources if s)) or None
         return merged
+
+
+def _keep_same(names: tuple[str, ...], before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Put what a handler wrote under one name of a value under its other names; what it left out it has not changed."""
+    for name in names:
+        if name in after and not (name in before and is_same_json(before[name], after[name])):
+            after.update({other: after[name] for other in names if other in before})
+            return
+    after.update({name: before[name] for name in names if name in before})
 
 
 def gates_of(result: HookResult, hook_name: str) -> list[ApprovalGate]:

@@ -31,12 +31,15 @@ class HookResults:
             event: The event it was about.
             defer: Keep durable injections until `store_deferred`.
         """
+        durable: tuple[HookResult, str] | None = None
         if defer and result.action != "deny":
-            result = self._take_durable(result, event)
+            result, durable = self._take_durable(result, event)
         if self._coordinator is not None:
             left = await self._coordinator.process_hook_result(result, event)
         else:
             left = await self._process_alone(result)
+        if left.action == "deny" and durable is not None:  # by the user, who was asked
+            self._deferred = [item for item in self._deferred if item is not durable]
         if left.action == "inject_context":
             self._ephemeral.extend(left.context_injections)
             left = HookResult(action="modify" if getattr(left, "modified", False) else "continue", data=left.data)
@@ -56,12 +59,18 @@ class HookResults:
         ephemeral, self._ephemeral = self._ephemeral, []
         return ephemeral
 
-    def _take_durable(self, result: HookResult, event: str) -> HookResult:
+    def _take_durable(self, result: HookResult, event: str) -> tuple[HookResult, tuple[HookResult, str] | None]:
+        """Put durable injections aside, before questions are asked: those of other calls may come meanwhile.
+
+        Returns:
+            What is left of the result, and what was put aside, if anything.
+        """
         items = _injections(result)
         durable = [item for item in items if not item.ephemeral]
         if not durable:
-            return result
-        self._deferred.append((HookResult(action="inject_context", context_injections=durable), event))
+            return result, None
+        aside = HookResult(action="inject_context", context_injections=durable), event
+        self._deferred.append(aside)
         ephemeral = [item for item in items if item.ephemeral]
         modified = result.action == "modify" or getattr(result, "modified", False)
         action = result.action
@@ -72,7 +81,7 @@ class HookResults:
         rest.context_injections = ephemeral
         rest.context_injection = None
         rest.modified = modified
-        return rest
+        return rest, aside
 
     async def _process_alone(self, result: HookResult) -> HookResult:
         """Without a coordinator (a loop under test): injections go straight to the context, questions are denied."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Mapping
 from typing import Any
 
 import anyio
 
+from amplifier._json import copy_json
 from amplifier.contracts import Hooks, Provider
 from amplifier.errors import BudgetError, ContractError, LLMError, LLMTimeoutError, ProviderUnavailableError
 from amplifier.events import (
@@ -114,17 +116,18 @@ class ProviderCaller:
                 raise
 
     async def calls_of(self, response: ChatResponse) -> list[ToolCall]:
-        """The tool calls of an answer.
+        """The tool calls of an answer, as they are now: what the provider does with its own has no effect.
 
         Raises:
             ContractError: The provider parsed something else.
             ContainedError: It raised something that is no ``Exception``.
+            ModelError: The input of a call contains itself.
         """
         try:
             with Contained(self._who):
                 calls: Any = self.provider.parse_tool_calls(response)
             if isinstance(calls, list) and all(isinstance(call, ToolCall) for call in calls):
-                return calls
+                return [_own(call) for call in calls]
             raise ContractError(
                 f"{self._who} parsed {calls!r:.80} as tool calls; expected a list of ToolCall", module=self.name
             )
@@ -232,3 +235,9 @@ class ProviderCaller:
                 await emit(CONTENT_BLOCK_END, {"block_index": chunk.index, "block": self._shown(chunk.block)})
             if isinstance(chunk.block, ThinkingBlock):
                 await emit(THINKING_FINAL, {"block_index": chunk.index, "text": chunk.block.thinking})
+
+
+def _own(call: ToolCall) -> ToolCall:
+    own = copy.copy(call)
+    own.arguments = copy_json(call.arguments)
+    return own

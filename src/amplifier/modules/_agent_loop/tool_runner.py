@@ -14,9 +14,9 @@ from typing import Any
 import anyio
 import attrs
 
-from amplifier._json import LEAVES, redact_text
+from amplifier._json import LEAVES, copy_json, is_same_json, redact_text
 from amplifier.contracts import Coordinator, Hooks, Step, Tool, ordered_steps
-from amplifier.errors import BudgetError, ContractError
+from amplifier.errors import BudgetError, ContractError, ModelError
 from amplifier.events import TOOL_ERROR, TOOL_POST, TOOL_PRE
 from amplifier.models import HookResult, ToolCall, ToolResult
 
@@ -85,7 +85,7 @@ class ToolRunner:
     """Runs tool calls for one turn.
 
     Attributes:
-        results: Results so far by call id; read when a turn is cut short.
+        results: Results so far by call id, of the calls that are running; read when a turn is cut short.
     """
 
     def __init__(
@@ -136,6 +136,7 @@ class ToolRunner:
             await self._store(attempts[0].call, self.results[attempts[0].call.id])
         else:
             await self._run_several(attempts)
+        self.results = {}  # all are stored; a later answer may use the same ids
         return [
             ResumedCall(attempt.call, attempt.has_begun, attempt.has_run, attempt.step.was_started)
             for attempt in attempts
@@ -303,7 +304,8 @@ class ToolRunner:
     async def _run_tool(self, name: str, given: dict[str, Any]) -> Any:
         # A tool gets input of its own: it may keep or change it without changing the transcript.
         is_flat = type(given) is dict and LEAVES.issuperset(map(type, given.values()))
-        return await self._tools[name].execute(given.copy() if is_flat else copy.deepcopy(given))
+        result: Any = await self._tools[name].execute(given.copy() if is_flat else copy.deepcopy(given))
+        return _own(result) if isinstance(result, ToolResult) else result
 
     async def _after(self, attempt: _Attempt, result: ToolResult) -> ToolResult:
         shown = result.safe_hook_presentation()
@@ -327,16 +329,32 @@ def _written_out(exc: Exception) -> str:
     return redact_text(f"{type(exc).__name__}: {text_of(exc)}\n{''.join(traceback.format_exception(exc))}")
 
 
+def _own(result: ToolResult) -> ToolResult:
+    """A result that the tool cannot change any more: hooks judge it, and it may wait for those of other calls."""
+    own = copy.copy(result)
+    try:
+        output, error = copy_json(result.output), copy_json(result.error)
+    except ModelError:  # it contains itself
+        shown = result.safe_hook_presentation()
+        output, error = shown["output"], shown["error"]
+    # The members are as they were; assigned the usual way, images would be decoded once more.
+    object.__setattr__(own, "output", output)
+    object.__setattr__(own, "error", error)
+    if result.content:
+        object.__setattr__(own, "content", copy.deepcopy(result.content))
+    return own
+
+
 def _modified_result(result: ToolResult, shown: dict[str, Any], applied: HookResult) -> ToolResult:
     """The result as a hook rewrote it; hooks of either vocabulary write under ``result`` or ``tool_result``."""
     if applied.action != "modify" or applied.data is None:
         return result
     for key in ("result", "tool_result"):
         new = applied.data.get(key, shown)
-        if new == shown:
+        if is_same_json(new, shown):
             continue
         if isinstance(new, ToolResult):
-            return new
+            return _own(new)
         if isinstance(new, dict) and new.keys() <= {"success", "output", "error", "content"}:
             return ToolResult(
                 **{**new, "content": result.content if new.get("content") == shown.get("content") else None}

@@ -196,10 +196,14 @@ class Transcript:
     async def _settle(self, results: dict[str, ToolResult]) -> None:
         with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _SETTLING_SECONDS):
             stored = await self.stored()
-            asked = {c.get("id") for m in stored if m.get("role") == "assistant" for c in m.get("tool_calls") or ()}
-            answered = {m.get("tool_call_id") for m in stored if m.get("role") == "tool"}
+            owed: set[Any] = set()  # ids may come again: a result belongs to the latest call of its id
+            for message in stored:
+                if message.get("role") == "assistant":
+                    owed.update(call.get("id") for call in message.get("tool_calls") or ())
+                elif message.get("role") == "tool":
+                    owed.discard(message.get("tool_call_id"))
             for call in self._open:
-                if call.id in asked and call.id not in answered:
+                if call.id in owed:
                     interrupted = ToolResult(success=False, error={"message": INTERRUPTED, "type": "Interrupted"})
                     await self.add(result_message(call, results.get(call.id, interrupted)))
             self._open = []
