@@ -84,6 +84,15 @@ def test_error_for_a_prompt_in_place_of_an_id_shows_the_right_order(arguments, s
     assert "amplifier session resume last 'read the notes'" in capsys.readouterr().err
 
 
+def test_a_full_disk_names_the_file_of_a_session_that_could_not_be_written(store):
+    keep(store, "one")
+    path = store.folder("one") / "metadata.json"
+    path.with_name(f"{path.name}.{os.getpid()}").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        store.write(SessionRecord(session_id="one"))
+    assert caught.value.filename == str(path)
+
+
 def test_an_empty_home_has_no_sessions(store, capsys):
     assert main(["session", "list"]) == 0
     captured = capsys.readouterr()
