@@ -72,6 +72,8 @@ _KERNELS_OWN = {
     },
 }  # fmt: skip
 """Members of public classes that files of the kernel call on each other."""
+_MADE_BY_SESSIONS = {"TurnStream"}
+"""Public classes that no program calls; their constructors are the kernel's own."""
 _MORE = {
     "amplifier.models": "What is written is described as JSON Schema (2020-12), one definition for each model: "
     "[models.schema.json](../../../src/amplifier/models/models.schema.json) in this package, for programs that read transcripts "
@@ -115,12 +117,23 @@ def find(module: str, name: str) -> Place:
     file = _file_of(module)
     body = _tree(file).body
     for position, node in enumerate(body):
-        if isinstance(node, ast.ImportFrom) and node.module and any(alias.name == name for alias in node.names):
-            inner = f"{module}.{node.module}" if node.level else node.module
-            return find(inner, name)
+        if isinstance(node, ast.ImportFrom) and any(alias.name == name for alias in node.names):
+            return find(_imported_module(module, file, node), name)
         if name in _bound(node) and not is_overload(node):
             return Place(file, node, string_after(body, position))
     raise LookupError(f"{module} does not define {name}")
+
+
+def _imported_module(module: str, file: Path, node: ast.ImportFrom) -> str:
+    """The module of this package that an import in a file of it names."""
+    source = node.module or ""
+    if node.level:
+        base = module.removesuffix(".__init__").split(".")
+        up = node.level - 1 if file.name == "__init__.py" else node.level
+        return ".".join([*base[: len(base) - up], *filter(None, [source])])
+    if source.partition(".")[0] != "amplifier":
+        raise LookupError(f"{source} is not of this package")
+    return source
 
 
 def _bound(node: ast.stmt) -> set[str]:
@@ -260,7 +273,7 @@ def _class_entry(place: Place, node: ast.ClassDef) -> str:
         described.setdefault(name, text)
     lines = place.file.read_text(encoding="utf-8").splitlines()
     fields, functions = [], []
-    for member in _members(place, node):
+    for member in _members(place, node, set(described)):
         if isinstance(member, ast.AnnAssign | ast.Assign):
             fields.append(_field_line(member, described, lines))
         elif _is_shown(member):
@@ -270,6 +283,8 @@ def _class_entry(place: Place, node: ast.ClassDef) -> str:
     if node.name in _KERNELS_OWN:
         functions.append(f"\n{_LEFT_OUT}")
     constructor = next((m for m in node.body if isinstance(m, ast.FunctionDef) and m.name == "__init__"), None)
+    if node.name in _MADE_BY_SESSIONS:
+        constructor = None
     call = signature(constructor, is_member=True).replace("__init__", node.name, 1) if constructor else ""
     about = "\n".join(section_lines(doc))
     members = "\n".join(fields + functions)
@@ -280,7 +295,7 @@ def _class_entry(place: Place, node: ast.ClassDef) -> str:
 
 
 def _members(
-    place: Place, node: ast.ClassDef
+    place: Place, node: ast.ClassDef, described: set[str]
 ) -> Iterator[ast.AnnAssign | ast.Assign | ast.FunctionDef | ast.AsyncFunctionDef]:
     """Public members of a class; those of bases that are not public themselves count as its own."""
     seen: set[str] = set()
@@ -290,10 +305,17 @@ def _members(
                 continue
             if is_overload(member):
                 continue
+            if owner is not node and _is_declared_only(owner, member) and not _bound(member) & described:
+                continue
             names = _bound(member) - _KERNELS_OWN.get(owner.name, set())
             if names and not names & seen and not any(name.startswith("_") and not _is_called(name) for name in names):
                 seen |= names
                 yield member
+
+
+def _is_declared_only(owner: ast.ClassDef, member: ast.stmt) -> bool:
+    """Whether a base only tells type checkers what the class has; of a decorated class (attrs) it is a field."""
+    return isinstance(member, ast.AnnAssign) and member.value is None and not owner.decorator_list
 
 
 def _is_called(name: str) -> bool:
@@ -309,29 +331,16 @@ def _hidden_bases(place: Place, node: ast.ClassDef) -> Iterator[ast.ClassDef]:
     """Base classes from the same package that no public module lists."""
     module = ".".join(("amplifier", *place.file.relative_to(_PACKAGE).parent.parts, place.file.stem))
     for base in node.bases:
-        name = ast.unparse(base)
+        name = ast.unparse(base).partition("[")[0]
         if _is_public(name):
             continue
         try:
-            found = find(_sibling(module), name) if name not in _defined(place.file) else find(module, name)
-        except (LookupError, OSError):
+            found = find(module, name)
+        except (LookupError, OSError):  # of another package
             continue
         if isinstance(found.node, ast.ClassDef):
             yield found.node
             yield from _hidden_bases(found, found.node)
-
-
-def _defined(file: Path) -> set[str]:
-    return {name for node in _tree(file).body for name in _bound(node)} | {
-        alias.name
-        for node in _tree(file).body
-        if isinstance(node, ast.ImportFrom) and node.level
-        for alias in node.names
-    }
-
-
-def _sibling(module: str) -> str:
-    return module.rpartition(".")[0]
 
 
 def _is_public(name: str) -> bool:

@@ -85,8 +85,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def amplifier_cassette(request: pytest.FixtureRequest) -> Cassette:
     """Recorded answers for the sessions of this test: ``AmplifierSession(amplifier_cassette.plan(plan))``.
 
-    The file is ``cassettes/FILE/TEST.jsonl`` beside the test, unless the marker of this name gives another. The names of event
-    loops are left out of it, so that a test records on one and replays on both.
+    The file is ``cassettes/FILE/TEST.jsonl`` beside the test, unless the marker of this name gives another. It holds all sessions of
+    the test, in the order in which they are opened. The names of event loops are left out of it, so that a test records on one and replays on both.
     """
     from amplifier.testing import Cassette  # noqa: PLC0415 — paid for by those who ask
 

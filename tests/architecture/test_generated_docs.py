@@ -80,6 +80,19 @@ def test_every_public_name_has_a_heading_or_a_line_on_the_page_of_its_module(gen
         assert set(load(module).__all__) <= set(shown), module
 
 
+def test_members_of_bases_that_no_page_describes_are_on_the_page_of_the_class(generated: dict[str, str]) -> None:
+    page = generated[f"{REFERENCE}/api/kernel.md"]
+    session = page.partition("## `AmplifierSession`")[2].partition("\n## ")[0]
+    for name in ("async execute", "stream", "async resume_turn", "stream_resumed_turn"):
+        assert f"\n- `{name}(" in session
+    coordinator = page.partition("## `ModuleCoordinator`")[2].partition("\n## ")[0]
+    assert "\n- `mount(" in coordinator
+    assert "mounts" not in coordinator  # only declared there, for type checkers
+    stream = page.partition("## `TurnStream`")[2].partition("\n## ")[0]
+    assert "\n- `result`: " in stream
+    assert "TurnStream(" not in stream
+
+
 def test_every_command_has_its_options_on_the_page(generated: dict[str, str]) -> None:
     page = generated[f"{REFERENCE}/commands.md"]
     run = page.partition("## `amplifier run`")[2].partition("## `")[0]

@@ -96,6 +96,8 @@ def test_a_file_without_a_mapping_is_a_problem_and_not_a_crash(text, tmp_path, c
         ("plan.yaml", b"a: [", "not valid YAML"),
         ("plan.yaml", b"\xff\xfe", "not valid YAML"),
         ("plan.yaml", b"session: \x00", "not valid YAML"),
+        ("plan.yaml", b"!!map x: 1", "not valid YAML"),
+        ("plan.yaml", b"[x]: 1", "not valid YAML"),
         ("plan.json", b"[" * 100_000, "nested too deeply"),
         ("plan.yaml", b"[" * 5_000, "nested too deeply"),
     ],
@@ -314,3 +316,58 @@ def test_aliases_within_reason_work(tmp_path, capsys):
     )
     assert main(["plan", "show", str(file)]) == 0
     assert json.loads(capsys.readouterr().out)["agents"] == {"a": {"max_iterations": 3}}
+
+
+TWO_GATES = """\
+session: {orchestrator: loop-basic, context: context-simple}
+hooks:
+  - {module: hooks-approval, on_failure: deny}
+hooks:
+  - {module: hooks-logging}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "key", "lines"),
+    [
+        ("plan.yaml", TWO_GATES, "'hooks'", "lines 2 and 4"),
+        ("plan.yaml", TWO_GATES.replace("hooks:", '"hooks":', 1), "'hooks'", "lines 2 and 4"),
+        (
+            "plan.yaml",
+            "tools:\n  - module: a\n    config:\n      x: 1\n      y: {1: 0,\n 0x1: 0}\n",
+            "1",
+            "lines 5 and 6",
+        ),
+        ("plan.yaml", "one: &a {x: 1}\ntwo:\n  <<: *a\n  y: 1\n  y: 2\n", "'y'", "lines 4 and 5"),
+        ("plan.yaml", "=: 1\n=: 2\n", "'='", "lines 1 and 2"),
+        ("plan.yaml", "{a: 1, a: 2}", "'a'", "line 1"),
+        ("plan.json", '{"hooks": ["a"],\n "x": "\\"{",\n "hooks": []}', "'hooks'", "lines 1 and 3"),
+        ("plan.json", '{"t": [{"config": {"x": 1,\n"y": [{}, {"x": 2}],\n"\\u0078": 2}}]}', "'x'", "lines 1 and 3"),
+        ("plan.json", '{"a": 1, "a": 2}', "'a'", "line 1"),
+    ],
+)
+@pytest.mark.parametrize("arguments", [["plan", "check"], ["run", "hi", "--plan"]], ids=lambda words: words[0])
+def test_a_key_that_is_written_twice_is_refused(arguments, name, content, key, lines, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "home"))
+    file = tmp_path / name
+    file.write_text(content)
+    assert main([*arguments, str(file)]) == (1 if arguments == ["plan", "check"] else 2)
+    assert f"{file}: the key {key} is written twice, in {lines}; " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("plan.json", json.dumps({**GOOD, "agents": {"a": {"x": [{"x": 1}, {"x": '{"x":'}]}, "x": {"x": 1}}})),
+        (
+            "plan.yaml",
+            GOOD_FILES["plan.yaml"]
+            + "agents:\n  a: &a {x: 1, y: 1}\n  b: &b {x: 2, z: 2}\n  c: {<<: *a, x: 3}\n  d: {<<: [*a, *b], z: 4}\n"
+            + "  e:\n    <<: *a\n    <<: *b\n    x: 5\n  f: [*a, *a]\n",
+        ),
+    ],
+)
+def test_equal_keys_in_two_places_and_keys_that_a_merge_brings_too_are_accepted(name, content, tmp_path, capsys):
+    file = tmp_path / name
+    file.write_text(content)
+    assert main(["plan", "check", str(file)]) == 0, capsys.readouterr()

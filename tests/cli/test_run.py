@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -14,6 +15,7 @@ import pytest
 
 from amplifier.cli import main
 from amplifier.cli.core.exit_codes import CommandError
+from amplifier.cli.sessions.home_folder import require_writable
 from amplifier.cli.sessions.store import SessionRecord, SessionStore
 from tests._support.terminal import PATIENCE, command, environment, json_of, run_cli
 from tests.cli._scripted_agent import write_plan
@@ -371,6 +373,25 @@ def test_a_home_that_cannot_be_used_is_named_with_the_variable(words, tmp_path, 
     captured = capsys.readouterr().err
     assert f"{tmp_path / 'file'} is not a folder" in captured
     assert "AMPLIFIER_HOME" in captured
+
+
+def test_a_home_in_which_nothing_can_be_created_is_named_with_the_variable(tmp_path, monkeypatch, capsys):
+    def refuse(*_args: object, **_options: object) -> str:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(tmp_path / "nope"))  # as in /proc
+
+    monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "nope"))
+    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    assert main(["run", "say x"]) == 2
+    captured = capsys.readouterr().err
+    assert (
+        f"sessions cannot be kept in {tmp_path / 'nope' / 'sessions'}: nothing can be created in {tmp_path}" in captured
+    )
+    assert "set AMPLIFIER_HOME to a folder that you can write to" in captured
+
+
+def test_a_home_that_is_not_there_yet_is_not_created_by_the_check(tmp_path):
+    require_writable(tmp_path / "home" / "sessions")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_deleted_working_directory_is_reported(home, workdir, plan):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import stat
@@ -82,6 +83,27 @@ def test_error_for_a_prompt_in_place_of_an_id_shows_the_right_order(arguments, s
     keep(store, "one")
     assert main([*arguments, "read the notes"]) == 2
     assert "amplifier session resume last 'read the notes'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["session", "resume", "on"], ["run", "--resume", "on"], ["session", "resume", "one", " "]]
+)
+def test_an_empty_prompt_for_a_kept_session_shows_the_command_that_goes_on_with_it(
+    arguments, store, capsys, monkeypatch
+):
+    keep(store, "one")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    assert main(arguments) == 2
+    assert 'the prompt is empty; give one: amplifier session resume one "…"' in capsys.readouterr().err
+
+
+def test_a_full_disk_names_the_file_of_a_session_that_could_not_be_written(store):
+    keep(store, "one")
+    path = store.folder("one") / "metadata.json"
+    path.with_name(f"{path.name}.{os.getpid()}").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        store.write(SessionRecord(session_id="one"))
+    assert caught.value.filename == str(path)
 
 
 def test_an_empty_home_has_no_sessions(store, capsys):

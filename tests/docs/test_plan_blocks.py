@@ -1,11 +1,12 @@
-"""Every mount plan in the manual and in the examples, whole or in part, is accepted by the kernel without a warning."""
+"""Every mount plan in the manual and in the examples, whole or in part, is accepted without a warning, by the kernel and by its modules."""
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,18 @@ import jsonschema_rs
 import pytest
 import yaml
 
+from amplifier.modules._shared.configuration import options_of
+from amplifier.modules.tool_mcp._options import McpOptions
 from amplifier.plan import check_plan, expand_variables, plan_schema
 from tests._support.tree import ROOT, relative
+from tests.modules.test_configuration import CASES
 
 READERS: dict[str, Callable[[str], Any]] = {"json": json.loads, "yaml": yaml.safe_load, "toml": tomllib.loads}
 SECTIONS = {"session", "providers", "tools", "hooks", "agents", "orchestrator", "context"}
 SESSION = {"orchestrator": "loop-basic", "context": "context-simple"}
 
 _BLOCK = re.compile(r"^```(json|yaml|toml)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_PYTHON_BLOCK = re.compile(r"^```(?:python|py)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 class Environment(dict[str, str]):
@@ -66,3 +71,55 @@ def test_plan_of_the_manual_is_valid(plan: dict[str, Any]) -> None:
 
 def test_plans_are_found() -> None:
     assert len(PLANS) >= 20
+
+
+def configured(value: Any) -> Iterator[tuple[str, list[str]]]:
+    """The modules in a plan or a part of one, each with the keys of its config."""
+    if isinstance(value, dict) and isinstance(value.get("module"), str) and isinstance(value.get("config"), dict):
+        yield value["module"], list(value["config"])
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from configured(inner)
+
+
+def configured_in_python(code: str) -> Iterator[tuple[str, list[str]]]:
+    """The same for plans in Python: dicts whose values need not be constants."""
+    try:
+        tree = ast.parse(code)
+    except SyntaxError:  # quoted from the middle of a file, which is read itself
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Dict):
+            members = {key.value: value for key, value in _named(node)}
+            module, config = members.get("module"), members.get("config")
+            if isinstance(module, ast.Constant) and isinstance(config, ast.Dict):
+                yield str(module.value), [str(key.value) for key, _ in _named(config)]
+
+
+def _named(node: ast.Dict) -> Iterator[tuple[ast.Constant, ast.expr]]:
+    pairs = zip(node.keys, node.values, strict=True)
+    return ((key, value) for key, value in pairs if isinstance(key, ast.Constant))
+
+
+def all_configured() -> list[Any]:
+    found = [(plan.id, each) for plan in PLANS for each in configured(list(plan.values))]
+    for page in PAGES:
+        for block in _PYTHON_BLOCK.finditer(page.read_text(encoding="utf-8")):
+            found += [(relative(page), each) for each in configured_in_python(block[1])]
+    for file in sorted((ROOT / "examples").rglob("*.py")):
+        found += [(relative(file), each) for each in configured_in_python(file.read_text(encoding="utf-8"))]
+    return [pytest.param(*each, id=f"{place}-{each[0]}") for place, each in found]
+
+
+CONFIGURED = all_configured()
+
+
+@pytest.mark.parametrize(("module", "keys"), CONFIGURED)
+def test_a_config_of_the_manual_has_only_keys_that_the_module_knows(module: str, keys: list[str]) -> None:
+    options = McpOptions if module == "tool-mcp" else CASES[module].options if module in CASES else None
+    if options is not None:  # not a module that the page itself defines
+        assert set(keys) <= set(options_of(options))
+
+
+def test_configs_are_found() -> None:
+    assert len([found for found in CONFIGURED if found.values[0] in CASES]) >= 30

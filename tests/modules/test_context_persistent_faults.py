@@ -211,10 +211,14 @@ async def test_a_full_device_refuses_and_the_conversation_goes_on_when_there_is_
     await context.open()
     await context.add_message(STEPS[0][1])
     monkeypatch.setattr(_message_log, "os", Full())
-    with pytest.raises(OSError, match="No space left on device"):
-        await context.add_message(STEPS[1][1])
-    with pytest.raises(OSError, match="No space left on device"):
-        await context.clear()
+    for step in (STEPS[1], ("clear", None)):
+        with pytest.raises(OSError, match=r"No space left on device.* context-persistent .*free some space") as caught:
+            await take(context, step)
+        assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(tmp_path / "s" / "messages.log"))
+    other = make(tmp_path / "other")
+    with pytest.raises(OSError, match=r"No space left on device.* context-persistent ") as caught:
+        await other.open()
+    assert caught.value.filename == str(tmp_path / "other" / "s" / "messages.log")
     monkeypatch.setattr(_message_log, "os", os)
     await context.add_message(STEPS[3][1])
     await context.close()

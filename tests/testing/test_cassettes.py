@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
+from amplifier import AmplifierSession
+from amplifier.errors import ReplayMismatchError
 from amplifier.testing import Cassette
 
 SUITE = """
@@ -102,3 +105,91 @@ def test_a_cassette_shows_its_state(tmp_path):
     assert repr(cassette).endswith("mode new, not recorded>")
     cassette.path.touch()
     assert repr(cassette).endswith("mode new, recorded>")
+
+
+# ── several sessions ─────────────────────────────────────────────────────────────────────────────
+
+
+def mocked(*answers: str) -> dict[str, Any]:
+    mock = {"module": "provider-mock", "config": {"responses": list(answers), "when_exhausted": "error"}}
+    return {"session": {"orchestrator": "loop-basic", "context": "context-simple"}, "providers": [mock]}
+
+
+async def side_by_side(cassette: Cassette) -> list[str]:
+    first, second = cassette.plan(mocked("one", "two")), cassette.plan(mocked("three", "four"))
+    async with AmplifierSession(first) as one, AmplifierSession(second) as other:
+        return [await one.execute("a"), await other.execute("a"), await one.execute("b"), await other.execute("c")]
+
+
+async def one_after_the_other(cassette: Cassette) -> list[str]:
+    answers = []
+    for answer in ("one", "two", "three"):
+        async with AmplifierSession(cassette.plan(mocked(answer))) as session:
+            answers.append(await session.execute("a"))
+    return answers
+
+
+async def opened_at_once(cassette: Cassette) -> list[str]:
+    answers = dict.fromkeys(("one", "two", "three"), "")
+
+    async def run(answer: str) -> None:
+        async with AmplifierSession(cassette.plan(mocked(answer))) as session:
+            answers[answer] = await session.execute(f"say {answer}")
+
+    async with anyio.create_task_group() as group:
+        for answer in answers:
+            group.start_soon(run, answer)
+    return list(answers.values())
+
+
+@pytest.mark.parametrize("mode", ["once", "new"])
+@pytest.mark.parametrize(
+    ("sessions", "expected"),
+    [
+        (side_by_side, ["one", "three", "two", "four"]),
+        (one_after_the_other, ["one", "two", "three"]),
+    ],
+)
+async def test_every_session_of_a_test_is_recorded_and_replayed(sessions, expected, mode, tmp_path):
+    path = tmp_path / "a.jsonl"
+    assert await sessions(Cassette(path, mode=mode)) == expected
+    written = path.read_text()
+    for again in ("none", mode):
+        assert await sessions(Cassette(path, mode=again)) == expected
+    assert path.read_text() == written
+
+
+async def test_sessions_that_are_opened_and_closed_at_once_are_all_recorded(tmp_path):
+    path = tmp_path / "a.jsonl"
+    assert await opened_at_once(Cassette(path, mode="once")) == ["one", "two", "three"]
+    requests = [line for line in path.read_text().splitlines() if line.startswith('{"request"')]
+    assert [line.split('"')[3] for line in requests] == ["main", "main-2", "main-3"]
+
+
+async def test_a_recording_of_one_session_is_replayed_in_each_of_several(tmp_path):
+    path = tmp_path / "a.jsonl"
+    async with AmplifierSession(Cassette(path, mode="once").plan(mocked("one"))) as session:
+        await session.execute("a")
+    replayed = Cassette(path).plan({**mocked(), "providers": []})
+    async with AmplifierSession(replayed) as one, AmplifierSession(replayed) as other:
+        assert [await one.execute("a"), await other.execute("a")] == ["one", "one"]
+
+
+async def test_a_session_more_than_recorded_is_told_so(tmp_path):
+    path = tmp_path / "a.jsonl"
+    await side_by_side(Cassette(path, mode="once"))
+    replayed = Cassette(path)
+    await side_by_side(replayed)
+    async with AmplifierSession(replayed.plan(mocked())) as third:
+        with pytest.raises(ReplayMismatchError, match=r"this request of main-3 .* recorded for main"):
+            await third.execute("a")
+
+
+async def test_sessions_without_a_cassette_object_share_the_file_while_they_are_open(tmp_path):
+    path = tmp_path / "a.jsonl"
+    entry = {"module": "provider-replay", "config": {"cassette": str(path), "mode": "once"}}
+    plans = [{**mocked(answer), "providers": [*mocked(answer)["providers"], entry]} for answer in ("one", "two")]
+    for _ in range(2):
+        async with AmplifierSession(plans[0]) as one, AmplifierSession(plans[1]) as other:
+            assert [await one.execute("a"), await other.execute("a")] == ["one", "two"]
+        plans = [{**plan, "providers": [entry]} for plan in plans]

@@ -6,6 +6,7 @@ from .runtime.cancellation import CancellationState, CancellationToken
 from .runtime.cleanup_stack import CleanupFailure
 from .session.opening import ModuleFailure
 from .session.session import AmplifierSession
+from .session.stream import TurnStream
 
 __all__ = [
     "AmplifierSession",
@@ -15,4 +16,5 @@ __all__ = [
     "HookRegistry",
     "ModuleCoordinator",
     "ModuleFailure",
+    "TurnStream",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
+from uuid import uuid4
 
 from amplifier.plan import merge_plans
 
@@ -18,7 +19,10 @@ _MODULE = "provider-replay"
 
 
 class Cassette:
-    """A file with recorded answers.
+    """A file with recorded answers of one session and its children, or of several: they are told apart by the order of opening.
+
+    All sessions whose plans it made belong together, side by side or one after the other; in a replay they have to be opened in the same
+    order. Whether they are recorded is decided with the first plan.
 
     Args:
         path: The file.
@@ -44,6 +48,8 @@ class Cassette:
         self.mode = mode
         self.placeholders: dict[str, str] = dict(placeholders or {})
         self.ignore: list[str] = list(ignore)
+        self._run = uuid4().hex
+        self._is_recording = False
 
     def __repr__(self) -> str:
         state = "recorded" if self.path.exists() else "not recorded"
@@ -52,7 +58,7 @@ class Cassette:
     @property
     def asks_providers(self) -> bool:
         """Whether the providers of the plan may be asked; if not, the plan needs neither them nor their keys."""
-        return self.mode == "new" or (self.mode == "once" and not self.path.exists())
+        return self._is_recording or self.mode == "new" or (self.mode == "once" and not self.path.exists())
 
     def plan(self, plan: Mapping[str, Any]) -> dict[str, Any]:
         """The plan of a session that records or replays.
@@ -62,6 +68,7 @@ class Cassette:
         Args:
             plan: A mount plan; it is not changed.
         """
+        self._is_recording = self.asks_providers
         made = merge_plans(plan, {})
         agents = made.get("agents")
         own = [agent for agent in agents.values() if isinstance(agent, dict)] if isinstance(agents, dict) else []
@@ -72,7 +79,7 @@ class Cassette:
         return made
 
     def _entry(self) -> dict[str, Any]:
-        config: dict[str, Any] = {"cassette": str(self.path), "mode": self.mode}
+        config: dict[str, Any] = {"cassette": str(self.path), "mode": self.mode, "run": self._run}
         if self.placeholders:
             config["placeholders"] = dict(self.placeholders)
         if self.ignore:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,14 @@ class UnknownFormat(PlanFileError):
     """The file's extension is none that a plan has."""
 
 
+class _RepeatedKey(ValueError):
+    """A mapping has a key twice; most parsers drop the first one, which may be the section with the gate."""
+
+    def __init__(self, key: object, first: int, second: int) -> None:
+        lines = f"line {first}" if first == second else f"lines {first} and {second}"
+        super().__init__(f"the key {key!r} is written twice, in {lines}; put both values under one key, or remove one")
+
+
 def read_plan_file(file: Path) -> Any:
     """The file's content as plain data.
 
@@ -40,10 +49,38 @@ def read_plan_file(file: Path) -> Any:
         return parse(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise PlanFileError(f"{file}: the plan cannot be read: {error.strerror or error}") from error
+    except _RepeatedKey as error:
+        raise PlanFileError(f"{file}: {error}") from error
     except ValueError as error:
         raise PlanFileError(f"{file}: not valid {file.suffix[1:].upper()}: {error}") from error
     except RecursionError as error:
         raise PlanFileError(f"{file}: nested too deeply to be a mount plan") from error
+
+
+_JSON_KEYS = re.compile(r'(?P<string>"[^"\\]*(?:\\.[^"\\]*)*")(?P<colon>\s*:)?|[{}]')
+
+
+def _parse_json(text: str) -> Any:
+    parsed = json.loads(text)
+    # The parser tells keys without their lines. The text is valid, so strings and braces are enough to find them.
+    objects: list[dict[str, int]] = []
+    line, end = 1, 0
+    for found in _JSON_KEYS.finditer(text):
+        line += text.count("\n", end, found.start())
+        end = found.start()
+        if found[0] == "{":
+            objects.append({})
+        elif found[0] == "}":
+            objects.pop()
+        elif found["colon"]:
+            _note_key(objects[-1], json.loads(found["string"]), line)
+    return parsed
+
+
+def _note_key(lines: dict[Any, int], key: Hashable, line: int) -> None:
+    if key in lines:
+        raise _RepeatedKey(key, lines[key], line)
+    lines[key] = line
 
 
 def _parse_yaml(text: str) -> Any:
@@ -59,11 +96,43 @@ def _parse_yaml(text: str) -> Any:
                 return None
             # Before anything is built from it: merge keys (<<) already copy what they refer to.
             _expanded_size(root, {})
+            _check_yaml_keys(root, loader)
             return loader.construct_document(root)
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
+
+
+def _check_yaml_keys(root: Any, loader: Any) -> None:
+    """Refuse a mapping with a key twice. Merge keys are none: what they bring may be there already, and they may be repeated.
+
+    Args:
+        root: As PyYAML composes it, so what is merged is not in the mappings yet.
+        loader: Tells which keys are the same one: ``1`` and ``0x1`` are.
+
+    Raises:
+        ValueError: A key is there twice.
+    """
+    waiting, seen = [root], set()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen or isinstance(node.value, str):
+            continue
+        seen.add(id(node))
+        lines: dict[Any, int] = {}
+        parts = []
+        for child in node.value:
+            if not isinstance(child, tuple):
+                parts.append(child)
+                continue
+            parts += child
+            key, kind = child[0], child[0].tag.removeprefix("tag:yaml.org,2002:")
+            if isinstance(key.value, str) and kind != "merge":
+                value = key.value if kind in ("str", "value") else loader.construct_object(key)
+                if isinstance(value, Hashable):  # PyYAML refuses others, such as `!!map x`
+                    _note_key(lines, value, key.start_mark.line + 1)
+        waiting += reversed(parts)
 
 
 def _expanded_size(node: Any, known: dict[int, int | None]) -> int:
@@ -102,5 +171,5 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     ".yaml": _parse_yaml,
     ".yml": _parse_yaml,
     ".toml": tomllib.loads,
-    ".json": json.loads,
+    ".json": _parse_json,
 }

@@ -169,7 +169,8 @@ def _run_request(
     plan: Path | None = options.pop("plan")
     # A turn that was cut off goes on by itself; a prompt begins a new one.
     was_cut_off = resumed is not None and resumed.status == INTERRUPTED and prompt is None
-    text = _prompt(prompt, options["output_format"], optional=was_cut_off)
+    command = "amplifier run" if resumed is None else f"amplifier session resume {resumed.session_id}"
+    text = _prompt(prompt, options["output_format"], command, optional=was_cut_off)
     goes_on = was_cut_off and text is None
     if resumed is not None:
         if plan is None and resumed.plan is not None:
@@ -207,10 +208,10 @@ def _recordings(options: dict[str, Any]) -> dict[str, Path | None]:
     return {name: None if path is None else path.absolute() for name, path in (("record", record), ("replay", replay))}
 
 
-def _prompt(given: str | None, output_format: str, *, optional: bool = False) -> str | None:
-    """What to ask; None for a chat, or if there is nothing and it is optional."""
+def _prompt(given: str | None, output_format: str, command: str, *, optional: bool = False) -> str | None:
+    """What to ask; None for a chat, or if there is nothing and it is optional. An error shows the command to put a prompt behind."""
     if given is not None and given != "-":
-        return _checked(given)
+        return _checked(given, command)
     if given is None and Keyboard.is_available():
         if optional:
             return None
@@ -225,14 +226,14 @@ def _prompt(given: str | None, output_format: str, *, optional: bool = False) ->
     if optional and not data.strip():
         return None
     try:
-        return _checked(data.decode())
+        return _checked(data.decode(), command)
     except UnicodeDecodeError as error:
         raise CommandError(f"the prompt on standard input is not UTF-8: byte {error.start + 1} is wrong") from None
 
 
-def _checked(prompt: str) -> str:
+def _checked(prompt: str, command: str) -> str:
     if not prompt.strip():
-        raise CommandError('the prompt is empty; give one: amplifier run "…"')
+        raise CommandError(f'the prompt is empty; give one: {command} "…"')
     try:
         prompt.encode()
     except UnicodeEncodeError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 from amplifier.cli.core.exit_codes import CommandError
@@ -41,7 +42,7 @@ def history_file(home: Path) -> Path:
 
 
 def require_writable(sessions: Path) -> None:
-    """Check that sessions can be stored there, without creating anything.
+    """Check that sessions can be stored there, without leaving anything behind.
 
     Raises:
         CommandError: They cannot; the message names the folder and the variable that chooses it.
@@ -51,8 +52,19 @@ def require_writable(sessions: Path) -> None:
         problem = f"{nearest} is not a folder"
     elif not os.access(nearest, os.W_OK | os.X_OK):
         problem = f"{nearest} cannot be written to"
-    else:
+    elif nearest == sessions or (refusal := _refusal_to_create(nearest)) is None:
         return
+    else:
+        problem = f"nothing can be created in {nearest} ({refusal})"
     raise CommandError(
         f"sessions cannot be kept in {sessions}: {problem}; set {HOME_VARIABLE} to a folder that you can write to"
     )
+
+
+def _refusal_to_create(folder: Path) -> str | None:
+    """Why no folder can be made there; None if one can. Permissions do not tell: root seems to have all of them in /proc."""
+    try:
+        Path(tempfile.mkdtemp(prefix=".amplifier-", dir=folder)).rmdir()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None

@@ -62,7 +62,12 @@ _inside_streamed: ContextVar[tuple[anyio.Semaphore, ...]] = ContextVar("amplifie
 
 @final
 class TurnStream(Generic[T]):
-    """The events of one turn; made by ``session.stream``.
+    """The events of one turn; made by ``session.stream`` and ``session.stream_resumed_turn``.
+
+    The turn runs while the block of ``async with`` does. ``async for event in events`` in it gives every event as a `TurnEvent`: text
+    as `TextDelta`, thinking as `ThinkingDelta`, tool calls as `ToolStarted` and `ToolFinished`, a typed answer as far as it has arrived
+    as `ResultDelta`. The iteration ends with the turn, and raises what the turn raised. Leaving the block before that cancels the turn.
+    A stream can be entered once.
 
     Attributes:
         result: The turn's text, or its value if a type was asked for, once it has ended.

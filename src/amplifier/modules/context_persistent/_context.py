@@ -32,6 +32,7 @@ from .._chat_history import (
     share,
 )
 from .._shared.shielded import run_shielded
+from ._errors import naming
 from ._log_records import STEPS, encode_message
 from ._message_log import MessageLog
 from ._options import PersistentOptions
@@ -95,7 +96,8 @@ class PersistentContext:
         # Its own one, so that busy tools do not keep messages from being stored.
         self._thread = anyio.CapacityLimiter(1)
         async with self._writing:
-            await run_shielded(self._coordinator, self._open, name="open a conversation")
+            with naming(self._log.path, "open the conversation"):
+                await run_shielded(self._coordinator, self._open, name="open a conversation")
 
     async def _open(self) -> None:
         loaded, was_there = await self._in_thread(self._load)
@@ -170,7 +172,7 @@ class PersistentContext:
         text, kept = encode_message(message)
         if self._left_open and message["role"] != "tool" and not is_aside(message):
             await self._close_left_open()
-        await self._change(
+        await self._store(
             lambda: self._log.append([text]),
             lambda: self._conversation.append(kept),
         )
@@ -189,7 +191,7 @@ class PersistentContext:
             for note in notes:
                 self._conversation.append(note)
 
-        await self._change(on_disk, in_memory)
+        await self._store(on_disk, in_memory)
 
     async def get_messages_for_request(
         self, token_budget: int | None = None, provider: Any | None = None
@@ -257,7 +259,11 @@ class PersistentContext:
             self._was_loaded = False
             self._left_open.clear()
 
-        await self._change(on_disk, in_memory)
+        await self._store(on_disk, in_memory)
+
+    async def _store(self, on_disk: Callable[[], None], in_memory: Callable[[], None]) -> None:
+        with naming(self._log.path, "store the conversation"):
+            await self._change(on_disk, in_memory)
 
     async def _change(self, on_disk: Callable[[], None], in_memory: Callable[[], None]) -> None:
         async with self._writing:

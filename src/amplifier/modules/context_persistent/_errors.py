@@ -1,7 +1,10 @@
-"""What can be wrong with a conversation's file; a full disk and the like stay the `OSError` they are."""
+"""What can be wrong with a conversation's file; a full disk and the like stay the `OSError` they are, with the file's name."""
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from amplifier.errors import AmplifierError
@@ -86,3 +89,23 @@ class UnsafeFolderError(AmplifierError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.path, self.reason, self.fix), self.__dict__)
+
+
+@contextmanager
+def naming(path: Path, what: str) -> Iterator[None]:
+    """Put the file and the module into the message of an `OSError`: of a file that is open, the system names neither.
+
+    Args:
+        path: The conversation's file.
+        what: What is being done, such as ``store the conversation``.
+    """
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error.filename, str) and Path(error.filename).is_absolute():
+            raise
+        advice = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "correct that"
+        text = (
+            f"{error.strerror or error}, so context-persistent could not {what}; {advice}, then go on with the session"
+        )
+        raise OSError(error.errno, text, str(path)) from error

@@ -1,4 +1,4 @@
-"""The recordings of a session tree, and which of them answers a request.
+"""The recordings of sessions and their children, and which of them answers a request.
 
 A recording is found by its place (the session, and for a child session the tool calls that led to it), the provider, the
 request, and how often the same request was made there before. The place keeps parallel child sessions apart whose
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import attrs
@@ -81,7 +82,7 @@ def _scrubbed_chunks(chunks: Iterable[StreamChunk], scrubber: Scrubber) -> list[
 
 
 class Cassette:
-    """The recordings of one session and its children.
+    """The recordings of one session and its children, or of several that share the file.
 
     Args:
         path: The file.
@@ -98,6 +99,7 @@ class Cassette:
         providers: dict[str, dict[str, Any]],
     ) -> None:
         self.path = path
+        self.writing = Lock()  # sessions that share it write it whenever one of them closes
         self.providers = providers
         self.records = mode == "new" or (mode == "once" and recorded is None)
         self._mode = mode
@@ -110,6 +112,11 @@ class Cassette:
 
     def __repr__(self) -> str:
         return f"<Cassette {str(self.path)!r}, mode {self._mode}: {len(self._recorded)} recorded, {len(self._new)} new>"
+
+    @property
+    def main_places(self) -> set[str]:
+        """The places of the sessions that the file has, without their children."""
+        return {exchange.place.partition("/")[0] for exchange in self._recorded}
 
     @property
     def is_changed(self) -> bool:

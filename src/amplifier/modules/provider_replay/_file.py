@@ -42,7 +42,11 @@ def write_cassette(cassette: Cassette) -> None:
     Raises:
         OSError: The system refuses; an old file is unchanged.
     """
-    text = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in _lines(cassette))
+    with cassette.writing:  # or an older text could replace a newer one
+        _replace(cassette, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in _lines(cassette)))
+
+
+def _replace(cassette: Cassette, text: str) -> None:
     cassette.path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=cassette.path.parent, prefix=f".{cassette.path.name}.")  # mode 0600
     temporary = Path(name)

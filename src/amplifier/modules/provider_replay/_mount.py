@@ -21,11 +21,11 @@ from ._options import MODULE, ReplayOptions
 from ._providers import RecordingProvider, ReplayProvider, recording_provider
 from ._recording import SessionRecording
 from ._scrubbing import Scrubber
+from ._sharing import take_seat
 
 logger = logging.getLogger("amplifier.modules.provider-replay")
 
 _FILE_SECONDS = 10.0
-_MAIN = "main"
 _INFO = ("id", "display_name", "capabilities", "defaults")
 
 _sessions: WeakValueDictionary[str, SessionRecording] = WeakValueDictionary()
@@ -67,9 +67,14 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
             if isinstance(provider, RecordingProvider) and mounted.get(name) is provider:
                 mounted[name] = provider.inner
         made.clear()
-        if recording.is_owner and cassette.is_changed:
-            await _in_thread(lambda: write_cassette(cassette), f"writing {cassette.path}")
-            logger.info("%d answers are recorded in %s", len(cassette.exchanges), cassette.path)
+        if recording.seat is None:
+            return
+        try:
+            if cassette.is_changed:
+                await _in_thread(lambda: write_cassette(cassette), f"writing {cassette.path}")
+                logger.info("%d answers are recorded in %s", len(cassette.exchanges), cassette.path)
+        finally:
+            recording.seat.leave()
 
     return close
 
@@ -100,10 +105,16 @@ async def _open(coordinator: Coordinator, options: ReplayOptions, path: Path) ->
         call = current_call()
         is_in_call = call is not None and call.session_id == coordinator.parent_id
         name = parent.scrubber.scrub(call.call_id) if call is not None and is_in_call else "fork"
-        return attrs.evolve(parent, place=f"{parent.place}/{name}", is_owner=False)
-    cassette = await _in_thread(lambda: read_cassette(path, options.mode), f"reading {path}")
-    scrubber = Scrubber(options.placeholders, coordinator.config)
-    return SessionRecording(cassette=cassette, options=options, scrubber=scrubber, place=_MAIN, is_owner=True)
+        return attrs.evolve(parent, place=f"{parent.place}/{name}", seat=None)
+    seat = take_seat(path, options)
+    try:
+        cassette = seat.take(await _in_thread(lambda: read_cassette(path, seat.mode), f"reading {path}"))
+        scrubber = Scrubber(options.placeholders, coordinator.config)
+    except BaseException:
+        seat.leave()
+        raise
+    place = seat.place(cassette)
+    return SessionRecording(cassette=cassette, options=options, scrubber=scrubber, place=place, seat=seat)
 
 
 async def _in_thread(work: Callable[[], Any], what: str) -> Any:

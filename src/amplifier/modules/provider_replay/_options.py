@@ -11,7 +11,7 @@ import attrs
 
 from amplifier.errors import PlanError
 
-from .._shared.configuration import Kind, choice, file_name, flag, option, texts
+from .._shared.configuration import Kind, choice, file_name, flag, option, text, texts
 
 MODULE = "provider-replay"
 
@@ -43,6 +43,7 @@ class ReplayOptions:
         placeholders: Names, each with the text that it stands for in the file, such as a directory that differs between
             machines.
         ignore: Regular expressions; what they match in a request is not compared.
+        run: Sessions of one process with the same text share the file, also one after the other.
         waits: Whether replayed errors ask for the recorded waiting time before a retry.
     """
 
@@ -52,4 +53,5 @@ class ReplayOptions:
         Kind("an object of non-empty texts", _is_placeholders, dict), default=attrs.Factory(dict)
     )
     ignore: tuple[re.Pattern[str], ...] = option(_PATTERNS, default=())
+    run: str | None = option(text, default=None)
     waits: bool = option(flag, default=False)

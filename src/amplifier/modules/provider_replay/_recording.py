@@ -15,6 +15,7 @@ from ._cassette import Cassette, Exchange
 from ._options import ReplayOptions
 from ._request import canonical_request
 from ._scrubbing import Scrubber
+from ._sharing import Seat
 
 _NO_WAIT = 1e-9
 """The factor on the delay before a retry; a loop ignores 0."""
@@ -26,14 +27,14 @@ class SessionRecording:
 
     Attributes:
         place: See `Exchange`.
-        is_owner: Whether the session writes the file; child sessions leave that to their parent.
+        seat: The session's part in the run; None for child sessions, which leave writing the file to their parent.
     """
 
     cassette: Cassette
     options: ReplayOptions
     scrubber: Scrubber
     place: str
-    is_owner: bool
+    seat: Seat | None
 
     def find(self, provider: str, request: ChatRequest) -> Exchange | None:
         """The recording for a request, if there is one."""
