@@ -162,6 +162,8 @@ class TurnRunner:
         token = self._coordinator.cancellation
         self._begin(is_new=prompt is not None)
         scope = self._scope = cancel_scope(until)
+        if self._is_closing:  # since the session was claimed for the turn
+            scope.cancel()
         if self.meter is not None:
             self.meter.run_turn(scope.cancel)
         answer: Any = None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from amplifier.contracts import DEFAULT, Inherited
@@ -65,14 +67,8 @@ class TurnAccess:
             MissingExtraError: Typed answers take packages that are not installed.
             ContractError: The orchestrator returned something else than text.
         """
-        return await self._execute(prompt, timeout, _answer_format(result_type))
-
-    async def _execute(
-        self, prompt: str, timeout: float | Inherited | None, answer_format: AnswerFormat[Any] | None
-    ) -> Any:
-        if not isinstance(prompt, str):
-            raise TypeError(f"a prompt must be a str, got {type(prompt).__name__}: {prompt!r:.80}")
-        return await self._run_turn(prompt, timeout, answer_format)
+        answer_format = _answer_format(result_type)
+        return await self._run_turn(_checked_prompt(prompt), self._claim_turn(timeout), answer_format)
 
     async def resume_turn(self, *, timeout: float | Inherited | None = DEFAULT) -> str:
         """Go on with the latest turn of the conversation, which was cut off before the model gave an answer.
@@ -92,14 +88,19 @@ class TurnAccess:
             SessionBusyError: Another turn is running.
             ExecutionCancelled: As for `execute`; so are the others.
         """
-        text: str = await self._run_turn(None, timeout)
+        text: str = await self._run_turn(None, self._claim_turn(timeout))
         return text
 
-    async def _run_turn(
-        self, prompt: str | None, timeout: float | Inherited | None, answer_format: AnswerFormat[Any] | None = None
-    ) -> Any:
+    def _claim_turn(self, timeout: float | Inherited | None) -> float | None:
+        """Claim the session for a turn, which `_run_turn` gives back; returns the seconds of the turn."""
         seconds = self.coordinator.deadlines.turn if timeout is DEFAULT else check_timeout(timeout)
         self._lifecycle.begin_turn()
+        return seconds
+
+    async def _run_turn(
+        self, prompt: str | None, seconds: float | None, answer_format: AnswerFormat[Any] | None = None
+    ) -> Any:
+        """Run a turn that the session is claimed for."""
         inside = inside_turn_of.set((*inside_turn_of.get(), self._lifecycle))
         try:
             self._require_own_loop()
@@ -135,17 +136,30 @@ class TurnAccess:
     ) -> TurnStream[Any]:
         """Run one turn and watch it: ``async with session.stream(prompt) as events: async for event in events``.
 
-        Leaving the block early cancels the turn. What `execute` would raise is raised from the iteration. With a ``result_type``
-        there are events with the part of the answer that has arrived.
+        The session belongs to the turn from entering the block on: another turn is refused. Leaving the block early cancels the
+        turn. What `execute` would raise is raised from the iteration. With a ``result_type`` there are events with the part of
+        the answer that has arrived.
         """
         answer_format = _answer_format(result_type)
-        return TurnStream(
-            lambda: self._execute(prompt, timeout, answer_format), self.coordinator.hooks, answer_format=answer_format
-        )
+
+        def claim() -> Callable[[], Awaitable[Any]]:
+            return partial(self._run_turn, _checked_prompt(prompt), self._claim_turn(timeout), answer_format)
+
+        return TurnStream(claim, self._turns.end_turn, self.coordinator.hooks, answer_format=answer_format)
 
     def stream_resumed_turn(self, *, timeout: float | Inherited | None = DEFAULT) -> TurnStream[str]:
         """Go on with the turn that was cut off and watch it; to `resume_turn` what `stream` is to `execute`."""
-        return TurnStream(lambda: self.resume_turn(timeout=timeout), self.coordinator.hooks)
+
+        def claim() -> Callable[[], Awaitable[Any]]:
+            return partial(self._run_turn, None, self._claim_turn(timeout))
+
+        return TurnStream(claim, self._turns.end_turn, self.coordinator.hooks)
+
+
+def _checked_prompt(prompt: Any) -> str:
+    if not isinstance(prompt, str):
+        raise TypeError(f"a prompt must be a str, got {type(prompt).__name__}: {prompt!r:.80}")
+    return prompt
 
 
 def _answer_format(result_type: Any) -> AnswerFormat[Any] | None:
