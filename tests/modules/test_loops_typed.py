@@ -89,6 +89,38 @@ async def test_other_tools_of_the_same_answer_run_as_well(loop):
     assert agent.broken_pairs() == []
 
 
+LYON = {"name": "Lyon", "people": 520_000}
+
+
+@pytest.mark.parametrize("limit", [1, 10])
+async def test_the_first_of_several_answers_in_one_response_counts(loop, limit):
+    calls = [("final_result", PARIS), ("look", {}), ("final_result", LYON), ("final_result", LYON)]
+    for _ in range(5):  # trio starts tasks in random order
+        agent = Agent(loop, [calls], MockTool("look"), config={"max_parallel_tools": limit})
+        assert await agent.run(result_type=City) == CITY
+        first, _, second, third = [
+            message["content"] for message in agent.context.messages if message["role"] == "tool"
+        ]
+        assert "accepted" in first
+        assert "already" in second
+        assert "already" in third
+        assert agent.broken_pairs() == []
+
+
+async def test_an_answer_that_does_not_fit_or_is_denied_leaves_the_next_one_its_place(loop):
+    async def gate(event: str, data: dict[str, Any]) -> HookResult:
+        is_lyon = data["tool_input"].get("name") == "Lyon"
+        return HookResult(action="deny", reason="not this one") if is_lyon else HookResult()
+
+    wrong = {"name": "Nice", "people": "many"}
+    for _ in range(5):
+        agent = Agent(
+            loop, [[("final_result", wrong), ("final_result", LYON), ("final_result", PARIS)]], hooks={"tool:pre": gate}
+        )
+        assert await agent.run(result_type=City) == CITY
+        assert agent.provider.call_count == 1
+
+
 async def test_the_tool_does_not_hide_one_of_the_plan_with_its_name(loop):
     own = MockTool("final_result")
     agent = Agent(loop, [("final_result", {}), ("final_result_", PARIS)], own)

@@ -84,6 +84,7 @@ class Turn:
             options,
             self._steps,
             self._transcript.add_result,
+            None if self._answer is None or self._answer.tool is None else self._answer.tool.name,
         )
         self._text = ""
         self._finished = False

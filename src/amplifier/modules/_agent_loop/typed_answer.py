@@ -39,13 +39,15 @@ class FinalResultTool:
         self.answer: dict[str, Any] | None = None
 
     async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 — the contract's name
-        """Accept the answer, or show the model what is wrong with it."""
+        """Accept the answer, or show the model what is wrong with it; after one that was accepted, no other."""
+        if self.answer is not None:
+            message = "not used: the answer had been given already, with an earlier call of this tool"
+            return ToolResult(success=False, error={"message": message, "type": "AnswerGiven"})
         try:
             self._format.read_value(input)
         except ResultError as error:
             return ToolResult(success=False, error={"message": str(error), "type": "ResultError"})
-        if self.answer is None:
-            self.answer = input
+        self.answer = input
         return ToolResult(success=True, output="The answer was accepted.")
 
 
