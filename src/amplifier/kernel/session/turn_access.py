@@ -70,7 +70,13 @@ class TurnAccess:
         answer_format = _answer_format(result_type)
         return await self._run_turn(_checked_prompt(prompt), self._claim_turn(timeout), answer_format)
 
-    async def resume_turn(self, *, timeout: float | Inherited | None = DEFAULT) -> str:
+    @overload
+    async def resume_turn(self, *, timeout: float | Inherited | None = DEFAULT) -> str: ...
+    @overload
+    async def resume_turn(self, *, timeout: float | Inherited | None = DEFAULT, result_type: type[T]) -> T: ...
+    @overload
+    async def resume_turn(self, *, timeout: float | Inherited | None = DEFAULT, result_type: Any) -> Any: ...
+    async def resume_turn(self, *, timeout: float | Inherited | None = DEFAULT, result_type: Any = None) -> Any:
         """Go on with the latest turn of the conversation, which was cut off before the model gave an answer.
 
         Tool calls that have results keep them. A tool call that was cut off runs again if its tool declares ``repeatable = True``,
@@ -78,9 +84,10 @@ class TurnAccess:
 
         Args:
             timeout: As for `execute`.
+            result_type: As for `execute`. The conversation does not tell which type the turn began with: give it again.
 
         Returns:
-            The orchestrator's final text.
+            The orchestrator's final text, or a value of ``result_type``.
 
         Raises:
             NoUnfinishedTurnError: The conversation is empty or ends with an answer.
@@ -88,8 +95,8 @@ class TurnAccess:
             SessionBusyError: Another turn is running.
             ExecutionCancelled: As for `execute`; so are the others.
         """
-        text: str = await self._run_turn(None, self._claim_turn(timeout))
-        return text
+        answer_format = _answer_format(result_type)
+        return await self._run_turn(None, self._claim_turn(timeout), answer_format)
 
     def _claim_turn(self, timeout: float | Inherited | None) -> float | None:
         """Claim the session for a turn, which `_run_turn` gives back; returns the seconds of the turn."""
@@ -98,7 +105,7 @@ class TurnAccess:
         return seconds
 
     async def _run_turn(
-        self, prompt: str | None, seconds: float | None, answer_format: AnswerFormat[Any] | None = None
+        self, prompt: str | None, seconds: float | None, answer_format: AnswerFormat[Any] | None
     ) -> Any:
         """Run a turn that the session is claimed for."""
         inside = inside_turn_of.set((*inside_turn_of.get(), self._lifecycle))
@@ -140,20 +147,34 @@ class TurnAccess:
         turn. What `execute` would raise is raised from the iteration. With a ``result_type`` there are events with the part of
         the answer that has arrived.
         """
-        answer_format = _answer_format(result_type)
+        return self._stream(partial(_checked_prompt, prompt), timeout, _answer_format(result_type))
 
+    @overload
+    def stream_resumed_turn(self, *, timeout: float | Inherited | None = DEFAULT) -> TurnStream[str]: ...
+    @overload
+    def stream_resumed_turn(
+        self, *, timeout: float | Inherited | None = DEFAULT, result_type: type[T]
+    ) -> TurnStream[T]: ...
+    @overload
+    def stream_resumed_turn(
+        self, *, timeout: float | Inherited | None = DEFAULT, result_type: Any
+    ) -> TurnStream[Any]: ...
+    def stream_resumed_turn(
+        self, *, timeout: float | Inherited | None = DEFAULT, result_type: Any = None
+    ) -> TurnStream[Any]:
+        """Go on with the turn that was cut off and watch it; to `resume_turn` what `stream` is to `execute`."""
+        return self._stream(lambda: None, timeout, _answer_format(result_type))
+
+    def _stream(
+        self,
+        check_prompt: Callable[[], str | None],
+        timeout: float | Inherited | None,
+        answer_format: AnswerFormat[Any] | None,
+    ) -> TurnStream[Any]:
         def claim() -> Callable[[], Awaitable[Any]]:
-            return partial(self._run_turn, _checked_prompt(prompt), self._claim_turn(timeout), answer_format)
+            return partial(self._run_turn, check_prompt(), self._claim_turn(timeout), answer_format)
 
         return TurnStream(claim, self._turns.end_turn, self.coordinator.hooks, answer_format=answer_format)
-
-    def stream_resumed_turn(self, *, timeout: float | Inherited | None = DEFAULT) -> TurnStream[str]:
-        """Go on with the turn that was cut off and watch it; to `resume_turn` what `stream` is to `execute`."""
-
-        def claim() -> Callable[[], Awaitable[Any]]:
-            return partial(self._run_turn, None, self._claim_turn(timeout))
-
-        return TurnStream(claim, self._turns.end_turn, self.coordinator.hooks)
 
 
 def _checked_prompt(prompt: Any) -> str:
