@@ -151,6 +151,14 @@ async def test_a_result_that_waits_for_another_is_kept_and_a_call_that_never_beg
     assert sorted(os.listdir(image / agent.SESSION)) == ["lock", "messages.log"]
 
 
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_a_turn_goes_on_with_the_type_that_it_is_given(tmp_path: Path, loop: str) -> None:
+    image = await crash_image(tmp_path, loop)
+    async with make_session(image, script=[("final_result", {"result": 3})], loop=loop) as session:
+        assert await session.resume_turn(result_type=int) == 3
+    assert "there is no tool named 'final_result'" not in str(agent.messages_in(image))
+
+
 async def test_a_new_prompt_gives_the_turn_up_and_keeps_what_is_known(tmp_path: Path) -> None:
     image = await crash_image(tmp_path)
     async with make_session(image, script=["Fine."]) as session:

@@ -11,12 +11,14 @@ import pytest
 
 from amplifier import (
     AmplifierSession,
+    BudgetExceeded,
     ExecutionCancelled,
     HookResult,
     ModuleLoader,
     ResultError,
     SessionStateError,
     ToolCall,
+    ToolResult,
 )
 from amplifier.models import ProviderInfo, ResultDelta, StreamChunk, TextBlock, to_dict
 from amplifier.testing import MockContextManager, MockProvider, MockTool
@@ -87,6 +89,38 @@ async def test_other_tools_of_the_same_answer_run_as_well(loop):
     assert await agent.run(result_type=City) == CITY
     assert look.call_count == 1
     assert agent.broken_pairs() == []
+
+
+LYON = {"name": "Lyon", "people": 520_000}
+
+
+@pytest.mark.parametrize("limit", [1, 10])
+async def test_the_first_of_several_answers_in_one_response_counts(loop, limit):
+    calls = [("final_result", PARIS), ("look", {}), ("final_result", LYON), ("final_result", LYON)]
+    for _ in range(5):  # trio starts tasks in random order
+        agent = Agent(loop, [calls], MockTool("look"), config={"max_parallel_tools": limit})
+        assert await agent.run(result_type=City) == CITY
+        first, _, second, third = [
+            message["content"] for message in agent.context.messages if message["role"] == "tool"
+        ]
+        assert "accepted" in first
+        assert "already" in second
+        assert "already" in third
+        assert agent.broken_pairs() == []
+
+
+async def test_an_answer_that_does_not_fit_or_is_denied_leaves_the_next_one_its_place(loop):
+    async def gate(event: str, data: dict[str, Any]) -> HookResult:
+        is_lyon = data["tool_input"].get("name") == "Lyon"
+        return HookResult(action="deny", reason="not this one") if is_lyon else HookResult()
+
+    wrong = {"name": "Nice", "people": "many"}
+    for _ in range(5):
+        agent = Agent(
+            loop, [[("final_result", wrong), ("final_result", LYON), ("final_result", PARIS)]], hooks={"tool:pre": gate}
+        )
+        assert await agent.run(result_type=City) == CITY
+        assert agent.provider.call_count == 1
 
 
 async def test_the_tool_does_not_hide_one_of_the_plan_with_its_name(loop):
@@ -223,3 +257,97 @@ async def test_a_stream_shows_the_answer_as_it_grows():
     assert {"name": ""} in seen
     assert {"name": "Paris"} in seen
     assert [len(str(value)) for value in seen] == sorted(len(str(value)) for value in seen)
+
+
+# ── turns that are resumed ───────────────────────────────────────────────────────────────────────
+
+PROMPT = {"role": "user", "content": "which city?"}
+CALLS = [{"id": "a", "name": "look", "arguments": {}}, {"id": "b", "name": "final_result", "arguments": PARIS}]
+
+
+def cut_off(loop: str, stored: list[Any], turns: list[Any], look: MockTool | None = None) -> Agent:
+    return Agent(loop, turns, look or MockTool("look"), context=MockContextManager(stored))
+
+
+async def test_a_resumed_turn_has_the_type_that_it_is_given(loop):
+    agent = cut_off(loop, [PROMPT], [("look", {}), ("final_result", PARIS), "Paris."])
+    async with agent.session as session:
+        assert await session.resume_turn(result_type=City) == CITY
+    assert [spec.name for spec in agent.provider.requests[0].tools] == ["look", "final_result"]
+    assert agent.broken_pairs() == []
+
+
+async def test_a_stream_of_a_resumed_turn_has_the_type_that_it_is_given(loop):
+    agent = cut_off(loop, [PROMPT], [("final_result", PARIS)])
+    async with agent.session as session, session.stream_resumed_turn(result_type=City) as events:
+        async for _ in events:
+            pass
+    assert events.result == CITY
+
+
+async def test_a_typed_turn_that_ran_out_of_its_budget_goes_on(loop):
+    agent = Agent(
+        loop, [("look", {}), ("final_result", PARIS)], MockTool("look"), settings={"budget": {"model_calls": 1}}
+    )
+    async with agent.session as session:
+        with pytest.raises(BudgetExceeded):
+            await session.execute("which city?", result_type=City)
+        session.budget.set_limits(model_calls=5)
+        assert await session.resume_turn(result_type=City) == CITY
+
+
+async def test_an_answer_that_was_cut_off_is_taken_without_asking_the_model_again(loop):
+    look = MockTool("look")
+    look.repeatable = True
+    agent = cut_off(loop, [PROMPT, {"role": "assistant", "content": "", "tool_calls": CALLS}], [], look)
+    async with agent.session as session:
+        assert await session.resume_turn(result_type=City) == CITY
+    assert (agent.provider.call_count, look.call_count) == (0, 1)
+    assert agent.broken_pairs() == []
+
+
+async def test_an_answer_whose_result_was_kept_is_taken(loop):
+    async def keep(step: Any, run: Any) -> Any:
+        return ToolResult(output="kept") if step.kind == "tool" else await run()
+
+    agent = cut_off(loop, [PROMPT, {"role": "assistant", "content": "", "tool_calls": CALLS}], [])
+    agent.session.coordinator.register_step_wrapper(keep)
+    async with agent.session as session:
+        assert await session.resume_turn(result_type=City) == CITY
+    assert agent.provider.call_count == 0
+
+
+async def test_a_correction_does_not_begin_the_turn_anew(loop):
+    agent = native(loop, ["Paris.", ("look", {}), json.dumps(PARIS)], MockTool("look"))
+    keys: list[str] = []
+
+    async def note(step: Any, run: Any) -> Any:
+        keys.append(step.key)
+        if len(keys) == 3:
+            raise LookupError("cut off")
+        return await run()
+
+    agent.session.coordinator.register_step_wrapper(note)
+    async with agent.session as session:
+        with pytest.raises(LookupError):
+            await session.execute("which city?", result_type=City)
+        agent.context.messages = agent.context.messages[:4]  # without the result that says that the call was cut off
+        await session.resume_turn(result_type=City)
+    assert keys[3] == keys[2]
+
+
+async def test_a_loop_whose_resume_does_not_know_the_keyword_is_refused():
+    class Loop:
+        async def execute(self, prompt: str, answer_format: Any = None, **kwargs: Any) -> str:
+            raise AssertionError("must not be asked")
+
+        async def resume(self, **kwargs: Any) -> str:
+            raise AssertionError("must not be asked")
+
+    async def mount(coordinator: Any, config: Any) -> None:
+        await coordinator.mount("orchestrator", Loop())
+
+    plan = {"session": {"orchestrator": "loop-own", "context": "context-simple"}}
+    async with AmplifierSession(plan, loader=ModuleLoader(modules={"loop-own": mount})) as session:
+        with pytest.raises(SessionStateError, match=r"Loop cannot give typed answers: its resume has no parameter"):
+            await session.resume_turn(result_type=City)

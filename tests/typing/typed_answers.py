@@ -22,6 +22,9 @@ async def answers(session: AmplifierSession) -> None:
     assert_type(await session.execute("go", timeout=5, result_type=City), City)
     assert_type(await session.execute("go", result_type=list[City]), list[City])
     assert_type(await session.execute("go", result_type={"type": "object"}), Any)
+    assert_type(await session.resume_turn(), str)
+    assert_type(await session.resume_turn(timeout=5, result_type=City), City)
+    assert_type(await session.resume_turn(result_type={"type": "object"}), Any)
 
 
 async def streams(session: AmplifierSession) -> None:
@@ -30,3 +33,7 @@ async def streams(session: AmplifierSession) -> None:
         assert_type(events_of_text.result, str | None)
     async with session.stream("go", result_type=City) as events:
         assert_type(events.result, City | None)
+    async with session.stream_resumed_turn() as resumed_text:
+        assert_type(resumed_text.result, str | None)
+    async with session.stream_resumed_turn(result_type=City) as resumed:
+        assert_type(resumed.result, City | None)

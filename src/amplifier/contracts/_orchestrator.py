@@ -20,7 +20,8 @@ class Orchestrator(Protocol):
 
     A loop that can go on with a turn that was cut off also has ``async def resume(self, context, providers, tools, hooks, **kwargs)``,
     which stores no prompt: it completes the latest turn of the conversation and returns the text of the answer. The session calls it
-    for ``session.resume_turn()``, and refuses that for a loop without it.
+    for ``session.resume_turn()``, and refuses that for a loop without it. As ``execute`` it is given ``answer_format`` if the caller
+    asked for a typed answer, and has to name it.
 
     `isinstance` looks at member names only, and a tool has ``execute`` too. What a module is follows from its declared
     type.

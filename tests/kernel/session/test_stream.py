@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import anyio
 import anyio.lowlevel
@@ -12,6 +13,7 @@ from amplifier import ExecutionCancelled, ExecutionTimeout, SessionBusyError, Se
 from amplifier.errors import SpuriousCancellation
 from amplifier.kernel.session.stream import BUFFERED
 from amplifier.models import TextDelta, ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
+from tests._support.backends_alone import run_on_asyncio
 from tests._support.small_agent import Turn, agent, give_up_after
 
 pytestmark = pytest.mark.virtual_time
@@ -263,6 +265,97 @@ async def test_stream_of_a_session_that_is_not_open_or_busy_is_rejected_and_chan
                 await drain(second)
         assert session.statistics().turn_running
         assert (await first.__anext__()).name == "session:start"
+
+
+# ── the claim of the turn ────────────────────────────────────────────────────────────────────────
+
+
+async def test_stream_that_was_entered_holds_the_session_before_its_turn_has_begun():
+    async with agent() as session:
+        async with session.stream("outer") as events:
+            assert session.statistics().turn_running
+            with pytest.raises(SessionBusyError):
+                await session.execute("inner")
+            with pytest.raises(SessionBusyError):
+                await session.resume_turn()
+            with pytest.raises(SessionBusyError):
+                async with session.stream("second") as second:
+                    await drain(second)
+            await drain(events)
+        assert events.result == "outer"
+        assert await session.execute("next") == "next"
+
+
+async def test_error_of_a_busy_session_is_raised_when_the_block_is_left_unread():
+    async with agent(wait_for_ever) as session, session.stream("first"):
+        with pytest.raises(SessionBusyError):
+            async with session.stream("second"):
+                pass
+        assert session.statistics().turn_running
+
+
+@pytest.mark.parametrize("how", ["left", "error", "cancelled", "native"])
+async def test_stream_left_before_its_turn_has_begun_gives_the_session_back(how):
+    async def leave():
+        async with session.stream("hi"):
+            if how == "error":
+                raise LookupError("mine")
+
+    async with agent() as session:
+        if how == "error":
+            with pytest.raises(LookupError):
+                await leave()
+        elif how in ("left", "native"):
+            await (give_up_after(0, "native", leave) if how == "native" else leave())
+        else:
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await leave()
+        assert not session.statistics().turn_running
+        assert await session.execute("next") == "next"
+
+
+@pytest.mark.filterwarnings("ignore:coroutine 'TurnStream._run' was never awaited:RuntimeWarning")
+def test_stream_whose_task_is_cancelled_before_its_first_step_gives_the_session_back():
+    """As at the end of `asyncio.run`, which cancels every task of the loop, also those that have not begun. asyncio only."""
+
+    async def main():
+        async def read():
+            async with session.stream("hi") as events:
+                for task in asyncio.all_tasks() - others:
+                    task.cancel()
+                await drain(events)
+
+        async with agent() as session:
+            others = asyncio.all_tasks()
+            task = asyncio.ensure_future(read())
+            await asyncio.wait([task])
+            assert task.cancelled()
+            assert not session.statistics().turn_running
+            assert await session.execute("next") == "next"
+
+    run_on_asyncio(main)
+    gc.collect()  # the warning about the task belongs to this test
+
+
+@pytest.mark.parametrize("wait", [False, True])
+async def test_session_closed_right_after_a_stream_was_entered_cancels_its_turn(wait, log):
+    async def body(turn):
+        log.append("begun")
+        await anyio.sleep_forever()
+
+    session = agent(body)
+    await session.initialize()
+
+    async def read():
+        async with session.stream("hi") as events:
+            if wait:
+                await anyio.lowlevel.checkpoint()
+            await session.cleanup()
+            await drain(events)
+
+    with anyio.fail_after(5), pytest.raises(ExecutionCancelled, match="its session was closed"):
+        await read()
 
 
 # ── leaving early ────────────────────────────────────────────────────────────────────────────────

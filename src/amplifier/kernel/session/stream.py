@@ -74,12 +74,21 @@ class TurnStream(Generic[T]):
     """
 
     def __init__(
-        self, execute: Callable[[], Awaitable[T]], hooks: HookRegistry, *, answer_format: AnswerFormat[T] | None = None
+        self,
+        claim: Callable[[], Callable[[], Awaitable[T]]],
+        release: Callable[[], None],
+        hooks: HookRegistry,
+        *,
+        answer_format: AnswerFormat[T] | None = None,
     ) -> None:
-        self._execute = execute
+        self._claim = claim  # the session for the turn; returns what runs it and gives the session back
+        self._release = release
         self._hooks = hooks
         self._group: TaskGroup | None = None
         self._receive: MemoryObjectReceiveStream[tuple[TurnEvent, bool]] | None = None
+        self._send: MemoryObjectSendStream[tuple[TurnEvent, bool]] | None = (
+            None  # while the session is claimed and the turn not begun
+        )
         self._room = anyio.Semaphore(BUFFERED)
         self._error: BaseException | None = None
         self._finished = False
@@ -92,7 +101,15 @@ class TurnStream(Generic[T]):
         send, self._receive = anyio.create_memory_object_stream[tuple[TurnEvent, bool]](math.inf)
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
-        self._group.start_soon(self._run, send)
+        try:
+            run = self._claim()  # in the caller's own step: whoever comes next must see that the session is taken
+        except Exception as exc:  # noqa: BLE001 — raised from the iteration, as what the turn raises
+            self._error = exc
+            self._finished = True
+            send.close()
+            return self
+        self._send = send
+        self._group.start_soon(self._run, run, send)
         return self
 
     async def __aexit__(
@@ -109,6 +126,10 @@ class TurnStream(Generic[T]):
                 self._raise_error()
         finally:
             self._error = None
+            if self._send is not None:  # on asyncio a task that is cancelled before its first step does not run at all
+                self._send.close()
+                self._send = None
+                self._release()
         return swallowed
 
     async def _leave(self, exc: BaseException | None) -> bool:
@@ -156,7 +177,7 @@ class TurnStream(Generic[T]):
             finally:
                 del error  # an exception whose traceback has a frame that names it is a reference cycle
 
-    async def _run(self, send: MemoryObjectSendStream[tuple[TurnEvent, bool]]) -> None:
+    async def _run(self, run: Callable[[], Awaitable[T]], send: MemoryObjectSendStream[tuple[TurnEvent, bool]]) -> None:
         async def pass_on(event: str, data: dict[str, Any]) -> None:
             # Terminal events are cut off after seconds, and must be in the story all the same.
             takes_room = event not in TERMINAL_EVENTS and self._room in _inside_streamed.get()
@@ -170,7 +191,8 @@ class TurnStream(Generic[T]):
         unregister = self._hooks.register(EVERY_EVENT, pass_on, priority=LAST, name="session.stream", timeout=None)
         _inside_streamed.set((*_inside_streamed.get(), self._room))  # in this task's own context
         try:
-            self.result = await self._execute()
+            self._send = None  # the turn gives the session back
+            self.result = await run()
         except BaseException as exc:
             if is_real_cancellation(exc):
                 raise

@@ -136,7 +136,7 @@ class TurnRunner:
         token = self._coordinator.cancellation
         execute = self._orchestrator_execute() if prompt is not None else self._orchestrator_resume()
         if answer_format is not None:
-            self._require_typed_answers(execute)
+            self._require_typed_answers(execute, "execute" if prompt is not None else "resume")
         if token.is_immediate:
             raise self._cancelled("it was stopped before it began; call cancellation.reset() to run again")
         until = math.inf if seconds is None else loop_clock()() + seconds
@@ -162,6 +162,8 @@ class TurnRunner:
         token = self._coordinator.cancellation
         self._begin(is_new=prompt is not None)
         scope = self._scope = cancel_scope(until)
+        if self._is_closing:  # since the session was claimed for the turn
+            scope.cancel()
         if self.meter is not None:
             self.meter.run_turn(scope.cancel)
         answer: Any = None
@@ -224,11 +226,11 @@ class TurnRunner:
             )
         return resume
 
-    def _require_typed_answers(self, execute: Any) -> None:
+    def _require_typed_answers(self, execute: Any, method: str) -> None:
         """Refuse a loop that would ignore the format: one that takes any keyword need not know this one."""
         if "answer_format" not in inspect.signature(execute).parameters:
             raise SessionStateError(
-                f"orchestrator {self._orchestrator_name()} cannot give typed answers: its execute has no parameter "
+                f"orchestrator {self._orchestrator_name()} cannot give typed answers: its {method} has no parameter "
                 "`answer_format`. Use a loop that has one, such as loop-basic or loop-streaming, or leave result_type out"
             )
 

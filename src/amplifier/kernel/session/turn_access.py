@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from amplifier.contracts import DEFAULT, Inherited
@@ -65,16 +67,16 @@ class TurnAccess:
             MissingExtraError: Typed answers take packages that are not installed.
             ContractError: The orchestrator returned something else than text.
         """
-        return await self._execute(prompt, timeout, _answer_format(result_type))
+        answer_format = _answer_format(result_type)
+        return await self._run_turn(_checked_prompt(prompt), self._claim_turn(timeout), answer_format)
 
-    async def _execute(
-        self, prompt: str, timeout: float | Inherited | None, answer_format: AnswerFormat[Any] | None
-    ) -> Any:
-        if not isinstance(prompt, str):
-            raise TypeError(f"a prompt must be a str, got {type(prompt).__name__}: {prompt!r:.80}")
-        return await self._run_turn(prompt, timeout, answer_format)
-
-    async def resume_turn(self, *, timeout: float | Inherited | None = DEFAULT) -> str:
+    @overload
+    async def resume_turn(self, *, timeout: float | Inherited | None = DEFAULT) -> str: ...
+    @overload
+    async def resume_turn(self, *, timeout: float | Inherited | None = DEFAULT, result_type: type[T]) -> T: ...
+    @overload
+    async def resume_turn(self, *, timeout: float | Inherited | None = DEFAULT, result_type: Any) -> Any: ...
+    async def resume_turn(self, *, timeout: float | Inherited | None = DEFAULT, result_type: Any = None) -> Any:
         """Go on with the latest turn of the conversation, which was cut off before the model gave an answer.
 
         Tool calls that have results keep them. A tool call that was cut off runs again if its tool declares ``repeatable = True``,
@@ -82,9 +84,10 @@ class TurnAccess:
 
         Args:
             timeout: As for `execute`.
+            result_type: As for `execute`. The conversation does not tell which type the turn began with: give it again.
 
         Returns:
-            The orchestrator's final text.
+            The orchestrator's final text, or a value of ``result_type``.
 
         Raises:
             NoUnfinishedTurnError: The conversation is empty or ends with an answer.
@@ -92,14 +95,19 @@ class TurnAccess:
             SessionBusyError: Another turn is running.
             ExecutionCancelled: As for `execute`; so are the others.
         """
-        text: str = await self._run_turn(None, timeout)
-        return text
+        answer_format = _answer_format(result_type)
+        return await self._run_turn(None, self._claim_turn(timeout), answer_format)
 
-    async def _run_turn(
-        self, prompt: str | None, timeout: float | Inherited | None, answer_format: AnswerFormat[Any] | None = None
-    ) -> Any:
+    def _claim_turn(self, timeout: float | Inherited | None) -> float | None:
+        """Claim the session for a turn, which `_run_turn` gives back; returns the seconds of the turn."""
         seconds = self.coordinator.deadlines.turn if timeout is DEFAULT else check_timeout(timeout)
         self._lifecycle.begin_turn()
+        return seconds
+
+    async def _run_turn(
+        self, prompt: str | None, seconds: float | None, answer_format: AnswerFormat[Any] | None
+    ) -> Any:
+        """Run a turn that the session is claimed for."""
         inside = inside_turn_of.set((*inside_turn_of.get(), self._lifecycle))
         try:
             self._require_own_loop()
@@ -135,17 +143,44 @@ class TurnAccess:
     ) -> TurnStream[Any]:
         """Run one turn and watch it: ``async with session.stream(prompt) as events: async for event in events``.
 
-        Leaving the block early cancels the turn. What `execute` would raise is raised from the iteration. With a ``result_type``
-        there are events with the part of the answer that has arrived.
+        The session belongs to the turn from entering the block on: another turn is refused. Leaving the block early cancels the
+        turn. What `execute` would raise is raised from the iteration. With a ``result_type`` there are events with the part of
+        the answer that has arrived.
         """
-        answer_format = _answer_format(result_type)
-        return TurnStream(
-            lambda: self._execute(prompt, timeout, answer_format), self.coordinator.hooks, answer_format=answer_format
-        )
+        return self._stream(partial(_checked_prompt, prompt), timeout, _answer_format(result_type))
 
-    def stream_resumed_turn(self, *, timeout: float | Inherited | None = DEFAULT) -> TurnStream[str]:
+    @overload
+    def stream_resumed_turn(self, *, timeout: float | Inherited | None = DEFAULT) -> TurnStream[str]: ...
+    @overload
+    def stream_resumed_turn(
+        self, *, timeout: float | Inherited | None = DEFAULT, result_type: type[T]
+    ) -> TurnStream[T]: ...
+    @overload
+    def stream_resumed_turn(
+        self, *, timeout: float | Inherited | None = DEFAULT, result_type: Any
+    ) -> TurnStream[Any]: ...
+    def stream_resumed_turn(
+        self, *, timeout: float | Inherited | None = DEFAULT, result_type: Any = None
+    ) -> TurnStream[Any]:
         """Go on with the turn that was cut off and watch it; to `resume_turn` what `stream` is to `execute`."""
-        return TurnStream(lambda: self.resume_turn(timeout=timeout), self.coordinator.hooks)
+        return self._stream(lambda: None, timeout, _answer_format(result_type))
+
+    def _stream(
+        self,
+        check_prompt: Callable[[], str | None],
+        timeout: float | Inherited | None,
+        answer_format: AnswerFormat[Any] | None,
+    ) -> TurnStream[Any]:
+        def claim() -> Callable[[], Awaitable[Any]]:
+            return partial(self._run_turn, check_prompt(), self._claim_turn(timeout), answer_format)
+
+        return TurnStream(claim, self._turns.end_turn, self.coordinator.hooks, answer_format=answer_format)
+
+
+def _checked_prompt(prompt: Any) -> str:
+    if not isinstance(prompt, str):
+        raise TypeError(f"a prompt must be a str, got {type(prompt).__name__}: {prompt!r:.80}")
+    return prompt
 
 
 def _answer_format(result_type: Any) -> AnswerFormat[Any] | None:

@@ -55,11 +55,18 @@ class TurnOrchestrator:
         tools: dict[str, Tool],
         hooks: Hooks,
         coordinator: Coordinator | None = None,
+        answer_format: AnswerFormat[Any] | None = None,
         **_: Any,
     ) -> str:
-        """Go on with the turn that was cut off, and return the text of the model's last answer."""
+        """Go on with the turn that was cut off, and return what `execute` would."""
         turn = Turn(
-            self._options, context=context, providers=providers, tools=tools, hooks=hooks, coordinator=coordinator
+            self._options,
+            context=context,
+            providers=providers,
+            tools=tools,
+            hooks=hooks,
+            coordinator=coordinator,
+            answer_format=answer_format,
         )
         self._answered = None
         try:

@@ -65,6 +65,8 @@ class _Attempt:
         has_begun: Its gates have been entered.
         has_run: The tool was called.
         is_over: Its result is final.
+        previous: Set when the call that this one has to wait for is over.
+        left: To set when this one is.
     """
 
     call: ToolCall
@@ -75,6 +77,8 @@ class _Attempt:
     has_begun: bool = False
     has_run: bool = False
     is_over: bool = False
+    previous: anyio.Event | None = None
+    left: anyio.Event | None = None
 
     def about(self) -> dict[str, Any]:
         """What events report about it."""
@@ -83,6 +87,9 @@ class _Attempt:
 
 class ToolRunner:
     """Runs tool calls for one turn.
+
+    Args:
+        answer_tool: The name of the tool for the answer of the turn, whose calls run one after the other: the first one counts.
 
     Attributes:
         results: Results so far by call id, of the calls that are running; read when a turn is cut short.
@@ -98,6 +105,7 @@ class ToolRunner:
         options: TurnOptions,
         steps: TurnSteps,
         store: Callable[[ToolCall, ToolResult], Awaitable[None]],
+        answer_tool: str | None = None,
     ) -> None:
         self._tools = tools
         self._schemas = schemas
@@ -109,6 +117,7 @@ class ToolRunner:
         self._options = options
         self._steps = steps
         self._store = store
+        self._answer_tool = answer_tool
         self.results: dict[str, ToolResult] = {}
 
     async def run(self, calls: list[ToolCall], *, are_resumed: bool = False) -> list[ResumedCall]:
@@ -147,13 +156,21 @@ class ToolRunner:
         limiter = anyio.CapacityLimiter(self._options.max_parallel_tools)
 
         async def run_and_store(attempt: _Attempt) -> None:
-            await self._run_one(attempt, limiter)
+            try:  # an answer takes no slot: one that waited for another, which waits for a slot, would wait for ever
+                await self._run_one(attempt, limiter if attempt.left is None else None)
+            finally:
+                if attempt.left is not None:
+                    attempt.left.set()
             async with storing:
                 while waiting and waiting[0].is_over:
                     await self._store(waiting[0].call, self.results[waiting[0].call.id])
                     waiting.popleft()
 
         ordered_steps(attempt.step for attempt in attempts)
+        answers = [attempt for attempt in attempts if attempt.call.name == self._answer_tool]
+        for number, attempt in enumerate(answers):
+            attempt.previous = answers[number - 1].left if number else None
+            attempt.left = anyio.Event()
         await run_together(
             partial(self._undisturbed, attempt.call.name, run_and_store, attempt) for attempt in attempts
         )
@@ -202,6 +219,8 @@ class ToolRunner:
 
     async def _admit(self, attempt: _Attempt) -> ToolResult | None:
         """The result in place of the tool's if the call must not run; None if it may."""
+        if attempt.previous is not None:
+            await attempt.previous.wait()
         attempt.has_begun = True
         refused = self._too_late(attempt.step)
         if refused is None:

@@ -24,6 +24,8 @@ from .request_messages import RequestMessages, checked_messages
 
 INTERRUPTED = "[interrupted: the turn ended before this call returned]"
 UNANSWERED = "[interrupted: the turn ended before there was an answer]"
+CORRECTION = "answer_format"
+"""The ``source``, in the metadata, of a message that shows the model what does not fit about its typed answer."""
 
 _SETTLING_SECONDS = 10.0
 
@@ -101,7 +103,7 @@ def unfinished_turn(stored: list[dict[str, Any]]) -> UnfinishedTurn | None:
         if is_aside(message):
             continue
         turn.insert(0, message)
-        if message.get("role") == "user":
+        if message.get("role") == "user" and not _is_correction(message):
             break
     if not turn or turn[0].get("role") != "user":
         return None
@@ -114,6 +116,11 @@ def unfinished_turn(stored: list[dict[str, Any]]) -> UnfinishedTurn | None:
         iterations=sum(message.get("role") == "assistant" for message in turn),
         calls=[ToolCall(id=str(call.id), name=call.name or "", arguments=_input(call.arguments)) for call in calls],
     )
+
+
+def _is_correction(message: dict[str, Any]) -> bool:
+    metadata = message.get("metadata")
+    return isinstance(metadata, dict) and metadata.get("source") == CORRECTION
 
 
 def _input(arguments: Any) -> dict[str, Any]:

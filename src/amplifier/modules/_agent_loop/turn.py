@@ -21,7 +21,7 @@ from amplifier.events import (
     PROVIDER_RESPONSE,
     TURN_RESUMED,
 )
-from amplifier.models import ChatRequest, ChatResponse, ToolCall, to_dict
+from amplifier.models import ChatRequest, ChatResponse, to_dict
 
 from .heard_events import heard_by
 from .hook_results import HookResults
@@ -32,7 +32,7 @@ from .resumed_calls import ResumedCall
 from .steps import TurnSteps
 from .tool_runner import ToolRunner
 from .tool_schemas import ToolSchemas
-from .transcript import Transcript, UnfinishedTurn, text_of, unfinished_turn
+from .transcript import CORRECTION, Transcript, UnfinishedTurn, text_of, unfinished_turn
 from .typed_answer import TypedAnswer
 
 _PREVIEW = 200
@@ -84,6 +84,7 @@ class Turn:
             options,
             self._steps,
             self._transcript.add_result,
+            None if self._answer is None or self._answer.tool is None else self._answer.tool.name,
         )
         self._text = ""
         self._finished = False
@@ -189,7 +190,8 @@ class Turn:
         await self._hooks.emit(
             TURN_RESUMED, {"iteration": unfinished.iterations, "calls": [call.as_dict() for call in resumed]}
         )
-        await self._iterate(caller)
+        if self._answer is None or not await self._take_final_result(self._answer, resumed):
+            await self._iterate(caller)
 
     def _caller(self) -> ProviderCaller:
         name, provider = choose_provider(self._providers, self._options.default_provider)
@@ -261,14 +263,19 @@ class Turn:
             if correction is None:
                 await self._complete()
                 return False
-            await self._transcript.add({"role": "user", "content": correction})
+            await self._transcript.add({"role": "user", "content": correction, "metadata": {"source": CORRECTION}})
             return True
-        await self._runner.run(calls)
+        ran = await self._runner.run(calls)
         await self._hook_results.store_deferred()
-        return self._answer is None or not await self._take_final_result(self._answer, calls)
+        return self._answer is None or not await self._take_final_result(self._answer, ran)
 
-    async def _take_final_result(self, answer: TypedAnswer, calls: list[ToolCall]) -> bool:
+    async def _take_final_result(self, answer: TypedAnswer, ran: list[ResumedCall]) -> bool:
         """Whether the model has given its answer with the tool for it."""
+        given = [made for made in ran if answer.tool is not None and made.call.name == answer.tool.name]
+        for made in given:
+            # The call was accepted in an earlier process: a step wrapper has kept its result, and the tool was not called.
+            if not made.was_reached and self._runner.results[made.call.id].success:
+                answer.accept_kept(made.call.arguments)
         accepted = answer.accepted()
         if accepted is not None:
             self._text = accepted
@@ -276,9 +283,9 @@ class Turn:
             await self._transcript.add({"role": "assistant", "content": accepted})
             await self._complete()
             return True
-        for call in calls:
-            if answer.tool is not None and call.name == answer.tool.name and not self._is_stopping():
-                answer.check_rejected(call.arguments)
+        for made in given:
+            if not self._is_stopping():
+                answer.check_rejected(made.call.arguments)
         return False
 
     async def _complete(self) -> None:

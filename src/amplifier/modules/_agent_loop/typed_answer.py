@@ -6,6 +6,7 @@ A provider that can constrain its answers to a schema does so. For the others th
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 from amplifier.answers import AnswerFormat
@@ -39,13 +40,15 @@ class FinalResultTool:
         self.answer: dict[str, Any] | None = None
 
     async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 — the contract's name
-        """Accept the answer, or show the model what is wrong with it."""
+        """Accept the answer, or show the model what is wrong with it; after one that was accepted, no other."""
+        if self.answer is not None:
+            message = "not used: the answer had been given already, with an earlier call of this tool"
+            return ToolResult(success=False, error={"message": message, "type": "AnswerGiven"})
         try:
             self._format.read_value(input)
         except ResultError as error:
             return ToolResult(success=False, error={"message": str(error), "type": "ResultError"})
-        if self.answer is None:
-            self.answer = input
+        self.answer = input
         return ToolResult(success=True, output="The answer was accepted.")
 
 
@@ -87,6 +90,13 @@ class TypedAnswer:
         if self.tool is None or self.tool.answer is None:
             return None
         return json.dumps(self.tool.answer, ensure_ascii=False)
+
+    def accept_kept(self, arguments: Any) -> None:
+        """Take the input of a call that the tool has accepted in an earlier process, if there is no answer yet and it fits."""
+        if self.tool is not None and self.tool.answer is None:
+            with suppress(ResultError):
+                self._format.read_value(arguments)
+                self.tool.answer = arguments
 
     def correction(self, text: str) -> str | None:
         """What to reply to an answer without tool calls; None if it fits.
