@@ -297,7 +297,7 @@ async def test_a_typed_turn_that_ran_out_of_its_budget_goes_on(loop):
 
 
 async def test_an_answer_that_was_cut_off_is_taken_without_asking_the_model_again(loop):
-    look = MockTool("look")
+    look: Any = MockTool("look")
     look.repeatable = True
     agent = cut_off(loop, [PROMPT, {"role": "assistant", "content": "", "tool_calls": CALLS}], [], look)
     async with agent.session as session:
