@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any, Literal, Required, TypedDict
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, Required, TypedDict
 
 import attrs
 import jsonschema_rs
@@ -56,6 +57,10 @@ class Review(pydantic.BaseModel):
     text: str
 
 
+class Shop(pydantic.BaseModel):
+    reviews: list[Review]
+
+
 CASES: list[tuple[Any, Any, Any]] = [
     (Invoice, {"number": 1, "lines": [{"article": "tea", "price": 2.5}]}, Invoice(1, [Line("tea", 2.5)])),
     (Point, {"x": 1, "y": 2}, Point(1, 2)),
@@ -68,6 +73,16 @@ CASES: list[tuple[Any, Any, Any]] = [
     (list[Point], [{"x": 1, "y": 2}], [Point(1, 2)]),
     (Node, {"label": "a", "children": [{"label": "b", "children": []}]}, Node("a", [Node("b", [])])),
     (Review, {"stars": 4, "text": "fine"}, Review(stars=4, text="fine")),
+    (list[Review], [{"stars": 4, "text": "fine"}], [Review(stars=4, text="fine")]),
+    (dict[str, Review], {"a": {"stars": 4, "text": "fine"}}, {"a": Review(stars=4, text="fine")}),
+    (tuple[Review, int], [{"stars": 4, "text": "fine"}, 1], (Review(stars=4, text="fine"), 1)),
+    (Annotated[list[Review], "of one shop"], [], []),
+    (Review | None, {"stars": 4, "text": "fine"}, Review(stars=4, text="fine")),
+    (Review | None, None, None),
+    (Review | int, 7, 7),
+    (Review | Line, {"article": "tea", "price": 1.0}, Line("tea", 1.0)),
+    (list[Review] | Line, {"article": "tea", "price": 1.0}, Line("tea", 1.0)),
+    (list[Shop | None], [None, {"reviews": []}], [None, Shop(reviews=[])]),
     (bool, True, True),
     ({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}, {"a": 1}, {"a": 1}),
     ({"type": "array", "items": {"type": "integer"}}, [1, 2], [1, 2]),
@@ -137,6 +152,42 @@ def test_a_validator_of_the_type_itself_is_a_problem_like_any_other():
 def test_a_type_without_a_schema_is_refused(result_type):
     with pytest.raises(TypeError, match="JSON Schema"):
         answer_format(result_type)
+
+
+@attrs.frozen
+class Rated:
+    review: Review
+
+
+class Plain:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("result_type", "found"),
+    [
+        (Rated, "Review"),  # a pydantic model as a field of another class
+        (list[Rated], "Review"),
+        (list[Rated | Review], "Rated"),  # an attrs class beside a pydantic model
+        (list[Plain], "Plain"),
+        (Callable[[], Review], "Callable"),
+    ],
+)
+def test_the_error_says_what_was_found_and_what_works_and_names_no_options_of_other_libraries(result_type, found):
+    with pytest.raises(TypeError) as caught:
+        answer_format(result_type)
+    text = str(caught.value)
+    assert found in text
+    assert "expected" in text
+    assert "pydantic model" in text
+    for option in ("schema_hook", "Meta(", "arbitrary_types_allowed", "__get_pydantic_core_schema__", "\n"):
+        assert option not in text
+
+
+def test_problems_inside_a_list_of_pydantic_models_have_their_paths():
+    with pytest.raises(ResultError) as caught:
+        answer_format(list[Review]).read_value({"result": [{"stars": 9, "text": ""}, {"stars": 1}]})
+    assert sorted(path for path, _ in caught.value.problems) == ["$[0].stars", "$[1]"]
 
 
 @given(

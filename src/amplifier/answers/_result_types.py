@@ -1,7 +1,7 @@
 """From a Python type to the format of an answer.
 
-attrs classes, dataclasses, TypedDict, Literal, unions and builtin types go through msgspec, pydantic models through pydantic, and a
-dict is taken for a JSON Schema. Every problem of an answer is found by the schema; msgspec and pydantic stop at what only they know.
+attrs classes, dataclasses, TypedDict, Literal, unions and builtin types go through msgspec, pydantic models and the lists, dicts and
+tuples of them through pydantic, and a dict is taken for a JSON Schema. Every problem of an answer is found by the schema; msgspec and pydantic stop at what only they know.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def answer_format(result_type: Any) -> AnswerFormat[Any]:
     """The format of an answer of this type.
 
     Args:
-        result_type: An attrs class, a dataclass, a TypedDict, a Literal, a union, a builtin type, a pydantic model, or a JSON
-            Schema as a dict, whose answers are plain JSON values.
+        result_type: An attrs class, a dataclass, a TypedDict, a Literal, a builtin type, a pydantic model, a union, list, dict or
+            tuple of these, or a JSON Schema as a dict, whose answers are plain JSON values.
 
     Raises:
         TypeError: The type has no JSON Schema.
@@ -41,20 +41,30 @@ def answer_format(result_type: Any) -> AnswerFormat[Any]:
     """
     if isinstance(result_type, dict):
         return _made(_name_of(result_type), result_type, lambda value: value)
-    if _is_pydantic(result_type):
+    members = _separate_members(result_type)
+    if members:
+        return _of_union(result_type, [answer_format(member) for member in members])
+    if _has_pydantic(result_type):
         return _of_pydantic(result_type)
     return _of_msgspec(result_type)
 
 
-def _is_pydantic(result_type: Any) -> bool:
-    return isinstance(result_type, type) and hasattr(result_type, "__pydantic_validator__")
+def _has_pydantic(result_type: Any) -> bool:
+    """Whether the type is a pydantic model or made of one, as ``list[Model]`` is; a field of another class does not count."""
+    if isinstance(result_type, type) and hasattr(result_type, "__pydantic_validator__"):
+        return True
+    return any(map(_has_pydantic, typing.get_args(result_type)))
 
 
 def _of_pydantic(result_type: Any) -> AnswerFormat[Any]:
     import pydantic  # noqa: PLC0415 — the caller's class is there, so it is installed
 
-    adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(result_type)
-    return _made(_name_of(result_type), adapter.json_schema(), adapter.validate_python, result_type)
+    try:
+        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(result_type)
+        schema = adapter.json_schema()
+    except (TypeError, NameError, RuntimeError) as error:
+        raise _no_schema_error(result_type, error) from error
+    return _made(_name_of(result_type), schema, adapter.validate_python, result_type)
 
 
 def _of_msgspec(result_type: Any) -> AnswerFormat[Any]:
@@ -62,30 +72,35 @@ def _of_msgspec(result_type: Any) -> AnswerFormat[Any]:
         import msgspec  # noqa: PLC0415 — of an extra
     except ImportError as error:
         raise MissingExtraError("a typed answer", extra="typed", missing="msgspec") from error
-    members = _union_of_classes(result_type)
-    if members:
-        return _of_union(result_type, [answer_format(member) for member in members])
     try:
         schema = msgspec.json.schema(result_type)
     except (TypeError, NameError, RuntimeError) as error:
-        raise TypeError(
-            f"result_type {result_type!r:.80} has no JSON Schema: {error}; expected an attrs class, a dataclass, a TypedDict, a "
-            "Literal, a union of these, a pydantic model, or a JSON Schema as a dict"
-        ) from error
+        raise _no_schema_error(result_type, error) from error
     return _made(_name_of(result_type), schema, lambda value: msgspec.convert(value, result_type), result_type)
 
 
-def _union_of_classes(result_type: Any) -> list[Any]:
-    """The members of a union of which msgspec could not tell the classes apart; none if it can."""
+def _no_schema_error(result_type: Any, error: Exception) -> TypeError:
+    """The error about a type that msgspec or pydantic refuses, without their advice about options that are not the caller's to set."""
+    reason = str(error).strip().splitlines()[-1] if "schema_hook" in str(error) else str(error).partition("\n")[0]
+    return TypeError(
+        f"result_type {result_type!r:.80} has no JSON Schema: {reason.partition('. Set ')[0]:.300}; expected an attrs class, a "
+        "dataclass, a TypedDict, a Literal, a builtin type, a pydantic model, a union, list, dict or tuple of these, or a JSON Schema "
+        "as a dict. A class with a field that is a pydantic model, and an attrs class beside one inside a list, dict or tuple, must be a "
+        "pydantic model too"
+    )
+
+
+def _separate_members(result_type: Any) -> list[Any]:
+    """The members of a union with classes that msgspec could not tell apart, or with pydantic models; none of other types."""
     if typing.get_origin(result_type) not in (typing.Union, types.UnionType):
         return []
     members = typing.get_args(result_type)
     classes = [member for member in members if inspect.isclass(member) and hasattr(member, "__annotations__")]
-    return list(members) if len(classes) > 1 else []
+    return list(members) if len(classes) > 1 or _has_pydantic(result_type) else []
 
 
 def _of_union(result_type: Any, members: list[AnswerFormat[Any]]) -> AnswerFormat[Any]:
-    """A union of classes: an answer is of the first one whose schema it fits."""
+    """A union whose members are read one by one: an answer is of the first one whose schema it fits."""
     schemas = []
     definitions: dict[str, Any] = {}
     for number, member in enumerate(members):
