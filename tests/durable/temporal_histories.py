@@ -75,7 +75,7 @@ async def make_histories(place: str) -> dict[str, WorkflowHistory]:
                 await engine.stop(stopped, reason="enough")
                 with suppress(TurnStoppedError):
                     await engine.result(stopped)
-        assert len(await engine.messages("s")) == 9
+        assert len(await engine.messages("s")) == 10
         return await _histories_of(engine, answered, stopped)
 
 
