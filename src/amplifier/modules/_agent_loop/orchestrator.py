@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from typing import Any
 
 from amplifier.answers import AnswerFormat
@@ -31,22 +32,11 @@ class TurnOrchestrator:
         **_: Any,
     ) -> str:
         """Run one turn and return the text of the model's last answer; with a format, the answer as JSON text that fits it."""
+        is_answered = self._answered is context
         turn = Turn(
-            self._options,
-            context=context,
-            providers=providers,
-            tools=tools,
-            hooks=hooks,
-            coordinator=coordinator,
-            is_answered=self._answered is context,
-            answer_format=answer_format,
+            self._options, context, providers, tools, hooks, coordinator, answer_format, is_answered=is_answered
         )
-        self._answered = None
-        try:
-            return await turn.run(prompt)
-        finally:
-            if turn.is_answered:
-                self._answered = context
+        return await self._run(turn, context, turn.run(prompt))
 
     async def resume(
         self,
@@ -59,18 +49,13 @@ class TurnOrchestrator:
         **_: Any,
     ) -> str:
         """Go on with the turn that was cut off, and return what `execute` would."""
-        turn = Turn(
-            self._options,
-            context=context,
-            providers=providers,
-            tools=tools,
-            hooks=hooks,
-            coordinator=coordinator,
-            answer_format=answer_format,
-        )
+        turn = Turn(self._options, context, providers, tools, hooks, coordinator, answer_format)
+        return await self._run(turn, context, turn.resume())
+
+    async def _run(self, turn: Turn, context: ContextManager, work: Coroutine[Any, Any, str]) -> str:
         self._answered = None
         try:
-            return await turn.resume()
+            return await work
         finally:
             if turn.is_answered:
                 self._answered = context

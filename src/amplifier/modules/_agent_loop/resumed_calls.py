@@ -34,12 +34,14 @@ class ResumedCall:
         was_reached: No step wrapper had a result for it.
         has_run: The tool was called.
         was_started: Whether it had been called before the turn was cut off; None where that is not known.
+        has_succeeded: Its result says so.
     """
 
     call: ToolCall
     was_reached: bool
     has_run: bool
     was_started: bool | None
+    has_succeeded: bool
 
     @property
     def outcome(self) -> str:

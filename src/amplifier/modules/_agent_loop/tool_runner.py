@@ -145,9 +145,15 @@ class ToolRunner:
             await self._store(attempts[0].call, self.results[attempts[0].call.id])
         else:
             await self._run_several(attempts)
-        self.results = {}  # all are stored; a later answer may use the same ids
+        results, self.results = self.results, {}  # all are stored; a later answer may use the same ids
         return [
-            ResumedCall(attempt.call, attempt.has_begun, attempt.has_run, attempt.step.was_started)
+            ResumedCall(
+                attempt.call,
+                attempt.has_begun,
+                attempt.has_run,
+                attempt.step.was_started,
+                results[attempt.call.id].success,
+            )
             for attempt in attempts
         ]
 

@@ -48,14 +48,14 @@ class Turn:
     def __init__(
         self,
         options: TurnOptions,
-        *,
         context: ContextManager,
         providers: dict[str, Provider],
         tools: dict[str, Tool],
         hooks: Hooks,
-        coordinator: Coordinator | None = None,
+        coordinator: Coordinator | None,
+        answer_format: AnswerFormat[Any] | None,
+        *,
         is_answered: bool = False,
-        answer_format: AnswerFormat[Any] | None = None,
     ) -> None:
         self.is_answered = is_answered
         self._options = options
@@ -274,7 +274,7 @@ class Turn:
         given = [made for made in ran if answer.tool is not None and made.call.name == answer.tool.name]
         for made in given:
             # The call was accepted in an earlier process: a step wrapper has kept its result, and the tool was not called.
-            if not made.was_reached and self._runner.results[made.call.id].success:
+            if not made.was_reached and made.has_succeeded:
                 answer.accept_kept(made.call.arguments)
         accepted = answer.accepted()
         if accepted is not None:
