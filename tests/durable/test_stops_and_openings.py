@@ -85,6 +85,20 @@ async def test_a_stop_while_a_later_attempt_opens_keeps_what_was_done(kind, plac
     assert "whether it had an effect is not known" in results(messages)[1]
 
 
+async def test_a_turn_that_was_stopped_before_does_not_wait_for_a_session_that_does_not_open(kind, place, monkeypatch):
+    monkeypatch.setattr("amplifier.durable._running_turn._OPENING_SECONDS", 0.0)
+    shop = Shop()
+    async with shop.cut_off(kind, place) as (engine, turn):
+        shop.may_open_quickly = False
+        await engine.stop(turn)
+        async with working(engine, shop.make_session):
+            with anyio.fail_after(60), pytest.raises(TurnStoppedError):
+                await engine.result(turn)
+        messages = await engine.messages("s")
+    assert [m["role"] for m in messages] == ["user", "assistant", "tool", "assistant", "tool"]
+    assert results(messages)[0] == "two shelves"
+
+
 @pytest.mark.parametrize("how", ["problem", "mount_problem"])
 async def test_a_session_that_cannot_be_opened_later_fails_the_turn_and_keeps_what_was_done(kind, place, how):
     shop = Shop()

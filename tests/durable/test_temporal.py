@@ -174,6 +174,29 @@ async def test_a_step_that_arrives_while_others_are_ended_is_ended_as_well(kind,
     assert ended == [b"first", b"second"]
 
 
+async def test_a_heartbeat_for_a_step_that_is_just_ending_does_not_give_the_turn_up(kind, place, monkeypatch):
+    records: list[TurnRecord] = []
+    finish_step, complete = TurnRecord.finish_step, Server.complete
+
+    async def note_and_finish(record, *args):
+        records.append(record)
+        await finish_step(record, *args)
+
+    async def complete_and_beat(server, token, result):
+        await complete(server, token, result)
+        await records[-1].beat()  # before the reply has come to the task that ends the step
+
+    monkeypatch.setattr(TurnRecord, "finish_step", note_and_finish)
+    monkeypatch.setattr(Server, "complete", complete_and_beat)
+    make_session = agent(answering([("look", {})], "Two."), tool("look", lambda given: "two shelves"))
+    async with open_engine(kind, place) as engine, working(engine, make_session):
+        with anyio.fail_after(60):
+            turn = await engine.start("s", "go")
+            assert await engine.result(turn) == "Two."
+            assert (await engine.status(turn)).attempt == 1
+    assert len(records) == 3
+
+
 async def test_leaving_the_engine_in_a_cancelled_scope_ends_its_worker(kind, place):
     with anyio.fail_after(100):
         async with anyio.create_task_group() as group, open_engine(kind, place) as engine:

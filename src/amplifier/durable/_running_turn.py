@@ -29,6 +29,8 @@ from ._unopened import recorded_messages
 _LAST = 2**31
 _LARGEST_EVENT = 16_384
 _LONGEST_REASON = 1000
+_OPENING_SECONDS = 10.0
+"""For the session of a turn that was stopped before; then what is recorded is put into the conversation without it."""
 _ENGINE_ERRORS = (EngineClosedError, EngineUnavailableError, TurnLost)
 """About the engine or the worker, not about the turn, which goes on elsewhere."""
 _CONTENT_ERRORS = (DurableError, TypeError, ValueError, OverflowError, RecursionError)
@@ -55,6 +57,7 @@ class RunningTurn:
         self._session: AmplifierSession | None = None
         self._stop_wanted = turn.stop
         self._stopped = False
+        self._opens_since: float | None = None  # while the session opens
         self._is_played_back = False  # what earlier attempts have recorded is being put into the conversation
         self._late_stop = turn.stop  # obeyed when that is done
         self._scope = anyio.CancelScope()
@@ -82,7 +85,8 @@ class RunningTurn:
     def stop(self, wanted: StopRequest) -> None:
         """End it as a client asks; nothing happens the second time, unless an immediate stop follows a graceful one.
 
-        While there is no session yet, the stop is kept and obeyed like one from before this attempt.
+        While there is no session yet, the stop is kept and obeyed like one from before this attempt; a session that opens is not
+        opened any further.
         """
         if self._session is None:
             if self._stop_wanted is None or not wanted.graceful:
@@ -115,6 +119,7 @@ class RunningTurn:
 
         Not when a question is given up: that happens as well when the worker leaves, and then the question can still be answered.
         """
+        self._limit_opening()
         async with self._storing:
             if self._is_over or self._is_lost:  # the next worker asks the same questions
                 return
@@ -188,12 +193,21 @@ class RunningTurn:
             session.coordinator.approval_system = self
         session.coordinator.hooks.register("*", self._note_event, priority=_LAST, name="durable", timeout=None)
         outcome: Outcome | None = None
+        self._opens_since = anyio.current_time()
         try:
             async with session:
+                self._opens_since = None
                 outcome = await self._execute(session)
         except Exception as exc:  # noqa: BLE001 — opening or closing failed; after an outcome that is logged by the session
             return outcome or await self._end_unopened(exc)
         return outcome
+
+    def _limit_opening(self) -> None:
+        """A session opens for a turn that was stopped before, since its loop and hooks may add to the conversation; but not for ever."""
+        if self._stop_wanted is None or self._session is None or self._opens_since is None:
+            return
+        if anyio.current_time() - self._opens_since >= _OPENING_SECONDS:
+            self._session.coordinator.cancellation.request_immediate(reason=self._stop_wanted.reason)
 
     async def _end_unopened(self, exc: Exception) -> Outcome:
         """How it ends if its session cannot be made or opened, or was stopped meanwhile; what was done before is kept."""

@@ -134,22 +134,21 @@ async def open_temporal_engine(
         except (RPCError, RuntimeError, TimeoutError) as error:
             raise unavailable(name, error) from error
         server = Server(thread, client, name, patience)
-
-        def workers() -> tuple[Worker]:
-            return (
-                Worker(
-                    client,
-                    task_queue=task_queue,
-                    workflows=[SessionWorkflow, TurnWorkflow],
-                    workflow_runner=UnsandboxedWorkflowRunner(),  # the workflows import nothing that is not deterministic
-                    # A process that dies is waited for as long as that with the workflows that it has in memory.
-                    sticky_queue_schedule_to_start_timeout=timedelta(seconds=min(max(lease / 4, 0.5), 10.0)),
-                ),
-            )
-
-        async with polling(thread, workers):
+        async with polling(thread, lambda: [_workflow_worker(client, task_queue, lease)]):
             engine = _TemporalEngine(server, task_queue, poll, lease)
             try:
                 yield engine
             finally:
                 await engine.end_workers()
+
+
+def _workflow_worker(client: Client, task_queue: str, lease: float) -> Worker:
+    """Runs the workflows of the queue."""
+    return Worker(
+        client,
+        task_queue=task_queue,
+        workflows=[SessionWorkflow, TurnWorkflow],
+        workflow_runner=UnsandboxedWorkflowRunner(),  # the workflows import nothing that is not deterministic
+        # A process that dies is waited for as long as that with the workflows that it has in memory.
+        sticky_queue_schedule_to_start_timeout=timedelta(seconds=min(max(lease / 4, 0.5), 10.0)),
+    )

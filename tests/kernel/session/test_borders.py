@@ -218,6 +218,30 @@ async def test_a_stop_reaches_a_child_that_is_still_opening(structured):
         assert child.status.status == "cancelled"
 
 
+@pytest.mark.parametrize("steps", range(4))
+async def test_a_stop_right_after_the_opening_has_begun_ends_it(steps):
+    has_begun = False
+
+    async def hang(coordinator: Any, config: Any) -> None:
+        await anyio.sleep_forever()
+
+    async def open_session() -> None:
+        nonlocal has_begun
+        has_begun = True
+        with pytest.raises(ExecutionCancelled, match="was stopped while it was being opened"):
+            await session.__aenter__()
+
+    session = agent(tools={"tool-slow": hang})
+    async with anyio.create_task_group() as group:
+        group.start_soon(open_session)
+        while not has_begun:
+            await anyio.lowlevel.checkpoint()
+        for _ in range(steps):
+            await anyio.lowlevel.checkpoint()
+        session.coordinator.cancellation.request_immediate(reason="enough")
+    assert session.status.status == "cancelled"
+
+
 # ── quick turns, many tasks, being dropped ───────────────────────────────────────────────────────
 
 

@@ -45,6 +45,7 @@ class TurnRecord:
         self._workflow = turn_workflow_id(queue, turn_id)
         self._steps: dict[str, int] = {}
         self._tokens: dict[int, bytes] = {}
+        self._ending: set[int] = set()
         self._arrived = anyio.Event()
         self._updates = anyio.Semaphore(5)  # the server allows ten at a time
         self._batches = 0
@@ -102,12 +103,14 @@ class TurnRecord:
         number = self._steps.pop(step.key)
         while number not in self._tokens:
             await self._arrived.wait()
+        self._ending.add(number)
         try:
             await self._server.complete(self._tokens[number], result)
         except WorkflowGone:
             raise TurnLost from None
         finally:
             self._tokens.pop(number, None)
+            self._ending.discard(number)
 
     async def beat(self) -> None:
         """Show that the open steps go on.
@@ -119,7 +122,9 @@ class TurnRecord:
             try:
                 await self._server.heartbeat(token)
             except WorkflowGone:
-                if number in self._tokens:  # else it has just ended
+                if (
+                    number in self._tokens and number not in self._ending
+                ):  # else it has just ended, for the server at least
                     raise TurnLost from None
 
     async def close(self) -> None:

@@ -198,8 +198,13 @@ class AmplifierSession(TurnAccess):
 
     async def _open(self) -> None:
         """Mount the plan; whatever goes wrong, what was mounted is cleaned up before it leaves here."""
+        parent = self._parent
+        tokens = [session.coordinator.cancellation for session in (self, parent) if session is not None]
+        was_stopped = any(
+            token.is_immediate for token in tokens
+        )  # now: the section begins a turn of the event loop later
         try:
-            await run_section(self._mount_plan, name=f"amplifier open {self.session_id}", isolate=True)
+            await run_section(self._mount_plan, was_stopped, name=f"amplifier open {self.session_id}", isolate=True)
             self._lifecycle.move(State.OPEN)
         except BaseException as exc:
             stopped = is_cancellation_type(exc) or isinstance(exc, ExecutionCancelled)
@@ -219,7 +224,7 @@ class AmplifierSession(TurnAccess):
         if settled is not None:
             settled.set()
 
-    async def _mount_plan(self) -> None:
+    async def _mount_plan(self, was_stopped: bool) -> None:
         coordinator = self.coordinator
         if self._parent is not None and self._parent._lifecycle.state in (State.CLOSING, State.CLOSED):
             raise SessionStateError(
@@ -239,7 +244,6 @@ class AmplifierSession(TurnAccess):
         token = coordinator.cancellation
         if self._parent is not None:
             self._parent.coordinator.cancellation.register_child(token)
-        was_stopped = token.is_immediate
         for warning in plan.warnings:
             logger.warning("mount plan of session %r: %s", self.session_id, warning)
         await self._mount_until_stopped(plan, None if was_stopped else token)
