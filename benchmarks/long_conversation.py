@@ -36,8 +36,12 @@ class Provider:
         return []
 
 
-async def one_call_after(size: int, handlers: int = 0, **options: Any) -> Callable[[], Awaitable[Any]]:
+async def one_call_after(
+    size: int, handlers: int = 0, *, may_wait: bool = False, **options: Any
+) -> Callable[[], Awaitable[Any]]:
     """A turn with one model call; the options are those of the handlers' registration.
+
+    Handlers that may wait have an ``await`` in their code, so that each event opens a cancel scope for their deadlines.
 
     A turn adds two messages: after 50 turns the conversation is as it was at first.
     """
@@ -45,8 +49,13 @@ async def one_call_after(size: int, handlers: int = 0, **options: Any) -> Callab
     async def mount_provider(coordinator: Any, config: Any) -> None:
         await coordinator.mount("providers", Provider(), name="bench")
 
-    async def handler(event: str, data: dict[str, Any]) -> None:
+    async def brief(event: str, data: dict[str, Any]) -> None:
         return None
+
+    async def waiting(event: str, data: dict[str, Any]) -> None:
+        await brief(event, data)
+
+    handler = waiting if may_wait else brief
 
     modules = {"loop-basic": loop_basic.mount, "context-simple": context_simple.mount, "provider-bench": mount_provider}
     session = amplifier.AmplifierSession(PLAN, loader=amplifier.ModuleLoader(modules=modules))

@@ -14,11 +14,14 @@ from benchmarks.payloads import chat_request
 SMALL = {"tool_name": "look", "tool_call_id": "c1", "tool_input": {"path": "x"}}
 
 
-def emitting(event: str, payload: dict[str, Any], handlers: int, **our_options: Any) -> Prepare:
+def emitting(
+    event: str, payload: dict[str, Any], handlers: int, *, may_wait: bool = False, **our_options: Any
+) -> Prepare:
     async def prepare(kernel: Kernel) -> Work:
         hooks = kernel.package.HookRegistry()
+        handler = waiting_handler_of(kernel) if may_wait else handler_of(kernel)
         for number in range(handlers):
-            hooks.register(event, handler_of(kernel), name=f"h{number}", **(our_options if kernel.is_ours else {}))
+            hooks.register(event, handler, name=f"h{number}", **(our_options if kernel.is_ours else {}))
         return lambda: hooks.emit(event, payload)
 
     return prepare
@@ -33,6 +36,16 @@ def handler_of(kernel: Kernel) -> Any:
     return handler
 
 
+def waiting_handler_of(kernel: Kernel) -> Any:
+    """One with an ``await`` in its code, so that ours opens a cancel scope for its deadline."""
+    brief = handler_of(kernel)
+
+    async def handler(event: str, data: dict[str, Any]) -> Any:
+        return await brief(event, data)
+
+    return handler
+
+
 def words(handlers: int) -> str:
     return f"emit, {handlers} handler{'' if handlers == 1 else 's'}"
 
@@ -41,6 +54,12 @@ def words(handlers: int) -> str:
 def test_emitting_a_small_payload(board, handlers, target):
     prepare = emitting("tool:pre", SMALL, handlers)
     board.duel(words(handlers), THEIRS.timed(prepare), OURS.timed(prepare), target=target).check()
+
+
+@pytest.mark.parametrize(("handlers", "target"), [(1, 15), (10, 30), (100, 40)])
+def test_emitting_a_small_payload_to_handlers_that_may_wait(board, handlers, target):
+    prepare = emitting("tool:pre", SMALL, handlers, may_wait=True)
+    board.duel(f"{words(handlers)} with an await", THEIRS.timed(prepare), OURS.timed(prepare), target=target).check()
 
 
 @pytest.mark.orientation

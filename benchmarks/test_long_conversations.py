@@ -43,7 +43,13 @@ def after(size: int, handlers: int = 0, **options: Any) -> Prepare:
 
 OF_A_FIELD: dict[str, Any] = {"fields": ("iteration",)}
 REGISTERED = pytest.mark.parametrize(
-    ("words", "options"), [("on every event", {}), ("of a field on every event", OF_A_FIELD)], ids=["plain", "fields"]
+    ("words", "options"),
+    [
+        ("on every event", {}),
+        ("of a field on every event", OF_A_FIELD),
+        ("of a field, with an await, on every event", {**OF_A_FIELD, "may_wait": True}),
+    ],
+    ids=["plain", "fields", "waiting"],
 )
 
 

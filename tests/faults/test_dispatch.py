@@ -160,8 +160,11 @@ async def test_f11_ten_thousand_handlers_run_in_order_under_one_scope(monkeypatc
     order: list[tuple[int, int]] = []
 
     def handler_of(priority, number):
-        async def handler(event, data):
+        async def append():
             order.append((priority, number))
+
+        async def handler(event, data):
+            await append()  # without an await in its code it would need no scope
 
         return handler
 

@@ -618,6 +618,75 @@ def test_a_native_cancel_of_the_emitter_passes_through_but_waits_for_a_terminal_
     assert run_on_asyncio(main) == (["handler began", "handler ended"] if terminal else ["handler began"], True)
 
 
+# ── handlers whose code waits for nothing ──
+
+
+@pytest.mark.parametrize(("on_failure", "action"), [("continue", "continue"), ("deny", "deny")])
+async def test_a_handler_that_blocks_past_its_deadline_and_never_waits_is_late(on_failure, action, monkeypatch):
+    hooks, now, timeouts = registry(), [100.0], []
+    monkeypatch.setattr("amplifier.kernel.runtime.deadlines.loop_clock", lambda: lambda: now[0])
+
+    async def blocking(event: str, data: Data) -> HookResult:
+        now[0] += 9
+        return HookResult()
+
+    hooks.register("tool:pre", blocking, name="late", timeout=3, on_failure=on_failure)
+    hooks.register("hook:timeout", lambda event, data: timeouts.append((data["hook_name"], data["seconds"])))
+    result = await hooks.emit("tool:pre", {})
+    assert (result.action, timeouts) == (action, [("late", 3)])
+    if action == "deny":
+        assert result.reason == "gate 'late' failed: no answer within 3 s"
+
+
+async def test_handlers_that_never_wait_share_the_time_of_a_terminal_event(monkeypatch):
+    hooks, now, timeouts = registry(), [100.0], []
+    monkeypatch.setattr("amplifier.kernel.runtime.deadlines.loop_clock", lambda: lambda: now[0])
+
+    async def blocking(event: str, data: Data) -> None:
+        now[0] += 3
+
+    for name in ("one", "two", "three"):
+        hooks.register("session:end", blocking, name=name)
+    hooks.register("hook:timeout", lambda event, data: timeouts.append((data["hook_name"], data["seconds"])))
+    await hooks.emit("session:end", {})
+    assert timeouts == [("two", 2), ("three", 0)]
+
+
+@pytest.mark.parametrize("others", [False, True])
+async def test_handlers_that_never_wait_and_others_are_called_in_order(others):
+    hooks, log = registry(), empty()
+
+    async def brief(event: str, data: Data) -> HookResult:
+        log.append("brief")
+        return HookResult(action="modify", data={**data, "seen": data.get("seen", 0) + 1})
+
+    hooks.register("tool:pre", brief)
+    if others:
+        hooks.register("tool:pre", sleeper(log, 1, "other"))
+    hooks.register("tool:pre", brief)
+    result = await hooks.emit("tool:pre", {})
+    assert log == (["brief", "other began", "other ended", "brief"] if others else ["brief", "brief"])
+    assert (result.action, (result.data or {})["seen"]) == ("modify", 2)
+
+
+@pytest.mark.parametrize("event", sorted(TERMINAL_EVENTS))
+async def test_a_terminal_failure_of_a_handler_that_never_waits_is_reported_while_the_emitter_is_cancelled(event):
+    hooks, log = registry(), empty()
+
+    async def failing(event: str, data: Data) -> None:
+        log.append("called")
+        raise ValueError("bad")
+
+    hooks.register(event, failing)
+    hooks.register("hook:failed", sleeper(log, 1, "observer"))
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await hooks.emit(event, {})
+        await anyio.lowlevel.checkpoint()
+    assert scope.cancelled_caught
+    assert log == ["called", "observer began", "observer ended"]
+
+
 # ── terminal events ──────────────────────────────────────────────────────────────────────────────
 
 

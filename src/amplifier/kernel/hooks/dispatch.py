@@ -1,7 +1,7 @@
 """The call loop: runs the handlers of one event, one after another, in the emitter's task.
 
-The hot path of the kernel. At most one cancel scope per dispatch, opened when the first handler has something to await; its
-deadline moves from handler to handler. Every handler gets its own copy of the payload, or of the fields it asked for. Sits on `merge` and `deadlines`; `registry`
+The hot path of the kernel. At most one cancel scope per dispatch, opened when the first handler has something to await and may wait
+for it; its deadline moves from handler to handler. Every handler gets its own copy of the payload, or of the fields it asked for. Sits on `merge` and `deadlines`; `registry`
 above decides who is called.
 """
 
@@ -25,6 +25,7 @@ from amplifier.models import HookResult
 
 from ..runtime.deadlines import Contain, DeadlineGroup, DeadlinePassed, call_foreign, run_bounded
 from ..runtime.running_call import RunningCall
+from ..runtime.stepping import never_waits
 from ..runtime.watchdog import Watchdog
 from .merge import Verdict, is_invalid_response, is_plain_continue, parse_answer
 
@@ -66,6 +67,7 @@ class Registration:
         "live",
         "module",
         "name",
+        "never_waits",
         "on_failure",
         "priority",
         "registry",
@@ -99,6 +101,7 @@ class Registration:
         self.on_failure: str = on_failure
         self.is_gate: bool = on_failure == "deny"
         self.module: str | None = module
+        self.never_waits: bool = never_waits(handler)
         self.registry = registry
         self.live: bool = True
         self.slow_logged: bool = False
@@ -160,24 +163,28 @@ class Dispatch:
         clock = series.clock
         event = self.event
         now = clock()
-        copy_payload = _copier(self.payload, None, handlers)
+        copy_payload: Callable[[Any], Any] | None = None
         fields_of: _FieldsOfPayload | None = None
         try:
             for registration in handlers:
                 if not registration.live:  # unregistered since this dispatch began
                     continue
                 if registration.fields is None:
+                    copy_payload = copy_payload or _copier(self.payload, None, handlers)
                     view = copy_payload(self.payload)
                 else:
                     fields_of = fields_of or _FieldsOfPayload(handlers)
                     view = fields_of.copy(self.payload, registration.fields)
-                armed = False
+                armed = is_brief = False
                 try:
                     answer = registration.handler(event, view)
                     if answer is not None and (type(answer) is CoroutineType or isawaitable(answer)):
-                        series.label = registration
-                        series.arm(registration.timeout, now, answer)
-                        armed = True
+                        if registration.never_waits:
+                            is_brief = True
+                        else:
+                            series.label = registration
+                            series.arm(registration.timeout, now, answer)
+                            armed = True
                         answer = await answer
                 except BaseException as exc:  # noqa: BLE001 — handlers are foreign code; judge() lets through what is not theirs
                     if self._failed(registration, series.judge(exc)):
@@ -189,6 +196,9 @@ class Dispatch:
                     self._note_slow(registration, now - began)
                 if armed and now >= series.until:  # it swallowed its cancellation and answered all the same
                     if self._failed(registration, series.renew()):
+                        break
+                elif is_brief and (late := series.lateness(registration.timeout, began, now)) is not None:
+                    if self._failed(registration, late):
                         break
                 elif answer is not None:
                     if self._took(registration, answer):

@@ -342,11 +342,13 @@ class HookRegistry:
         handlers = self._ready.get(event) or self._ready_for(event)
         if not handlers:
             return HookResult(action="continue", data=given)
-        if event in TERMINAL_EVENTS:
-            return await run_section(
-                self._dispatch, event, given, handlers, True, name=f"amplifier event {event}", shield=True
-            )
-        return await self._dispatch(event, given, handlers, False)
+        if event not in TERMINAL_EVENTS:
+            return await self._dispatch(event, given, handlers, False)
+        if all(registration.never_waits for registration in handlers):  # nothing can cut them off
+            return await self._dispatch(event, given, handlers, True)
+        return await run_section(
+            self._dispatch, event, given, handlers, True, name=f"amplifier event {event}", shield=True
+        )
 
     async def _dispatch(
         self, event: str, given: dict[str, Any], handlers: tuple[Registration, ...], is_terminal: bool
@@ -370,7 +372,12 @@ class HookRegistry:
             failures, dispatch.failures = dispatch.failures, None
         if failures is not None:
             try:
-                await self._report(event, failures, is_terminal)
+                if is_terminal:
+                    await run_section(
+                        self._report, event, failures, True, name=f"amplifier failures of {event}", shield=True
+                    )
+                else:
+                    await self._report(event, failures, False)
             finally:
                 failures.clear()  # from Python 3.12 on, frames in a traceback keep those that called them, this one too
         return result

@@ -296,6 +296,13 @@ class DeadlineGroup:
         is_exact = until < self._limit and self._armed_for == self._seconds
         self._armed_until = self.until - self._seconds * (1 - SLACK) if is_exact else -math.inf
 
+    def lateness(self, seconds: float | None, started: float, now: float) -> DeadlinePassed | None:
+        """For a call that never waits, and so needs no scope: the error if it came back after its deadline."""
+        given = max(self._limit - started, 0.0)
+        if seconds is not None and seconds < given:
+            given = seconds
+        return DeadlinePassed(given) if now - started >= given else None
+
     def tighten(self, until: float) -> None:
         """End the running call, and all that follow, at ``until`` at the latest."""
         self._limit = min(self._limit, until)

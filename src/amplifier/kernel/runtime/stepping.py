@@ -1,11 +1,28 @@
-"""Awaiting something step by step, to learn whether it waits at all, or to give its steps a context of their own."""
+"""Whether something waits at all: seen in its code beforehand, or by awaiting it step by step, which also gives its steps a context."""
 
 from __future__ import annotations
 
 import types
 from collections.abc import Callable, Generator
 from contextvars import Context
+from inspect import CO_COROUTINE
+from opcode import opmap
 from typing import Any
+
+_SEND = opmap.get("SEND")
+"""The instruction of every ``await``, ``async for`` and ``async with``."""
+
+
+def never_waits(function: Any) -> bool:
+    """Whether this is an async function whose coroutines end with their first step, because its code awaits nothing.
+
+    Like a plain function, it cannot be cut off, so that no scope is needed for its deadline. False if that is not known.
+    """
+    function = getattr(function, "__func__", function)
+    if type(function) is not types.FunctionType or _SEND is None:
+        return False
+    code = function.__code__
+    return bool(code.co_flags & CO_COROUTINE) and _SEND not in code.co_code[::2]
 
 
 @types.coroutine
