@@ -122,9 +122,8 @@ class TurnRecord:
             try:
                 await self._server.heartbeat(token)
             except WorkflowGone:
-                if (
-                    number in self._tokens and number not in self._ending
-                ):  # else it has just ended, for the server at least
+                # A step that is being completed may have ended for the server before its reply is here.
+                if number in self._tokens and number not in self._ending:
                     raise TurnLost from None
 
     async def close(self) -> None:
