@@ -338,6 +338,33 @@ def test_stream_whose_task_is_cancelled_before_its_first_step_gives_the_session_
     gc.collect()  # the warning about the task belongs to this test
 
 
+@pytest.mark.filterwarnings("ignore:coroutine 'TurnStream._run' was never awaited:RuntimeWarning")
+def test_session_is_closed_in_the_block_of_a_stream_whose_task_never_ran():
+    """As at the end of `asyncio.run`; asyncio only."""
+
+    async def main():
+        async def read():
+            async with session.stream("hi") as events:
+                for task in asyncio.all_tasks() - others:
+                    task.cancel()
+                try:
+                    await drain(events)
+                finally:
+                    with anyio.fail_after(5):
+                        await session.cleanup()
+
+        session = agent()
+        await session.initialize()
+        others = asyncio.all_tasks()
+        task = asyncio.ensure_future(read())
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert session.statistics().state == "closed"
+
+    run_on_asyncio(main)
+    gc.collect()  # the warning about the task belongs to this test
+
+
 @pytest.mark.parametrize("wait", [False, True])
 async def test_session_closed_right_after_a_stream_was_entered_cancels_its_turn(wait, log):
     async def body(turn):

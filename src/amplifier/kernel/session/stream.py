@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, final
 import anyio
 
 from amplifier.contracts._containment import is_cancellation_type, is_real_cancellation, running_asyncio_loop
-from amplifier.errors import SessionStateError
+from amplifier.errors import ExecutionCancelled, SessionStateError
 from amplifier.events import (
     CONTENT_BLOCK_DELTA,
     CONTENT_BLOCK_START,
@@ -75,20 +75,20 @@ class TurnStream(Generic[T]):
 
     def __init__(
         self,
-        claim: Callable[[], Callable[[], Awaitable[T]]],
+        claim: Callable[[Callable[[ExecutionCancelled], None]], Callable[[], Awaitable[T]]],
         release: Callable[[], None],
         hooks: HookRegistry,
         *,
         answer_format: AnswerFormat[T] | None = None,
     ) -> None:
-        self._claim = claim  # the session for the turn; returns what runs it and gives the session back
+        # Claims the session for the turn, which can be withdrawn until it begins; returns what runs it and gives the session back.
+        self._claim = claim
         self._release = release
         self._hooks = hooks
         self._group: TaskGroup | None = None
         self._receive: MemoryObjectReceiveStream[tuple[TurnEvent, bool]] | None = None
-        self._send: MemoryObjectSendStream[tuple[TurnEvent, bool]] | None = (
-            None  # while the session is claimed and the turn not begun
-        )
+        # While the session is claimed and the turn not begun.
+        self._send: MemoryObjectSendStream[tuple[TurnEvent, bool]] | None = None
         self._room = anyio.Semaphore(BUFFERED)
         self._error: BaseException | None = None
         self._finished = False
@@ -102,7 +102,9 @@ class TurnStream(Generic[T]):
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         try:
-            run = self._claim()  # in the caller's own step: whoever comes next must see that the session is taken
+            run = self._claim(
+                self._withdraw
+            )  # in the caller's own step: whoever comes next must see that the session is taken
         except Exception as exc:  # noqa: BLE001 — raised from the iteration, as what the turn raises
             self._error = exc
             self._finished = True
@@ -126,11 +128,21 @@ class TurnStream(Generic[T]):
                 self._raise_error()
         finally:
             self._error = None
-            if self._send is not None:  # on asyncio a task that is cancelled before its first step does not run at all
-                self._send.close()
-                self._send = None
-                self._release()
+            self._give_back()  # on asyncio a task that is cancelled before its first step does not run at all
         return swallowed
+
+    def _give_back(self) -> None:
+        """Give the session back, if the turn has not begun."""
+        if self._send is not None:
+            self._send.close()
+            self._send = None
+            self._release()
+
+    def _withdraw(self, reason: ExecutionCancelled) -> None:
+        """The turn has not begun and must not any more."""
+        self._error = reason
+        self._finished = True
+        self._give_back()
 
     async def _leave(self, exc: BaseException | None) -> bool:
         assert self._group is not None
@@ -178,6 +190,9 @@ class TurnStream(Generic[T]):
                 del error  # an exception whose traceback has a frame that names it is a reference cycle
 
     async def _run(self, run: Callable[[], Awaitable[T]], send: MemoryObjectSendStream[tuple[TurnEvent, bool]]) -> None:
+        if self._finished:  # it was withdrawn
+            return
+
         async def pass_on(event: str, data: dict[str, Any]) -> None:
             # Terminal events are cut off after seconds, and must be in the story all the same.
             takes_room = event not in TERMINAL_EVENTS and self._room in _inside_streamed.get()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
+from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from types import FunctionType, MethodType
@@ -69,6 +70,7 @@ class TurnRunner:
         "_started",
         "_status",
         "meter",
+        "withdraw",
     )
 
     def __init__(
@@ -84,6 +86,8 @@ class TurnRunner:
         self._over: anyio.Event | None = None
         self._is_closing = False
         self.meter: SessionMeter | None = None
+        self.withdraw: Callable[[ExecutionCancelled], None] | None = None
+        """Ends a turn that the session is claimed for and whose task has not begun; on asyncio it may never begin."""
 
     def running_call(self) -> RunningCall:
         """The turn that is running."""
@@ -95,13 +99,16 @@ class TurnRunner:
         self._is_closing = False
 
     def end_turn(self) -> None:
-        """The turn has unwound: let the next one in, or the closing go on."""
+        """The turn has unwound, or never begun: let the next one in, or the closing go on."""
+        self.withdraw = None
         self._lifecycle.end_turn()
         if self._over is not None:
             self._over.set()
 
     async def end_running_turn(self) -> None:
         """Cancel a turn that runs in another task and wait for it: nothing may write into a closed session."""
+        if self.withdraw is not None:
+            self.withdraw(self._cancelled("its session was closed"))
         if not self._lifecycle.turn_running:
             return
         self._over = anyio.Event()

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from amplifier.contracts import DEFAULT, Inherited
-from amplifier.errors import SessionStateError
+from amplifier.errors import ExecutionCancelled, SessionStateError
 
 from ..coordinator.coordinator import ModuleCoordinator
 from ..runtime.backend import Loop
@@ -108,6 +108,7 @@ class TurnAccess:
         self, prompt: str | None, seconds: float | None, answer_format: AnswerFormat[Any] | None
     ) -> Any:
         """Run a turn that the session is claimed for."""
+        self._turns.withdraw = None
         inside = inside_turn_of.set((*inside_turn_of.get(), self._lifecycle))
         try:
             self._require_own_loop()
@@ -171,8 +172,10 @@ class TurnAccess:
         timeout: float | Inherited | None,
         answer_format: AnswerFormat[Any] | None,
     ) -> TurnStream[Any]:
-        def claim() -> Callable[[], Awaitable[Any]]:
-            return partial(self._run_turn, check_prompt(), self._claim_turn(timeout), answer_format)
+        def claim(withdraw: Callable[[ExecutionCancelled], None]) -> Callable[[], Awaitable[Any]]:
+            run = partial(self._run_turn, check_prompt(), self._claim_turn(timeout), answer_format)
+            self._turns.withdraw = withdraw
+            return run
 
         return TurnStream(claim, self._turns.end_turn, self.coordinator.hooks, answer_format=answer_format)
 
