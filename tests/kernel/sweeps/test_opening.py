@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from amplifier import AmplifierSession
@@ -53,6 +54,25 @@ def test_structured_modules_leave_their_task_groups_in_their_own_tasks() -> None
             await a_moment()
 
     sweep(scenario, points=20)
+
+
+def test_a_structured_module_that_has_just_entered_is_left_in_its_turn() -> None:
+    """The cancellation of the opening comes too late for it: what it opened is closed as in any other session."""
+
+    async def scenario(world: World) -> None:
+        quick = anyio.lowlevel.checkpoint
+        session = world.agent(
+            loop=loop(world),
+            context=context(world),
+            tools={
+                "tool-a": hosted(world, "a", entering=quick),
+                "tool-b": hosted(world, "b", entering=quick, leaving=quick),
+            },
+        )
+        async with world.opened(session):
+            await world.execute(session)
+
+    sweep(scenario, points=10)
 
 
 def test_both_forms_of_module_are_closed_in_one_order() -> None:

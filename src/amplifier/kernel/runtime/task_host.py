@@ -155,9 +155,10 @@ class TaskHost:
         try:
             await host.entered.wait()
         except BaseException:
-            # Cancelled while the module was still entering: it must be gone before we go on.
+            # Cancelled while the module was still entering. If it has entered all the same, it is left in its turn.
             with anyio.CancelScope(shield=True):
-                await host.abandon()
+                if await host.withdraw():
+                    self._cleanups.push(host.leave, owner, what="structured mount")
             raise
         if host.error is not None:
             error, host.error = host.error, None
@@ -245,18 +246,24 @@ class SessionTask:
 
     def _end_in_time(self) -> None:
         """The loop is ending: the session ends this work when it closes; if no one closes it, it ends by itself."""
-        start_timer(self._host.reports.patience(), self._scope.cancel, None)
+        start_timer(self._host.reports.patience(), self._cancel, None)
+
+    def _cancel(self) -> None:
+        self._scope.cancel()
 
     async def _end(self) -> None:
         """Cancel the work and wait until it is gone."""
-        self._scope.cancel()
+        self._cancel()
+        if await self._begins():
+            await self._done.wait()
+
+    async def _begins(self) -> bool:
+        """Whether the task has made its first step; if not, it does nothing any more."""
         for _ in range(_ROUNDS_TO_BEGIN):
             if not self._has_begun:
                 await anyio.lowlevel.cancel_shielded_checkpoint()
-        if self._has_begun:
-            await self._done.wait()
-        else:
-            self._is_abandoned = True
+        self._is_abandoned = not self._has_begun
+        return self._has_begun
 
 
 class BackgroundTask(SessionTask):
@@ -299,13 +306,18 @@ class BackgroundTask(SessionTask):
 
 
 class HostTask(SessionTask):
-    """One structured module in its own task."""
+    """One structured module in its own task.
 
-    __slots__ = ("_left", "_manager", "entered", "error", "value")
+    The scope of the task is cancelled when the opening is: that ends a module which is entering. One that has entered is inside a
+    second scope, which is shielded from then on and cancelled only when it does not leave in time.
+    """
+
+    __slots__ = ("_inside", "_left", "_manager", "entered", "error", "value")
 
     def __init__(self, manager: AbstractAsyncContextManager[Any], name: str, owner: str | None, host: TaskHost) -> None:
         super().__init__(name, owner, host)
         self._manager = manager
+        self._inside = anyio.CancelScope()
         self._left = anyio.Event()
         self.entered: anyio.Event = anyio.Event()
         self.value: Any = None
@@ -318,8 +330,9 @@ class HostTask(SessionTask):
     async def _work(self) -> None:
         hosted_by.set((*hosted_by.get(), self._host))
         try:
-            with self._scope:
+            with self._scope, self._inside:
                 async with self._manager as self.value:
+                    self._inside.shield = True
                     self.entered.set()
                     await self._left.wait()
         except BaseException as exc:  # noqa: BLE001 — foreign code: handed to whoever waits for it
@@ -336,6 +349,18 @@ class HostTask(SessionTask):
             self._done.set()
             self.entered.set()
 
+    def _cancel(self) -> None:
+        self._scope.cancel()
+        self._inside.cancel()
+
+    async def withdraw(self) -> bool:
+        """Cancel the entering and wait for its end; True if the module has entered all the same."""
+        self._scope.cancel()
+        if not await self._begins():
+            return False
+        await self.entered.wait()
+        return not self._done.is_set()
+
     async def leave(self) -> None:
         """Ask the module to leave and wait for it; when cancelled, cancel the module and wait all the same."""
         self._left.set()
@@ -343,13 +368,8 @@ class HostTask(SessionTask):
             await self._done.wait()
         except BaseException:
             with anyio.CancelScope(shield=True):
-                await self.abandon()
+                await self._end()
             raise
         if self.error is not None:
             error, self.error = self.error, None
             raise error
-
-    async def abandon(self) -> None:
-        """Cancel the module and wait until it is gone."""
-        self._left.set()
-        await self._end()
