@@ -155,10 +155,9 @@ class TaskHost:
         try:
             await host.entered.wait()
         except BaseException:
-            # Cancelled while the module was still entering. If it has entered all the same, it is left in its turn.
+            # Cancelled while the module was still entering: it must be gone before we go on.
             with anyio.CancelScope(shield=True):
-                if await host.withdraw():
-                    self._cleanups.push(host.leave, owner, what="structured mount")
+                await host.withdraw()
             raise
         if host.error is not None:
             error, host.error = host.error, None
@@ -308,8 +307,8 @@ class BackgroundTask(SessionTask):
 class HostTask(SessionTask):
     """One structured module in its own task.
 
-    The scope of the task is cancelled when the opening is: that ends a module which is entering. One that has entered is inside a
-    second scope, which is shielded from then on and cancelled only when it does not leave in time.
+    The scope of the task is cancelled when the opening is: that ends a module which is entering. One that has entered is in a
+    second scope, which is shielded from then on, and cancelled only if it does not leave in time.
     """
 
     __slots__ = ("_inside", "_left", "_manager", "entered", "error", "value")
@@ -353,13 +352,20 @@ class HostTask(SessionTask):
         self._scope.cancel()
         self._inside.cancel()
 
-    async def withdraw(self) -> bool:
-        """Cancel the entering and wait for its end; True if the module has entered all the same."""
+    async def withdraw(self) -> None:
+        """Cancel the entering, and wait until the module is gone; one that has entered all the same leaves at once, in its time."""
+        self._left.set()
         self._scope.cancel()
         if not await self._begins():
-            return False
-        await self.entered.wait()
-        return not self._done.is_set()
+            return
+        try:
+            with anyio.move_on_after(self._host.reports.patience()):
+                await self._done.wait()
+                return
+            await self._end()
+        except BaseException:  # a native cancel: the module leaves without being waited for
+            self._end_in_time()
+            raise
 
     async def leave(self) -> None:
         """Ask the module to leave and wait for it; when cancelled, cancel the module and wait all the same."""
