@@ -87,7 +87,7 @@ async def test_any_mapping_and_any_kind_of_str_are_accepted():
 
 async def test_a_payload_that_contains_itself_is_refused_to_the_emitter():
     hooks, called = registry(), []
-    hooks.register("tool:pre", lambda event, data: called.append(event))
+    hooks.register("tool:pre", lambda event, data: called.append(data))
     data: Data = {}
     data["me"] = data
     with pytest.raises(ModelError):

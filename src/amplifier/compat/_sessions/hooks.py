@@ -163,7 +163,7 @@ class _PublishedDispatch(Dispatch):
 
     def _completed(self, registration: Registration, result: HookResult) -> HookResult:
         """A result whose data is the whole payload, from a handler that knows some fields of it."""
-        if registration.fields is None or result.data is None or not isinstance(self.payload, dict):
+        if not registration.is_partial or result.data is None or not isinstance(self.payload, dict):
             return result
         completed = copy(result)
         completed.data = {**self.payload, **result.data}

@@ -1,15 +1,16 @@
 """The call loop: runs the handlers of one event, one after another, in the emitter's task.
 
 The hot path of the kernel. At most one cancel scope per dispatch, opened when the first handler has something to await and may wait
-for it; its deadline moves from handler to handler. Every handler gets its own copy of the payload, or of the fields it asked for. Sits on `merge` and `deadlines`; `registry`
+for it; its deadline moves from handler to handler. Every handler gets its own copy of the payload, or of the fields that it reads. Sits on `merge` and `deadlines`; `registry`
 above decides who is called.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from inspect import isawaitable
 from types import CoroutineType
 from typing import Any, Protocol
@@ -27,6 +28,7 @@ from ..runtime.deadlines import Contain, DeadlineGroup, DeadlinePassed, call_for
 from ..runtime.running_call import RunningCall
 from ..runtime.stepping import never_waits
 from ..runtime.watchdog import Watchdog
+from .field_reads import fields_read_by
 from .merge import Verdict, is_invalid_response, is_plain_continue, parse_answer
 
 logger: logging.Logger = logging.getLogger("amplifier.hooks")
@@ -55,6 +57,9 @@ class Registry(Protocol):
 class Registration:
     """One handler for one event.
 
+    It receives the ``fields`` that it asked for or, as its code shows, can read; None for all. If it asked, it is partial: what
+    it returns is about these fields.
+
     Only one that the session's ledger lists knows its registry: an application's stays after the closing and must not form
     a cycle.
     """
@@ -64,7 +69,9 @@ class Registration:
         "fields",
         "handler",
         "is_gate",
+        "is_partial",
         "live",
+        "longest",
         "module",
         "name",
         "never_waits",
@@ -90,14 +97,15 @@ class Registration:
         fields: Collection[str] | None = None,
     ) -> None:
         self.event: str = event
-        self.fields: tuple[str, ...] | None = (
-            None if fields is None else tuple(dict.fromkeys((*fields, *_KERNEL_FIELDS)))
-        )
+        self.is_partial: bool = fields is not None
+        received = fields_read_by(handler) if fields is None else fields
+        self.fields: tuple[str, ...] | None = None if received is None else _with_kernel_fields(tuple(received))
         self.handler: Callable[[str, dict[str, Any]], Any] = handler
         self.priority: int = priority
         self.seq: int = seq
         self.name: str = name
         self.timeout: float | None = timeout
+        self.longest: float = math.inf if timeout is None else timeout
         self.on_failure: str = on_failure
         self.is_gate: bool = on_failure == "deny"
         self.module: str | None = module
@@ -120,6 +128,12 @@ class Registration:
         registry, self.registry = self.registry, None
         if registry is not None:
             registry.remove(self)
+
+
+@lru_cache(maxsize=1024)
+def _with_kernel_fields(fields: tuple[str, ...]) -> tuple[str, ...]:
+    """The fields and those of the kernel. The same object for the same fields, so that a dispatch sees that at once."""
+    return tuple(dict.fromkeys((*fields, *_KERNEL_FIELDS)))
 
 
 class Failure:
@@ -163,19 +177,18 @@ class Dispatch:
         clock = series.clock
         event = self.event
         now = clock()
-        copy_payload: Callable[[Any], Any] | None = None
-        fields_of: _FieldsOfPayload | None = None
+        copies = _PayloadCopies(handlers)
+        copied, fields = self.payload, handlers[0].fields if handlers else None
+        copy = copies.maker(copied, fields)
         try:
             for registration in handlers:
                 if not registration.live:  # unregistered since this dispatch began
                     continue
-                if registration.fields is None:
-                    copy_payload = copy_payload or _copier(self.payload, None, handlers)
-                    view = copy_payload(self.payload)
-                else:
-                    fields_of = fields_of or _FieldsOfPayload(handlers)
-                    view = fields_of.copy(self.payload, registration.fields)
+                if registration.fields is not fields or self.payload is not copied:
+                    copied, fields = self.payload, registration.fields
+                    copy = copies.maker(copied, fields)
                 armed = is_brief = False
+                view = copy()
                 try:
                     answer = registration.handler(event, view)
                     if answer is not None and (type(answer) is CoroutineType or isawaitable(answer)):
@@ -197,8 +210,8 @@ class Dispatch:
                 if armed and now >= series.until:  # it swallowed its cancellation and answered all the same
                     if self._failed(registration, series.renew()):
                         break
-                elif is_brief and (late := series.lateness(registration.timeout, began, now)) is not None:
-                    if self._failed(registration, late):
+                elif is_brief and (now - began >= registration.longest or now >= series.limit):
+                    if self._failed(registration, series.lateness(registration.longest, began)):
                         break
                 elif answer is not None:
                     if self._took(registration, answer):
@@ -226,7 +239,7 @@ class Dispatch:
         result = parse_answer(answer)
         if result is None:
             return registration.is_gate and self._unanswered(registration, answer)
-        denied = self._add(result, registration.name, is_partial=registration.fields is not None)
+        denied = self._add(result, registration.name, is_partial=registration.is_partial)
         if denied and (result.action != "deny" or is_invalid_response(result, answer)):
             self._note_failure(registration, _log_invalid(registration, answer, "denied"))
         return denied
@@ -270,41 +283,40 @@ class Dispatch:
             logger.warning("%s is slow: it took %.1f s", registration, seconds)
 
 
-def _copier(value: Any, fields: tuple[str, ...] | None, handlers: tuple[Registration, ...]) -> Callable[[Any], Any]:
-    """What copies the payload, or these fields of it: it prepares the copies if that is large and for enough handlers."""
-    if len(handlers) < _SEVERAL or (copies := copies_for(value)) is None:
-        return copy_json
-    receivers = sum(registration.fields == fields for registration in handlers)
-    return copies.make if receivers >= _SEVERAL else copy_json
-
-
-class _FieldsOfPayload:
-    """Copies of fields of the payload of one dispatch; handlers often ask for the same ones."""
+class _PayloadCopies:
+    """Makes the copies of the payload of one dispatch; handlers often read the same fields."""
 
     __slots__ = ("_handlers", "_makers", "_payload")
 
     def __init__(self, handlers: tuple[Registration, ...]) -> None:
         self._handlers = handlers
         self._payload: Any = None
-        self._makers: dict[tuple[str, ...], Callable[[], Any]] = {}
+        self._makers: dict[tuple[str, ...] | None, Callable[[], Any]] = {}
 
-    def copy(self, payload: Any, fields: tuple[str, ...]) -> Any:
-        """A copy of these fields, for one handler."""
+    def maker(self, payload: Any, fields: tuple[str, ...] | None) -> Callable[[], Any]:
+        """What returns a copy of these fields, or of the whole payload, for one handler."""
         if payload is not self._payload:  # the first time, and when a handler has modified it
             self._payload = payload
             self._makers = {}
         maker = self._makers.get(fields)
         if maker is None:
-            maker = self._makers[fields] = self._maker(payload, fields)
-        return maker()
+            maker = self._makers[fields] = self._new_maker(payload, fields)
+        return maker
 
-    def _maker(self, payload: Any, fields: tuple[str, ...]) -> Callable[[], Any]:
-        if not isinstance(payload, dict):  # the alias has such
-            return partial(copy_json, payload)
+    def _new_maker(self, payload: Any, fields: tuple[str, ...] | None) -> Callable[[], Any]:
+        if fields is None or not isinstance(payload, dict):  # the alias has others
+            return partial(self._copier(payload, None), payload)
         selected = {field: payload[field] for field in fields if field in payload}
         if LEAVES.issuperset(map(type, selected.values())):
             return selected.copy
-        return partial(_copier(selected, fields, self._handlers), selected)
+        return partial(self._copier(selected, fields), selected)
+
+    def _copier(self, value: Any, fields: tuple[str, ...] | None) -> Callable[[Any], Any]:
+        """What copies a value: it prepares the copies if that is large and for enough handlers."""
+        if len(self._handlers) < _SEVERAL or (copies := copies_for(value)) is None:
+            return copy_json
+        receivers = sum(registration.fields == fields for registration in self._handlers)
+        return copies.make if receivers >= _SEVERAL else copy_json
 
 
 def _words(error: Exception) -> str:
@@ -354,14 +366,13 @@ async def collect(
     answers: list[Any] = [None] * len(handlers)
     fatal: list[BaseException] = []
     until = loop_clock()() + timeout
-    copy_payload, fields_of = _copier(payload, None, handlers), _FieldsOfPayload(handlers)
+    copies = _PayloadCopies(handlers)
 
     async def ask(index: int, registration: Registration) -> None:
         if not registration.live:  # unregistered by a handler that was faster
             return
         try:
-            fields = registration.fields
-            view = copy_payload(payload) if fields is None else fields_of.copy(payload, fields)
+            view = copies.maker(payload, registration.fields)()
             answer = call_foreign(registration.handler, event, view)
             if isawaitable(answer):
                 answer = await run_bounded(answer, until - loop_clock()(), registration, watch)

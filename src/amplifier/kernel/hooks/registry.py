@@ -336,7 +336,7 @@ class HookRegistry:
         Raises:
             TypeError: The event is not a str or the data not a mapping.
             HookRecursionError: Handlers emit events in a circle.
-            ModelError: The payload is circular or too deep.
+            ModelError: What a handler reads of the payload is circular or too deep.
         """
         given = _payload(event, data)
         handlers = self._ready.get(event) or self._ready_for(event)

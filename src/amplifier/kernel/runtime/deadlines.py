@@ -206,13 +206,13 @@ class DeadlineGroup:
         "_armed_until",  # until when another call of as many seconds may have the deadline that is set
         "_contain",
         "_is_watched",
-        "_limit",
         "_scope",
         "_seconds",
         "_watch",
         "awaited",
         "clock",
         "label",
+        "limit",
         "started",
         "until",
     )
@@ -232,7 +232,7 @@ class DeadlineGroup:
         self._seconds = math.inf
         self._watch = watch
         self._is_watched = False
-        self._limit = math.inf if limit is None else self.clock() + limit
+        self.limit: float = math.inf if limit is None else self.clock() + limit
 
     def __enter__(self) -> Self:
         return self
@@ -276,8 +276,8 @@ class DeadlineGroup:
             return
         self._seconds = math.inf if seconds is None else seconds
         until = now + self._seconds
-        if until > self._limit:
-            until = self._limit
+        if until > self.limit:
+            until = self.limit
             self._seconds = max(until - now, 0.0)
         if self._scope is None:
             self.until = until
@@ -293,19 +293,16 @@ class DeadlineGroup:
             self.until = until
             self._armed_for = self._seconds
             self._scope.deadline = until
-        is_exact = until < self._limit and self._armed_for == self._seconds
+        is_exact = until < self.limit and self._armed_for == self._seconds
         self._armed_until = self.until - self._seconds * (1 - SLACK) if is_exact else -math.inf
 
-    def lateness(self, seconds: float | None, started: float, now: float) -> DeadlinePassed | None:
-        """For a call that never waits, and so needs no scope: the error if it came back after its deadline."""
-        given = max(self._limit - started, 0.0)
-        if seconds is not None and seconds < given:
-            given = seconds
-        return DeadlinePassed(given) if now - started >= given else None
+    def lateness(self, seconds: float, started: float) -> DeadlinePassed:
+        """The error for a call that needed no scope, because it never waits, and came back after its deadline or the limit of all."""
+        return DeadlinePassed(min(seconds, max(self.limit - started, 0.0)))
 
     def tighten(self, until: float) -> None:
         """End the running call, and all that follow, at ``until`` at the latest."""
-        self._limit = min(self._limit, until)
+        self.limit = min(self.limit, until)
         self._armed_until = -math.inf
         if until < self.until and self._scope is not None:
             self.until = self._scope.deadline = until
