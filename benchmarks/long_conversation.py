@@ -7,6 +7,7 @@ from typing import Any
 
 import amplifier
 from amplifier.modules import context_simple, loop_basic
+from benchmarks.handlers import Make, looking, nothing_to_say
 from benchmarks.payloads import exchanged_texts
 
 PLAN = {
@@ -36,32 +37,22 @@ class Provider:
         return []
 
 
-async def one_call_after(
-    size: int, handlers: int = 0, *, may_wait: bool = False, **options: Any
-) -> Callable[[], Awaitable[Any]]:
-    """A turn with one model call; the options are those of the handlers' registration.
+async def one_call_after(size: int, handlers: int = 0, make: Make = looking) -> Callable[[], Awaitable[Any]]:
+    """A turn with one model call, and so many handlers of every event.
 
-    Handlers that may wait have an ``await`` in their code, so that each event opens a cancel scope for their deadlines.
-
-    A turn adds two messages: after 50 turns the conversation is as it was at first.
+    A turn adds two messages. After as many turns as there were messages, 50 at least, the conversation is as it was at first: to
+    put it back costs about as much as one short turn for every 20 messages, which must not be seen in the time of a turn.
     """
 
     async def mount_provider(coordinator: Any, config: Any) -> None:
         await coordinator.mount("providers", Provider(), name="bench")
 
-    async def brief(event: str, data: dict[str, Any]) -> None:
-        return None
-
-    async def waiting(event: str, data: dict[str, Any]) -> None:
-        await brief(event, data)
-
-    handler = waiting if may_wait else brief
-
     modules = {"loop-basic": loop_basic.mount, "context-simple": context_simple.mount, "provider-bench": mount_provider}
     session = amplifier.AmplifierSession(PLAN, loader=amplifier.ModuleLoader(modules=modules))
     await session.initialize()
+    handler = make(nothing_to_say)
     for number in range(handlers):
-        session.coordinator.hooks.register("*", handler, name=f"h{number}", **options)
+        session.coordinator.hooks.register("*", handler, name=f"h{number}")
     context: Any = session.coordinator.get("context")
     history = [
         {"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(exchanged_texts(size))
@@ -74,7 +65,7 @@ async def one_call_after(
     async def work() -> None:
         nonlocal turns
         turns += 1
-        if turns % 50 == 0:
+        if turns % max(50, size) == 0:
             await context.set_messages(history)
         answer = await session.execute("go")
         assert answer == "Done."

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import attrs
+
+from benchmarks.handlers import looking
 
 EVENTS = ("prompt:submit", "provider:request", "provider:response", "tool:pre", "tool:post", "prompt:complete")
 
@@ -53,9 +56,7 @@ def modules_for(library: Any, **options: Any) -> dict[str, Any]:
         await coordinator.mount("tools", Tool(library, script), name="look")
 
     async def mount_hooks(coordinator: Any, config: dict[str, Any]) -> None:
-        async def handler(event: str, data: dict[str, Any]) -> Any:
-            return library.HookResult(action="continue")
-
+        handler = looking(partial(library.HookResult, action="continue"))
         for number in range(script.handlers):
             for event in EVENTS:
                 coordinator.hooks.register(event, handler, name=f"bench-{number}")

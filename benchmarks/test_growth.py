@@ -18,6 +18,7 @@ from amplifier.modules import context_simple, loop_basic
 from amplifier.modules.context_simple import SimpleContext
 from benchmarks.duel import QUICK, Stopwatch, tidy
 from benchmarks.fit import slope
+from benchmarks.handlers import KINDS, Make, looking, nothing_to_say, taking_all
 from benchmarks.kernels import OURS, Kernel
 from benchmarks.payloads import chat_request
 from benchmarks.scripted_modules import Provider, Script
@@ -71,8 +72,7 @@ def report(board: Any, what: str, times: dict[int, float], limit: float = LINEAR
 
 
 def test_emitting_to_many_handlers(board):
-    async def handler(event: str, data: dict[str, Any]) -> None:
-        return None
+    handler = looking(nothing_to_say)
 
     async def prepare(size: int) -> Work:
         hooks = amplifier.HookRegistry()
@@ -83,39 +83,43 @@ def test_emitting_to_many_handlers(board):
     report(board, f"emit with {SIZES[-1]:,} handlers", grown(OURS, SIZES, prepare))
 
 
-def emitting(handlers: int, messages: int, fields: tuple[str, ...] | None) -> Work:
-    async def handler(event: str, data: dict[str, Any]) -> None:
-        return None
-
-    hooks = amplifier.HookRegistry()
+def emitting(handlers: int, messages: int, make: Make) -> Work:
+    hooks, handler = amplifier.HookRegistry(), make(nothing_to_say)
     for number in range(handlers):
-        hooks.register("provider:request", handler, name=f"h{number}", fields=fields)
+        hooks.register("provider:request", handler, name=f"h{number}")
     payload = chat_request(messages=messages)
     return lambda: hooks.emit("provider:request", payload)
 
 
 @pytest.mark.parametrize(
-    ("handlers", "fields", "limit"),
-    [(0, None, CONSTANT), (1, None, LINEAR), (5, None, LINEAR), (5, ("model",), CONSTANT), (50, ("model",), CONSTANT)],
+    ("handlers", "make", "limit"),
+    [
+        *((handlers, looking, CONSTANT) for handlers in (0, 1, 5, 50)),
+        *((handlers, taking_all, LINEAR) for handlers in (1, 5)),
+    ],
 )
-def test_emitting_larger_payloads(board, handlers, fields, limit):
-    """Handlers that receive everything cost a copy each, those that ask for a field cost the same at every size."""
+def test_emitting_larger_payloads(board, handlers, make, limit):
+    """Handlers that look at a few fields cost the same at every size; those that take everything cost a copy each."""
 
     async def prepare(size: int) -> Work:
-        return emitting(handlers, size, fields)
+        return emitting(handlers, size, make)
 
-    words = f"emit of {SIZES[-1]:,} messages to {handlers} handlers{' of a field' if fields else ''}"
+    words = f"emit of {SIZES[-1]:,} messages to {handlers} handlers{_kind(make)}"
     times = grown(OURS, SIZES, prepare, times=200 if limit == CONSTANT else None)
     report(board, words, times, limit)
 
 
-@pytest.mark.parametrize("fields", [None, ("model",)])
-def test_emitting_a_large_payload_to_more_handlers(board, fields):
+@pytest.mark.parametrize("make", [looking, taking_all])
+def test_emitting_a_large_payload_to_more_handlers(board, make):
     async def prepare(size: int) -> Work:
-        return emitting(size, 180, fields)
+        return emitting(size, 180, make)
 
     times = grown(OURS, (1, 5, 10, 20, 50), prepare, times=20)
-    report(board, f"emit of 200 KB to 50 handlers{' of a field' if fields else ''}", times)
+    report(board, f"emit of 200 KB to 50 handlers{_kind(make)}", times)
+
+
+def _kind(make: Make) -> str:
+    return next(words for words, each in KINDS.items() if each is make)
 
 
 def test_registering_many_handlers(board):

@@ -5,12 +5,11 @@ The model answers without reading the request, so the rows show what the loop an
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from benchmarks.duel import QUICK, ROUNDS, fight
 from benchmarks.fit import slope
+from benchmarks.handlers import KINDS, Make, looking
 from benchmarks.kernels import OURS, OURS_ON_TRIO, Kernel, Prepare, Work
 from benchmarks.long_conversation import one_call_after
 from benchmarks.test_growth import LINEAR, grown
@@ -34,35 +33,26 @@ def test_the_same_history_on_another_library(board, rival, module, size):
     board.score(f"one model call after {size:,} messages", bout, rival=rival, target=TEN_TIMES).check()
 
 
-def after(size: int, handlers: int = 0, **options: Any) -> Prepare:
+def after(size: int, handlers: int = 0, make: Make = looking) -> Prepare:
     async def prepare(kernel: Kernel) -> Work:
-        return await one_call_after(size, handlers, **options)
+        return await one_call_after(size, handlers, make)
 
     return prepare
 
 
-OF_A_FIELD: dict[str, Any] = {"fields": ("iteration",)}
-REGISTERED = pytest.mark.parametrize(
-    ("words", "options"),
-    [
-        ("on every event", {}),
-        ("of a field on every event", OF_A_FIELD),
-        ("of a field, with an await, on every event", {**OF_A_FIELD, "may_wait": True}),
-    ],
-    ids=["plain", "fields", "waiting"],
-)
+OF_EACH_KIND = pytest.mark.parametrize(("words", "make"), KINDS.items(), ids=["looking", "waiting", "taking-all"])
 
 
-@REGISTERED
+@OF_EACH_KIND
 @pytest.mark.parametrize("size", SIZES)
-def test_five_handlers_of_every_event_cost_a_part_of_the_turn(board, size, words, options):
-    """Each handler gets a copy of the payload of its own (law L7), and the payload of a request holds all messages.
+def test_five_handlers_of_every_event_cost_a_part_of_the_turn(board, size, words, make):
+    """Each handler gets a copy of its own of what it takes (law L7), and the payload of a request holds all messages.
 
-    Those of a field get no messages. Nine events of a turn then cost the same however long the conversation is.
+    Most handlers do not look at those. Nine events of a turn then cost the same however long the conversation is.
     """
-    sides = OURS.timed(after(size)), OURS.timed(after(size, 5, **options))
+    sides = OURS.timed(after(size)), OURS.timed(after(size, 5, make))
     board.multiple(
-        f"one model call after {size:,} messages, 5 handlers {words}",
+        f"one model call after {size:,} messages, 5 handlers{words} on every event",
         *sides,
         rival="without handlers",
         at_most=None,
@@ -85,15 +75,15 @@ def test_growth_with_the_conversation(board, kernel, words):
     ).check()
 
 
-@REGISTERED
-def test_growth_with_the_number_of_handlers(board, words, options):
+@OF_EACH_KIND
+def test_growth_with_the_number_of_handlers(board, words, make):
     async def prepare(handlers: int) -> Work:
-        return await one_call_after(100, handlers, **options)
+        return await one_call_after(100, handlers, make)
 
     times = grown(OURS, (1, 5, 20, 50), prepare)
     without = grown(OURS, (1,), lambda _: one_call_after(100), times=50)[1]
     board.figure(
-        f"growth: one model call after 100 messages, 50 handlers {words}",
+        f"growth: one model call after 100 messages, 50 handlers{words} on every event",
         slope(times),
         "slope",
         target=LINEAR,
