@@ -699,6 +699,25 @@ async def test_in_the_event_driven_loop_a_hook_chooses_the_tool():
     assert agent.data("tool:selected")[0] | {"tool_name": "b", "source": "hook"} == agent.data("tool:selected")[0]
 
 
+async def refuse(event: str, data: dict[str, Any]) -> HookResult:
+    return HookResult(action="deny", reason="not that one")
+
+
+async def ask(event: str, data: dict[str, Any]) -> HookResult:
+    return HookResult(action="ask_user", approval_prompt="Run it?")
+
+
+@pytest.mark.parametrize("gate", [refuse, ask])
+async def test_in_the_event_driven_loop_a_hook_may_deny_the_choice(gate):
+    tool, approval = MockTool("a"), MockApprovalSystem(["Deny"])
+    agent = Agent("loop-events", [("a", {}), "done"], tool, hooks={"tool:selecting": gate}, approval=approval)
+    await agent.run()
+    assert tool.call_count == 0
+    assert agent.context.messages[2]["content"].startswith("denied: ")
+    assert [agent.data(event) for event in ("tool:selected", "tool:pre")] == [[], []]
+    assert [data["tool_name"] for data in agent.data("tool:error")] == ["a"]
+
+
 async def test_a_loop_works_without_a_coordinator():
     context, hooks_agent = MockContextManager(), Agent("loop-basic", [])
     loop = loop_basic.BasicLoop(read_options("loop-basic", {}))

@@ -250,8 +250,8 @@ class ToolRunner:
             reason = await why_not_repeated(call, self._tools, self._hook_results)
             if reason is not None:
                 return refusal(reason, "Interrupted")
-        if self._options.select_tools:
-            attempt.tool_name = await self._select(call)
+        if self._options.select_tools and (refused := await self._select(attempt)) is not None:
+            return refused
         name = attempt.tool_name
         if name not in self._tools:
             known = ", ".join(self._tools) or "none"
@@ -260,7 +260,7 @@ class ToolRunner:
             emitted = await self._hooks.emit(TOOL_PRE, {**attempt.about(), "tool_input": attempt.given})
             applied = await self._hook_results.apply(emitted, TOOL_PRE, defer=True)
             if applied.action == "deny":
-                return refusal(f"denied: {applied.reason or 'no reason given'}", "Denied")
+                return _denial(applied)
             if applied.action == "modify" and applied.data is not None:
                 attempt.given = applied.data.get("tool_input", attempt.given)
         given = attempt.given
@@ -271,8 +271,9 @@ class ToolRunner:
             return refusal(f"arguments do not fit the tool's schema: {problem}", "BadArguments")
         return None
 
-    async def _select(self, call: ToolCall) -> str:
-        """Let hooks choose the tool for a call, in the event-driven loop."""
+    async def _select(self, attempt: _Attempt) -> ToolResult | None:
+        """Let hooks choose the tool for a call, in the event-driven loop; the result is a refusal if one denies it."""
+        call = attempt.call
         asked = {
             "tool_name": call.name,
             "tool_call_id": call.id,
@@ -282,14 +283,17 @@ class ToolRunner:
         chosen = await self._hook_results.apply(
             await self._hooks.emit(TOOL_SELECTING, asked), TOOL_SELECTING, defer=True
         )
-        name = call.name
+        if chosen.action == "deny":
+            return _denial(chosen)
         source = "model"
         if chosen.action == "modify" and chosen.data is not None:
             selected = chosen.data.get("selected_tool") or chosen.data.get("tool_name") or call.name
             if isinstance(selected, str) and selected != call.name:
-                name, source = selected, "hook"
-        await self._hooks.emit(TOOL_SELECTED, {"tool_name": name, "tool_call_id": call.id, "source": source})
-        return name
+                attempt.tool_name, source = selected, "hook"
+        await self._hooks.emit(
+            TOOL_SELECTED, {"tool_name": attempt.tool_name, "tool_call_id": call.id, "source": source}
+        )
+        return None
 
     async def _execute(self, attempt: _Attempt) -> ToolResult:
         call_id, name = attempt.call.id, attempt.tool_name
@@ -342,6 +346,10 @@ class ToolRunner:
 
     async def _emit_error(self, attempt: _Attempt, result: ToolResult) -> None:
         await self._hooks.emit(TOOL_ERROR, {**attempt.about(), "tool_input": attempt.given, "error": result.error})
+
+
+def _denial(applied: HookResult) -> ToolResult:
+    return refusal(f"denied: {applied.reason or 'no reason given'}", "Denied")
 
 
 def _class_of(tool: Any) -> str:
