@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import copy
+import enum
 import functools
 import inspect
 import sys
 import warnings
 from typing import Any
 
+import anyio
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from amplifier.kernel import HookRegistry
+from amplifier.kernel.hooks import field_reads
 from amplifier.kernel.hooks.field_reads import fields_read_by
 from amplifier.models import HookResult
+
+pytestmark = pytest.mark.virtual_time
 
 Data = dict[str, Any]
 
@@ -138,6 +143,34 @@ def test_under_a_debugger_every_handler_gets_all():
             assert fields_read_by(reads_some) is None
         finally:
             sys.monitoring.free_tool_id(sys.monitoring.DEBUGGER_ID)
+
+
+def made(lines: int, use: str) -> Any:
+    names: dict[str, Any] = {}
+    body = "".join(f"    x = data.get('f{number}', {number})\n" for number in range(lines))
+    exec(f"def handler(event, data):\n    {use}\n{body}", names)
+    return names.pop("handler")
+
+
+def test_hundreds_of_constants_are_told_apart():
+    assert fields_read_by(made(400, "pass")) == tuple(f"f{number}" for number in range(400))
+
+
+def test_a_function_of_thousands_of_lines_is_not_looked_at():
+    assert fields_read_by(made(3000, "pass")) is None
+
+
+def test_nothing_is_kept_of_code_that_is_gone():
+    before = len(field_reads._known)
+    for _ in range(20):
+        assert fields_read_by(made(1, "pass")) == ("f0",)
+    assert len(field_reads._known) == before
+
+
+def test_code_with_a_constant_that_cannot_be_hashed_is_read():
+    handler = made(1, "pass")
+    handler.__code__ = handler.__code__.replace(co_consts=(*handler.__code__.co_consts, []))
+    assert fields_read_by(handler) == ("f0",)
 
 
 # ── the law: a handler cannot tell the difference ──
@@ -267,6 +300,50 @@ async def test_its_modification_is_still_the_whole_payload():
     assert result.data is not None
     assert result.data["tool_name"] == "LOOK"
     assert "tool_input" not in result.data
+
+
+@pytest.mark.parametrize("is_method", [False, True])
+async def test_new_code_of_a_handler_gets_what_it_reads(is_method):
+    hooks, seen = registry(), []
+
+    class Reloaded:
+        async def on(self, event: str, data: Data) -> None:
+            seen.append(data["a"])
+
+        async def waits_and_reads_all(self, event: str, data: Data) -> None:
+            await anyio.sleep(1)
+            seen.append(data)
+
+    async def plain(event: str, data: Data) -> None:
+        seen.append(data["a"])
+
+    async def waits_and_reads_all(event: str, data: Data) -> None:
+        await anyio.sleep(1)
+        seen.append(data)
+
+    hooks.register("x:y", Reloaded().on if is_method else plain, timeout=0.5)
+    assert not hooks.has_handlers("x:y", "b")
+    if is_method:
+        Reloaded.on.__code__ = Reloaded.waits_and_reads_all.__code__
+    else:
+        plain.__code__ = waits_and_reads_all.__code__
+    assert hooks.has_handlers("x:y", "b")
+    await hooks.emit("x:y", {"a": 1, "b": 2})
+    assert seen == []  # cut off: it may wait now
+    await hooks.emit_and_collect("x:y", {"a": 1, "b": 2}, timeout=2)
+    assert [data["b"] for data in seen] == [2]
+
+
+async def test_handlers_that_name_the_same_fields_with_other_types_do_not_meet():
+    class Field(enum.StrEnum):
+        TOOL = "tool_name"
+
+    seen = []
+    for fields in ((Field.TOOL,), ("tool_name",)):
+        hooks = registry()
+        hooks.register("tool:pre", lambda _, data: seen.append(next(iter(data))), fields=fields)
+        await hooks.emit("tool:pre", {"tool_name": "look"})
+    assert list(map(type, seen)) == [str, str]
 
 
 async def test_a_registry_knows_which_fields_its_handlers_read():

@@ -15,7 +15,7 @@ from typing import Any
 
 from amplifier.events import TERMINAL_EVENTS
 from amplifier.kernel import HookRegistry as KernelHookRegistry
-from amplifier.kernel.hooks.dispatch import Dispatch, Registration
+from amplifier.kernel.hooks.dispatch import Dispatch, Registration, look_at_replaced_code
 from amplifier.kernel.hooks.registry import _begin, _innermost
 from amplifier.kernel.runtime.deadlines import DeadlinePassed
 from amplifier.kernel.runtime.sections import run_section
@@ -85,6 +85,7 @@ class RustHookRegistry(KernelHookRegistry):  # type: ignore[misc]  # final for a
     async def _dispatch(
         self, event: str, given: Any, handlers: tuple[Registration, ...], is_terminal: bool
     ) -> HookResult:
+        look_at_replaced_code(handlers)
         payload = given
         if isinstance(given, dict):
             payload = {**json_shaped(self._defaults), **given, "timestamp": timestamp()}

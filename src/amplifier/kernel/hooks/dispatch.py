@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache, partial
 from inspect import isawaitable
-from types import CoroutineType
+from types import CodeType, CoroutineType, FunctionType
 from typing import Any, Protocol
 
 import anyio
@@ -28,7 +28,7 @@ from ..runtime.deadlines import Contain, DeadlineGroup, DeadlinePassed, call_for
 from ..runtime.running_call import RunningCall
 from ..runtime.stepping import never_waits
 from ..runtime.watchdog import Watchdog
-from .field_reads import fields_read_by
+from .field_reads import fields_read_by, function_of
 from .merge import Verdict, is_invalid_response, is_plain_continue, parse_answer
 
 logger: logging.Logger = logging.getLogger("amplifier.hooks")
@@ -65,8 +65,10 @@ class Registration:
     """
 
     __slots__ = (
+        "code",
         "event",
         "fields",
+        "function",
         "handler",
         "is_gate",
         "is_partial",
@@ -98,8 +100,9 @@ class Registration:
     ) -> None:
         self.event: str = event
         self.is_partial: bool = fields is not None
-        received = fields_read_by(handler) if fields is None else fields
-        self.fields: tuple[str, ...] | None = None if received is None else _with_kernel_fields(tuple(received))
+        self.fields: tuple[str, ...] | None = (
+            None if fields is None else _with_kernel_fields(tuple(map(str.__str__, fields)))
+        )
         self.handler: Callable[[str, dict[str, Any]], Any] = handler
         self.priority: int = priority
         self.seq: int = seq
@@ -109,10 +112,21 @@ class Registration:
         self.on_failure: str = on_failure
         self.is_gate: bool = on_failure == "deny"
         self.module: str | None = module
-        self.never_waits: bool = never_waits(handler)
         self.registry = registry
         self.live: bool = True
         self.slow_logged: bool = False
+        self.function: FunctionType | None = function_of(handler)
+        self.code: CodeType | None = None
+        self.never_waits: bool = False
+        self.look_at_code()
+
+    def look_at_code(self) -> None:
+        """See in the handler's code what it reads and whether it may wait; again when a reloader has replaced the code."""
+        self.code = None if self.function is None else self.function.__code__
+        self.never_waits = never_waits(self.handler)
+        if not self.is_partial:
+            read = fields_read_by(self.handler)
+            self.fields = None if read is None else _with_kernel_fields(read)
 
     def __str__(self) -> str:
         module = f" of module {self.module!r}" if self.module else ""
@@ -128,6 +142,13 @@ class Registration:
         registry, self.registry = self.registry, None
         if registry is not None:
             registry.remove(self)
+
+
+def look_at_replaced_code(handlers: tuple[Registration, ...]) -> None:
+    """Look again at handlers that have new code: reloaders, such as those of notebooks, replace the code of functions."""
+    for registration in handlers:
+        if registration.function is not None and registration.function.__code__ is not registration.code:
+            registration.look_at_code()
 
 
 @lru_cache(maxsize=1024)
@@ -177,16 +198,19 @@ class Dispatch:
         clock = series.clock
         event = self.event
         now = clock()
-        copies = _PayloadCopies(handlers)
-        copied, fields = self.payload, handlers[0].fields if handlers else None
-        copy = copies.maker(copied, fields)
+        copied, fields = self.payload, handlers[0].fields
+        copy = _copy_maker(copied, fields, handlers)
+        makers = {fields: copy}
         try:
             for registration in handlers:
                 if not registration.live:  # unregistered since this dispatch began
                     continue
                 if registration.fields is not fields or self.payload is not copied:
-                    copied, fields = self.payload, registration.fields
-                    copy = copies.maker(copied, fields)
+                    if self.payload is not copied:  # a handler has modified it
+                        copied = self.payload
+                        makers = {}
+                    fields = registration.fields
+                    copy = makers.get(fields) or makers.setdefault(fields, _copy_maker(copied, fields, handlers))
                 armed = is_brief = False
                 view = copy()
                 try:
@@ -283,40 +307,22 @@ class Dispatch:
             logger.warning("%s is slow: it took %.1f s", registration, seconds)
 
 
-class _PayloadCopies:
-    """Makes the copies of the payload of one dispatch; handlers often read the same fields."""
+def _copy_maker(payload: Any, fields: tuple[str, ...] | None, handlers: tuple[Registration, ...]) -> Callable[[], Any]:
+    """What returns a copy of these fields of the payload, or of all of it, for one handler."""
+    if fields is None or not isinstance(payload, dict):  # the alias has others
+        return partial(_copier(payload, None, handlers), payload)
+    selected = {field: payload[field] for field in fields if field in payload}
+    if LEAVES.issuperset(map(type, selected.values())):
+        return selected.copy
+    return partial(_copier(selected, fields, handlers), selected)
 
-    __slots__ = ("_handlers", "_makers", "_payload")
 
-    def __init__(self, handlers: tuple[Registration, ...]) -> None:
-        self._handlers = handlers
-        self._payload: Any = None
-        self._makers: dict[tuple[str, ...] | None, Callable[[], Any]] = {}
-
-    def maker(self, payload: Any, fields: tuple[str, ...] | None) -> Callable[[], Any]:
-        """What returns a copy of these fields, or of the whole payload, for one handler."""
-        if payload is not self._payload:  # the first time, and when a handler has modified it
-            self._payload = payload
-            self._makers = {}
-        maker = self._makers.get(fields)
-        if maker is None:
-            maker = self._makers[fields] = self._new_maker(payload, fields)
-        return maker
-
-    def _new_maker(self, payload: Any, fields: tuple[str, ...] | None) -> Callable[[], Any]:
-        if fields is None or not isinstance(payload, dict):  # the alias has others
-            return partial(self._copier(payload, None), payload)
-        selected = {field: payload[field] for field in fields if field in payload}
-        if LEAVES.issuperset(map(type, selected.values())):
-            return selected.copy
-        return partial(self._copier(selected, fields), selected)
-
-    def _copier(self, value: Any, fields: tuple[str, ...] | None) -> Callable[[Any], Any]:
-        """What copies a value: it prepares the copies if that is large and for enough handlers."""
-        if len(self._handlers) < _SEVERAL or (copies := copies_for(value)) is None:
-            return copy_json
-        receivers = sum(registration.fields == fields for registration in self._handlers)
-        return copies.make if receivers >= _SEVERAL else copy_json
+def _copier(value: Any, fields: tuple[str, ...] | None, handlers: tuple[Registration, ...]) -> Callable[[Any], Any]:
+    """What copies the payload, or these fields of it: it prepares the copies if that is large and for enough handlers."""
+    if len(handlers) < _SEVERAL or (copies := copies_for(value)) is None:
+        return copy_json
+    receivers = sum(registration.fields == fields for registration in handlers)
+    return copies.make if receivers >= _SEVERAL else copy_json
 
 
 def _words(error: Exception) -> str:
@@ -366,14 +372,15 @@ async def collect(
     answers: list[Any] = [None] * len(handlers)
     fatal: list[BaseException] = []
     until = loop_clock()() + timeout
-    copies = _PayloadCopies(handlers)
+    makers: dict[tuple[str, ...] | None, Callable[[], Any]] = {}
 
     async def ask(index: int, registration: Registration) -> None:
         if not registration.live:  # unregistered by a handler that was faster
             return
         try:
-            view = copies.maker(payload, registration.fields)()
-            answer = call_foreign(registration.handler, event, view)
+            fields = registration.fields
+            copy = makers.get(fields) or makers.setdefault(fields, _copy_maker(payload, fields, handlers))
+            answer = call_foreign(registration.handler, event, copy())
             if isawaitable(answer):
                 answer = await run_bounded(answer, until - loop_clock()(), registration, watch)
             answers[index] = answer

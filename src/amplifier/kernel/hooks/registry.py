@@ -25,7 +25,7 @@ from ..runtime.deadlines import DeadlinePassed, TimeBudget, check_timeout
 from ..runtime.sections import run_section
 from ..runtime.timestamp import timestamp
 from ..runtime.watchdog import Watchdog
-from .dispatch import Dispatch, Failure, Registration, collect, text_of
+from .dispatch import Dispatch, Failure, Registration, collect, look_at_replaced_code, text_of
 from .event_names import warn_if_misspelt
 
 EVERY_EVENT = "*"
@@ -260,6 +260,7 @@ class HookRegistry:
         handlers = self._ready.get(event) or self._ready_for(event)
         if field is None:
             return bool(handlers)
+        look_at_replaced_code(handlers)
         return any(r.fields is None or field in r.fields for r in handlers)
 
     def registrations_of(self, module: str) -> list[Registration]:
@@ -336,12 +337,13 @@ class HookRegistry:
         Raises:
             TypeError: The event is not a str or the data not a mapping.
             HookRecursionError: Handlers emit events in a circle.
-            ModelError: What a handler reads of the payload is circular or too deep.
+            ModelError: What a handler reads of the payload is circular or too deep; handlers before it have been called.
         """
         given = _payload(event, data)
         handlers = self._ready.get(event) or self._ready_for(event)
         if not handlers:
             return HookResult(action="continue", data=given)
+        look_at_replaced_code(handlers)
         if event not in TERMINAL_EVENTS:
             return await self._dispatch(event, given, handlers, False)
         if all(registration.never_waits for registration in handlers):  # nothing can cut them off
@@ -401,6 +403,7 @@ class HookRegistry:
         handlers = self._ready.get(event) or self._ready_for(event)
         if not handlers:
             return []
+        look_at_replaced_code(handlers)
         link = _begin(event)
         token = _innermost.set(link)
         try:
