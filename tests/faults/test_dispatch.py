@@ -118,15 +118,24 @@ async def test_f10_there_are_as_many_inputs_as_were_measured():
     assert len(NOT_JSON) == 28
 
 
-async def test_f10_payload_that_contains_itself_is_refused_with_its_path():
+@pytest.mark.parametrize("read", [lambda data: data, lambda data: data["value"]], ids=["all of it", "that field"])
+async def test_f10_payload_that_contains_itself_is_refused_with_its_path(read):
     hooks = HookRegistry()
     ran = []
-    hooks.register("x", lambda event, data: ran.append(event))
+    hooks.register("x", lambda event, data: ran.append(read(data)))
     with pytest.raises(ModelError) as caught:
         await hooks.emit("x", {"value": circular()})
     assert caught.value.problems[0][0].startswith("value")
     assert "contains itself" in str(caught.value)
     assert ran == []
+
+
+async def test_f10_part_of_a_payload_that_contains_itself_and_is_not_read_disturbs_nobody():
+    hooks = HookRegistry()
+    seen = []
+    hooks.register("x", lambda event, data: seen.append(data["name"]))
+    await hooks.emit("x", {"name": "look", "value": circular()})
+    assert seen == ["look"]
 
 
 # ── F11, F13: many ───────────────────────────────────────────────────────────────────────────────

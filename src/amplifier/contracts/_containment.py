@@ -16,7 +16,7 @@ import anyio
 from amplifier.errors import ContainedError, SpuriousCancellation
 
 
-def contained_failure(exc: BaseException, who: str = "") -> Exception:
+def contained_failure(exc: BaseException, who: str = "", *, can_wait: bool = True) -> Exception:
     """Return the failure that an exception out of third-party code amounts to.
 
     An ``Exception`` is returned as it is. A cancellation that no one requested, ``SystemExit`` and every other
@@ -25,6 +25,8 @@ def contained_failure(exc: BaseException, who: str = "") -> Exception:
     Args:
         exc: What the call raised. Call this in the task that made the call, before leaving the scopes around it.
         who: Whose code it was, in words; the text of a contained failure begins with it.
+        can_wait: Whether the call may have waited. A cancellation reaches code where it waits, so one that comes out of code
+            that cannot is never real.
 
     Raises:
         BaseException: ``exc`` itself when it is not the code's own: a real cancellation of the caller, KeyboardInterrupt or
@@ -32,7 +34,7 @@ def contained_failure(exc: BaseException, who: str = "") -> Exception:
     """
     if isinstance(exc, Exception):
         return exc
-    if _must_pass(exc):
+    if _must_pass(exc, can_wait):
         try:
             raise exc
         finally:
@@ -99,9 +101,9 @@ def running_asyncio_loop() -> Any:
     return loop
 
 
-def _must_pass(exc: BaseException) -> bool:
+def _must_pass(exc: BaseException, can_wait: bool) -> bool:
     if isinstance(exc, BaseExceptionGroup):
-        return any(_must_pass(inner) for inner in exc.exceptions)
+        return any(_must_pass(inner, can_wait) for inner in exc.exceptions)
     if isinstance(exc, KeyboardInterrupt | GeneratorExit):
         return True
-    return is_real_cancellation(exc)
+    return can_wait and is_real_cancellation(exc)

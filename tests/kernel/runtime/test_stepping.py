@@ -84,6 +84,19 @@ class Handlers:
         pass
 
 
+class Proxy:
+    """Forwards everything to a method, and waits."""
+
+    def __init__(self, method: Any) -> None:
+        self._method = method
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._method, name)
+
+    async def __call__(self) -> None:
+        await awaits()
+
+
 @pytest.mark.parametrize("function", [nothing, branches, Handlers().method, Handlers.method])
 def test_an_async_function_without_an_await_never_waits(function):
     assert never_waits(function)
@@ -110,6 +123,7 @@ def test_an_async_function_without_an_await_never_waits(function):
         functools.partial(nothing),
         functools.wraps(nothing)(awaits),
         Handlers(),
+        Proxy(Handlers().method),
         asyncio.sleep,
         len,
         None,

@@ -167,6 +167,64 @@ async def test_module_that_hangs_while_leaving_is_cancelled_at_its_deadline_and_
     assert (failure.what, failure.module, failure.overran) == ("structured mount", "hooks-stuck", True)
 
 
+def entering_all_the_same(log, leave):
+    """A structured mount that does not end when its entering is cancelled, and awaits ``leave()`` when it leaves."""
+
+    @asynccontextmanager
+    async def mount(coordinator, config):
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(2)
+        try:
+            yield
+            log.append("leaves")
+            await leave()
+        finally:
+            log.append("gone")
+
+    return mount
+
+
+async def refuse_to_close():
+    raise OSError("would not close")
+
+
+@pytest.mark.parametrize(
+    ("leave", "seconds", "overran"), [(refuse_to_close, 2, False), (anyio.sleep_forever, 11, True)]
+)
+async def test_module_that_enters_after_its_opening_was_cancelled_leaves_in_its_time_and_is_reported(
+    log, leave, seconds, overran
+):
+    session = agent(hooks={"hooks-a": structured(log, "a"), "hooks-late": entering_all_the_same(log, leave)})
+    began = anyio.current_time()
+    with anyio.move_on_after(1) as scope:
+        async with session:
+            raise AssertionError("opened")
+    assert scope.cancelled_caught
+    assert anyio.current_time() - began == pytest.approx(seconds)
+    assert log == ["a entered", "leaves", "gone", "a left"]
+    [failure] = session.cleanup_failures
+    assert (failure.what, failure.module, failure.overran) == ("structured mount", "hooks-late", overran)
+
+
+async def test_error_of_a_module_whose_entering_was_cancelled_is_reported(log):
+    @asynccontextmanager
+    async def mount(coordinator, config):
+        try:
+            await anyio.sleep_forever()
+        finally:
+            raise OSError("could not roll back")
+        yield
+
+    session = agent(hooks={"hooks-bad": mount})
+    with anyio.move_on_after(1) as scope:
+        async with session:
+            raise AssertionError("opened")
+    assert scope.cancelled_caught
+    assert [(failure.module, str(failure.error)) for failure in session.cleanup_failures] == [
+        ("hooks-bad", "could not roll back")
+    ]
+
+
 async def test_error_while_leaving_is_collected_with_the_modules_name(log):
     @asynccontextmanager
     async def mount(coordinator, config):
@@ -245,6 +303,18 @@ async def test_module_may_host_managers_by_hand_and_leave_them_early(log):
         await leave()
         assert log == ["a entered", "b entered", "a left"]
     assert log == ["a entered", "b entered", "a left", "b left"]
+
+
+async def test_manager_whose_entering_by_hand_is_cancelled_is_gone_before_the_caller_goes_on(log, caplog):
+    manager = entering_all_the_same(log, refuse_to_close)(None, {})
+    async with agent() as session:
+        with anyio.move_on_after(1) as scope:
+            await session.coordinator.host(manager)
+        assert scope.cancelled_caught
+        assert log == ["leaves", "gone"]
+        assert session.statistics().cleanups == 0
+    assert "structured mount of the application failed: would not close" in caplog.text
+    assert session.cleanup_failures == []
 
 
 async def test_error_of_entering_or_leaving_by_hand_is_the_callers():

@@ -6,11 +6,12 @@ that names the exception, and with that frame everything the code there could re
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import io
 import logging
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import anyio
@@ -18,6 +19,7 @@ import anyio.lowlevel
 import pytest
 
 from amplifier import AmplifierSession, ExecutionCancelled, ModuleLoader
+from tests._support.backends_alone import run_on_asyncio
 from tests._support.small_agent import Echo, Loop, Memory, agent, give_up_after, mounting, repeat_prompt
 
 pytestmark = pytest.mark.virtual_time
@@ -186,6 +188,61 @@ async def test_session_that_is_opened_again_works_and_is_gone_after_that():
         return [weakref.ref(session), weakref.ref(session.coordinator)]
 
     await gone(live)
+
+
+@pytest.mark.parametrize("ended", ["left", "raised", "cancelled"])
+async def test_session_whose_stream_is_left_early(ended):
+    def make(thing):
+        async def body(turn):
+            assert thing
+            await anyio.sleep(100)
+            return "done"
+
+        return agent(body)
+
+    async def use(session):
+        with anyio.move_on_after(1), suppress(LookupError):
+            async with session.stream("hi"):
+                await anyio.wait_all_tasks_blocked()
+                if ended == "raised":
+                    raise LookupError
+                if ended == "cancelled":
+                    await anyio.sleep(5)
+
+    await gone(living(make, use))
+
+
+def test_session_that_is_natively_cancelled_while_it_closes():
+    def make(thing, closes):
+        async def mount(coordinator, config):
+            async def cleanup():
+                assert thing
+                closes.set()
+                await anyio.sleep(2)
+
+            coordinator.register_cleanup(cleanup)
+
+        return agent(hooks={"hooks-a": mount})
+
+    async def live():
+        refs: list[weakref.ref[Any]] = []
+        closes = asyncio.Event()
+
+        async def open_and_close():
+            thing = Thing()
+            session = make(thing, closes)
+            refs.extend(map(weakref.ref, (thing, session, session.coordinator)))
+            async with session:
+                del thing
+
+        task = asyncio.get_running_loop().create_task(open_and_close())
+        await closes.wait()
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        return refs
+
+    run_on_asyncio(lambda: gone(live))
 
 
 # ── handlers ─────────────────────────────────────────────────────────────────────────────────────

@@ -77,6 +77,58 @@ def test_two_ctrl_c_in_a_turn_and_in_its_closing_leave_every_cleanup_run(backend
     ], ended.errors
 
 
+LATE_ENTERING = """
+import contextlib, os, signal, threading
+
+async def main():
+    entering, may_enter = threading.Event(), threading.Event()
+
+    @contextlib.asynccontextmanager
+    async def structured(coordinator, config):
+        threading.Thread(target=interrupt, daemon=True).start()
+        await anyio.to_thread.run_sync(connect)
+        try:
+            yield
+            print_line("leaves")
+            may_leave.set()
+            await anyio.sleep_forever()
+        finally:
+            print_line("gone")
+
+    def connect():  # cannot be cut off
+        entering.set()
+        may_enter.wait()
+
+    def interrupt():
+        entering.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+        may_enter.set()
+        may_leave.wait()
+        for _ in range(int(sys.argv[2])):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    may_leave = threading.Event()
+    session = agent(tools={"tool-structured": structured}, session={"deadlines": {"cleanup": 0.5, "teardown": 1}})
+    try:
+        async with session:
+            print_line("opened")
+    finally:
+        print_line(repr(session).split()[-1], len(session.cleanup_failures), "failures")
+
+try:
+    run_natively(main)
+except KeyboardInterrupt:
+    print_line("interrupted")
+"""
+
+
+@pytest.mark.parametrize(("backend", "more"), [("asyncio", "0"), ("trio", "0"), ("trio", "3")])
+def test_ctrl_c_while_a_module_enters_that_then_hangs_in_leaving_does_not_wait_for_ever(backend, more):
+    """On asyncio a second Ctrl-C is raised in whatever code is running, as in the test above; trio keeps it."""
+    ended = run_child(LATE_ENTERING, backend, more)
+    assert ended.lines == ["leaves", "gone", "closed> 1 failures", "interrupted"], ended.errors
+
+
 LOOP_END = """
 import asyncio, contextlib
 

@@ -45,13 +45,13 @@ class PublishedCalls(DeadlineGroup):
         super().__init__(watch, limit)
         self._passes = passes
 
-    def judge(self, exc: BaseException) -> Exception:
+    def judge(self, exc: BaseException, *, is_armed: bool = True) -> Exception:
         """What an exception out of the current call means; see `DeadlineGroup.judge`.
 
         Raises:
             BaseException: ``exc`` itself when it is not the call's to keep, or when ``passes`` lets it through.
         """
-        failure = super().judge(exc)
+        failure = super().judge(exc, is_armed=is_armed)
         if failure is not exc and not isinstance(failure, DeadlinePassed) and self._passes(exc):
             raise exc
         return failure

@@ -136,7 +136,8 @@ class MountedModule:
         answer = self.loaded.mount_on(self.ctx.backend)(self.coordinator, config)
         if hasattr(type(answer), "__aenter__") and hasattr(type(answer), "__aexit__"):
             self.is_structured = True
-            self.returned, self.leave_mount = await core.hosting.host(answer, name=OWNER, owner=OWNER)
+            host = await core.enter_as(OWNER, answer, OWNER)
+            self.returned, self.leave_mount = host.value, host.leave
         else:
             self.is_awaited = inspect.isawaitable(answer)
             self.returned = await answer if self.is_awaited else answer

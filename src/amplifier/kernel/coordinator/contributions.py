@@ -91,6 +91,7 @@ class Contributions:
         now: float | None = None  # when the latest call ended, as long as that is known
         try:
             for contributor in tuple(contributors):
+                is_armed = False
                 try:
                     value = contributor.callback()
                     kind = type(value)
@@ -98,6 +99,7 @@ class Contributions:
                     if kind is CoroutineType or (kind not in _PLAIN and isawaitable(value)):
                         series.label = contributor
                         series.arm(each, series.clock() if now is None else now, value)
+                        is_armed = True
                         value = await value
                         now = series.clock()
                         if now >= series.until:
@@ -106,7 +108,7 @@ class Contributions:
                         now = None
                 except BaseException as exc:  # noqa: BLE001 — foreign code; judge() lets through what is not its own
                     now = None
-                    _log_failure(contributor, series.judge(exc))
+                    _log_failure(contributor, series.judge(exc, is_armed=is_armed))
                 else:
                     if value is not None:
                         collected.append(value)

@@ -18,17 +18,16 @@ from typing import Any, Protocol
 import anyio
 
 from amplifier._json import LEAVES, copies_for, copy_json, redact_text
-from amplifier.contracts._containment import contained_failure
 from amplifier.contracts._containment import text_of as plain_text_of
 from amplifier.contracts._scopes import loop_clock
 from amplifier.errors import ContractError, ModelError
 from amplifier.models import HookResult
 
-from ..runtime.deadlines import Contain, DeadlineGroup, DeadlinePassed, call_foreign, run_bounded
+from ..runtime.deadlines import DeadlineGroup, DeadlinePassed, call_foreign, run_bounded
 from ..runtime.running_call import RunningCall
-from ..runtime.stepping import never_waits
+from ..runtime.stepping import function_of, never_waits
 from ..runtime.watchdog import Watchdog
-from .field_reads import fields_read_by, function_of
+from .field_reads import fields_read_by
 from .merge import Verdict, is_invalid_response, is_plain_continue, parse_answer
 
 logger: logging.Logger = logging.getLogger("amplifier.hooks")
@@ -179,14 +178,13 @@ class Dispatch:
         owned: Mapping[str, Any],
         watch: Watchdog | None = None,
         limit: float | None = None,
-        contain: Contain = contained_failure,
     ) -> None:
         self.event: str = event
         self.payload: dict[str, Any] = payload
         self.failures: list[Failure] | None = None
         self._owned = owned
         self._verdict: Verdict | None = None
-        self._series = DeadlineGroup(watch, limit, contain)
+        self._series = DeadlineGroup(watch, limit)
 
     async def run(self, handlers: tuple[Registration, ...]) -> HookResult:
         """Call the handlers in order until one denies.
@@ -224,7 +222,7 @@ class Dispatch:
                             armed = True
                         answer = await answer
                 except BaseException as exc:  # noqa: BLE001 — handlers are foreign code; judge() lets through what is not theirs
-                    if self._failed(registration, series.judge(exc)):
+                    if self._failed(registration, series.judge(exc, is_armed=armed)):
                         break
                     now = clock()
                     continue
@@ -234,7 +232,7 @@ class Dispatch:
                 if armed and now >= series.until:  # it swallowed its cancellation and answered all the same
                     if self._failed(registration, series.renew()):
                         break
-                elif is_brief and (now - began >= registration.longest or now >= series.limit):
+                elif is_brief and (now - began >= registration.longest or began < series.limit <= now):
                     if self._failed(registration, series.lateness(registration.longest, began)):
                         break
                 elif answer is not None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import sys
 from dis import findlabels, haslocal, opmap, opname
-from types import CodeType, FunctionType, MethodType
+from types import CodeType
 from typing import Any, NamedTuple
 from weakref import ref
+
+from ..runtime.stepping import function_of
 
 _NEWEST = (3, 14)
 """The newest Python whose instructions are known here."""
@@ -43,12 +45,6 @@ class _Instruction(NamedTuple):
 
 _known: dict[tuple[int, int], tuple[ref[CodeType], tuple[str, ...] | None]] = {}
 """What was found before, by the identity of the code: sessions register the same handlers again and again."""
-
-
-def function_of(handler: Any) -> FunctionType | None:
-    """The function that a handler is, or is a method of."""
-    function = handler.__func__ if type(handler) is MethodType else handler
-    return function if type(function) is FunctionType else None
 
 
 def fields_read_by(handler: Any) -> tuple[str, ...] | None:

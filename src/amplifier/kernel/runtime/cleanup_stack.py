@@ -82,6 +82,22 @@ class CleanupStack:
         if self._entries.get(key) is entry:
             del self._entries[key]
 
+    async def run_now(self, entry: CleanupEntry, seconds: float | None, watch: Watchdog | None) -> None:
+        """Run one step before its turn, if it has not run yet; its failure is logged.
+
+        Raises:
+            BaseException: Ctrl-C out of it.
+        """
+        if self._entries.get(_key(entry)) is not entry:
+            return
+        self.discard(entry)
+        with DeadlineGroup(watch) as calls:
+            error = await _run_step(calls, entry, seconds)
+        if error is not None:
+            _failure(entry, error)
+            if not isinstance(error, Exception):
+                raise error
+
     async def unwind(
         self, *, each: float | None, budget: TimeBudget, watch: Watchdog | None = None, owner: str | None = None
     ) -> tuple[list[CleanupFailure], BaseException | None]:

@@ -75,17 +75,11 @@ def call_foreign(fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
             del failure  # an exception that names its own frame is a reference cycle
 
 
-Contain = Callable[[BaseException], Exception]
-"""Returns a failure of third-party code, raises what must pass through."""
-
-
 async def run_bounded(
     awaitable: Awaitable[Any],
     seconds: float | None,
     label: Any,
     watch: Watchdog | None,
-    *,
-    contain: Contain = contained_failure,
 ) -> Any:
     """Await one call of third-party code.
 
@@ -98,7 +92,7 @@ async def run_bounded(
     """
     started = loop_clock()()
     limit = math.inf if seconds is None else seconds
-    return await BoundedCall(label, awaitable, started, started + limit, watch).run(contain)
+    return await BoundedCall(label, awaitable, started, started + limit, watch).run()
 
 
 @attrs.define(eq=False)
@@ -112,7 +106,7 @@ class BoundedCall:
     watch: Watchdog | None
     scope: anyio.CancelScope | None = None
 
-    async def run(self, contain: Contain) -> Any:
+    async def run(self) -> Any:
         """Await the call."""
         passed: DeadlinePassed | None = None
         value: Any = None
@@ -123,7 +117,7 @@ class BoundedCall:
                     value = await drive(self.awaited, on_wait=self._enter_watch)
                 except BaseException as exc:
                     if not scope.cancel_called:
-                        failure = contain(exc)
+                        failure = contained_failure(exc)
                         if failure is not exc:
                             raise failure from exc
                     else:
@@ -204,7 +198,6 @@ class DeadlineGroup:
     __slots__ = (
         "_armed_for",
         "_armed_until",  # until when another call of as many seconds may have the deadline that is set
-        "_contain",
         "_is_watched",
         "_scope",
         "_seconds",
@@ -217,10 +210,7 @@ class DeadlineGroup:
         "until",
     )
 
-    def __init__(
-        self, watch: Watchdog | None = None, limit: float | None = None, contain: Contain = contained_failure
-    ) -> None:
-        self._contain = contain
+    def __init__(self, watch: Watchdog | None = None, limit: float | None = None) -> None:
         self.clock: Callable[[], float] = loop_clock()
         self.until: float = math.inf
         self.started: float = 0.0
@@ -308,8 +298,13 @@ class DeadlineGroup:
             self.until = self._scope.deadline = until
             self._seconds = max(until - self.started, 0.0)
 
-    def judge(self, exc: BaseException) -> Exception:
+    def judge(self, exc: BaseException, *, is_armed: bool = True) -> Exception:
         """What an exception out of the current call means.
+
+        Args:
+            exc: What it raised.
+            is_armed: Whether it was given its time with `arm`. If not, it could not wait, so that neither a deadline nor a
+                cancellation can have reached it.
 
         Returns:
             `DeadlinePassed` when our deadline cut the call off; otherwise the call's own failure, contained.
@@ -318,7 +313,7 @@ class DeadlineGroup:
             BaseException: ``exc`` itself when it is not the call's to keep: a real cancellation, Ctrl-C.
         """
         try:
-            return self._passed_deadline(exc) or self._contain(exc)
+            return (self._passed_deadline(exc) if is_armed else None) or contained_failure(exc, can_wait=is_armed)
         finally:
             del exc  # an exception that names its own frame is a reference cycle
 

@@ -13,13 +13,19 @@ _SEND = opmap.get("SEND")
 """The instruction of every ``await``, ``async for`` and ``async with``."""
 
 
-def never_waits(function: Any) -> bool:
+def function_of(called: Any) -> types.FunctionType | None:
+    """The function that something is, or is a method of; None for other callables, also those that look like one."""
+    function = called.__func__ if type(called) is types.MethodType else called
+    return function if type(function) is types.FunctionType else None
+
+
+def never_waits(called: Any) -> bool:
     """Whether this is an async function whose coroutines end with their first step, because its code awaits nothing.
 
     Like a plain function, it cannot be cut off, so that no scope is needed for its deadline. False if that is not known.
     """
-    function = getattr(function, "__func__", function)
-    if type(function) is not types.FunctionType or _SEND is None:
+    function = function_of(called)
+    if function is None or _SEND is None:
         return False
     code = function.__code__
     return bool(code.co_flags & CO_COROUTINE) and _SEND not in code.co_code[::2]

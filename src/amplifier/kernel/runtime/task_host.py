@@ -137,33 +137,37 @@ class TaskHost:
         work.entry = self._cleanups.push(work.stop, owner, what=f"background task {name!r}")
         group.start_soon(work.run, name=f"{owner or 'application'}: {name}")
 
-    async def host(
-        self, manager: AbstractAsyncContextManager[Any], *, name: str, owner: str | None
-    ) -> tuple[Any, Callable[[], Awaitable[None]]]:
-        """Enter ``manager`` in a task of its own and keep it open until the returned function is awaited.
-
-        Returns:
-            What the manager yielded, and the function that leaves it (already on the cleanup stack).
+    def start_host(self, manager: AbstractAsyncContextManager[Any], *, name: str, owner: str | None) -> HostTask:
+        """Enter ``manager`` in a task of its own and keep it open until it is left; `enter` waits for it.
 
         Raises:
             SessionStateError: The session was opened by hand and has no task group.
-            BaseException: What entering the manager raised.
         """
         group = self._require_group(f"the structured mount of {name!r}")
         host = HostTask(manager, name, owner, self)
         group.start_soon(host.run, name=f"host of {name}")
+        return host
+
+    async def enter(self, host: HostTask) -> Any:
+        """Wait until a manager has entered; leaving it is on the cleanup stack then, also if the wait was cancelled.
+
+        Returns:
+            What the manager yielded.
+
+        Raises:
+            BaseException: What entering the manager raised.
+        """
         try:
             await host.entered.wait()
-        except BaseException:
-            # Cancelled while the module was still entering: it must be gone before we go on.
-            with anyio.CancelScope(shield=True):
-                await host.withdraw()
+        except BaseException:  # it ends or leaves by itself now; the cleanup waits until it is gone
+            host.entry = self._cleanups.push(host.leave, host.owner, what="structured mount")
+            host.withdraw()
             raise
         if host.error is not None:
             error, host.error = host.error, None
             raise error
-        self._cleanups.push(host.leave, owner, what="structured mount")
-        return host.value, host.leave
+        host.entry = self._cleanups.push(host.leave, host.owner, what="structured mount")
+        return host.value
 
     def _require_group(self, what: str) -> anyio.abc.TaskGroup:
         if self._is_shut:
@@ -311,7 +315,7 @@ class HostTask(SessionTask):
     second scope, which is shielded from then on, and cancelled only if it does not leave in time.
     """
 
-    __slots__ = ("_inside", "_left", "_manager", "entered", "error", "value")
+    __slots__ = ("_inside", "_left", "_manager", "entered", "entry", "error", "value")
 
     def __init__(self, manager: AbstractAsyncContextManager[Any], name: str, owner: str | None, host: TaskHost) -> None:
         super().__init__(name, owner, host)
@@ -319,6 +323,7 @@ class HostTask(SessionTask):
         self._inside = anyio.CancelScope()
         self._left = anyio.Event()
         self.entered: anyio.Event = anyio.Event()
+        self.entry: CleanupEntry | None = None
         self.value: Any = None
         self.error: BaseException | None = None
 
@@ -352,24 +357,21 @@ class HostTask(SessionTask):
         self._scope.cancel()
         self._inside.cancel()
 
-    async def withdraw(self) -> None:
-        """Cancel the entering, and wait until the module is gone; one that has entered all the same leaves at once, in its time."""
+    @property
+    def owner(self) -> str | None:
+        """The module that it belongs to."""
+        return self._owner
+
+    def withdraw(self) -> None:
+        """Cancel the entering; a module that enters all the same leaves at once."""
         self._left.set()
         self._scope.cancel()
-        if not await self._begins():
-            return
-        try:
-            with anyio.move_on_after(self._host.reports.patience()):
-                await self._done.wait()
-                return
-            await self._end()
-        except BaseException:  # a native cancel: the module leaves without being waited for
-            self._end_in_time()
-            raise
 
     async def leave(self) -> None:
         """Ask the module to leave and wait for it; when cancelled, cancel the module and wait all the same."""
         self._left.set()
+        if not await self._begins():
+            return
         try:
             await self._done.wait()
         except BaseException:

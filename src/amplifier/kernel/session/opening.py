@@ -240,8 +240,9 @@ class Opening:
         seconds = self._coordinator.deadlines.mount
         is_coroutine = type(answer) is CoroutineType  # as most are, and nothing else has to be asked then
         if not is_coroutine and _is_async_manager(answer):
-            entering = self._coordinator.hosting.host(answer, name=spec.module, owner=owner)
-            result, _ = await self._calls.run(entering, seconds, label)
+            hosting = self._coordinator.hosting
+            host = hosting.start_host(answer, name=spec.module, owner=owner)
+            result = await self._calls.run(hosting.enter(host), seconds, label)
             self._take_instance(kind, result, owner)
         else:
             try:

@@ -386,7 +386,10 @@ class AmplifierSession(TurnAccess):
             await run_section(self._until_settled, name=f"amplifier close {self.session_id}", shield=True)
         crashed = await self._leave_group(exc)
         if problem is not None:
-            raise problem
+            try:
+                raise problem
+            finally:
+                del problem  # an exception that names its own frame is a reference cycle
         return crashed
 
     async def cleanup(self) -> None:

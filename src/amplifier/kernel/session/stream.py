@@ -127,7 +127,7 @@ class TurnStream(Generic[T]):
             if exc is None:
                 self._raise_error()
         finally:
-            self._error = None
+            exc = self._error = None  # an exception that names its own frame is a reference cycle
             self._give_back()  # on asyncio a task that is cancelled before its first step does not run at all
         return swallowed
 
@@ -147,7 +147,10 @@ class TurnStream(Generic[T]):
     async def _leave(self, exc: BaseException | None) -> bool:
         assert self._group is not None
         if isinstance(exc, anyio.get_cancelled_exc_class()):
-            return bool(await self._group.__aexit__(type(exc), exc, exc.__traceback__))
+            try:
+                return bool(await self._group.__aexit__(type(exc), exc, exc.__traceback__))
+            finally:
+                del exc
         # The group would wrap the body's error; it is re-raised as it is by returning False.
         task = current_raw_task()
         requests_before = 0 if running_asyncio_loop() is None else pending_cancellations(task)
@@ -208,10 +211,10 @@ class TurnStream(Generic[T]):
         try:
             self._send = None  # the turn gives the session back
             self.result = await run()
-        except BaseException as exc:
-            if is_real_cancellation(exc):
-                raise
-            self._error = exc
+        except BaseException as exc:  # noqa: BLE001 — raised by the iteration
+            # A cancellation ends with this task, for which it was. Raised from here it would be a reference cycle with the group.
+            if not is_real_cancellation(exc):
+                self._error = exc
         finally:
             self._finished = True
             unregister()
