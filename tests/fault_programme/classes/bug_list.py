@@ -239,7 +239,7 @@ BUGS: Final = (
     _call(
         "a failing contributor ends the collection",
         "kernel/coordinator/contributions.py",
-        "                    _log_failure(contributor, series.judge(exc))",
+        "                    _log_failure(contributor, series.judge(exc, is_armed=is_armed))",
         "                    raise",
         "contributor",
     ),

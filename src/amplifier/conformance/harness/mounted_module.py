@@ -136,7 +136,7 @@ class MountedModule:
         answer = self.loaded.mount_on(self.ctx.backend)(self.coordinator, config)
         if hasattr(type(answer), "__aenter__") and hasattr(type(answer), "__aexit__"):
             self.is_structured = True
-            host = await core.enter_as(OWNER, answer, OWNER)
+            host = await core.hosting.host(answer, name=OWNER, owner=OWNER)
             self.returned, self.leave_mount = host.value, host.leave
         else:
             self.is_awaited = inspect.isawaitable(answer)

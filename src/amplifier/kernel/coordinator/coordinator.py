@@ -26,10 +26,10 @@ from ..hooks.merge import gates_of, processed_result
 from ..hooks.registry import TERMINAL_SECONDS, HookRegistry
 from ..runtime.backend import Loop
 from ..runtime.cancellation import CancellationToken
-from ..runtime.cleanup_stack import CleanupEntry, CleanupFailure, CleanupStack
+from ..runtime.cleanup_stack import CleanupFailure, CleanupStack
 from ..runtime.deadlines import DeadlinePassed, TimeBudget, call_foreign, run_bounded
 from ..runtime.sections import run_section
-from ..runtime.task_host import HostTask, TaskHost
+from ..runtime.task_host import TaskHost
 from ..runtime.watchdog import Watchdog
 from .capabilities import Capabilities
 from .contributions import Contributions
@@ -475,26 +475,8 @@ class ModuleCoordinator(MountPointAccess):
         self, owner: str | None, context_manager: AbstractAsyncContextManager[Any], *, name: str | None = None
     ) -> Callable[[], Awaitable[None]]:
         """Host a context manager on behalf of a module."""
-        host = await self.enter_as(owner, context_manager, name or owner or "application")
+        host = await self.hosting.host(context_manager, name=name or owner or "application", owner=owner)
         return host.leave
-
-    async def enter_as(
-        self, owner: str | None, context_manager: AbstractAsyncContextManager[Any], name: str
-    ) -> HostTask:
-        """Enter a context manager in a task of its own; if that is cancelled, the manager is gone before this returns."""
-        host = self.hosting.start_host(context_manager, name=name, owner=owner)
-        try:
-            await self.hosting.enter(host)
-        except BaseException:
-            if host.entry is not None:
-                await run_section(
-                    self._clean_up_now, host.entry, name=f"amplifier {host.entry}", shield=True, isolate=True
-                )
-            raise
-        return host
-
-    async def _clean_up_now(self, entry: CleanupEntry) -> None:
-        await self.cleanups.run_now(entry, self.deadlines.cleanup, self.watch)
 
     async def undo(self, owner: str) -> None:
         """Take back everything a module registered: its cleanups run, its mounts, handlers and offers go.

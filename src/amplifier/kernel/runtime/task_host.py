@@ -137,6 +137,27 @@ class TaskHost:
         work.entry = self._cleanups.push(work.stop, owner, what=f"background task {name!r}")
         group.start_soon(work.run, name=f"{owner or 'application'}: {name}")
 
+    async def host(self, manager: AbstractAsyncContextManager[Any], *, name: str, owner: str | None) -> HostTask:
+        """Enter ``manager`` in a task of its own; if that is cancelled, the manager is gone before this returns.
+
+        Raises:
+            SessionStateError: The session was opened by hand and has no task group.
+            BaseException: What entering the manager raised.
+        """
+        host = self.start_host(manager, name=name, owner=owner)
+        try:
+            await self.enter(host)
+        except BaseException:
+            if host.entry is not None:
+                name = f"amplifier {host.entry}"
+                await run_section(self._clean_up_now, host.entry, name=name, shield=True, isolate=True)
+            raise
+        return host
+
+    async def _clean_up_now(self, entry: CleanupEntry) -> None:
+        coordinator = self.coordinator
+        await self._cleanups.run_now(entry, coordinator.deadlines.cleanup, coordinator.watch)
+
     def start_host(self, manager: AbstractAsyncContextManager[Any], *, name: str, owner: str | None) -> HostTask:
         """Enter ``manager`` in a task of its own and keep it open until it is left; `enter` waits for it.
 
