@@ -49,7 +49,7 @@ BUGS: Final = (
     _call(
         "a handler has no deadline",
         "kernel/hooks/dispatch.py",
-        "series.arm(registration.timeout, now, answer)",
+        "series.arm(registration.seconds, now, answer)",
         "series.arm(None, now, answer)",
         "hook.observer",
         step=7,

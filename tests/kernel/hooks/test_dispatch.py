@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from amplifier import AmplifierSession, ModuleLoader
 from amplifier.events import TERMINAL_EVENTS
-from amplifier.kernel import HookRegistry
 from amplifier.kernel.hooks.merge import INVALID_RESPONSE, merge, was_modified
 from amplifier.models import HookResult
 from tests._support.answers import chatter, denials, names, payloads, unusable_answers, values
 from tests._support.backends_alone import loop_turns, run_on_asyncio
+from tests._support.hook_registry import registry, sleeper
 
 pytestmark = pytest.mark.virtual_time
 
@@ -27,24 +27,9 @@ Data = dict[str, Any]
 DENY = HookResult(action="deny", reason="no")
 
 
-def registry() -> HookRegistry:
-    hooks = HookRegistry()
-    hooks.belong_to("s-1", None, None)
-    return hooks
-
-
 def empty() -> list[str]:
     """A log that nothing was written to yet."""
     return []
-
-
-def sleeper(log: list[str], seconds: float, name: str) -> Any:
-    async def handler(event: str, data: Data) -> None:
-        log.append(f"{name} began")
-        await anyio.sleep(seconds)
-        log.append(f"{name} ended")
-
-    return handler
 
 
 # ── the same law as the pure merge ───────────────────────────────────────────────────────────────
@@ -205,7 +190,7 @@ async def test_exactly_the_late_handler_is_blamed_and_its_neighbours_run(caplog)
         "handler 'late' for 'tool:pre' overran its deadline and was cancelled (no answer within 3 s, "
     )
     assert "waiting at" in error
-    assert "test_dispatch.py" in error
+    assert "hook_registry.py" in error
     assert error.endswith("in sleeper.<locals>.handler): skipped")
 
 

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from amplifier.kernel import HookRegistry
 from amplifier.kernel.hooks import field_reads
 from amplifier.kernel.hooks.field_reads import fields_read_by
 from amplifier.models import HookResult
+from tests._support.hook_registry import registry
 
 pytestmark = pytest.mark.virtual_time
 
@@ -263,12 +263,6 @@ def test_a_handler_that_gets_only_what_it_reads_behaves_the_same(body):
 
 
 # ── what follows from it ──
-
-
-def registry() -> HookRegistry:
-    hooks = HookRegistry()
-    hooks.belong_to("s-1", None, None)
-    return hooks
 
 
 async def test_what_a_handler_does_not_read_is_not_copied():

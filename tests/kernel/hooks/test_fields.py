@@ -8,19 +8,13 @@ from typing import Any
 import pytest
 
 from amplifier import AmplifierSession, ModuleLoader
-from amplifier.kernel import HookRegistry
 from amplifier.models import HookResult
+from tests._support.hook_registry import registry
 
 pytestmark = pytest.mark.virtual_time
 
 Data = dict[str, Any]
 PAYLOAD = {"tool_name": "look", "tool_input": {"path": ["x"]}, "messages": [{"role": "user"}]}
-
-
-def registry() -> HookRegistry:
-    hooks = HookRegistry()
-    hooks.belong_to("s-1", None, None)
-    return hooks
 
 
 class Untouchable(dict[str, Any]):

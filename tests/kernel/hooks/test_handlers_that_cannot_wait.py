@@ -11,32 +11,17 @@ import sniffio
 import trio
 
 from amplifier.events import TERMINAL_EVENTS
-from amplifier.kernel import HookRegistry
 from amplifier.models import HookResult
+from tests._support.hook_registry import registry, sleeper
 
 pytestmark = pytest.mark.virtual_time
 
 Data = dict[str, Any]
 
 
-def registry() -> HookRegistry:
-    hooks = HookRegistry()
-    hooks.belong_to("s-1", None, None)
-    return hooks
-
-
 def empty() -> list[str]:
     """A log that nothing was written to yet."""
     return []
-
-
-def sleeper(log: list[str], seconds: float, name: str) -> Any:
-    async def handler(event: str, data: Data) -> None:
-        log.append(f"{name} began")
-        await anyio.sleep(seconds)
-        log.append(f"{name} ended")
-
-    return handler
 
 
 @pytest.mark.parametrize(("on_failure", "action"), [("continue", "continue"), ("deny", "deny")])

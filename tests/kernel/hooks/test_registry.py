@@ -113,7 +113,7 @@ def test_on_is_the_same_as_register():
     remove = hooks.on("tool:pre", print, 5, "printer", timeout=3, on_failure="deny")
     (registration,) = hooks._handlers["tool:pre"]
     assert (registration.priority, registration.name) == (5, "printer")
-    assert (registration.timeout, registration.on_failure) == (3, "deny")
+    assert (registration.seconds, registration.on_failure) == (3, "deny")
     remove()
     assert hooks.list_handlers() == {}
 

@@ -72,16 +72,15 @@ class Registration:
         "is_gate",
         "is_partial",
         "live",
-        "longest",
         "module",
         "name",
         "never_waits",
         "on_failure",
         "priority",
         "registry",
+        "seconds",
         "seq",
         "slow_logged",
-        "timeout",
     )
 
     def __init__(
@@ -106,8 +105,7 @@ class Registration:
         self.priority: int = priority
         self.seq: int = seq
         self.name: str = name
-        self.timeout: float | None = timeout
-        self.longest: float = math.inf if timeout is None else timeout
+        self.seconds: float = math.inf if timeout is None else timeout
         self.on_failure: str = on_failure
         self.is_gate: bool = on_failure == "deny"
         self.module: str | None = module
@@ -218,7 +216,7 @@ class Dispatch:
                             is_brief = True
                         else:
                             series.label = registration
-                            series.arm(registration.timeout, now, answer)
+                            series.arm(registration.seconds, now, answer)
                             armed = True
                         answer = await answer
                 except BaseException as exc:  # noqa: BLE001 — handlers are foreign code; judge() lets through what is not theirs
@@ -232,8 +230,8 @@ class Dispatch:
                 if armed and now >= series.until:  # it swallowed its cancellation and answered all the same
                     if self._failed(registration, series.renew()):
                         break
-                elif is_brief and (now - began >= registration.longest or began < series.limit <= now):
-                    if self._failed(registration, series.lateness(registration.longest, began)):
+                elif is_brief and (now - began >= registration.seconds or began < series.limit <= now):
+                    if self._failed(registration, series.lateness(registration.seconds, began)):
                         break
                 elif answer is not None:
                     if self._took(registration, answer):

@@ -48,7 +48,7 @@ _known: dict[tuple[int, int], tuple[ref[CodeType], tuple[str, ...] | None]] = {}
 def fields_read_by(handler: Any) -> tuple[str, ...] | None:
     """The top-level fields of the payload that a handler can read; None for all of them, also if that is not known.
 
-    A debugger shows the payload as it is, so under one every handler gets all of it.
+    A debugger shows the payload as it is, so a handler that is registered under one gets all of it.
     """
     function = function_of(handler)
     if function is None or sys.version_info[:2] > _NEWEST or _is_debugged():

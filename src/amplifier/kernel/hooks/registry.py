@@ -148,7 +148,8 @@ class HookRegistry:
             timeout: Seconds for one call; None for no limit.
             on_failure: ``"deny"`` makes the handler a gate: if it fails, overruns or returns None, the event is denied.
             fields: The top-level fields of the payload that the handler reads; it receives those and the kernel's own, so a
-                large payload is not copied for it. What it returns as ``modify`` replaces fields and leaves the others.
+                large payload is not copied for it. What it returns as ``modify`` replaces fields and leaves the others. None
+                for all that its code can read.
 
         Returns:
             A function that removes exactly this registration; calling it again does nothing.

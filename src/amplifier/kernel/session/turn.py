@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -40,6 +39,7 @@ from amplifier.models import SessionStatus
 from ..coordinator.coordinator import ModuleCoordinator
 from ..runtime.running_call import RunningCall
 from ..runtime.sections import run_section
+from ..runtime.stepping import function_of
 from .lifecycle import Lifecycle
 
 if TYPE_CHECKING:  # packages that only typed answers and budgets need
@@ -419,8 +419,8 @@ def _accepted_keywords(execute: Any) -> frozenset[str] | None:
 
     The code object answers in half a microsecond what `inspect.signature` answers in thirty.
     """
-    function = execute.__func__ if type(execute) is MethodType else execute
-    if type(function) is FunctionType and not hasattr(function, "__wrapped__"):
+    function = function_of(execute)
+    if function is not None and not hasattr(function, "__wrapped__"):
         code = function.__code__
         if code.co_flags & inspect.CO_VARKEYWORDS:
             return None
