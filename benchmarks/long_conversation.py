@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import amplifier
-from amplifier.modules import context_simple, loop_basic
-from benchmarks.handlers import Make, looking, nothing_to_say
+from amplifier.modules.context import simple as context_simple
+from amplifier.modules.loop import basic as loop_basic
+from benchmarks.handlers import Make, fields_of, looking, nothing_to_say
 from benchmarks.payloads import exchanged_texts
 
 PLAN = {
@@ -17,6 +19,9 @@ PLAN = {
     },
     "providers": [{"module": "provider-bench"}],
 }
+
+
+BUILT_IN_HOOKS = ("hooks-approval", "hooks-redaction", "hooks-otel")
 
 
 class Provider:
@@ -37,8 +42,10 @@ class Provider:
         return []
 
 
-async def one_call_after(size: int, handlers: int = 0, make: Make = looking) -> Callable[[], Awaitable[Any]]:
-    """A turn with one model call, and so many handlers of every event.
+async def one_call_after(
+    size: int, handlers: int = 0, make: Make = looking, log: Path | None = None
+) -> Callable[[], Awaitable[Any]]:
+    """A turn with one model call, and so many handlers of every event; with a file for the log, also all built-in hooks.
 
     A turn adds two messages. After as many turns as there were messages, 50 at least, the conversation is as it was at first: to
     put it back costs about as much as one short turn for every 20 messages, which must not be seen in the time of a turn.
@@ -48,11 +55,13 @@ async def one_call_after(size: int, handlers: int = 0, make: Make = looking) -> 
         await coordinator.mount("providers", Provider(), name="bench")
 
     modules = {"loop-basic": loop_basic.mount, "context-simple": context_simple.mount, "provider-bench": mount_provider}
-    session = amplifier.AmplifierSession(PLAN, loader=amplifier.ModuleLoader(modules=modules))
+    hooks = [] if log is None else [{"module": name, "source": "builtin"} for name in BUILT_IN_HOOKS]
+    hooks += [] if log is None else [{"module": "hooks-logging", "source": "builtin", "config": {"path": str(log)}}]
+    session = amplifier.AmplifierSession({**PLAN, "hooks": hooks}, loader=amplifier.ModuleLoader(modules=modules))
     await session.initialize()
     handler = make(nothing_to_say)
     for number in range(handlers):
-        session.coordinator.hooks.register("*", handler, name=f"h{number}")
+        session.coordinator.hooks.register("*", handler, name=f"h{number}", fields=fields_of(make))
     context: Any = session.coordinator.get("context")
     history = [
         {"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(exchanged_texts(size))

@@ -21,7 +21,7 @@ def test_collecting_contributions(board, contributors, target):
             coordinator.register_contributor("channel", f"c{number}", lambda: ["x"])
         return lambda: coordinator.collect_contributions("channel")
 
-    both(board, f"collect_contributions, {contributors} contributors", prepare, target=target).check()
+    both(board, f"collect_contributions, {contributors} contributors", prepare, target=target)
 
 
 @pytest.mark.orientation
@@ -56,7 +56,7 @@ def test_mounting_and_unmounting(board):
 
         return work
 
-    both(board, "mount and unmount", prepare, target=50).check()
+    both(board, "mount and unmount", prepare, target=50)
 
 
 @pytest.mark.parametrize(("name", "argument"), [("get", "context"), ("get_capability", "x")])
@@ -72,7 +72,7 @@ def test_looking_things_up(board, name, argument):
 
         return work
 
-    both(board, f"{name}, 100 times", prepare, target=1).check()
+    both(board, f"{name}, 100 times", prepare, target=1)
 
 
 @pytest.mark.parametrize(("action", "target"), [("continue", 50), ("inject_context", 20)])
@@ -89,4 +89,4 @@ def test_processing_a_result(board, action, target):
 
         return work
 
-    both(board, f"process_hook_result, {action}", prepare, target=target).check()
+    both(board, f"process_hook_result, {action}", prepare, target=target)

@@ -73,7 +73,7 @@ def test_cold_import(board):
     added = {who: [max(taken[who] - taken["empty"], 1e-6) for taken in rounds] for who in ("ours", "theirs")}
     ratios = [theirs / ours for ours, theirs in zip(added["ours"], added["theirs"], strict=True)]
     figures = {who: f"{statistics.median(values) * 1e3:.0f} ms" for who, values in added.items()}
-    board.spread("cold import of a session", ratios, rival="amplifier-core 2.0.2", target=1.8, **figures).check()
+    board.spread("cold import of a session", ratios, rival="amplifier-core 2.0.2", target=1.8, **figures)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_whole_process(board, work, words, target):
     """Processor time from start to end, the interpreter's own included; the least of all rounds."""
     taken_by(*words)
     least = min(taken_by(*words) for _ in range(ROUNDS)) * 1e3
-    board.figure(work, least, "ms", target=target, sense="at most", asserted=False)
+    board.figure(work, least, "ms", target=target, sense="at most")
 
 
 def test_no_backend_is_imported(board):
@@ -98,7 +98,7 @@ def test_no_backend_is_imported(board):
     found = subprocess.run(
         [sys.executable, "-I", "-c", code], check=True, capture_output=True, text=True
     ).stdout.split()
-    board.figure("event loops imported by importing", len(found), "modules", target=0, sense="at most").check()
+    board.figure("event loops imported by importing", len(found), "modules", target=0, sense="at most")
 
 
 def test_size_of_the_base_install(board):
@@ -115,7 +115,7 @@ def test_size_of_the_base_install(board):
         ours=f"{ours:.1f} MiB",
         theirs=f"{theirs:.1f} MiB",
         note=f"of which the project itself {size_of_ours():.1f} MiB",
-    ).check()
+    )
 
 
 def requirements_of(name: str) -> set[str]:

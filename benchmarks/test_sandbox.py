@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from amplifier.modules import tool_bash
+from amplifier.modules.tools import bash as tool_bash
 from amplifier.testing import TestCoordinator
 from benchmarks.duel import QUICK
 from tests._support.bubblewrap import find_bubblewrap

@@ -1,6 +1,6 @@
 """How Sphinx builds the manual: MyST reads the pages, furo shows them. ``make docs`` runs it; see CONTRIBUTING.md.
 
-The pages are plain Markdown, to be read on a forge as well. Two things that plain Markdown cannot express are added while
+Pages that come from the code are written before anything is read. The others are plain Markdown, to be read on a forge as well. Two things that plain Markdown cannot express are added while
 reading: an index page's links to other pages are its table of contents, so that an unlisted page is a warning; and a
 link to a page or folder outside of the manual keeps its text only, because there is nothing to point to.
 """
@@ -8,6 +8,7 @@ link to a page or folder outside of the manual keeps its text only, because ther
 from __future__ import annotations
 
 import re
+import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,8 +43,18 @@ _LINK = re.compile(r"\[([^\]\[]*)\]\(([^)\s:]+)\)")
 
 
 def setup(app: Sphinx) -> None:
-    """Let `read_page` process every page first."""
+    """Write the pages that come from the code, and let `read_page` process every page first."""
+    app.connect("builder-inited", write_generated)
     app.connect("source-read", read_page)
+
+
+def write_generated(_app: Sphinx) -> None:
+    """Bring the generated pages up to date; a manual without a generator has none."""
+    if (_DOCS / "_generate").is_dir():
+        sys.path.insert(0, str(_DOCS.parent))
+        from docs._generate import write_pages  # noqa: PLC0415 - found from here on
+
+        write_pages()
 
 
 def read_page(_app: Sphinx, name: str, source: list[str]) -> None:

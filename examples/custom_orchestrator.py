@@ -226,14 +226,14 @@ PLAN = {
         {"module": "provider-mock", "config": {"responses": [OVERLOADED]}},
         {"module": "provider-offline"},  # no language model, but always there
     ],
-    "tools": [{"module": "tool-todo"}],
+    "tools": [{"module": "tool-filesystem"}],
 }
 
 
 async def main(backend: str) -> None:
     print(f"── a loop that falls back, on {backend}")
     async with AmplifierSession(PLAN, ModuleLoader(modules={"loop-fallback": mount})) as session:
-        async with session.stream('add "buy milk" to the todo list') as events:
+        async with session.stream("list the files") as events:
             async for event in events:
                 if event.name in ("provider:request", "provider:error", "tool:pre", "execution:end"):
                     detail = {

@@ -26,7 +26,7 @@ from starlette.types import Receive, Scope, Send
 
 from amplifier import AmplifierError, AmplifierSession, ModuleLoader, ModuleLoadError, PlanError
 from amplifier.models import TextDelta, ToolFinished, ToolStarted, TurnEvent
-from amplifier.modules.context_persistent import LogLockedError
+from amplifier.store import SessionLockedError
 
 PLAN: dict[str, Any] = {
     "session": {
@@ -35,7 +35,7 @@ PLAN: dict[str, Any] = {
         "deadlines": {"turn": 600},
     },
     # No language model: fixed rules, which write as slowly as a model does. provider-anthropic is one.
-    "providers": [{"module": "provider-offline", "config": {"stream_delay_ms": 80}}],
+    "providers": [{"module": "provider-offline", "config": {"stream_delay_ms": 250}}],
     "tools": [{"module": "tool-filesystem", "config": {"read_only": True}}, {"module": "tool-search"}],
 }
 
@@ -91,6 +91,7 @@ class Turn(Response):
                     group.start_soon(cancel_when_client_leaves, receive, group.cancel_scope)
                     await self.stream(send)
                     group.cancel_scope.cancel()
+            await send({"type": "http.response.body", "body": b""})  # now the conversation is free for the next request
         finally:
             print(f"{self.session.session_id}: {self.session.status.status}", flush=True)
             self.running.discard(over)
@@ -105,7 +106,6 @@ class Turn(Response):
             await send(sse("done", events.result))
         except AmplifierError as error:  # the status line has been sent: so the error is sent as an event
             await send(sse("error", f"{type(error).__name__}: {error}"))
-        await send({"type": "http.response.body", "body": b""})
 
 
 async def cancel_when_client_leaves(receive: Receive, turn: anyio.CancelScope) -> None:
@@ -137,7 +137,7 @@ async def bad_request(request: Request, error: Exception) -> Response:
 
 
 async def not_available(request: Request, error: Exception) -> Response:
-    if isinstance(error.__cause__, LogLockedError):
+    if isinstance(error.__cause__, SessionLockedError):
         return JSONResponse({"error": "this conversation is busy with another turn"}, status_code=409)
     return JSONResponse({"error": str(error)}, status_code=503)
 

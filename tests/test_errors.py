@@ -103,6 +103,7 @@ SAMPLES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     ),
     "DeadlineExceeded": ((MESSAGE,), {"operation": "mount", "module": "tool-x", "seconds": 120.0}),
     "HookRecursionError": ((MESSAGE,), {"chain": ("tool:pre", "tool:post")}),
+    "NoOneToAskError": ((MESSAGE,), {"keeps_turn": True}),
     "PlanError": (([("$.session", "is missing"), ("$.tools[0]", "has no module")],), {"subject": "plan.yaml"}),
     "ModelError": (([("content[2].text", "expected str, got int")],), {"subject": "Message"}),
     "ResultError": (

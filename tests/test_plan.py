@@ -231,9 +231,9 @@ A_MODULE = "expected a module: its id, or a mapping with 'module'"
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        (None, [("$", f"{A_PLAN}; got None")]),
-        ([], [("$", f"{A_PLAN}; got a list")]),
-        ("plan.yaml", [("$", f"{A_PLAN}; got 'plan.yaml'")]),
+        (None, [("$", f"{A_PLAN}, got None")]),
+        ([], [("$", f"{A_PLAN}, got a list")]),
+        ("plan.yaml", [("$", f"{A_PLAN}, got 'plan.yaml'")]),
         ({}, [("$", "the plan is empty; session.orchestrator and session.context are required")]),
         ({"tools": []}, [("$.session.orchestrator", NO_LOOP), ("$.session.context", NO_CONTEXT)]),
         ({"session": {"context": "c"}}, [("$.session.orchestrator", NO_LOOP)]),
@@ -241,46 +241,46 @@ A_MODULE = "expected a module: its id, or a mapping with 'module'"
         (
             {"session": 5},
             [
-                ("$.session", "expected a mapping with orchestrator and context; got 5"),
+                ("$.session", "expected a mapping with orchestrator and context, got 5"),
                 ("$.session.orchestrator", NO_LOOP),
                 ("$.session.context", NO_CONTEXT),
             ],
         ),
-        (session(orchestrator=""), [("$.session.orchestrator", f"{ID_RULE}; got ''")]),
-        (session(orchestrator="../x"), [("$.session.orchestrator", f"{ID_RULE}; got '../x'")]),
-        (session(context=5), [("$.session.context", f"{A_MODULE}; got 5")]),
+        (session(orchestrator=""), [("$.session.orchestrator", f"{ID_RULE}, got ''")]),
+        (session(orchestrator="../x"), [("$.session.orchestrator", f"{ID_RULE}, got '../x'")]),
+        (session(context=5), [("$.session.context", f"{A_MODULE}, got 5")]),
         (
             session(context={}),
             [("$.session.context.module", "'module' is required: the id of the module to mount")],
         ),
-        (plan(orchestrator=[]), [("$.orchestrator", "expected a mapping with 'config'; got a list")]),
-        (plan(context={"config": 5}), [("$.context.config", "expected a mapping; got 5")]),
-        (session(strict="yes"), [("$.session.strict", "expected true or false; got 'yes'")]),
-        (session(raw=1), [("$.session.raw", "expected true or false; got 1")]),
-        (session(injection_size_limit=-1), [("$.session.injection_size_limit", f"{LIMIT}; got -1")]),
-        (session(injection_size_limit=True), [("$.session.injection_size_limit", f"{LIMIT}; got True")]),
-        (session(injection_budget_per_turn=1.5), [("$.session.injection_budget_per_turn", f"{LIMIT}; got 1.5")]),
-        (plan(tools="tool-a"), [("$.tools", "expected a list of modules; got 'tool-a'")]),
+        (plan(orchestrator=[]), [("$.orchestrator", "expected a mapping with 'config', got a list")]),
+        (plan(context={"config": 5}), [("$.context.config", "expected a mapping, got 5")]),
+        (session(strict="yes"), [("$.session.strict", "expected true or false, got 'yes'")]),
+        (session(raw=1), [("$.session.raw", "expected true or false, got 1")]),
+        (session(injection_size_limit=-1), [("$.session.injection_size_limit", f"{LIMIT}, got -1")]),
+        (session(injection_size_limit=True), [("$.session.injection_size_limit", f"{LIMIT}, got True")]),
+        (session(injection_budget_per_turn=1.5), [("$.session.injection_budget_per_turn", f"{LIMIT}, got 1.5")]),
+        (plan(tools="tool-a"), [("$.tools", "expected a list of modules, got 'tool-a'")]),
         (
             plan(tools={"module": "tool-a"}),
-            [("$.tools", "expected a list of modules; got a dict; wrap the one module in a list")],
+            [("$.tools", "expected a list of modules, got a dict; wrap the one module in a list")],
         ),
-        (plan(tools=[5]), [("$.tools[0]", f"{A_MODULE}; got 5")]),
-        (plan(tools=["tool-a", None]), [("$.tools[1]", f"{A_MODULE}; got None")]),
-        (plan(tools=[{"module": "Tool"}]), [("$.tools[0].module", f"{ID_RULE}; got 'Tool'")]),
-        (plan(tools=[{"module": ["a"]}]), [("$.tools[0].module", f"{ID_RULE}; got a list")]),
-        (plan(tools=[{"module": "a", "config": "x"}]), [("$.tools[0].config", "expected a mapping; got 'x'")]),
+        (plan(tools=[5]), [("$.tools[0]", f"{A_MODULE}, got 5")]),
+        (plan(tools=["tool-a", None]), [("$.tools[1]", f"{A_MODULE}, got None")]),
+        (plan(tools=[{"module": "Tool"}]), [("$.tools[0].module", f"{ID_RULE}, got 'Tool'")]),
+        (plan(tools=[{"module": ["a"]}]), [("$.tools[0].module", f"{ID_RULE}, got a list")]),
+        (plan(tools=[{"module": "a", "config": "x"}]), [("$.tools[0].config", "expected a mapping, got 'x'")]),
         (
             plan(providers=[{"module": "a", "instance_id": " "}]),
-            [("$.providers[0].instance_id", "expected a name; got ' '")],
+            [("$.providers[0].instance_id", "expected a name, got ' '")],
         ),
         (
             plan(hooks=[{"module": "a", "on_failure": "denny"}]),
-            [("$.hooks[0].on_failure", "expected 'continue' or 'deny'; got 'denny'; did you mean 'deny'?")],
+            [("$.hooks[0].on_failure", "expected 'continue' or 'deny', got 'denny'; did you mean 'deny'?")],
         ),
         (
             plan(hooks=[{"module": "a", "on_failure": ["deny"]}]),
-            [("$.hooks[0].on_failure", "expected 'continue' or 'deny'; got a list")],
+            [("$.hooks[0].on_failure", "expected 'continue' or 'deny', got a list")],
         ),
     ],
 )
@@ -298,12 +298,12 @@ def test_a_deadline_is_a_positive_finite_number_or_null(value: Any) -> None:
 def test_unknown_deadlines_are_problems_with_a_suggestion() -> None:
     known = "mount, ready, hook, contribution, collection, cleanup, teardown, turn"
     assert problems_of(session(deadlines={"clean_up": 1, "zzz": 2, 3: 4})) == [
-        ("$.session.deadlines.clean_up", f"unknown deadline; known are {known}; did you mean 'cleanup'?"),
-        ("$.session.deadlines.zzz", f"unknown deadline; known are {known}"),
-        ("$.session.deadlines[3]", f"unknown deadline; known are {known}"),
+        ("$.session.deadlines.clean_up", "unknown key; did you mean 'cleanup'?"),
+        ("$.session.deadlines.zzz", f"unknown key; known are {known}"),
+        ("$.session.deadlines[3]", f"unknown key; known are {known}"),
     ]
     assert problems_of(session(deadlines=[1])) == [
-        ("$.session.deadlines", f"expected a mapping of seconds by name ({known}); got a list")
+        ("$.session.deadlines", f"expected a mapping of seconds by name ({known}), got a list")
     ]
 
 
@@ -595,10 +595,10 @@ def test_merging_refuses_what_it_cannot_copy_and_names_the_path() -> None:
     for base, overlay in ((circle, plain), (plain, circle)):
         with pytest.raises(PlanError, match="cannot merge plans") as caught:
             merge_plans(base, overlay)
-        assert caught.value.problems == [("$.a.b.me[0]", "the value contains itself")]
+        assert caught.value.problems == [("$.a.b.me[0]", "contains itself")]
     with pytest.raises(PlanError, match="nested deeper than 1000 levels"):
         merge_plans({}, {"a": nested(10_000)})
-    with pytest.raises(PlanError, match="expected the overlay to be a mapping; got None"):
+    with pytest.raises(PlanError, match="expected the overlay to be a mapping, got None"):
         merge_plans({}, None)  # type: ignore[arg-type]
 
 
@@ -666,7 +666,7 @@ def test_keys_and_live_objects_are_not_expanded() -> None:
 def test_expanding_refuses_what_it_cannot_copy(value: Any) -> None:
     with pytest.raises(PlanError, match="cannot expand the plan's variables"):
         expand_variables({"a": value}, {})
-    with pytest.raises(PlanError, match="expected a mapping; got None"):
+    with pytest.raises(PlanError, match="expected a mapping, got None"):
         expand_variables(None, {})  # type: ignore[arg-type]
 
 

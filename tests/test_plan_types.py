@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import collections.abc
 import types
 from typing import Any, Literal, Required, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 import pytest
 
-from amplifier import AmplifierSession
-from amplifier.plan import ModuleDict, PlanDict, plan_schema
+import amplifier.modules.tools.todo as tool_todo
+from amplifier import AmplifierSession, on
+from amplifier.contracts import Coordinator
+from amplifier.plan import ModuleDict, PlanDict, parse_plan, plan_schema
+from amplifier.testing import MockContextManager, MockProvider, MockTool, ScriptedOrchestrator
 
 ANYTHING = "anything"
 NAMES = {
@@ -22,6 +26,10 @@ NAMES = {
 }
 
 
+def is_module(hint: Any) -> bool:
+    return get_origin(hint) is collections.abc.Callable or getattr(hint, "_is_protocol", False)
+
+
 def shape_of_type(hint: Any) -> Any:
     """A type as a set of alternatives; each is a name, or a mapping or a list of shapes."""
     if hint is Any:
@@ -30,7 +38,9 @@ def shape_of_type(hint: Any) -> Any:
     if origin is Required:
         return shape_of_type(get_args(hint)[0])
     if origin in (Union, types.UnionType):
-        return frozenset().union(*map(shape_of_type, get_args(hint)))
+        # A module itself, which only a plan in Python has, is no part of the schema.
+        members = [member for member in get_args(hint) if not is_module(member)]
+        return frozenset().union(*map(shape_of_type, members))
     if origin is Literal:
         return frozenset(map(repr, get_args(hint)))
     if is_typeddict(hint):
@@ -90,6 +100,28 @@ def test_planted_difference_is_seen(change: Any) -> None:
     schema = plan_schema()
     change(schema)
     assert shape_of_schema(schema) != shape_of_type(PlanDict)
+
+
+async def weather(city: str) -> str:
+    """Tells the weather."""
+    return city
+
+
+@on("tool:pre")
+async def listen(event: str, data: dict[str, Any]) -> None: ...
+
+
+async def mount(coordinator: Coordinator, config: dict[str, Any]) -> None: ...
+
+
+def test_typed_plan_takes_modules_themselves() -> None:
+    plan: PlanDict = {
+        "session": {"orchestrator": ScriptedOrchestrator([]), "context": {"module": MockContextManager()}},
+        "providers": [MockProvider([]), {"module": MockProvider([]), "instance_id": "other"}],
+        "tools": ["tool-todo", weather, MockTool("own"), mount, {"module": weather, "config": {}}, tool_todo],
+        "hooks": [listen, {"module": listen, "on_failure": "deny"}],
+    }
+    assert len(parse_plan(plan).tools) == 6
 
 
 def test_typed_plan_makes_a_session() -> None:

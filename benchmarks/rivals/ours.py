@@ -8,7 +8,8 @@ from typing import Any
 import anyio.lowlevel
 
 import amplifier
-from amplifier.modules import context_simple, loop_basic
+from amplifier.modules.context import simple as context_simple
+from amplifier.modules.loop import basic as loop_basic
 from benchmarks.long_conversation import one_call_after
 from benchmarks.scripted_modules import modules_for
 

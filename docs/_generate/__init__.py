@@ -1,9 +1,9 @@
-"""Writes what has its one source in the code: most pages of the reference, and the JSON Schema of mount plans.
+"""Writes what has its one source in the code: most pages of the reference, and the JSON Schemas that are shipped.
 
-``make docs`` runs it; ``tests/architecture/test_generated_docs.py`` fails until that has been done.
+The pages are written by every build of the manual and are not in the repository. The schemas are: ``make docs`` writes them,
+and ``tests/architecture/test_generated_docs.py`` fails until that has been done.
 """
 
-from ._markdown import NOTICE
-from ._pages import ROOT, render, write
+from ._pages import PAGES, ROOT, SCHEMAS, page_text, write_pages, write_schemas
 
-__all__ = ["NOTICE", "ROOT", "render", "write"]
+__all__ = ["PAGES", "ROOT", "SCHEMAS", "page_text", "write_pages", "write_schemas"]

@@ -1,5 +1,5 @@
-"""``python -m docs._generate``, from the root of the repository."""
+"""``python -m docs._generate``, from the root of the repository: writes the JSON Schemas beside the code they describe."""
 
-from . import write
+from . import write_schemas
 
-write()
+write_schemas()

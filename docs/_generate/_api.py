@@ -37,6 +37,8 @@ _PACKAGE = Path(amplifier.__file__).parent
 
 API_PAGES = {
     "amplifier.kernel": "kernel",
+    "amplifier.agents": "agents",
+    "amplifier.functions": "functions",
     "amplifier.models": "models",
     "amplifier.contracts": "contracts",
     "amplifier.answers": "answers",
@@ -50,14 +52,16 @@ API_PAGES = {
     "amplifier.conformance.strategies": "conformance-strategies",
     "amplifier.conformance.page": "conformance-page",
     "amplifier.event_payloads": "event-payloads",
-    "amplifier.observability": "observability",
+    "amplifier.live": "live",
+    "amplifier.turns": "turns",
     "amplifier.durable": "durable",
     "amplifier.durable.dbos": "durable-dbos",
     "amplifier.durable.temporal": "durable-temporal",
+    "amplifier.store": "store",
     "amplifier.tracing": "tracing",
-    "amplifier.mcp": "mcp",
-    "amplifier.acp": "acp",
-    "amplifier.serve": "serve",
+    "amplifier.servers.mcp": "mcp",
+    "amplifier.servers.acp": "acp",
+    "amplifier.servers.http": "serve",
     "amplifier.compat": "compat",
 }
 """Page by module; `amplifier.errors` and `amplifier.events` have pages of their own."""
@@ -65,11 +69,8 @@ API_PAGES = {
 _KERNELS_OWN = {
     "CancellationToken": {"attach", "detach", "bind", "unbind", "take_requests"},
     "ModuleLoader": {"acquire", "release"},
-    "HookRegistry": {"register_as", "remove", "belong_to"},
-    "ModuleCoordinator": {
-        "cleanup_of", "forget_modules", "host_as", "mount_as", "register_capability_as", "register_cleanup_as",
-        "register_contributor_as", "reset_turn", "start_soon_as", "undo", "unmount_as", "view_for",
-    },
+    "HookRegistry": {"belong_to", "keep_story", "remove", "view_for", "withdraw"},
+    "ModuleCoordinator": {"end_closing", "reset_turn", "undo", "view_for"},
 }  # fmt: skip
 """Members of public classes that files of the kernel call on each other."""
 _MADE_BY_SESSIONS = {"TurnStream"}
@@ -258,10 +259,9 @@ def _entry(module: str, name: str) -> str:
 
 def _line(module: str, name: str) -> str:
     """A function in a list of many."""
-    node = find(module, name).node
-    assert isinstance(node, ast.FunctionDef), name
-    doc = read_doc(ast.get_docstring(node))
-    return "\n".join([f"- `{signature(node)}`: {one_line(doc.text)}", *section_lines(doc, indent="    ")])
+    place = find(module, name)
+    shown = signature(place.node) if isinstance(place.node, ast.FunctionDef) else f"{name}(**fields)"
+    return "\n".join([f"- `{shown}`: {one_line(place.doc.text)}", *section_lines(place.doc, indent="    ")])
 
 
 def _class_entry(place: Place, node: ast.ClassDef) -> str:
@@ -276,7 +276,7 @@ def _class_entry(place: Place, node: ast.ClassDef) -> str:
     for member in _members(place, node, set(described)):
         if isinstance(member, ast.AnnAssign | ast.Assign):
             fields.append(_field_line(member, described, lines))
-        elif _is_shown(member):
+        else:
             functions += function_lines(member)
     # What the docstring describes and no line of the class body declares is set by the constructor.
     fields += named(f"{name}: {text}" for name, text in described.items())
@@ -300,7 +300,7 @@ def _members(
     """Public members of a class; those of bases that are not public themselves count as its own."""
     seen: set[str] = set()
     for owner in [node, *_hidden_bases(place, node)]:
-        for member in owner.body:
+        for member in _flat(owner.body):
             if not isinstance(member, ast.AnnAssign | ast.Assign | ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             if is_overload(member):
@@ -308,23 +308,23 @@ def _members(
             if owner is not node and _is_declared_only(owner, member) and not _bound(member) & described:
                 continue
             names = _bound(member) - _KERNELS_OWN.get(owner.name, set())
-            if names and not names & seen and not any(name.startswith("_") and not _is_called(name) for name in names):
+            if names and not names & seen and not any(name.startswith("_") and name != "__call__" for name in names):
                 seen |= names
                 yield member
+
+
+def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Members of a class, with those that are hidden from type checkers because a base has better signatures."""
+    for member in body:
+        if isinstance(member, ast.If) and ast.unparse(member.test) == "not TYPE_CHECKING":
+            yield from member.body
+        else:
+            yield member
 
 
 def _is_declared_only(owner: ast.ClassDef, member: ast.stmt) -> bool:
     """Whether a base only tells type checkers what the class has; of a decorated class (attrs) it is a field."""
     return isinstance(member, ast.AnnAssign) and member.value is None and not owner.decorator_list
-
-
-def _is_called(name: str) -> bool:
-    return name == "__call__"
-
-
-def _is_shown(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    marks = {ast.unparse(mark) for mark in function.decorator_list}
-    return not any(mark.endswith((".setter", ".deleter")) for mark in marks)
 
 
 def _hidden_bases(place: Place, node: ast.ClassDef) -> Iterator[ast.ClassDef]:
@@ -361,6 +361,11 @@ def _field_line(member: ast.AnnAssign | ast.Assign, described: dict[str, str], l
 
 def _declaration(member: ast.AnnAssign | ast.Assign) -> str:
     """The field as it is declared; of the attrs options, only an empty default is shown."""
+    value = member.value
+    is_option = isinstance(value, ast.Call) and ast.unparse(value.func) in ("option", "_setting")
+    if isinstance(member, ast.AnnAssign) and isinstance(value, ast.Call) and is_option:
+        default = next(iter(value.args[1:2]), None)  # between what it accepts and its meaning
+        member = ast.AnnAssign(target=member.target, annotation=member.annotation, value=default, simple=1)
     text = one_line(ast.unparse(member))
     for made, shown in (("list", "[]"), ("dict", "{}")):
         text = re.sub(rf" = (attrs\.)?(field\(factory={made}[^)]*\)|Factory\({made}\))$", f" = {shown}", text)

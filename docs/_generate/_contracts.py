@@ -7,7 +7,7 @@ import importlib
 import inspect
 from collections.abc import Iterable, Iterator
 
-from amplifier.conformance.harness.check_registry import CHECKS
+from amplifier.conformance.checks.registry import CHECKS
 from amplifier.contracts import Clause
 
 from ._markdown import function_lines, is_overload, joined, one_line, page, read_doc, string_after, table

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from amplifier.kernel.hooks import dispatch, registry
-from amplifier.kernel.runtime import cancellation, cleanup_stack, deadlines, watchdog
+from amplifier.kernel.runtime import cancellation, deadlines, tasks
 from amplifier.models import ApprovalGate
-from amplifier.modules._agent_loop.options import TurnOptions
-from amplifier.plan import plan_schema
+from amplifier.modules.loop._options import TurnOptions
 from amplifier.plan._spec import DEADLINE_NAMES, DEFAULT_DEADLINES
 
 from ._markdown import fill, one_line, page, table
+from ._plan_schema import plan_schema
 
 _WHEN_IT_PASSES = {
     "mount": """
@@ -82,11 +82,11 @@ def deadlines_page() -> str:
         calls=table(("where", "default", "when it passes"), _in_calls()),
         fixed=table(("what", "seconds", "when it passes"), _fixed()),
         loops=table(("key", "default", "when it passes"), _of_loops()),
-        unwinding=f"{watchdog.UNWINDING:g}",
-        longest=f"{watchdog.LONGEST_INTERVAL / 60:g}",
+        unwinding=f"{deadlines.UNWINDING:g}",
+        longest=f"{deadlines.LONGEST_INTERVAL / 60:g}",
         slow=f"{dispatch.SLOW:g}",
         slack=f"{deadlines.SLACK:.0%}",
-        share=f"{cleanup_stack.LEAST_SHARE:.0%}",
+        share=f"{tasks.LEAST_SHARE:.0%}",
     )
     return page("Deadlines", text)
 

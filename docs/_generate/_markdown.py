@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-NOTICE = "<!-- Written by docs/_generate from the code. Change the code and run `make docs`; do not edit this page. -->"
+NOTICE = "<!-- Written by docs/_generate from the code. Change the code, not this page. -->"
 
 _SECTIONS = ("Attributes:", "Args:", "Returns:", "Yields:", "Raises:")
 

@@ -1,40 +1,29 @@
-"""The models as JSON Schema: what `to_json` writes for each, from the same field types that check and read them."""
+"""The models as JSON Schema: what `to_json` writes for each, from the same types that check and read them."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+import types
+import typing
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Literal, Union
 
 from amplifier import models
 from amplifier.models import Model, OpenModel
-from amplifier.models._definition.base import FieldType
-from amplifier.models._definition.field_types import (
-    BoolType,
-    CheckedType,
-    DatetimeType,
-    DecimalType,
-    DictType,
-    FloatType,
-    IntType,
-    ListType,
-    LiteralType,
-    ModelType,
-    OptionalType,
-    StrType,
-    TaggedUnionType,
-    UnionType,
-)
+from amplifier.models._base import declared_fields, is_required
+from amplifier.models._converter import tags_of
 
 from ._markdown import one_line, read_doc
 
-_SCALARS: dict[type[FieldType], dict[str, Any]] = {
-    StrType: {"type": "string"},
-    IntType: {"type": "integer"},
-    FloatType: {"type": "number"},
-    BoolType: {"type": "boolean"},
-    DecimalType: {"type": "string"},
-    DatetimeType: {"type": "string", "format": "date-time"},
-    FieldType: {},
+_SCALARS: dict[Any, dict[str, Any]] = {
+    str: {"type": "string"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+    Decimal: {"type": "string"},
+    datetime: {"type": "string", "format": "date-time"},
+    Any: {},
 }
 
 
@@ -65,43 +54,45 @@ def _definition(model: type[Model]) -> dict[str, Any]:
     doc = read_doc(model.__doc__)
     described = dict(entry.split(": ", 1) for entry in doc.sections.get("Attributes", []) if ": " in entry)
     properties = {}
-    for field in model.__model_fields_of__:
+    for field in declared_fields(model):
         about = {"description": described[field.name]} if field.name in described else {}
-        properties[field.name] = {**about, **_schema_of(field.type)}
-    required = [field.name for field in model.__model_fields_of__ if field.is_required]
+        properties[field.name] = {**about, **({} if field.metadata.get("raw") else _schema_of(field.type))}
+    required = [field.name for field in declared_fields(model) if is_required(field)]
     definition = {"description": one_line(doc.text), "type": "object", "properties": properties}
     return {**definition, "required": required} if required else definition
 
 
-def _schema_of(field_type: FieldType) -> dict[str, Any]:
-    if type(field_type) in _SCALARS:
-        return dict(_SCALARS[type(field_type)])
-    match field_type:
-        case LiteralType():
-            return {"enum": sorted(field_type.values)}
-        case DictType():
-            return {"type": "object", "additionalProperties": _schema_of(field_type.inner)}
-        case ListType():
-            return {"type": "array", "items": _schema_of(field_type.inner)}
-        case ModelType():
-            return _reference(field_type.cls)
-        case TaggedUnionType():
-            return _by_tag(field_type)
-        case OptionalType():
-            return {"anyOf": [_schema_of(field_type.inner), {"type": "null"}]}
-        case UnionType():
-            return {"anyOf": [_schema_of(option) for option in field_type.options]}
-        case CheckedType():
-            return _schema_of(field_type.inner)
-    raise TypeError(f"no schema for {type(field_type).__name__}")
+def _schema_of(kind: Any) -> dict[str, Any]:
+    origin, arguments = typing.get_origin(kind) or kind, typing.get_args(kind)
+    if kind in _SCALARS:
+        return dict(_SCALARS[kind])
+    if origin is Literal:
+        return {"enum": sorted(arguments)}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": _schema_of(arguments[1])}
+    if origin is list:
+        return {"type": "array", "items": _schema_of(arguments[0])}
+    if isinstance(kind, type) and issubclass(kind, Model):
+        return _reference(kind)
+    present = [member for member in arguments if member is not types.NoneType]
+    if origin not in (Union, types.UnionType):
+        raise TypeError(f"no schema for {kind}")
+    if len(present) == 1:
+        schema = _schema_of(present[0])
+    elif all(isinstance(member, type) and issubclass(member, Model) for member in present):
+        schema = _by_tag(present)
+    else:
+        schema = {"anyOf": [_schema_of(member) for member in present]}
+    return schema if len(present) == len(arguments) else {"anyOf": [schema, {"type": "null"}]}
 
 
-def _by_tag(field_type: TaggedUnionType) -> dict[str, Any]:
+def _by_tag(classes: list[type[Model]]) -> dict[str, Any]:
     """One of several models, distinguished by their type; an unknown type is that of the last one."""
-    options = [_reference(cls) for cls in dict.fromkeys(field_type.by_tag.values())]
-    if field_type.fallback is not None:
-        unknown = {"properties": {"type": {"not": {"enum": sorted(field_type.by_tag)}}}}
-        options.append({"allOf": [_reference(field_type.fallback), unknown]})
+    by_tag, fallback = tags_of(classes)
+    options = [_reference(cls) for cls in dict.fromkeys(by_tag.values())]
+    if fallback is not None:
+        unknown = {"properties": {"type": {"not": {"enum": sorted(by_tag)}}}}
+        options.append({"allOf": [_reference(fallback), unknown]})
     return {"type": "object", "required": ["type"], "anyOf": options}
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from amplifier.plan import check_plan, expand_variables, merge_plans, plan_schema
+from amplifier.plan import check_plan, expand_variables, merge_plans
 from amplifier.plan._names import MODULE_ID_RULE
 
 from ._markdown import fill, page, read_doc, table
+from ._plan_schema import plan_schema
 
 EXAMPLE = """
 {
@@ -109,11 +110,6 @@ _PAGE = """
     editor marks a `${NAME}` in the place of an id. `amplifier plan check FILE` checks all of this, and whether the modules and their
     extras are installed.
 """
-
-
-def schema_text() -> str:
-    """The schema as it is shipped beside the code."""
-    return json.dumps(plan_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def mount_plan_page() -> str:

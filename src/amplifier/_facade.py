@@ -8,17 +8,13 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-from ._loader_extensions import extend_loaders_by
-
 _FACADE = "amplifier"
 
-_SOURCES = ("errors", "models", "contracts", "loading", "kernel")
+_SOURCES = ("errors", "models", "contracts", "loading", "kernel", "functions", "agents")
 """Where the names come from, the lowest layer first, so that a search imports little in vain."""
 
 _SUBMODULES = frozenset({*_SOURCES, "compat", "events", "plan"})
 """Attributes after ``import amplifier``, without an import of their own."""
-
-extend_loaders_by("amplifier.compat")  # a loader then installs the alias when a module asks for it
 
 
 def import_name(name: str) -> object:

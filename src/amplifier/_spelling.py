@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Iterable
 from functools import lru_cache
+from types import FrameType
 from typing import Final
 
 from .errors import MisspellingWarning
@@ -60,8 +61,8 @@ def suggestion(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> st
 def misspelt(name: object, known: frozenset[str]) -> str | None:
     """The known name that an unknown one is a misspelling of; None if it is a name of its own.
 
-    A misspelling differs in case or separators only, or by one slip (a letter left out, added, replaced, or swapped with its
-    neighbour; two slips from ten letters on).
+    A misspelling differs in case or separators only, or by one slip (a letter left out, added, replaced or moved; two slips from ten
+    letters on).
     """
     return _misspelt(name, known) if type(name) is str and len(name) <= _LONGEST else None
 
@@ -89,36 +90,30 @@ def _plain(name: str) -> str:
 
 
 def _slips(given: str, meant: str) -> int | None:
-    """How many slips lead from one name to the other; None if it is another name."""
-    shorter = min(len(given), len(meant))
+    """How many letters were left out, added, replaced or moved between one name and the other; None if it is another name."""
+    shorter, longer = sorted((len(given), len(meant)))
     allowed = 0 if shorter < 3 else 1 if shorter < 10 else 2
-    if abs(len(given) - len(meant)) > allowed:
+    if longer - shorter > allowed:
         return None
-    slips = _distance(given, meant)
-    return slips if slips <= allowed else None
+    from difflib import SequenceMatcher  # noqa: PLC0415  # the same
 
-
-def _distance(first: str, second: str) -> int:
-    """The number of letters to leave out, add, replace or swap with their neighbours (optimal string alignment)."""
-    before, row = [0] * (len(second) + 1), list(range(len(second) + 1))
-    for i, letter in enumerate(first, 1):
-        two_before, before, row = before, row, [i]
-        for j, other in enumerate(second, 1):
-            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != other))
-            if i > 1 and j > 1 and letter == second[j - 2] and first[i - 2] == other:
-                cost = min(cost, two_before[j - 2] + 1)
-            row.append(cost)
-    return row[-1]
+    matched = sum(block.size for block in SequenceMatcher(None, given, meant, autojunk=False).get_matching_blocks())
+    return longer - matched if longer - matched <= allowed else None
 
 
 def warn_caller(message: str, *inside: str) -> None:
-    """Emit a `MisspellingWarning` at the line that called into this project.
+    """Emit a `MisspellingWarning` at the line that called into this project; none if that line is the project's own.
 
     Args:
         message: What was found, and what was probably meant.
         inside: Beginnings of the names of modules whose frames are passed over; generated code is, too.
     """
     frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and str(frame.f_globals.get("__name__", inside[0])).startswith(inside):
+    while frame.f_back is not None and _module_of(frame, inside[0]).startswith(inside):
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, MisspellingWarning, stacklevel=level)
+    if not _module_of(frame, "").startswith("amplifier."):  # a type checker has read what is written there
+        warnings.warn(message, MisspellingWarning, stacklevel=level)
+
+
+def _module_of(frame: FrameType, unknown: str) -> str:
+    return str(frame.f_globals.get("__name__", unknown))

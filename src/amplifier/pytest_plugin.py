@@ -1,7 +1,7 @@
 """What pytest loads in every environment this package is installed in; therefore it does next to nothing by itself.
 
 It turns the suites of `amplifier.conformance.suites` into tests, one for each clause and backend, and offers recorded answers
-of models to tests with the fixture ``amplifier_cassette``. The file imports pytest
+of models to tests with the fixture ``amplifier_cassette``, scripted ones with ``amplifier_script``. The file imports pytest
 and nothing else at the top, so that suites which have nothing to do with agents do not pay for it. It sits at the outside
 edge of the package: nothing imports it.
 """
@@ -9,7 +9,7 @@ edge of the package: nothing imports it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,12 +17,13 @@ import pytest
 if TYPE_CHECKING:
     from amplifier.conformance import Report
     from amplifier.conformance.suites import Suite
-    from amplifier.testing import Cassette
+    from amplifier.testing import Cassette, MockProvider
 
 __all__ = [
     "amplifier_cassette",
     "amplifier_module",
     "amplifier_report",
+    "amplifier_script",
     "pytest_addoption",
     "pytest_configure",
     "pytest_load_initial_conftests",
@@ -108,6 +109,22 @@ def amplifier_cassette(request: pytest.FixtureRequest) -> Cassette:
     return cassette
 
 
+@pytest.fixture
+def amplifier_script() -> Iterator[Callable[..., MockProvider]]:
+    """`amplifier.testing.script`, checked at the end of the test: ``agent(amplifier_script("Hello."))``."""
+    from amplifier.testing import script  # noqa: PLC0415 — paid for by those who ask
+
+    made: list[MockProvider] = []
+
+    def make(*turns: Any) -> MockProvider:
+        made.append(script(*turns))
+        return made[-1]
+
+    yield make
+    for model in made:
+        model.assert_exhausted()
+
+
 def _without_backend(name: str) -> str:
     """A test's name as the name of a file: ``test_x[trio-a/b]`` is ``test_x-a_b``."""
     test, _, parameters = name.removesuffix("]").partition("[")
@@ -161,7 +178,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Name the commands that help where a test, or a process that it started, could not import ``amplifier_core``."""
     reports = [*terminalreporter.stats.get("failed", ()), *terminalreporter.stats.get("error", ())]
     if any("No module named 'amplifier_core'" in getattr(report, "longreprtext", "") for report in reports):
-        from amplifier.loading._alias_advice import ENABLE_ALIAS  # noqa: PLC0415 — paid for by those who need it
+        from amplifier.loading._importing import ENABLE_ALIAS  # noqa: PLC0415 — paid for by those who need it
 
         terminalreporter.section("amplifier_core")
         terminalreporter.line(

@@ -134,7 +134,6 @@ def unusable_answers() -> dict[str, Any]:
         "an injection changed inside": spoilt(context_injections=[_changed_injection()]),
         "gates that are none": spoilt(approval_gates=["really?"]),
         "a changed prompt": spoilt(action="ask_user", approval_prompt=5),
-        "a changed approval timeout": spoilt(action="ask_user", approval_timeout="soon"),
         "changed options": spoilt(action="ask_user", approval_options=[1]),
         "a changed default": spoilt(action="ask_user", approval_default="maybe"),
         "changed output suppression": spoilt(action="deny", suppress_output="very"),

@@ -9,6 +9,9 @@ Hypothesis test share a trio clock: measure differences of `anyio.current_time`,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import pytest
 
 from amplifier.testing.virtual_time import Backend, virtual_backend
@@ -21,3 +24,15 @@ def anyio_backend(request: pytest.FixtureRequest) -> str | Backend:
     if request.node.get_closest_marker("virtual_time"):
         return virtual_backend(name)
     return name
+
+
+def by_turns(cases: Iterable[Any]) -> list[Any]:
+    """Parameters of slow tests: each case with one backend, asyncio and trio by turns; with the other one it is `long`.
+
+    For cases about something that does the same on both and of which there are many, such as attempts to leave a sandbox.
+    """
+    return [
+        pytest.param(*(case if isinstance(case, tuple) else (case,)), backend, marks=pytest.mark.long if other else ())
+        for number, case in enumerate(cases)
+        for backend, other in (("asyncio", number % 2), ("trio", not number % 2))
+    ]

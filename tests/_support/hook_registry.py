@@ -7,6 +7,7 @@ from typing import Any
 import anyio
 
 from amplifier.kernel import HookRegistry
+from amplifier.kernel.coordinator.ownership import Ledger, Owner
 
 
 def registry() -> HookRegistry:
@@ -14,6 +15,11 @@ def registry() -> HookRegistry:
     hooks = HookRegistry()
     hooks.belong_to("s-1", None, None)
     return hooks
+
+
+def of_module(hooks: HookRegistry, module: str, ledger: Ledger | None = None) -> HookRegistry:
+    """The registry as a module gets it."""
+    return hooks.view_for(Owner(module, "continue", ledger or Ledger()))
 
 
 def sleeper(log: list[str], seconds: float, name: str) -> Any:

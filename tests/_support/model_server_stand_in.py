@@ -49,7 +49,7 @@ def main() -> None:
             self.send_response(reply.get("status", 200))
             self.end_headers()
             for line in reply.get("lines", ()):
-                self.wfile.write(line.encode() + b"\n")
+                self.wfile.write(line.encode() + b"\n\n")
                 self.wfile.flush()
             if reply.get("then") == "stall":
                 threading.Event().wait()

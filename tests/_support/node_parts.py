@@ -20,7 +20,6 @@ PACKAGES = {
     "@ag-ui/client": "1.0.0",
     "@agentclientprotocol/sdk": "2.4.0",
     "@copilotkit/aimock": "1.43.0",
-    "@microsoft/jest-sarif": "1.0.0-beta.0",
     "@modelcontextprotocol/server-everything": "2026.8.31",
     "@modelcontextprotocol/server-filesystem": "2026.8.31",
     "@modelcontextprotocol/server-memory": "2026.8.31",

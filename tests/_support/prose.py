@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from urllib.parse import unquote
 
+from tests._support.manual import DOCS, is_generated, manual_pages, read_page
 from tests._support.tree import ROOT, relative, text_files
 
 _LINK = re.compile(r"!?\[[^\]\[]*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
@@ -35,10 +36,12 @@ def broken_links(path: Path, text: str) -> list[str]:
             continue
         name, _, anchor = unquote(target).partition("#")
         found = (path.parent / name).resolve()
-        if not found.exists():
+        if is_generated(found) and not path.is_relative_to(DOCS):
+            problems.append(f"{relative(path)}: the link to {target!r} leads to a page that only a built manual has")
+        elif not is_generated(found) and not found.exists():
             problems.append(f"{relative(path)}: the link to {target!r} leads to no file")
         elif anchor and (not name or found.suffix == ".md"):
-            there = found.read_text(encoding="utf-8") if name else text
+            there = read_page(found) if name else text
             if anchor not in _anchors(there):
                 problems.append(f"{relative(path)}: the link to {target!r} leads to no heading")
     return problems
@@ -62,7 +65,8 @@ def machine_paths(path: Path, text: str) -> list[str]:
 def problems_in_tree() -> list[str]:
     """Everything wrong with the text of this repository."""
     problems = []
-    for path, text in text_files():
+    generated = [(path, read_page(path)) for path in manual_pages() if is_generated(path)]
+    for path, text in [*((path, text) for path, text in text_files() if not is_generated(path)), *generated]:
         problems += machine_paths(path, text)
         if path.suffix == ".md":
             problems += broken_links(path, text)

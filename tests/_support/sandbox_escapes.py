@@ -25,7 +25,7 @@ import anyio
 import attrs
 
 from amplifier.models import ToolResult
-from amplifier.modules import tool_bash
+from amplifier.modules.tools import bash as tool_bash
 from amplifier.testing import TestCoordinator
 from tests._support.bubblewrap import find_bubblewrap
 from tests._support.processes import running_processes
@@ -82,7 +82,7 @@ ATTEMPTS = [
     ),
     Attempt("read a key in the home folder", "cat {home}/.ssh/id_rsa"),
     Attempt("read a key by ~", "cat ~/.ssh/id_rsa"),
-    Attempt("read the stored sessions", "cat {state}/sessions/s/messages.log"),
+    Attempt("read the stored sessions", "cat {state}/sessions/store.db"),
     Attempt("read another program's temporary file", "cat {temporary}"),
     Attempt("read a hidden file in the working directory", "cat {workspace}/.env", open_in=BOTH),
     # links
@@ -164,7 +164,6 @@ ATTEMPTS = [
     Attempt(
         "send by UDP",
         _python(_CONNECT.format(family="AF_INET", kind="SOCK_DGRAM", action='s.sendto(b"x", ("127.0.0.1", {port}))')),
-        open_in=BOTH,
     ),
     Attempt(
         "connect to a socket in the working directory",
@@ -250,7 +249,7 @@ class World:
         (self.outside / "file").write_text("untouched")
         for secret in (
             self.home / ".ssh" / "id_rsa",
-            self.state / "sessions" / "s" / "messages.log",
+            self.state / "sessions" / "store.db",
             self.workspace / ".env",
         ):
             secret.write_text(self.canary)
@@ -392,6 +391,7 @@ def main() -> None:
     program = find_bubblewrap()
     if program is not None:
         os.environ["PATH"] += os.pathsep + str(Path(program).parent)
+        os.chdir("/")  # programs in the current folder are not used
     print("| attempt | bwrap | landlock | off | command |\n|---|---|---|---|---|")
     for attempt in ATTEMPTS:
         cells = []

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import termios
 import time
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -93,8 +94,9 @@ class Terminal:
         screen: Everything it has written, escape sequences included.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], master: int, slave: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], master: int, slave: int, size: tuple[int, int]) -> None:
         self.process = process
+        self._size = size
         self.screen = ""
         self._master = master
         self._slave = slave
@@ -106,6 +108,11 @@ class Terminal:
     def text(self) -> str:
         """Everything it has written, without escape sequences."""
         return _as_shown(self.screen)
+
+    @property
+    def rows(self) -> list[str]:
+        """What is on the screen and above it, see `on_screen`; for a command that ends without a chat."""
+        return on_screen(self.screen, self._size)
 
     def expect(self, wanted: str) -> str:
         """Wait until ``wanted`` appears behind what was expected before; returns the text up to its end."""
@@ -180,6 +187,38 @@ class Terminal:
                 os.close(descriptor)
 
 
+def on_screen(written: str, size: tuple[int, int] = (_LINES, _COLUMNS)) -> list[str]:
+    """The rows that a terminal of this size has after ``written``, those that have scrolled away included, blank ones at the end not.
+
+    Knows what the command line uses: line feeds, wrapping, moves up, erasures. Everything else that is no styling is an error.
+    """
+    height, width = size
+    rows, line, column = [""], 0, 0
+    for parameter, final, control, text in _WRITTEN.findall(written):
+        if final == "F":
+            line, column = max(line - int(parameter or 1), len(rows) - height, 0), 0
+        elif final == "J":
+            rows[line:] = [rows[line][:column]]
+        elif control == "\r":
+            column = 0
+        elif control == "\n":
+            line, column = line + 1, 0
+        elif text:
+            for character in text:
+                assert unicodedata.category(character) != "Cc", repr(text)
+                if column == width:
+                    line, column = line + 1, 0
+                rows += [""] * (line + 1 - len(rows))
+                rows[line] = rows[line][:column].ljust(column) + character + rows[line][column + 1 :]
+                column += 1
+        else:
+            assert final == "m", (parameter, final)
+        rows += [""] * (line + 1 - len(rows))
+    while rows and not rows[-1].strip():
+        rows.pop()
+    return [row.rstrip() for row in rows]
+
+
 def _as_shown(screen: str) -> str:
     """Text without escape sequences, with what moves the cursor along its line applied: blanks are often skipped, not written.
 
@@ -218,6 +257,7 @@ def open_terminal(
     extra: Mapping[str, str] | None = None,
     stdout: Any = None,
     size: tuple[int, int] = (_LINES, _COLUMNS),
+    program: Sequence[str] = (),
 ) -> Iterator[Terminal]:
     """Start the command line at a pseudo-terminal of its own.
 
@@ -228,10 +268,11 @@ def open_terminal(
         extra: Variables besides the usual ones.
         stdout: Where standard output goes instead.
         size: Lines and columns of the window.
+        program: What to start instead of the command line.
     """
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
-    words: Sequence[str] = command(*arguments, at="terminal")
+    words: Sequence[str] = [*program, *arguments] if program else command(*arguments, at="terminal")
     process = subprocess.Popen(
         words,
         stdin=slave,
@@ -241,7 +282,7 @@ def open_terminal(
         env=environment(home, extra),
         start_new_session=True,
     )
-    terminal = Terminal(process, master, slave)
+    terminal = Terminal(process, master, slave, size)
     try:
         yield terminal
     finally:

@@ -58,10 +58,12 @@ def module_name(path: Path) -> str:
 
 
 def is_public(name: str) -> bool:
-    """Whether users may import the module: a package of `amplifier`, a file directly in it, or a built-in module."""
+    """Whether users may import the module: a package of `amplifier`, a file directly in it, a server, or a built-in module."""
     parts = name.split(".")
     if any(part.startswith("_") for part in parts):
         return False
+    if parts[1:2] == ["servers"]:
+        return len(parts) == 3  # one package for each protocol
     if len(parts) <= 2 or parts[1] == "modules":
         return True
     # Folders inside a package, and all of the kernel's files, are addressed through the package.

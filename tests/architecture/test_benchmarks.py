@@ -75,13 +75,6 @@ def test_a_target_is_met_from_its_own_side(value: float, target: float | None, s
     assert ("MISSED" in row.line()) is not met
 
 
-def test_a_missed_row_fails_its_test_unless_it_is_a_time():
-    missed = Row(work="w", rival="", value=1, low=1, high=1, unit="KiB", target=2)
-    with pytest.raises(AssertionError, match="MISSED"):
-        missed.check()
-    Row(work="w", rival="", value=9, low=9, high=9, unit="ms", target=2, sense="at most", asserted=False).check()
-
-
 def test_rows_are_added_to_earlier_results(tmp_path):
     path = tmp_path / "results.json"
     board = Board()

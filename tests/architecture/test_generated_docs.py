@@ -1,15 +1,17 @@
-"""The generated files, pages of the reference and the schema of mount plans, are those the code of today would produce."""
+"""The pages that a build of the manual writes have what readers look for, and the shipped JSON Schemas are those of the code."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from amplifier import errors, events
 from amplifier.contracts import COMMON_CLAUSES, CONTRACTS
-from docs._generate import NOTICE, ROOT, render
+from docs._generate import PAGES, ROOT, SCHEMAS, _pages, page_text, write_pages
 from docs._generate._api import _KERNELS_OWN, API_PAGES
+from docs._generate._markdown import NOTICE
 from tests._support.tree import load, public_module_paths
 
 REFERENCE = "docs/reference"
@@ -17,25 +19,48 @@ REFERENCE = "docs/reference"
 
 @pytest.fixture(scope="module")
 def generated() -> dict[str, str]:
-    return render()
+    return {path: page_text(path) for path in PAGES}
 
 
-def test_the_files_on_disk_are_those_the_generator_writes(generated: dict[str, str]) -> None:
-    stale = [
-        path
-        for path, text in generated.items()
-        if not (ROOT / path).is_file() or (ROOT / path).read_text(encoding="utf-8") != text
-    ]
-    assert stale == [], "run: make docs"
+@pytest.mark.parametrize("path", SCHEMAS)
+def test_a_shipped_schema_is_the_one_of_the_code(path: str) -> None:
+    assert (ROOT / path).read_text(encoding="utf-8") == SCHEMAS[path](), "run: make docs"
 
 
-def test_no_generated_page_is_left_over_from_a_source_that_is_gone(generated: dict[str, str]) -> None:
-    on_disk = {
-        path.relative_to(ROOT).as_posix()
-        for path in (ROOT / "docs").rglob("*.md")
-        if NOTICE in path.read_text(encoding="utf-8")
-    }
-    assert on_disk == {path for path in generated if path.endswith(".md")}
+def test_generated_pages_are_ignored_by_git_and_nothing_else_of_the_manual_is() -> None:
+    ignored = re.findall(r"^/(docs/reference/.+)$", (ROOT / ".gitignore").read_text(encoding="utf-8"), re.MULTILINE)
+    covered = {line: [path for path in PAGES if path == line or path.startswith(line)] for line in ignored}
+    assert [line for line, pages in covered.items() if not pages] == []
+    assert sorted(path for pages in covered.values() for path in pages) == sorted(PAGES)
+    on_disk = {path.relative_to(ROOT).as_posix() for path in (ROOT / REFERENCE).rglob("*.md")}
+    assert [path for path in on_disk - set(PAGES) if path.startswith(tuple(ignored))] == []
+
+
+def test_a_build_writes_the_pages_and_removes_those_of_sources_that_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, generated: dict[str, str]
+) -> None:
+    monkeypatch.setattr(_pages, "ROOT", tmp_path)
+    written_by_hand, left_over = tmp_path / REFERENCE / "cli.md", tmp_path / REFERENCE / "api" / "gone.md"
+    left_over.parent.mkdir(parents=True)
+    written_by_hand.write_text("# The command line\n")
+    left_over.write_text(f"# Gone\n\n{NOTICE}\n")
+    (tmp_path / REFERENCE / "errors.md").write_text(f"# Old\n\n{NOTICE}\n")
+    write_pages()
+    on_disk = {path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*.md")}
+    assert on_disk == {**generated, f"{REFERENCE}/cli.md": "# The command line\n"}
+
+
+def test_every_page_has_a_title_and_says_where_it_comes_from(generated: dict[str, str]) -> None:
+    for path, text in generated.items():
+        title, notice, content = text.split("\n\n", 2)
+        assert (title[:2], notice) == ("# ", NOTICE), path
+        assert content.strip(), path
+
+
+def test_only_the_page_of_the_plan_has_code_that_a_test_has_to_run_or_read(generated: dict[str, str]) -> None:
+    block = re.compile(r"^```(?:python|json|yaml|toml)$", re.MULTILINE)
+    assert [path for path, text in generated.items() if block.search(text)] == [f"{REFERENCE}/mount-plan.md"]
+    assert "```python" not in generated[f"{REFERENCE}/mount-plan.md"]  # tests/docs/test_plan_blocks.py reads the others
 
 
 def test_every_event_has_a_row(generated: dict[str, str]) -> None:

@@ -46,6 +46,14 @@ def test_a_good_link_is_left_alone(text):
     assert broken_links(README, text) == []
 
 
+def test_a_link_to_a_generated_page_is_good_inside_the_manual_and_a_problem_outside():
+    page = ROOT / "docs" / "index.md"
+    assert broken_links(page, "[plan](reference/mount-plan.md#sections) [API](reference/api/kernel.md)") == []
+    assert len(broken_links(page, "[plan](reference/mount-plan.md#no-such-heading)")) == 1
+    assert len(broken_links(page, "[API](reference/api/no-such-module.md)")) == 1
+    assert len(broken_links(README, "[plan](docs/reference/mount-plan.md)")) == 1
+
+
 @pytest.mark.parametrize("folder", ["ro" + "ot", "wo" + "rk", "tm" + "p", "ho" + "me/anna", "Us" + "ers/anna"])
 @pytest.mark.parametrize("template", ['path = "/{}/x"', "see /{}/notes.md", "cd /{}/repo && make", "(/{}/a)"])
 def test_a_planted_machine_path_is_seen(folder, template):

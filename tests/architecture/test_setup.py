@@ -148,7 +148,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     environment = os.environ | {
         "PYTHONPATH": str(ROOT),
         "COLUMNS": "300",  # the summary keeps the whole reason
-        "HYPOTHESIS_PROFILE": "ci",
+        "HYPOTHESIS_PROFILE": "default",
         "LEAK_GUARD_PATIENCE": "0.5",
     }
     finished = subprocess.run(

@@ -10,9 +10,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from amplifier import BudgetError, BudgetExceeded, ExecutionTimeout, PlanError
-from amplifier.compat._sessions.session import RustSession
-from amplifier.errors import LLMError
+from amplifier import BudgetExceeded, ExecutionTimeout, PlanError
+from amplifier.compat._sessions.session import AmplifierSession as PublishedSession
+from amplifier.errors import BudgetError, LLMError
 from amplifier.models import ChatRequest, Message, StreamChunk, Usage
 from tests._support.small_agent import agent as small_agent
 from tests._support.small_agent import heard, mounting
@@ -466,10 +466,14 @@ async def test_metered_module_looks_like_the_one_inside():
         assert "Work object" in repr(tool)
 
 
-async def test_alias_refuses_a_budget_that_it_would_not_keep():
-    plan = {"session": {"orchestrator": "loop-basic", "context": "context-simple", "budget": {"tokens": 1}}}
-    with pytest.raises(ValueError, match=r"cannot keep a session\.budget"):
-        RustSession(plan)
+async def test_session_of_the_alias_keeps_its_budget():
+    section = {"orchestrator": "loop-basic", "context": "context-simple", "budget": {"tokens": 1}}
+    session = PublishedSession({"session": section, "providers": [{"module": "provider-offline"}]})
+    await session.initialize()
+    with pytest.raises(RuntimeError, match="Execution failed: Budget") as caught:
+        await session.execute("hello")
+    await session.cleanup()
+    assert isinstance(caught.value.__cause__, BudgetError)
 
 
 def test_error_survives_pickling():

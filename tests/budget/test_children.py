@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amplifier import AmplifierSession, BudgetError, BudgetExceeded, ModuleLoader
-from amplifier.errors import LLMError
+from amplifier import AmplifierSession, BudgetExceeded, ModuleLoader
+from amplifier.errors import BudgetError, LLMError
 from amplifier.models import ChatRequest, ChatResponse, Usage, to_dict
 from tests._support.small_agent import heard
 

@@ -28,12 +28,12 @@ from amplifier import (
     HookResult,
     ModelInfo,
     ProviderInfo,
-    QuotaExceededError,
     TextBlock,
     ToolCall,
     ToolResult,
     Usage,
 )
+from amplifier.errors import QuotaExceededError
 from amplifier.models import StreamChunk
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"path": {"type": "string"}}}
@@ -184,7 +184,7 @@ async def mount_hook(coordinator: Any, config: dict[str, Any]) -> Callable[[], N
             return HookResult()
         return HookResult(
             action="ask_user",
-            approval_prompt=f"May risky touch {Path(data['tool_input']['path']).name}?\x1b[2J\u202e",
+            approval_prompt=f"May risky touch {Path(data['tool_input']['path']).name}?\x1b[2J\u202e{data['tool_input'].get('long', '')}",
             approval_options=["Allow once", "Allow always", "Deny"],
             approval_timeout=0.3 if "quick" in data["tool_input"]["path"] else 30.0,
         )

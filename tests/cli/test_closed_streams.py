@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from amplifier.cli.sessions.store import SessionStore
 from tests._support.terminal import PATIENCE, command, environment
 
 FULL = Path("/dev/full")
@@ -37,8 +38,8 @@ def test_an_answer_that_cannot_be_written_is_reported_and_fails(output_format, b
     assert "amplifier: the answer could not be written to standard output: No space left on device" in finished.stderr
     assert "Traceback" not in finished.stderr
     assert "Exception ignored" not in finished.stderr
-    (record,) = (home / "sessions").glob("*/metadata.json")
-    assert json.loads(record.read_text())["status"] == "success"  # the turn itself went well and is kept
+    (record,) = SessionStore(home / "sessions").records()
+    assert record.status == "success"  # the turn itself went well and is kept
 
 
 def test_a_listing_that_cannot_be_written_is_reported(home, workdir):

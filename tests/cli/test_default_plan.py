@@ -59,7 +59,7 @@ def test_the_default_plan_pins_what_the_command_relies_on_and_nothing_else():
 
 
 def test_a_third_party_provider_does_not_need_the_package_that_ours_needs(tmp_path, monkeypatch, installed):
-    installed.discard("anthropic")
+    installed.discard("httpx2")
     assert build_plan(EVERYTHING, environment={"ANTHROPIC_API_KEY": "x"}).provider == "provider-offline"
     distribution(tmp_path, "amplifier_module_provider_anthropic", {"provider-anthropic": "theirs:mount"})
     monkeypatch.syspath_prepend(tmp_path)
@@ -83,7 +83,7 @@ def test_the_provider_is_the_one_asked_for_else_the_one_with_a_key(environment, 
 
 
 def test_a_key_without_its_package_is_reported(installed):
-    installed.discard("anthropic")
+    installed.discard("httpx2")
     made = build_plan(EVERYTHING, environment={"ANTHROPIC_API_KEY": "very-secret"})
     assert made.provider == "provider-offline"
     (note,) = made.notes

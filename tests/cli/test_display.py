@@ -9,17 +9,23 @@ import pty
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier.cli.core.turn_record import ToolUse, TurnRecord
 from amplifier.cli.terminal.display import Display, summary
 from amplifier.cli.terminal.log_output import LogNotices
 from amplifier.cli.terminal.output import Output, StandardStreams
-from amplifier.models import TextDelta, ToolFinished, ToolStarted, TurnEvent
+from amplifier.contracts import CurrentCall, call_scope
+from amplifier.events import CONTENT_BLOCK_RESET
+from amplifier.live._edits import _edit
+from amplifier.models import AnswerReset, TextDelta, ToolFinished, ToolStarted, TurnEvent
+from amplifier.modules.hooks.approval._hook import render_prompt
+from amplifier.turns import ToolUse, TurnRecord
+from tests._support.terminal import on_screen
 
 
 class Recorded(io.StringIO):
@@ -46,6 +52,7 @@ class Streams(StandardStreams):
 def _terminal(monkeypatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(TurnRecord, "seconds", 0.0)  # however slow the machine is
 
 
 def delta(text: str, index: int = 0) -> TextDelta:
@@ -74,9 +81,9 @@ def play(screen: Display, *events: TurnEvent) -> None:
         ([request(), delta("one "), delta("two"), block("one two")], "one two", "one two\n"),
         ([request(), block("whole")], "whole", "whole\n"),
         ([request(), delta("a"), block("a"), delta("b", 1), block("b", 1)], "ab", "ab\n"),
-        ([request(), delta("first"), request(), delta("second")], "second", "first\nsecond\n"),
+        ([request(), delta("first"), request(), delta("second")], "second", "first\n\nsecond\n"),
         ([request(), delta("half")], "half\n\n[stopped]", "half\n\n[stopped]\n"),
-        ([request(), delta("x")], "another", "x\nanother\n"),
+        ([request(), delta("x")], "another", "x\n\nanother\n"),
         ([], "denied", "denied\n"),
         ([request(), delta("cut off")], None, "cut off"),
     ],
@@ -86,7 +93,7 @@ def test_the_answer_is_written_once_on_a_terminal(events, response, expected):
     screen = Display(streams)
     play(screen, *events)
     screen.end_turn(response)
-    assert streams.record.getvalue() == expected
+    assert on_screen(streams.record.getvalue()) == expected.splitlines()
 
 
 def test_a_pipe_gets_the_final_answer_only():
@@ -105,15 +112,189 @@ def test_json_formats_do_not_write_the_answer():
     assert streams.record.getvalue() == ""
 
 
-@given(st.text(alphabet=st.characters(codec="utf-8"), max_size=80))
-def test_model_output_has_no_escape_sequences(text):
+OWN_SEQUENCES = re.compile(r"\x1b\[\d+F\x1b\[J|\x1b\[[0-9;]*m")
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+MARKS = st.sampled_from("\n\n\n  \t#*_`~->|[]()!<&;\\.:1ax\x1b\u202e漢")
+
+
+@given(st.one_of(st.text(alphabet=st.characters(codec="utf-8"), max_size=80), st.text(alphabet=MARKS, max_size=200)))
+def test_model_output_has_no_escape_sequences_and_is_the_same_in_pieces_and_at_once(text):
     os.environ["TERM"] = "xterm"
+    screens = []
+    for events in ([delta(piece) for piece in re.findall(r"(?s).{1,7}", text)], [block(text)]):
+        streams = Streams(out=True, err=True)
+        screen = Display(streams)
+        play(screen, request(), *events)
+        screen.end_turn(text)
+        written = streams.record.getvalue()
+        assert CONTROLS.search(OWN_SEQUENCES.sub("", written)) is None
+        screens.append(on_screen(written))
+    assert screens[0] == screens[1]
+
+
+# ── Markdown ─────────────────────────────────────────────────────────────────────────────────────
+
+ANSWER = """## Plan
+Two *steps* for `main.py`,
+see [the manual](https://example.org/manual):
+
+1. read it
+2. change a line that is too long for a narrow window
+
+```python
+def main() -> None:
+    print("<b>")
+```
+
+| file | lines |
+|---|---|
+| main.py | 2 |
+
+> done
+"""
+WIDE = """Plan
+
+Two steps for main.py,
+see the manual (https://example.org/manual):
+
+ 1 read it
+ 2 change a line that is too long for a narrow window
+
+def main() -> None:
+    print("<b>")
+
+ file     lines
+ ──────────────
+ main.py  2
+
+▌ done""".splitlines()
+NARROW = """Plan
+
+Two steps for main.py,
+see the manual
+(https://example.org/manual):
+
+ 1 read it
+ 2 change a line that is too long for a
+   narrow window
+
+def main() -> None:
+    print("<b>")
+
+ file     lines
+ ──────────────
+ main.py  2
+
+▌ done""".splitlines()
+
+
+def window(monkeypatch: pytest.MonkeyPatch, height: int, width: int) -> None:
+    monkeypatch.setattr(Output, "size", lambda _: (width, height))
+
+
+@pytest.mark.parametrize(("size", "expected"), [((24, 80), WIDE), ((24, 40), NARROW), ((4, 40), NARROW)])
+@pytest.mark.parametrize("piece", [1, 5, 1000])
+def test_markdown_is_rendered_while_it_arrives_and_stays_in_the_scrollback(size, expected, piece, monkeypatch):
+    monkeypatch.setattr("amplifier.cli.terminal.display._REDRAW_INTERVAL", 0.0)
+    monkeypatch.setattr(
+        "amplifier.cli.terminal.display.time", SimpleNamespace(monotonic=lambda: 0.0)
+    )  # every piece is drawn
+    window(monkeypatch, *size)
     streams = Streams(out=True, err=True)
     screen = Display(streams)
-    play(screen, request(), *map(delta, text))
+    play(screen, request(), *(delta(ANSWER[start : start + piece]) for start in range(0, len(ANSWER), piece)))
+    screen.end_turn(ANSWER)
+    assert on_screen(streams.record.getvalue(), size) == expected
+
+
+@pytest.mark.parametrize(("no_colour", "coloured"), [("1", False), ("", True)])
+def test_no_color_leaves_emphasis_and_takes_colour(no_colour, coloured, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", no_colour)
+    streams = Streams(out=True, err=True)
+    Display(streams).end_turn("**bold** `code`\n\n```python\nreturn 1\n```")
+    written = streams.record.getvalue()
+    assert "\x1b[1mbold" in written
+    assert bool(re.search(r"\x1b\[(?:\d+;)*(?:3|9)[0-7]", written)) == coloured
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("[x](https://evil.example/\x1b]8;;)", "/%5Cx1b%5D8;;"),
+        ("&#x202e;gnp &#27;[2J", "\\u202egnp"),
+        ("![logo](https://evil.example/pixel.png)", "!logo (https://evil.example/pixel.png)"),
+        ("[a]: https://evil.example", "[a]: https://evil.example"),
+        ("a <!-- hidden --> b <div>c</div>", "a <!-- hidden --> b <div>c</div>"),
+        (">" * 500 + " deep", "deep"),
+        ("\n".join(" " * level + "- x" for level in range(60)) + "END", "END"),
+        ("x" * 50_000 + "END", "END"),
+        ("```python\n" + "x = 1\n" * 5_000 + "END", "END"),
+    ],
+)
+def test_hostile_markdown_is_shown_and_obeyed_in_nothing(text, shown):
+    streams = Streams(out=True, err=True)
+    screen = Display(streams)
+    play(screen, request(), delta(text))
     screen.end_turn(text)
     written = streams.record.getvalue()
-    assert re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]", written) is None
+    assert shown in "".join(on_screen(written))
+    assert CONTROLS.search(OWN_SEQUENCES.sub("", written)) is None
+
+
+def test_a_line_that_is_not_whole_finishes_no_block():
+    text = "- a\n--- x"  # no rule below a list, but a second line of its item
+    streams = Streams(out=True, err=True)
+    screen = Display(streams)
+    play(screen, request(), delta(text[:7]), delta(text[7:]))
+    screen.end_turn(text)
+    assert on_screen(streams.record.getvalue()) == [" • a", "   --- x"]
+
+
+def test_an_answer_that_begins_anew_drops_its_unfinished_block():
+    streams = Streams(out=True, err=True)
+    screen = Display(streams)
+    reset = AnswerReset(name=CONTENT_BLOCK_RESET, data={}, text="kept\n\nnext\n\nvoid\n")
+    play(screen, request(), delta("kept\n\n"), delta("next\n\nvoid\n"), reset, delta("again"))
+    screen.end_turn("again")
+    assert on_screen(streams.record.getvalue()) == [
+        "kept",
+        "",
+        "next",
+        "the answer was cut off; it begins again",
+        "",
+        "again",
+    ]
+
+
+def test_a_notice_goes_above_the_block_that_is_being_written():
+    streams = Streams(out=True, err=True)
+    screen = Display(streams)
+    play(screen, request(), delta("half a "))
+    screen.notice("careful", "warning")
+    assert on_screen(streams.record.getvalue()) == ["careful", "half a", "⠋ 0 s, Ctrl-C stops"]
+    screen.end_turn("half a line")
+    assert on_screen(streams.record.getvalue()) == ["careful", "half a line"]
+
+
+def test_nothing_live_is_drawn_after_a_turn_that_was_cut_off():
+    streams = Streams(out=True, err=True)
+    screen = Display(streams)
+    play(screen, request(), delta("half a "), started(path="a"))
+    screen.end_turn(None)
+    screen.notice("ended by SIGTERM", "warning")
+    screen.draw_live_lines()
+    assert on_screen(streams.record.getvalue()) == ["half a", "", "ended by SIGTERM"]
+
+
+def test_a_window_that_became_narrower_is_cleared_all_the_same(monkeypatch):
+    streams = Streams(out=True, err=True)
+    screen = Display(streams)
+    window(monkeypatch, 24, 80)
+    play(screen, request(), delta("word " * 10))
+    before = len(streams.record.getvalue())
+    window(monkeypatch, 24, 20)
+    screen.clear_live_lines()
+    assert streams.record.getvalue()[before:] == "\x1b[4F\x1b[J"  # 49 columns in 3 rows, and the status
 
 
 def started(name: str = "t", call: str = "c1", **arguments: Any) -> ToolStarted:
@@ -133,18 +314,17 @@ def test_live_lines_are_cleared_before_anything_else_is_written():
     screen.end_turn("done")
     up, down = written.count("\x1b["), written.count("\x1b[J")
     assert up == 2 * down  # every ⟨go up⟩ has its ⟨erase⟩, and there is no other sequence
-    assert "✓ t a (0.0 s)\n" in written
-    assert written.endswith("✗ t b: no (0.0 s)\n")
-    assert streams.record.getvalue().endswith("✗ t b: no (0.0 s)\ndone\n")
+    assert on_screen(written) == ["✓ t a (0.0 s)", "✗ t b: no (0.0 s)", "⠋ 0 s, Ctrl-C stops"]
+    assert on_screen(streams.record.getvalue()) == ["✓ t a (0.0 s)", "✗ t b: no (0.0 s)", "", "done"]
 
 
 def test_number_of_live_lines_is_limited():
     streams = Streams(out=True, err=True)
     screen = Display(streams)
     play(screen, *(started(call=f"c{number}", path=f"p{number}") for number in range(20)))
-    last = streams.record.getvalue().rpartition("\x1b[J")[2]
-    assert last.count("\n") == 9
-    assert last.endswith("⋯ and 12 more\n")
+    rows = on_screen(streams.record.getvalue())
+    assert len(rows) == 10
+    assert rows[-2:] == ["⋯ and 12 more", "⠋ 0 s, Ctrl-C stops"]
 
 
 def test_nothing_is_written_below_a_question():
@@ -168,11 +348,66 @@ def test_nothing_is_written_below_a_question():
 
 def test_long_and_odd_arguments_fit_one_row():
     use = ToolUse("bash", {"note": "x", "command": "echo 1\n\x1b[2Jecho 漢"}, "", 0.0)
-    assert summary(use) == "bash echo 1\\n\\x1b[2Jecho 漢"
+    assert summary(use) == "bash echo 1\\n\\x1b[2Jecho 漢 note=x"
     streams = Streams(out=True, err=True)
     screen = Display(streams)
     play(screen, started(command="漢" * 300), finished())
     assert all(len(line) < 80 for line in streams.record.getvalue().splitlines())
+
+
+@pytest.mark.parametrize(
+    ("given", "before", "lines"),
+    [
+        ({"content": "a\nb\n"}, None, ["@@ -1 +1,3 @@", "+a", "+b", " "]),
+        ({"content": "a\n"}, b"a", ["@@ -1 +1,2 @@", " a", "+"]),
+        (
+            {"old_string": "a", "new_string": "b", "replace_all": True},
+            b"a\na",
+            ["@@ -1,2 +1,2 @@", "-a", "-a", "+b", "+b"],
+        ),
+        ({"old_string": "a", "new_string": "b"}, b"\xff", ["@@ -1 +1 @@", "-a", "+b"]),
+        ({"old_string": "gone", "new_string": "b"}, b"x", ["@@ -1 +1 @@", "-gone", "+b"]),
+        ({"content": "x"}, b"\xff", None),
+        ({"content": "x\n" * 5_000}, None, None),
+        ({"old_string": "a"}, b"a", None),
+    ],
+)
+def test_a_diff_is_made_of_the_file_and_the_call(given, before, lines, tmp_path):
+    if before is not None:
+        (tmp_path / "f").write_bytes(before)
+    edit = _edit({"file_path": "f", **given}, tmp_path)
+    assert (None if edit is None else edit.lines) == lines
+
+
+def test_a_diff_of_what_is_no_regular_file_does_not_wait_for_it(tmp_path):
+    os.mkfifo(tmp_path / "f")
+    assert _edit({"file_path": "f", "content": "x"}, tmp_path) is None
+
+
+def test_arguments_that_a_question_writes_otherwise_stay_beside_the_diff(tmp_path):
+    given = {"file_path": "f", "content": "if x:\n" + " " * 20 + "y"}
+    edit = _edit(given, tmp_path)
+    assert edit is not None
+    question = render_prompt("write_file", given, "no rule").splitlines()
+    assert [line for line in question if line not in edit.covers] == [question[0], "  file_path: f", question[-1]]
+    other = render_prompt("write_file", {**given, "content": "something else"}, "no rule").splitlines()
+    assert not edit.covers.intersection(other)
+
+
+def test_the_time_a_person_takes_is_not_the_time_of_the_call(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    streams = Streams(out=True, err=True)
+    screen = Display(streams)
+    record = TurnRecord()
+    for event in (started(path="a"), started(call="c2", path="b")):
+        record.add(event)
+        screen.show(event, record)
+    asked = CurrentCall(kind="tool", session_id="s", turn_number=1, iteration=1, call_id="c1", tool_name="t")
+    with call_scope(asked), screen.waiting():
+        now[0] += 60
+    now[0] += 2
+    assert (record.tools["c1"].seconds, record.tools["c2"].seconds) == (2.0, 62.0)
 
 
 def test_quiet_shows_warnings_and_no_tools():

@@ -10,6 +10,7 @@ import pytest
 
 from amplifier.cli import main
 from amplifier.cli.commands import doctor as _doctor
+from amplifier.cli.sessions.store import SessionRecord, SessionStore
 from tests._support.terminal import command, environment
 
 
@@ -145,8 +146,7 @@ def test_each_shell_gets_code_of_its_own(shell, word, capsys):
     ],
 )
 def test_the_shell_is_offered_commands_and_ids(words, expected, tmp_path):
-    (tmp_path / "sessions" / "monday").mkdir(parents=True)
-    (tmp_path / "sessions" / "monday" / "metadata.json").touch()
+    SessionStore(tmp_path / "sessions").write(SessionRecord(session_id="monday"))
     variables = {
         **environment(tmp_path),
         "_AMPLIFIER_COMPLETE": "bash_complete",

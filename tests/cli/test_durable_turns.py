@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from amplifier.cli.sessions.store import SessionStore
-from amplifier.cli.sessions.turn_plan import read_turn_plan, remove_turn_plan, write_turn_plan
-from amplifier.plan._changes import plan_changes
+from amplifier.cli.sessions.store import SessionRecord, SessionStore
+from amplifier.plan._changes import module_hashes, plan_changes
 from tests._support.terminal import PATIENCE, json_of, open_terminal, run_cli
 
 
@@ -46,14 +45,15 @@ def kill_while(shown: str, prompt: str, plan: Path, backend: str, home: Path, wo
 
 def wait_until_started(home: Path) -> None:
     give_up = time.monotonic() + PATIENCE
-    while not any(b'"started"' in file.read_bytes() for file in home.glob("sessions/*/steps.log")):
+    store = sessions(home)
+    while not any(step["step"] == "started" for each in store.records() for step in store.steps(each.session_id)):
         assert time.monotonic() < give_up, "no tool call was started"
         time.sleep(0.01)  # another process writes it
 
 
 def roles(home: Path) -> list[str]:
     store = sessions(home)
-    return [message["role"] for message in store.transcript(store.find("last").session_id).messages]
+    return [message["role"] for message in store.transcript(store.find("last").session_id)]
 
 
 @pytest.mark.slow
@@ -61,17 +61,69 @@ def test_a_call_that_was_cut_off_is_not_repeated_without_permission(backend, hom
     gate = workdir / "gate"
     kill_while("s  wait_for", call("wait_for", gate), durable_plan, backend, home, workdir)
     gate.touch()
-    finished = run_cli("session", "resume", "last", "--backend", backend, home=home, cwd=workdir)
-    assert finished.returncode == 0, finished.stderr
-    assert "Going on with the turn that was cut off." in finished.stderr
-    assert "denied: Run the tool 'wait_for' again?" in finished.stderr
-    assert "Tool calls that were cut off: 1 call left interrupted (wait_for)." in finished.stderr
-    assert "done: [interrupted: the process ended while this call was running" in finished.stdout
+    with open_terminal("session", "resume", "--backend", backend, home=home, cwd=workdir) as terminal:
+        terminal.expect("Going on with the turn that was cut off.")
+        terminal.expect("Run the tool 'wait_for' again?")
+        terminal.expect("Your answer: ")
+        terminal.type("n\n")
+        terminal.expect("Tool calls that were cut off: 1 call left interrupted (wait_for).")
+        terminal.expect("done: [interrupted: the process ended while this call was running")
+        terminal.expect("› ")
+        terminal.type("/exit\n")
+        assert terminal.end() == 0
     assert roles(home) == ["user", "assistant", "tool", "assistant"]
     store = sessions(home)
     assert store.find("last").status == "success"
     left = {path.name for path in store.folder(store.find("last").session_id).iterdir()}
-    assert left == {"lock", "messages.log", "metadata.json"}
+    assert left == {"lock"}
+    assert (store.steps(store.find("last").session_id), store.turn_plan(store.find("last").session_id)) == ([], None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("tool", "shown"), [("wait_for", "s  wait_for"), ("risky", "Your answer: ")])
+def test_without_a_terminal_the_turn_stays_as_it_was(tool, shown, backend, home, workdir, durable_plan):
+    """Whether the question is about repeating a call, or one of a hook's about a call that was never started."""
+    trace = workdir / "trace"
+    kill_while(shown, call(tool, trace), durable_plan, backend, home, workdir)
+    if tool == "wait_for":
+        trace.touch()
+    store = sessions(home)
+    folder = store.folder(store.find("last").session_id)
+    before = (store.transcript(folder.name), store.turn_plan(folder.name))
+    assert before[1]
+    for _ in range(2):
+        finished = run_cli("session", "resume", "last", "--backend", backend, home=home, cwd=workdir)
+        assert finished.returncode == 1, finished.stderr
+        assert finished.stdout == ""
+        assert "no one could be asked: " in finished.stderr
+        assert f"with --yes: amplifier session resume {folder.name}" in finished.stderr
+        assert "denied" not in finished.stderr.lower()
+        assert store.find("last").status == "interrupted"
+        assert (store.transcript(folder.name), store.turn_plan(folder.name)) == before
+    assert store.steps(folder.name)
+    asked = json_of(run_cli("session", "resume", "last", "--output-format", "json", home=home, cwd=workdir))
+    assert (asked["status"], "no one could be asked" in asked["error"]) == ("error", True)
+    finished = run_cli("session", "resume", "last", "--yes", "--backend", backend, home=home, cwd=workdir)
+    assert finished.returncode == 0, finished.stderr
+    assert "done: it " in finished.stdout
+    assert trace.exists()
+
+
+@pytest.mark.slow
+def test_a_new_turn_that_needs_someone_is_left_and_resumed_like_one_that_was_cut_off(
+    backend, home, workdir, durable_plan
+):
+    trace = workdir / "trace"
+    words = ("--plan", durable_plan, "--backend", backend)
+    finished = run_cli("run", call("risky", trace), *words, home=home, cwd=workdir)
+    store = sessions(home)
+    found = store.find("last")
+    assert (finished.returncode, finished.stdout, found.status) == (1, "", "interrupted"), finished.stderr
+    assert f"with --yes: amplifier session resume {found.session_id}" in finished.stderr
+    assert not trace.exists()
+    finished = run_cli("session", "resume", "last", "--yes", "--backend", backend, home=home, cwd=workdir)
+    assert (finished.returncode, trace.exists()) == (0, True), finished.stderr
+    assert roles(home) == ["user", "assistant", "tool", "assistant"]
 
 
 @pytest.mark.slow
@@ -133,7 +185,7 @@ def test_a_plan_that_has_changed_is_shown_before_the_turn_goes_on(home, workdir,
     assert "hooks-ask is not in the plan any more" in refused.stderr
     assert "Nothing was run. Go on all the same with --accept-plan-changes" in refused.stderr
     assert roles(home) == ["user", "assistant"]
-    accepted = run_cli("session", "resume", "last", "--accept-plan-changes", home=home, cwd=workdir)
+    accepted = run_cli("session", "resume", "last", "--accept-plan-changes", "--yes", home=home, cwd=workdir)
     assert accepted.returncode == 0, accepted.stderr
     assert "hooks-ask is not in the plan any more" in accepted.stderr
     assert roles(home) == ["user", "assistant", "tool", "assistant"]
@@ -155,16 +207,18 @@ def test_a_second_process_is_told_which_one_has_the_session(home, workdir, durab
 def test_the_changes_of_a_plan_are_listed_and_secrets_are_not_kept(tmp_path):
     tools = [{"module": "tool-a", "config": {"api_key": "sk-1234567890abcdef"}}, "tool-b", "tool-b"]
     plan = {"session": {"orchestrator": "loop-basic", "context": "context-simple"}, "tools": tools}
-    write_turn_plan(tmp_path, plan)
-    known = read_turn_plan(tmp_path)
+    store = SessionStore(tmp_path)
+    store.write(SessionRecord(session_id="s"), turn_plan=module_hashes(plan))
+    known = store.turn_plan("s")
     assert plan_changes(known, plan) == []
-    assert "sk-1234567890abcdef" not in (tmp_path / "turn-plan.json").read_text()
+    assert b"sk-1234567890abcdef" not in store.path.read_bytes()
     changed = {**plan, "tools": [{"module": "tool-a", "config": {"timeout": 5}}, "tool-b", "tool-c"]}
     assert plan_changes(known, changed) == [
         "tool-b (2) is not in the plan any more",
         "tool-c is new in the plan",
         "tool-a is configured differently",
     ]
-    remove_turn_plan(tmp_path)
-    remove_turn_plan(tmp_path)
-    assert plan_changes(read_turn_plan(tmp_path), changed) == []
+    store.write(SessionRecord(session_id="s"))
+    assert store.turn_plan("s") == known
+    store.write(SessionRecord(session_id="s"), turn_plan=None)
+    assert plan_changes(store.turn_plan("s"), changed) == []

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from amplifier.cli.terminal import prompt_history
-from amplifier.cli.terminal.prompt_history import PromptHistory
+from amplifier.cli.terminal import line_prompt
+from amplifier.cli.terminal.line_prompt import PromptHistory
 from tests._support.terminal import open_terminal, run_cli
 from tests._support.tree import ROOT
 
@@ -32,7 +32,8 @@ def test_a_line_is_edited_recalled_and_pasted_at_the_terminal(backend, home, wor
         terminal.expect("\na\nb")
         terminal.expect("› ")
         terminal.type(f"say {'long ' * 40}end\n")  # four rows
-        terminal.expect(f"\n{'long ' * 40}end")  # the answer: the line itself is drawn in rows
+        row = " ".join(["long"] * 20)
+        terminal.expect(f"\n{row}\n{row}\nend\n")  # the answer: it is rendered in rows without blanks at their ends
         terminal.expect("› ")
         terminal.type(
             "\x0c\x1a/exit\n"
@@ -84,7 +85,7 @@ def test_keys_edit_the_line(backend, home, workdir, plan):
         for keys, sent in EDITS.values():
             terminal.expect("› ")
             terminal.type(f"{keys}\n")
-            terminal.expect(f"\n{sent} \n")
+            terminal.expect(f"\n{sent}\n")
         terminal.expect("› ")
         terminal.type("\x04")
         assert terminal.end() == 0
@@ -149,7 +150,7 @@ def test_tab_completes_commands_and_lists_them(backend, home, workdir, plan):
         terminal.type("/\t")
         terminal.expect("forget the conversation, on disk too")
         terminal.type("\x7fsay /sta\t\n")  # not at the start of the line: nothing to complete
-        terminal.expect("\n/sta \n")
+        terminal.expect("\n/sta\n")
         terminal.expect("› ")
         terminal.type("/ex\t")
         terminal.expect("/exit")
@@ -323,7 +324,7 @@ def test_damaged_history_lines_are_left_out(tmp_path):
 
 
 def test_history_file_is_cut_back_to_the_latest_entries(tmp_path, monkeypatch):
-    monkeypatch.setattr(prompt_history, "MOST_ENTRIES", 3)
+    monkeypatch.setattr(line_prompt, "MOST_ENTRIES", 3)
     history = PromptHistory(tmp_path / "history")
     for number in range(6):
         history.add(str(number))

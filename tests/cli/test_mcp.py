@@ -12,10 +12,10 @@ import yaml
 
 from amplifier.cli import main
 from amplifier.cli.agent.mcp_servers import read_servers, servers_of
-from amplifier.modules.tool_mcp import read_mcp_options
+from amplifier.modules.tools.mcp import read_mcp_options
 from tests._support.tree import TESTS
 
-SMALL = str(TESTS / "modules" / "tool_mcp" / "small_server.py")
+SMALL = str(TESTS / "modules" / "tools" / "mcp" / "small_server.py")
 
 
 @pytest.fixture

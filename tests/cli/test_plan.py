@@ -99,7 +99,7 @@ def test_a_file_without_a_mapping_is_a_problem_and_not_a_crash(text, tmp_path, c
         ("plan.yaml", b"!!map x: 1", "not valid YAML"),
         ("plan.yaml", b"[x]: 1", "not valid YAML"),
         ("plan.json", b"[" * 100_000, "nested too deeply"),
-        ("plan.yaml", b"[" * 5_000, "nested too deeply"),
+        ("plan.yaml", b"[" * 5_000, "nested more than 100 levels deep"),
     ],
 )
 def test_a_file_that_cannot_be_parsed_is_named_with_the_reason(name, content, expected, tmp_path, capsys):
@@ -245,7 +245,7 @@ def test_a_source_that_matches_or_is_not_a_pin_is_accepted(source, tmp_path, cap
     ("source", "words"),
     [
         ({"distribution": "absent"}, "pinned to the distribution 'absent', which does not provide it"),
-        ({"distribution": 5}, "$.tools[0].source.distribution: expected the name of an installed distribution; got 5"),
+        ({"distribution": 5}, "$.tools[0].source.distribution: expected the name of an installed distribution, got 5"),
         ({"distribution": " "}, "expected the name of an installed distribution"),
     ],
 )
@@ -299,6 +299,25 @@ def test_aliases_that_expand_to_gigabytes_are_refused(arguments, bomb, tmp_path,
     file.write_text(GOOD_FILES["plan.yaml"] + BOMBS[bomb])
     assert main([*arguments, str(file)]) == (1 if arguments == ["plan", "check"] else 2)
     assert "with its aliases expanded it has more than 1,000,000 characters" in capsys.readouterr().err
+
+
+HUGE = {
+    "complex keys": ("".join(f"? [k{n}, b]\n: v\n" for n in range(50_000)), "more than 50,000 tokens"),
+    "keys": ("".join(f"k{n}: v\n" for n in range(50_000)), "more than 50,000 tokens"),
+    "brackets": ("a: " + "[" * 50_000, "nested more than 100 levels deep"),
+    "levels": ("- " * 500, "nested more than 100 levels deep"),
+    "a number of base 60": ("a: " + "1:" * 100_000 + "1", "that is no text"),
+    "characters": ("# " + "x" * 2_000_000, "more than the 1,000,000 that a plan may have"),
+}
+
+
+@pytest.mark.parametrize("kind", HUGE)
+def test_what_would_keep_the_parser_busy_is_refused(kind, tmp_path, capsys):
+    file = tmp_path / "plan.yaml"
+    text, words = HUGE[kind]
+    file.write_text(text)
+    assert main(["plan", "check", str(file)]) == 1
+    assert words in capsys.readouterr().err
 
 
 def test_an_alias_inside_of_its_own_anchor_is_refused(tmp_path, capsys):

@@ -38,7 +38,7 @@ def test_a_collector_that_is_not_there_does_not_disturb_the_run(home, workdir):
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
     done = run_cli("run", "-y", "-q", "-p", "offline", "--otel", url, PROMPT, home=home, cwd=workdir)
     assert done.returncode == 0
-    assert "0 files" in done.stdout
+    assert "0 visible entries" in done.stdout
 
 
 @pytest.mark.slow
@@ -46,7 +46,7 @@ def test_a_collector_that_never_answers_does_not_keep_the_run_from_ending(home, 
     with running_receiver(silent=True) as receiver:
         done = run_cli("run", "-y", "-q", "-p", "offline", "--otel", receiver.url, PROMPT, home=home, cwd=workdir)
     assert done.returncode == 0
-    assert "0 files" in done.stdout
+    assert "0 visible entries" in done.stdout
 
 
 @pytest.mark.parametrize("url", ["localhost:4318", "ftp://localhost", "http://", "http://me:secret@localhost:4318"])

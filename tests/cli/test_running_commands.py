@@ -26,7 +26,7 @@ from amplifier.cli.sessions.running_commands import (
 from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.output import StandardStreams
 from amplifier.models import from_json
-from amplifier.observability import TaskTree
+from amplifier.tracing import TaskTree
 from tests._support.terminal import command, environment, open_terminal, run_cli
 
 
@@ -126,7 +126,9 @@ def test_at_a_terminal_the_tasks_appear_above_the_live_lines_and_the_terminal_is
         wait_until_it_waits(home, terminal.process.pid)
         terminal.send(signal.SIGUSR1)
         terminal.expect("tasks of process")
-        assert "\x1b[1F\x1b[Jtasks of process" in terminal.screen  # the live line was taken away first
+        assert (
+            "\x1b[2F\x1b[Jtasks of process" in terminal.screen
+        )  # the live lines, tool and turn, were taken away first
         terminal.expect("module tool-scripted")
         terminal.expect("s  wait_for")
         (workdir / "gate").touch()
@@ -142,7 +144,7 @@ def test_a_chat_that_waits_for_its_user_can_be_asked_and_typed_into_afterwards(b
         terminal.send(signal.SIGUSR1)
         terminal.expect("LinePrompt.read")
         terminal.type("say still here\n")
-        terminal.expect("still here \n")
+        terminal.expect("still here\n")
         terminal.expect("› ")
         terminal.type("\x04")
         assert terminal.end() == 0
@@ -205,7 +207,6 @@ def test_a_run_stuck_in_c_code_is_shown_by_its_thread_stacks(backend, home, work
 
 _THREAD = """
 import os, signal, sys, threading
-from pathlib import Path
 from amplifier.cli.sessions.running_commands import main_thread_stack
 
 def deep(levels):
@@ -224,7 +225,7 @@ signal.signal(signal.SIGUSR1, lambda *_: None)
 received, wakeup = os.pipe()
 os.set_blocking(wakeup, False)
 signal.set_wakeup_fd(wakeup)
-with main_thread_stack(Path(sys.argv[1])):
+with main_thread_stack(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)):
     threading.Thread(target=work, daemon=True).start()
     print("ready", flush=True)
     while os.read(received, 1):

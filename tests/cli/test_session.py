@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import socket
+import sqlite3
 import stat
 from typing import Any
 
-import anyio
 import platformdirs
 import pytest
 from hypothesis import given
@@ -16,12 +17,13 @@ from hypothesis import strategies as st
 
 from amplifier._json import visible_text
 from amplifier.cli import main
-from amplifier.cli.commands.session import _write_messages
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.sessions.conversation_text import heading_of_message, text_of_message
 from amplifier.cli.sessions.home_folder import find_home
 from amplifier.cli.sessions.store import SessionRecord, SessionStore
-from tests._support.terminal import open_terminal
+from amplifier.store import Conversation, encode_message
+from amplifier.store._tables import open_sessions
+from tests._support.terminal import open_terminal, run_cli
 
 MESSAGES: list[dict[str, Any]] = [
     {"role": "user", "content": "first"},
@@ -47,8 +49,21 @@ def store(tmp_path, monkeypatch) -> SessionStore:
 
 
 def keep(store: SessionStore, session_id: str, **known: str) -> None:
-    anyio.run(_write_messages, store, session_id, MESSAGES)
+    write_messages(store, session_id)
     store.write(SessionRecord(session_id=session_id, **known))
+
+
+def write_messages(store: SessionStore, session_id: str, *messages: dict[str, Any]) -> None:
+    conversation = Conversation(store.folder(session_id), session_id)
+    conversation.open()
+    conversation.replace([encode_message(message)[0] for message in messages or MESSAGES])
+    conversation.close()
+
+
+def damage(store: SessionStore, statement: str) -> None:
+    other = sqlite3.connect(store.path, isolation_level=None)
+    other.execute(statement)
+    other.close()
 
 
 def test_sessions_are_listed_latest_first(store, capsys):
@@ -99,11 +114,14 @@ def test_an_empty_prompt_for_a_kept_session_shows_the_command_that_goes_on_with_
 
 def test_a_full_disk_names_the_file_of_a_session_that_could_not_be_written(store):
     keep(store, "one")
-    path = store.folder("one") / "metadata.json"
-    path.with_name(f"{path.name}.{os.getpid()}").symlink_to("/dev/full")
+    database = open_sessions(store.root)  # shared with the store
+    assert database._connection is not None
+    database._connection.execute("PRAGMA max_page_count = 1")
     with pytest.raises(OSError, match="No space left on device") as caught:
-        store.write(SessionRecord(session_id="one"))
-    assert caught.value.filename == str(path)
+        store.write(SessionRecord(session_id="one", title="x" * 100_000))
+    database.close()
+    assert caught.value.filename == str(store.path)
+    assert store.record("one").title is None
 
 
 def test_an_empty_home_has_no_sessions(store, capsys):
@@ -174,7 +192,7 @@ SHOWN: dict[str, tuple[dict[str, Any], str, str]] = {
     "an output that is no text": ({"role": "tool", "content": {"a": [1]}}, '{\n  "a": [\n    1\n  ]\n}', ""),
     "an output in blocks": (
         {"role": "tool", "content": [{"type": "text", "text": "seen"}, {"type": "image", "source": {}}]},
-        'seen\n{"type": "image", "source": {}}',
+        "seen\n[image]",
         "",
     ),
     "a result in a block": (
@@ -190,7 +208,7 @@ SHOWN: dict[str, tuple[dict[str, Any], str, str]] = {
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_message_is_shown_readably_and_with_full_completely(name, store, capsys):
     message, shortened, complete = SHOWN[name]
-    anyio.run(_write_messages, store, "one", [message])
+    write_messages(store, "one", message)
     assert main(["session", "show", "one"]) == 0
     assert shortened in capsys.readouterr().out
     assert main(["session", "show", "one", "--full"]) == 0
@@ -231,25 +249,18 @@ def test_no_stored_message_breaks_the_text_or_reaches_the_terminal_raw(messages,
         assert shown == visible_text(shown)
 
 
-def test_a_torn_tail_is_reported_and_the_rest_shown(store, capsys):
+@pytest.mark.parametrize(
+    "words", [["show"], ["show", "--json"], ["fork"], ["fork", "--turns", "1"], ["trace", "-o", "-"]]
+)
+def test_a_damaged_conversation_is_an_error_that_names_the_file_and_hides_no_other_session(words, store, capsys):
     keep(store, "torn")
-    log = store.folder("torn") / "messages.log"
-    log.write_bytes(log.read_bytes() + b"0000")
-    assert main(["session", "show", "torn", "--json"]) == 0
-    captured = capsys.readouterr()
-    assert len(json.loads(captured.out)["messages"]) == len(MESSAGES)
-    assert "the last 4 bytes of the transcript could not be read" in captured.err
-
-
-def test_a_transcript_is_shown_up_to_where_a_line_was_dropped(store, capsys):
-    keep(store, "gap")
-    log = store.folder("gap") / "messages.log"
-    lines = log.read_bytes().splitlines(keepends=True)
-    log.write_bytes(b"".join([*lines[:3], *lines[4:]]))
-    assert main(["session", "show", "gap", "--json"]) == 0
-    captured = capsys.readouterr()
-    assert json.loads(captured.out)["messages"] == MESSAGES[:2]
-    assert f"the last {sum(map(len, lines[4:]))} bytes of the transcript could not be read" in captured.err
+    keep(store, "whole")
+    damage(store, "DELETE FROM messages WHERE session = 1 AND position = 2")
+    assert main(["session", words[0], "torn", *words[1:]]) == 2
+    assert f"{store.path}: message 3 of a conversation is missing" in capsys.readouterr().err
+    assert main(["session", "list"]) == 0
+    assert capsys.readouterr().out.count("\n") == 2
+    assert main(["session", "show", "whole"]) == 0
 
 
 @pytest.mark.parametrize(("turns", "kept"), [(None, 6), ("0", 0), ("1", 4), ("2", 6), ("9", 6)])
@@ -258,8 +269,8 @@ def test_a_fork_copies_the_first_turns_and_is_independent(turns, kept, store, ca
     assert main(["session", "fork", "origin", *([] if turns is None else ["--turns", turns])]) == 0
     new = capsys.readouterr().out.strip()
     assert new != "origin"
-    assert store.transcript(new).messages == MESSAGES[:kept]
-    assert store.transcript("origin").messages == MESSAGES
+    assert store.transcript(new) == MESSAGES[:kept]
+    assert store.transcript("origin") == MESSAGES
     record = store.record(new)
     assert (record.forked_from, record.title, record.provider) == ("origin", "first", "provider-x")
 
@@ -272,15 +283,6 @@ def test_a_fork_beyond_the_end_takes_everything_with_a_note(store, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_damaged_session_is_forked_only_on_demand(store, capsys):
-    keep(store, "torn")
-    log = store.folder("torn") / "messages.log"
-    log.write_bytes(log.read_bytes() + b"0000")
-    assert main(["session", "fork", "torn"]) == 2
-    assert "--turns takes over what can be read" in capsys.readouterr().err
-    assert main(["session", "fork", "torn", "--turns", "2"]) == 0
-
-
 def test_deleting_needs_a_yes_and_leaves_nothing(store, capsys):
     keep(store, "gone")
     keep(store, "kept")
@@ -288,7 +290,7 @@ def test_deleting_needs_a_yes_and_leaves_nothing(store, capsys):
     assert "confirm with --yes" in capsys.readouterr().err
     assert main(["session", "delete", "gone", "gone", "--yes"]) == 0
     assert capsys.readouterr().out == "deleted gone\n"
-    assert os.listdir(store.root) == ["kept"]
+    assert sorted(os.listdir(store.root)) == ["kept", "store.db"]
 
 
 def test_nothing_is_deleted_when_one_of_the_names_is_wrong(store, capsys):
@@ -328,30 +330,36 @@ def test_a_session_is_found_by_id_by_beginning_and_as_the_last_one(store):
 
 def test_the_last_of_several_sessions_of_one_second_is_the_one_that_was_used_last(store):
     second = "2026-01-01T00:00:00+00:00"
-    for written, session_id in enumerate(["c", "a", "b"]):
+    for session_id in ["c", "a", "b"]:
         keep(store, session_id, updated=second)
-        os.utime(store.folder(session_id) / "metadata.json", ns=(written, written))
     assert [record.session_id for record in store.records()] == ["b", "a", "c"]
     assert store.find("last").session_id == "b"
 
 
-def test_metadata_is_private_and_replaced_atomically(store):
+def test_metadata_is_private_and_replaced(store):
     keep(store, "one", title="a")
     store.write(SessionRecord(session_id="one", title="b"))
-    folder = store.folder("one")
-    assert stat.S_IMODE((folder / "metadata.json").stat().st_mode) == 0o600
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert not [name for name in os.listdir(folder) if name.startswith(".")]
+    assert stat.S_IMODE(store.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(store.folder("one").stat().st_mode) == 0o700
     assert store.record("one").title == "b"
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"title": 7, "updated": null}', "[" * 5000])
-def test_a_damaged_record_hides_no_session(content, store):
+def test_what_was_deleted_is_not_left_in_the_file(store):
+    keep(store, "gone", title="a title to forget")
+    assert b"a title to forget" in store.path.read_bytes()
+    store.delete("gone")
+    left = store.path.read_bytes()
+    assert b"a title to forget" not in left
+    assert b"read_file" not in left
+
+
+def test_damaged_metadata_hides_no_session(store):
     keep(store, "one")
-    (store.folder("one") / "metadata.json").write_text(content)
+    damage(store, "UPDATE sessions SET title = 7, updated = NULL, client = '{', turn_plan = '[]'")
     record = store.record("one")
-    assert (record.session_id, record.title) == ("one", None)
+    assert (record.session_id, record.title) == ("one", "7")  # the column is text
     assert record.updated is not None
+    assert (store.metadata("one"), store.turn_plan("one")) == ({}, None)
     assert [each.session_id for each in store.records()] == ["one"]
 
 
@@ -366,15 +374,15 @@ def test_other_files_in_the_sessions_folder_are_ignored(store):
 def test_sessions_of_delegated_tasks_belong_to_the_one_that_delegated(store, capsys):
     child = "one-0123456789abcdef_explorer"
     keep(store, "one")
-    anyio.run(_write_messages, store, child, MESSAGES)
+    write_messages(store, child)
     assert [record.session_id for record in store.records()] == ["one"]
     assert store.find("last").session_id == "one"
     assert store.find(child).session_id == child
     assert main(["session", "list", "--all", "--json"]) == 0
     assert {record["session_id"] for record in json.loads(capsys.readouterr().out)} == {"one", child}
     store.delete("one")
-    assert os.listdir(store.root) == []
-    anyio.run(_write_messages, store, child, MESSAGES)  # whoever has lost its parent is listed
+    assert os.listdir(store.root) == ["store.db"]
+    write_messages(store, child)  # whoever has lost its parent is listed
     assert [record.session_id for record in store.records()] == [child]
 
 
@@ -382,3 +390,68 @@ def test_new_ids_sort_by_time_and_differ(store):
     ids = [store.new_id() for _ in range(50)]
     assert len(set(ids)) == 50
     assert [each[:15] for each in ids] == sorted(each[:15] for each in ids)
+
+
+# ── files that are none, and files that were cut ──
+
+FILES = ["events.jsonl", "lock"]
+KINDS = {"fifo": "a FIFO", "socket": "a socket", "device": "a device", "directory": "a directory"}
+
+
+def put_irregular(path, kind: str) -> None:
+    path.unlink(missing_ok=True)
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        before = os.getcwd()
+        os.chdir(path.parent)  # the name of a socket is short
+        try:
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(path.name)
+        finally:
+            os.chdir(before)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_of_a_session_that_is_no_regular_file_is_refused(name, kind, store, capsys):
+    keep(store, "whole", updated="2026-01-01T00:00:00+00:00", title="other")
+    keep(store, "strange", updated="2026-01-02T00:00:00+00:00", status="running")
+    put_irregular(store.folder("strange") / name, kind)
+    assert main(["session", "list"]) == 0
+    assert capsys.readouterr().out.count("\n") == 2
+    for words in (["show", "strange"], ["resume", "strange", "hello"], ["resume", "strange"], ["trace", "strange"]):
+        assert main(["session", *words]) == 2
+        assert f"{store.folder('strange') / name} is {KINDS[kind]}, expected a regular file" in capsys.readouterr().err
+    assert main(["session", "show", "whole"]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["store.db", "store.db-wal", "strange/lock"])
+def test_a_fifo_in_place_of_a_file_is_never_waited_for(name, home, workdir):
+    """In processes of their own: to open one that no one writes to would wait for ever."""
+    store = SessionStore(home / "sessions")
+    keep(store, "strange")
+    put_irregular(store.root / name, "fifo")
+    for words, code in (("list", 0 if name == "strange/lock" else 2), ("show strange", 2), ("resume last hello", 2)):
+        finished = run_cli("session", *words.split(), home=home, cwd=workdir)
+        assert finished.returncode == code, finished.stderr
+
+
+@pytest.mark.parametrize("left", [0, 100, 5000])
+def test_a_store_that_was_emptied_or_cut_is_reported_and_nothing_is_resumed(left, home, workdir, plan):
+    store = SessionStore(home / "sessions")
+    keep(store, "cut")
+    cut = store.path.read_bytes()[:left]
+    store.path.write_bytes(cut)
+    for words in (["show", "cut"], ["list"], ["resume", "cut", "say hello", "--plan", plan]):
+        refused = run_cli("session", *words, home=home, cwd=workdir)
+        assert refused.returncode != 0
+        assert f"{store.path}: " in refused.stderr
+        assert "restore it from a backup" in refused.stderr
+        assert "Traceback" not in refused.stderr
+    assert store.path.read_bytes() == cut

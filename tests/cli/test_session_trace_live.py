@@ -96,6 +96,7 @@ def following(backend: str, home: Path, cwd: Path, *words: str, browser: str = "
 def store(home) -> SessionStore:
     store = SessionStore(home / "sessions")
     store.write(SessionRecord(session_id="s"))
+    store.folder("s").mkdir()
     (store.folder("s") / "events.jsonl").write_bytes(b"".join(small_session()))
     return store
 

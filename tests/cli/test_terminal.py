@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from amplifier.cli.sessions.store import SessionStore
-from tests._support.terminal import open_terminal
+from tests._support.terminal import open_terminal, run_cli
 
 
 def call(tool: str, path: Path | str) -> str:
@@ -26,9 +26,34 @@ def test_an_answer_is_written_word_by_word_and_the_session_is_named(backend, hom
     ) as terminal:
         terminal.expect("hello there")
         terminal.expect("session ")
+
+
+@pytest.mark.parametrize(
+    ("columns", "item"),
+    [
+        (80, [" • a is one item of several words, yes indeed"]),
+        (40, [" • a is one item of several words, yes", "   indeed"]),
+    ],
+)
+def test_markdown_is_rendered_at_a_terminal_and_piped_as_it_is(columns, item, backend, home, workdir, plan):
+    text = "# Title\n\n- `a` is **one** item of several words, yes indeed\n- b\n\n```python\nx = 1\n```"
+    arguments = ("run", f"say {text}", "--plan", plan, "--backend", backend)
+    with open_terminal(*arguments, home=home, cwd=workdir, size=(24, columns)) as terminal:
         assert terminal.end() == 0
-        assert terminal.text.count("hello") == 1
-        assert terminal.is_as_before()
+        rows = terminal.rows
+        last = next(number for number, row in enumerate(rows) if row.startswith("session "))
+        assert rows[:last] == ["Title", "", *item, " • b", "", "x = 1", ""]
+        assert "".join(rows[last:]).endswith("15 tokens, $0.0001)")
+    assert run_cli(*arguments, home=home, cwd=workdir).stdout.rstrip() == text
+
+
+@pytest.mark.parametrize("plain", [{"TERM": "dumb"}, {"AMPLIFIER_PLAIN": "1"}])
+def test_a_plain_terminal_gets_the_text_as_the_model_wrote_it(plain, home, workdir, plan):
+    arguments = ("run", "say **bold** and\n- item", "--plan", plan)
+    with open_terminal(*arguments, home=home, cwd=workdir, extra=plain) as terminal:
+        assert terminal.end() == 0
+        assert terminal.text.startswith("**bold** and\n- item")
+        assert "\x1b" not in terminal.screen
 
 
 @pytest.mark.slow
@@ -166,7 +191,7 @@ def test_ctrl_c_twice_ends_a_single_question_with_130_and_a_valid_transcript(bac
         assert terminal.is_as_before()
     (record,) = sessions(home).records()
     assert record.status == "cancelled"
-    messages = sessions(home).transcript(record.session_id).messages
+    messages = sessions(home).transcript(record.session_id)
     assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
 
 
@@ -249,6 +274,51 @@ def test_a_question_shows_what_a_terminal_would_have_obeyed(home, workdir, plan)
         terminal.type("n\n")
         assert terminal.end() == 0
         assert "\x1b[2J" not in terminal.screen
+
+
+@pytest.mark.parametrize("answer", ["", "n"])
+def test_a_question_longer_than_the_screen_is_shown_to_its_end_before_it_can_be_allowed(answer, home, workdir, plan):
+    name = "/".join(["x" * 100] * 12) + "/END"
+    prompt = f"call risky {json.dumps({'path': str(workdir / 'trace'), 'long': name})}"
+    with open_terminal("run", prompt, "--plan", plan, home=home, cwd=workdir, size=(12, 60)) as terminal:
+        for typed in ("y", answer):  # "y" is no answer yet
+            shown = terminal.expect("[Enter] shows the rest (")
+            assert "[y] Allow once" not in shown
+            terminal.type(f"{typed}\n")
+        if answer:
+            terminal.expect("denied")
+        else:
+            terminal.expect("[y] Allow once")
+            terminal.expect("Your answer: ")
+            terminal.type("y\n")
+            terminal.expect("done: it was done")
+        assert terminal.end() == 0
+    assert (workdir / "trace").exists() == (not answer)
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+def test_an_edit_is_shown_as_a_diff_in_the_question_and_afterwards(columns, backend, home, workdir, plan):
+    with_files = json.loads(Path(plan).read_text())
+    with_files["tools"].append("tool-filesystem")
+    with_files["hooks"].append("hooks-approval")
+    Path(plan).write_text(json.dumps(with_files))
+    (workdir / "a.txt").write_text("one\ntwo\nthree\n\tfour\n")
+    edit = {"file_path": "a.txt", "old_string": "two\nthree", "new_string": "2\x1b[2J\nthree"}
+    arguments = ("run", f"call edit_file {json.dumps(edit)}", "--plan", plan, "--backend", backend)
+    with open_terminal(*arguments, home=home, cwd=workdir, size=(30, columns)) as terminal:
+        question = terminal.expect("Your answer: ")
+        diff = ["@@ -1,5 +1,5 @@", " one", "-two", "+2\\x1b[2J", " three", " →   four", " "]
+        assert "\n".join(f"  │ {line}" for line in diff) in question
+        assert "old_string" not in question
+        assert "file_path: a.txt" in question
+        terminal.type("y\n")
+        assert terminal.end() == 0
+        rows = terminal.rows
+        first = next(number for number, row in enumerate(rows) if row.startswith("✓ edit_file a.txt +1 -1 ("))
+        assert rows[first + 1 : first + 7] == [f"  {line}" for line in diff[:-1]]
+        assert "\x1b[32m+2" in terminal.screen
+        assert "\x1b[31m-two" in terminal.screen
+    assert (workdir / "a.txt").read_text() == "one\n2\x1b[2J\nthree\n\tfour\n"
 
 
 @pytest.mark.slow
@@ -381,7 +451,7 @@ def test_a_session_goes_on_after_its_process_was_killed(backend, home, workdir, 
         terminal.expect("› ")
         terminal.type("/exit\n")
         assert terminal.end() == 0
-    messages = sessions(home).transcript(sessions(home).find("last").session_id).messages
+    messages = sessions(home).transcript(sessions(home).find("last").session_id)
     calls = [call["id"] for m in messages for call in m.get("tool_calls") or ()]
     assert calls == [m["tool_call_id"] for m in messages if m["role"] == "tool"]
 

@@ -130,6 +130,7 @@ async def play(scenario: dict[str, Any], loop: str, directory: Path) -> dict[str
         messages = await coordinator.get("context").get_messages()
         left = sorted(coordinator.cancellation.running_tools)
         handlers = {event for event, names in coordinator.hooks.list_handlers().items() if names}
+        tools = sorted(coordinator.get("tools"))
     still = {event for event, names in session.coordinator.hooks.list_handlers().items() if names}
     return {
         "outcomes": outcomes,
@@ -139,7 +140,7 @@ async def play(scenario: dict[str, Any], loop: str, directory: Path) -> dict[str
         "asked": approver.asked,
         "state": stable(session.coordinator.session_state),
         "todos": session.coordinator.todo_state,
-        "tools": sorted(session.coordinator.get("tools")),
+        "tools": tools,
         "left running": left,
         "closed": [provider.is_closed, bash.is_closed, session.initialized],
         "handlers": [sorted(handlers), sorted(still)],

@@ -296,8 +296,7 @@ WATCHED = [
 
 async def mount(coordinator: ModuleCoordinator, config=None):
     config = config or {}
-    log = []
-    coordinator.register_capability("test.log", log)
+    log = coordinator.get_capability("test.log")
     coordinator.register_contributor("observability.events", "hooks-small", lambda: ["small:seen"])
 
     async def gate(event, data):

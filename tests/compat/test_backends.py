@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 
 from amplifier import AmplifierSession
-from amplifier.compat._modules.asyncio_use import first_asyncio_call, mentions_alias
+from amplifier.compat._modules.adapting import adapt_mounted
+from amplifier.compat._modules.foreign import _imports_alias
 from amplifier.errors import ModuleLoadError
 from amplifier.loading import ModuleLoader
 from amplifier.testing import MockProvider
 
 from .agent_play import Resolver
-from .published_agent import AGENT, NEUTRAL, write_agent
+from .published_agent import AGENT, NEUTRAL, agent_plan, write_agent
 
 NEEDY = sorted(set(AGENT) - set(NEUTRAL) - {"hooks-todo-reminder", "hooks-status-context"})
 
@@ -233,45 +234,9 @@ class PlainProvider:
 """
 
 
-# ── what counts as a call ────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("source", "call"),
-    [
-        ("import asyncio\nasync def f():\n    await asyncio.sleep(1)\n", "asyncio.sleep (__init__.py, line 3)"),
-        ("import asyncio as aio\nlock = aio.Lock()\n", "asyncio.Lock (__init__.py, line 2)"),
-        ("from asyncio import gather\n", "asyncio.gather (__init__.py, line 1)"),
-        ("def f():\n    import asyncio\n    asyncio.create_task(x)\n", "asyncio.create_task (__init__.py, line 3)"),
-        ("import litellm\n", "litellm, which needs asyncio (__init__.py, line 1)"),
-        ("def f():\n    from aiohttp import web\n", "aiohttp, which needs asyncio (__init__.py, line 2)"),
-        ("import asyncio\ntry:\n    pass\nexcept asyncio.CancelledError:\n    raise\n", None),
-        ("import asyncio\nasyncio.run(main())\n", None),
-        ("from __future__ import annotations\nimport asyncio\ndef f(q: asyncio.Queue) -> asyncio.Event: ...\n", None),
-        ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from asyncio import Queue\n", None),
-        ("if True:\n    x = {'asyncio': 1}\n", None),
-        ("def broken(:\n", None),
-    ],
-)
-def test_only_a_use_that_needs_a_running_loop_counts(tmp_path: Path, source: str, call: str | None):
-    assert first_asyncio_call(package(tmp_path, "pack", source)) == call
-
-
-def test_all_files_of_a_package_except_its_tests_are_read(tmp_path: Path):
-    file = package(tmp_path, "pack", "")
-    (tmp_path / "pack" / "tests").mkdir()
-    (tmp_path / "pack" / "tests" / "test_x.py").write_text("import asyncio\nasyncio.sleep(1)\n")
-    (tmp_path / "pack" / "deep").mkdir()
-    assert first_asyncio_call(file) is None
-
-    (tmp_path / "pack" / "deep" / "part.py").write_text("import asyncio\n\nasyncio.sleep(1)\n")
-    first_asyncio_call.cache_clear()
-    assert first_asyncio_call(file) == "asyncio.sleep (part.py, line 3)"
-
-
 def test_a_package_that_imports_the_alias_inside_a_function_is_a_published_one(tmp_path: Path):
-    assert mentions_alias(package(tmp_path, "one", "def f():\n    from amplifier_core.models import HookResult\n"))
-    assert not mentions_alias(package(tmp_path, "two", "import amplifier\nx = 'amplifier_core'\n"))
+    assert _imports_alias(package(tmp_path, "one", "def f():\n    from amplifier_core.models import HookResult\n"))
+    assert not _imports_alias(package(tmp_path, "two", "import amplifier\nx = 'amplifier_core'\n"))
 
 
 # ── modules of our own kind ──────────────────────────────────────────────────────────────────────
@@ -349,7 +314,7 @@ async def test_a_session_reports_why_it_lacks_a_module(anyio_backend_name: str):
 
 async def test_only_a_published_mount_is_changed(loader: ModuleLoader):
     own = own_module()
-    own.mount.__module__ = "amplifier.modules.loop_basic"  # this file imports the alias, so it would count as published
+    own.mount.__module__ = "amplifier.modules.loop.basic"  # this file imports the alias, so it would count as published
     native = ModuleLoader(modules={"tool-own": own})
     assert (await native.load("tool-own")).mount is own.mount
     published = await loader.load("context-simple")
@@ -361,15 +326,13 @@ async def test_only_a_published_mount_is_changed(loader: ModuleLoader):
 async def test_a_loop_is_changed_once_and_keeps_its_signature(directory: Path):
     import inspect
 
-    from amplifier.compat._modules.turns import run_in_a_turn
-
     class Loop:
         async def execute(self, prompt: str, *, coordinator: Any = None) -> str:
             return prompt
 
     loop = Loop()
-    run_in_a_turn(loop)
-    run_in_a_turn(loop)
+    adapt_mounted("orchestrator", loop)
+    adapt_mounted("orchestrator", loop)
     assert list(inspect.signature(loop.execute).parameters) == ["prompt", "coordinator"]
     assert not hasattr(loop.execute.__wrapped__, "__wrapped__")  # type: ignore[attr-defined]
     assert await loop.execute("hello") == "hello"
@@ -387,7 +350,7 @@ async def test_a_structured_mount_is_left_alone(directory: Path):
 
 LAZY = """
 from amplifier_core import HookResult, ModuleCoordinator, ToolResult
-{extra}
+
 
 async def mount(coordinator: ModuleCoordinator, config=None):
     await coordinator.mount("tools", Lazy(), name="lazy")
@@ -397,16 +360,18 @@ async def mount(coordinator: ModuleCoordinator, config=None):
 class Lazy:
     name = "lazy"
     description = "Calls something that needs asyncio."
-    input_schema = {{"type": "object", "properties": {{}}}}
+    input_schema = {"type": "object", "properties": {}}
 
     async def execute(self, input):
-        {call}
-        return ToolResult(success=True, output="done")
+        from amplifier_lazy_helper import work
+
+        return ToolResult(success=True, output=await work())
 
 
 async def watch(event, data):
-    {watch}
-    return HookResult(action="continue")
+    from amplifier_lazy_helper import work
+
+    return HookResult(action="modify", data={**data, "seen": await work()})
 """
 
 HELPER = """
@@ -414,281 +379,70 @@ import asyncio
 
 
 async def work():
-    await asyncio.sleep(0.001)
-
-
-async def wait():
-    return await asyncio.Event().wait()
-
-
-async def step_aside():
-    await asyncio.sleep(0)
-
-
-def start():
-    return asyncio.create_task(work())
-
-
-async def lock():
-    return asyncio.get_running_loop()
+    async with asyncio.timeout(60):
+        await asyncio.sleep(0)
+    return "worked"
 """
 
 
-def lazy(directory: Path, function: str, *, watch: str = "pass") -> None:
-    """A published module that imports a helper of asyncio's inside a function, and the helper."""
-    call = f"from helper_of_asyncio import {function}; answer = {function}(); answer = await answer if hasattr(answer, '__await__') else answer"
-    source = LAZY.format(call=call, watch=watch, extra="")
+async def test_a_call_of_asyncio_that_the_source_does_not_show_works_on_both_backends(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+):
     root = directory / "amplifier-module-tool-lazy"
     root.mkdir()
-    package(root, "amplifier_module_tool_lazy", source)
-    (directory / "helper_of_asyncio.py").write_text(HELPER)
-
-
-@pytest.fixture
-def helper(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.syspath_prepend(directory)
-    yield directory
-    sys.modules.pop("helper_of_asyncio", None)
-
-
-async def opened(kind: str, directory: Path, *, orchestrator: dict[str, Any] | None = None) -> Any:
-    """A session of that kind with the lazy tool; to be entered."""
-    turns = [("lazy", {}), "done"]
-
-    async def mount(coordinator: Any, config: Any = None) -> None:
-        await coordinator.mount("providers", MockProvider(turns), name="scripted")
-
-    tool = {"module": "tool-lazy", "source": str(directory / "amplifier-module-tool-lazy")}
-    plan: dict[str, Any] = {
-        "session": {
-            "orchestrator": orchestrator or {"module": "loop-basic", "source": "builtin"},
-            "context": {"module": "context-simple", "source": "builtin"},
-        },
-        "tools": [tool],
-    }
-    if kind == "native session":
-        plan["providers"] = [{"module": "provider-own"}]
-        return AmplifierSession(plan, loader=ModuleLoader(modules={"provider-own": mount}))
-    from amplifier_core import AmplifierSession as Published  # type: ignore[import-not-found]
-
-    session = Published(plan)
-    await mount(session.coordinator)
+    package(root, "amplifier_module_tool_lazy", LAZY)
+    (directory / "amplifier_lazy_helper.py").write_text(HELPER, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(directory))
+    plan = agent_plan("loop-basic", ["ok"])
+    plan["tools"] = [{"module": "tool-lazy", "source": str(root)}]
+    session = AmplifierSession(plan)
     await session.coordinator.mount("module-source-resolver", Resolver(directory))
-    return session
 
-
-FUNCTIONS = {
-    "work": ("asyncio.sleep", 6),
-    "wait": ("asyncio.Event", 10),
-    "step_aside": ("asyncio.sleep", 14),
-    "start": ("asyncio.create_task", 18),
-    "lock": ("asyncio.get_running_loop", 22),
-}
-
-
-@pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize("kind", ["published session", "native session"])
-@pytest.mark.filterwarnings("ignore:coroutine 'work' was never awaited:RuntimeWarning")
-async def test_a_lazy_call_of_asyncio_on_trio_is_reported_with_what_to_do(
-    helper: Path, kind: str, function: str, anyio_backend_name: str
-):
-    if (anyio_backend_name, function) == ("asyncio", "wait"):
-        return  # it waits for what never comes, as it would anywhere
-    lazy(helper, function)
-    async with await opened(kind, helper) as session:
-        answer = await session.execute("go")
-        messages = await session.coordinator.get("context").get_messages()
-        tool = session.coordinator.get("tools")["lazy"]
-        if anyio_backend_name == "trio":
-            with pytest.raises(ModuleLoadError) as caught:
-                await tool.execute({})
-
-    assert answer == "done"
-    (result,) = [message["content"] for message in messages if message["role"] == "tool"]
-    if anyio_backend_name == "asyncio":
-        assert "done" in str(result)
-        return
-    call, line = FUNCTIONS[function]
-    words = f"module 'tool-lazy' cannot run on trio: it calls {call} (helper_of_asyncio.py, line {line}), which its own source does not show"
-    assert words in str(caught.value)
-    assert '__amplifier_backends__ = ("asyncio",)' in str(caught.value)
-    assert words.partition(" (")[0] in str(result)
-    assert (caught.value.module_id, caught.value.reason_code) == ("tool-lazy", "validation_failed")
-    assert isinstance(caught.value.__cause__, RuntimeError | TypeError | AttributeError)
-
-
-@pytest.mark.parametrize("kind", ["published session", "native session"])
-async def test_a_handler_that_calls_asyncio_on_trio_reports_module_and_call(
-    helper: Path, kind: str, anyio_backend_name: str, caplog: pytest.LogCaptureFixture
-):
-    lazy(helper, "lock", watch="from helper_of_asyncio import work; await work()")
-    async with await opened(kind, helper) as session:
-        await session.execute("go")
-    failures = [record.getMessage() for record in caplog.records if "'watcher'" in record.getMessage()]
-    expected = "module 'tool-lazy' cannot run on trio: it calls asyncio.sleep (helper_of_asyncio.py, line 6)"
-    assert [expected in line for line in failures] == ([] if anyio_backend_name == "asyncio" else [True])
-
-
-@pytest.mark.parametrize("kind", ["published session", "native session"])
-async def test_a_mount_that_calls_asyncio_on_trio_reports_module_and_call(
-    helper: Path, kind: str, anyio_backend_name: str, caplog: pytest.LogCaptureFixture
-):
-    lazy(helper, "lock")
-    file = helper / "amplifier-module-tool-lazy" / "amplifier_module_tool_lazy" / "__init__.py"
-    file.write_text(
-        file.read_text().replace(
-            "config=None):", "config=None):\n    from helper_of_asyncio import work\n    await work()"
-        )
-    )
-    session = await opened(kind, helper)
-    errors: list[str] = []
-    session.coordinator.hooks.register("module:load_failed", lambda event, data: errors.append(data["error"]))
     async with session:
-        pass
-    expected = "module 'tool-lazy' cannot run on trio: it calls asyncio.sleep (helper_of_asyncio.py, line 6)"
-    assert [expected in error for error in errors] == ([] if anyio_backend_name == "asyncio" else [True])
+        result = await session.coordinator.get("tools")["lazy"].execute({})
+        merged = await session.coordinator.hooks.emit("tool:pre", {"tool_name": "lazy"})
+
+    assert (result.output, merged.data["seen"]) == ("worked", "worked")
 
 
-async def test_other_errors_are_not_translated(helper: Path):
-    lazy(helper, "lock")
-    file = helper / "amplifier-module-tool-lazy" / "amplifier_module_tool_lazy" / "__init__.py"
-    file.write_text(
-        file.read_text().replace("from helper_of_asyncio import lock;", "raise RuntimeError('of its own');")
-    )
-    async with await opened("native session", helper) as session:
-        with pytest.raises(RuntimeError, match=r"^of its own$"):
-            await session.coordinator.get("tools")["lazy"].execute({})
+ASKING = """
+import asyncio
+
+from amplifier_core import ModuleCoordinator, ToolResult
 
 
-# ── what a module starts after its mount ─────────────────────────────────────────────────────────
-
-LATE = """
-from amplifier_core import HookResult, ToolResult
+async def mount(coordinator: ModuleCoordinator, config=None):
+    await coordinator.mount("tools", Asking(coordinator), name="asking")
 
 
-async def mount(coordinator, config=None):
-    await coordinator.mount("tools", Late(coordinator), name="lazy")
-
-
-async def on_session_ready(coordinator):
-    coordinator.hooks.register("tool:pre", watch, name="late watcher")
-    await coordinator.mount("tools", Late(coordinator), name="second")
-    {ready}
-
-
-class Late:
-    name = "lazy"
-    description = "Registers a handler when it is called."
-    input_schema = {{"type": "object", "properties": {{}}}}
+class Asking:
+    name = "asking"
+    description = "Uses the session through its coordinator."
+    input_schema = {"type": "object", "properties": {}}
 
     def __init__(self, coordinator):
         self.coordinator = coordinator
 
     async def execute(self, input):
-        if input.get("work"):
-            from helper_of_asyncio import work
-            await work()
-        self.coordinator.hooks.on("tool:post", watch, name="latest watcher")
-        return ToolResult(success=True, output="done")
-
-
-async def watch(event, data):
-    from helper_of_asyncio import work
-    await work()
-    return HookResult(action="continue")
-"""
-
-NAMED = "module 'tool-lazy' cannot run on trio: it calls asyncio.sleep (helper_of_asyncio.py, line 6)"
-
-
-def late(directory: Path, *, ready: str = "pass", written_for: str = "amplifier_core") -> None:
-    root = directory / "amplifier-module-tool-lazy"
-    root.mkdir()
-    package(root, "amplifier_module_tool_lazy", LATE.format(ready=ready).replace("amplifier_core", written_for))
-    (directory / "helper_of_asyncio.py").write_text(HELPER)
-
-
-@pytest.mark.parametrize(
-    ("kind", "written_for"),
-    [("published session", "amplifier_core"), ("native session", "amplifier_core"), ("native session", "amplifier")],
-)
-async def test_on_session_ready_that_calls_asyncio_on_trio_reports_module_and_call(
-    helper: Path, kind: str, written_for: str, anyio_backend_name: str
-):
-    late(helper, ready="from helper_of_asyncio import work; await work()", written_for=written_for)
-    session = await opened(kind, helper)
-    errors: list[str] = []
-    session.coordinator.hooks.register(
-        "module:on_session_ready_failed", lambda event, data: errors.append(data["error"])
-    )
-    async with session:
-        pass
-    assert [NAMED in error for error in errors] == ([] if anyio_backend_name == "asyncio" else [True])
-
-
-@pytest.mark.parametrize("kind", ["published session", "native session"])
-async def test_a_handler_registered_after_mount_reports_module_and_call(
-    helper: Path, kind: str, anyio_backend_name: str, caplog: pytest.LogCaptureFixture
-):
-    late(helper)
-    async with await opened(kind, helper) as session:
-        await session.execute("go")
-    for name in ("late watcher", "latest watcher"):
-        failures = [record.getMessage() for record in caplog.records if f"'{name}'" in record.getMessage()]
-        assert [NAMED in line for line in failures] == ([] if anyio_backend_name == "asyncio" else [True])
-
-
-@pytest.mark.parametrize("kind", ["published session", "native session"])
-async def test_a_tool_mounted_by_on_session_ready_reports_module_and_call(
-    helper: Path, kind: str, anyio_backend_name: str
-):
-    late(helper)
-    async with await opened(kind, helper) as session:
-        tool = session.coordinator.get("tools")["second"]
-        if anyio_backend_name == "asyncio":
-            assert (await tool.execute({"work": True})).success
-            return
-        with pytest.raises(ModuleLoadError) as caught:
-            await tool.execute({"work": True})
-    assert NAMED in str(caught.value)
-
-
-LOOP_WITH_HANDLER = """
-from amplifier_core import HookResult
-
-__amplifier_module_type__ = "orchestrator"
-
-
-async def mount(coordinator, config=None):
-    await coordinator.mount("orchestrator", Loop())
-
-
-class Loop:
-    async def execute(self, prompt, context, providers, tools, hooks, coordinator=None) -> str:
-        unregister = hooks.register("prompt:submit", watch, name="watcher of the loop")
-        await hooks.emit("prompt:submit", {"prompt": prompt})
-        unregister()
-        return "done"
-
-
-async def watch(event, data):
-    from helper_of_asyncio import work
-    await work()
-    return HookResult(action="continue")
+        await asyncio.sleep(0)
+        session = self.coordinator.session
+        result = await session.coordinator.hooks.emit("asking:seen", {"b": (1, 2), "a": None})
+        return ToolResult(success=True, output=[session.session_id, result.data])
 """
 
 
-@pytest.mark.parametrize("kind", ["published session", "native session"])
-async def test_a_handler_that_a_loop_registers_in_its_turn_reports_module_and_call(
-    helper: Path, kind: str, anyio_backend_name: str, caplog: pytest.LogCaptureFixture
-):
-    lazy(helper, "lock")
-    root = helper / "amplifier-module-loop-watching"
+async def test_a_published_module_uses_its_session_on_both_backends(directory: Path):
+    import amplifier_core  # type: ignore[import-not-found]
+
+    root = directory / "amplifier-module-tool-asking"
     root.mkdir()
-    package(root, "amplifier_module_loop_watching", LOOP_WITH_HANDLER)
-    session = await opened(kind, helper, orchestrator={"module": "loop-watching", "source": str(root)})
+    package(root, "amplifier_module_tool_asking", ASKING)
+    plan = agent_plan("loop-basic", ["ok"])
+    plan["tools"] = [{"module": "tool-asking"}]
+    session = amplifier_core.AmplifierSession(plan, session_id="s")
+    await session.coordinator.mount("module-source-resolver", Resolver(directory))
+
     async with session:
-        assert await session.execute("go") == "done"
-    failures = [record.getMessage() for record in caplog.records if "'watcher of the loop'" in record.getMessage()]
-    expected = NAMED.replace("tool-lazy", "loop-watching")
-    assert [expected in line for line in failures] == ([] if anyio_backend_name == "asyncio" else [True])
+        result = await session.coordinator.get("tools")["asking"].execute({})
+
+    assert result.output == ["s", {"a": None, "b": [1, 2]}]

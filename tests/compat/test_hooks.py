@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,7 @@ import pytest
 
 from amplifier import HookRegistry as NativeRegistry
 from amplifier import HookResult, ToolResult, Usage
-from amplifier.compat._sessions.hooks import HookRegistry
-from amplifier.compat._sessions.payload import json_shaped
+from amplifier.compat._sessions.hooks import HookRegistry, json_payload
 
 pytestmark = pytest.mark.usefixtures("alias")
 
@@ -57,7 +55,7 @@ async def test_a_payload_that_is_not_json_is_rejected(bad: Any):
 
 
 def test_keys_come_in_alphabetical_order_at_every_depth():
-    shaped = json_shaped({"b": 1, "a": {"d": 1, "c": 2}})
+    shaped = json_payload({"b": 1, "a": {"d": 1, "c": 2}})
 
     assert [list(shaped), list(shaped["a"])] == [["a", "b"], ["c", "d"]]
 
@@ -70,7 +68,7 @@ async def test_a_modification_comes_back_as_continue_and_natively_as_modify():
     native = NativeRegistry()
     native.register("e", change)
 
-    assert (published.action, published.data) == ("continue", {"n": 3})
+    assert (published.action, published.data["n"]) == ("continue", 3)
     assert (await native.emit("e", {"n": 1})).action == "modify"
 
 
@@ -155,48 +153,3 @@ async def test_a_real_cancellation_of_the_emitter_is_not_swallowed():
 
     assert scope.cancelled_caught
     assert after == []
-
-
-@pytest.mark.virtual_time
-async def test_collecting_asks_one_after_another_and_leaves_failures_out():
-    async def good(event: str, data: dict[str, Any]) -> HookResult:
-        return HookResult(data={"got": data})
-
-    async def late(event: str, data: dict[str, Any]) -> None:
-        await anyio.sleep_forever()
-
-    def bad(event: str, data: dict[str, Any]) -> None:
-        raise ValueError("planned")
-
-    registry = HookRegistry()
-    for handler in (good, late, bad, good):
-        registry.register("e", handler)
-
-    assert await registry.emit_and_collect("e", {"k": 1}, timeout=0.02) == [{"got": {"k": 1}}] * 2
-
-
-async def test_what_is_not_callable_fails_when_the_event_comes():
-    registry = HookRegistry()
-    remove = registry.register("e", "no handler")
-
-    result = await registry.emit("e", {})
-    remove()
-
-    assert result.action == "continue"
-    assert registry.list_handlers() == {"e": []}
-
-
-async def test_none_is_continue_there_from_a_gate_too():
-    registry, heard = HookRegistry(), []
-    registry.register("tool:pre", lambda event, data: None, name="gate", on_failure="deny")
-    registry.register("tool:pre", lambda event, data: heard.append(event), name="after")
-    assert (await registry.emit("tool:pre", {})).action == "continue"
-    assert heard == ["tool:pre"]
-
-
-def test_a_misspelt_event_gives_no_warning_there():
-    registry = HookRegistry()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        registry.register("tool:per", print)
-        registry.on("tool:per", print)

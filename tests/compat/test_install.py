@@ -53,8 +53,7 @@ def test_without_installing_the_models_have_no_pydantic_methods():
 def test_uninstalling_restores_every_class():
     def members() -> dict[str, dict[str, object]]:
         classes = [HookResult, Message, Usage, *Message.__mro__, *HookResult.__mro__]
-        # The constructors and readers are generated when they are first needed.
-        return {cls.__name__: {k: v for k, v in vars(cls).items() if k != "__init__"} for cls in classes}
+        return {cls.__name__: dict(vars(cls)) for cls in classes}
 
     Message(role="user", content="x"), Usage(input_tokens=1, output_tokens=2, total_tokens=3), HookResult()
     before, text = members(), repr(HookResult(reason="r"))
@@ -65,23 +64,16 @@ def test_uninstalling_restores_every_class():
     assert members() == before
     with pytest.raises(ModelError):
         Message(role="nobody", content="x")
-    assert repr(HookResult(reason="r")) == text == "HookResult(reason='r')"
+    assert repr(HookResult(reason="r")) == text
     assert "amplifier_core" not in sys.modules
 
 
-def test_the_constructor_is_as_fast_afterwards_as_before():
+def test_the_constructor_is_the_same_afterwards_as_before():
+    before = Message.__init__
     compat.install()
-    Message(role="user", content="x")
-    assert "_set(self, 'role', role)" in _source_of_init()
+    assert Message.__init__ is not before
     compat.uninstall()
-    Message(role="user", content="x")
-    assert "self.role = role" in _source_of_init()
-
-
-def _source_of_init() -> str:
-    import inspect
-
-    return inspect.getsource(Message.__init__)
+    assert Message.__init__ is before
 
 
 def test_installing_twice_changes_nothing():

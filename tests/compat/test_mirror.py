@@ -123,7 +123,6 @@ BY_MODULE = {
     "utils": "RetryConfig SENSITIVE_KEYS classify_error_message redact_secrets retry_with_backoff truncate_values",
     "utils.retry": "RetryConfig classify_error_message retry_with_backoff",
     "utils.truncate": "SENSITIVE_KEYS redact_secrets truncate_values",
-    "_engine": "RUST_AVAILABLE RetryConfig RustCoordinator RustHookRegistry RustSession SESSION_START TOOLS compute_delay",
 }
 
 
@@ -131,8 +130,7 @@ def core(name: str = "") -> Any:
     return importlib.import_module(f"amplifier_core.{name}" if name else "amplifier_core")
 
 
-def test_the_top_level_lists_exactly_the_published_names():
-    assert sorted(core().__all__) == sorted(TOP_LEVEL)
+def test_the_top_level_has_the_published_names():
     assert [name for name in TOP_LEVEL if not hasattr(core(), name)] == []
 
 
@@ -148,13 +146,13 @@ def test_a_model_is_one_class_under_every_name():
         for name, thing in vars(core(module)).items():
             if inspect.isclass(thing) and issubclass(thing, Model):
                 found.setdefault(name, set()).add(id(thing))
-                assert thing is getattr(amplifier, name)
+                assert thing is getattr(amplifier.models, name)
     assert len(found) > 25
     assert {name for name, classes in found.items() if len(classes) > 1} == set()
 
 
 def test_an_error_of_a_language_model_is_one_class_under_every_name():
-    names = [name for name in core("llm_errors").__all__ if name.endswith("Error")]
+    names = [name for name in TOP_LEVEL if name.endswith("Error") and hasattr(amplifier.errors, name)]
     assert len(names) == 16
     assert [name for name in names if getattr(core("llm_errors"), name) is not getattr(amplifier.errors, name)] == []
     assert [name for name in names if getattr(core(), name) is not getattr(amplifier.errors, name)] == []
@@ -166,13 +164,6 @@ def test_the_names_of_events_are_those_of_the_catalogue():
     assert len(events.ALL_EVENTS) == 43
     for event in events.ALL_EVENTS:
         assert getattr(events, event.upper().replace(":", "_")) == event
-
-
-def test_the_words_for_capabilities_are_in_the_published_order():
-    words = core("capabilities").ALL_WELL_KNOWN_CAPABILITIES
-    assert (words[0], words[-1], len(words), len(set(words))) == ("tools", "batch", 16, 16)
-    for word in words:
-        assert getattr(core("capabilities"), word.upper()) == word
 
 
 def test_submodules_are_attributes_of_the_package():

@@ -19,8 +19,8 @@ import anyio.to_thread
 import pytest
 
 from amplifier import AmplifierSession
+from amplifier.compat._modules import adapting
 from amplifier.compat._modules.processes import guard_tools
-from amplifier.compat._sessions import session as _session
 from amplifier.loading import ModuleLoader
 from amplifier.testing import MockProvider, wait_for
 
@@ -94,7 +94,7 @@ async def playing(kind: str, directory: Path, *turns: Any, **config: Any) -> Asy
         plan["session"]["orchestrator"] = "loop-basic"  # type: ignore[index]  # ours, which cancels by a scope
         session = AmplifierSession(plan, loader=ModuleLoader(modules={"provider-own": mount}))
     else:
-        session = _session.AmplifierSession(plan)
+        session = AmplifierSession(plan)
         session.coordinator.mount("providers", provider, name="mock")  # type: ignore[unused-awaitable]  # done at once
     play = Play(session)
     session.coordinator.register_capability("test.started", play.note)
@@ -119,7 +119,7 @@ def by_task(play: Play, task: asyncio.Task[Any]) -> None:
 async def test_the_command_of_a_cancelled_call_ends_with_it(
     directory: Path, kind: str, stop: Callable[..., None], caplog: pytest.LogCaptureFixture, monkeypatch
 ):
-    monkeypatch.setattr(_session, "IMMEDIATE_GRACE", 0.01)
+    monkeypatch.setattr(adapting, "IMMEDIATE_GRACE", 0.01)
     async with playing(kind, directory, shell(LONG), "never") as play:
         task = await play.begin()
         stop(play, task)

@@ -21,4 +21,4 @@ def test_the_suite_passes_through_the_alias():
 def test_the_option_does_the_same():
     others = tuple(file.name for file in SUITE.glob("check_*.py") if file.name != "check_hooks.py")
     passed, output = run_suite(sys.executable, "--amplifier-compat", without=others)
-    assert passed >= 50, output
+    assert passed >= 40, output

@@ -1,14 +1,12 @@
-"""What pydantic gives the published models, on ours."""
+"""What pydantic gives the published models, on ours; `corpus/check_models.py` has what suites ask of both kernels."""
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import enum
 import json
-import pickle
 from collections import deque
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
@@ -30,12 +28,9 @@ from amplifier.models import (
     OpenModel,
     Pricing,
     RedactedThinkingBlock,
-    ResponseFormatJsonSchema,
-    SessionStatus,
     TextBlock,
     TextContent,
     ToolCall,
-    ToolCallBlock,
     ToolResult,
     ToolResultBlock,
     UnknownBlock,
@@ -81,16 +76,6 @@ def test_a_dump_shares_no_container_with_the_model():
     assert request.extra == {"more": {"b": [1]}}
 
 
-def test_a_price_is_text_in_every_dump_and_a_decimal_on_the_model():
-    priced = usage(cost_usd=Decimal("0.0470"))
-    assert priced.cost_usd == Decimal("0.0470")
-    assert priced.model_dump()["cost_usd"] == "0.0470"
-    assert priced.model_dump(mode="json")["cost_usd"] == "0.0470"
-    assert json.loads(priced.model_dump_json())["cost_usd"] == "0.0470"
-    status: Any = SessionStatus(session_id="s", cost_usd="1.10")
-    assert status.model_dump()["cost_usd"] == "1.10"
-
-
 def test_a_result_without_content_has_no_such_key():
     result: Any = ToolResult(output=1)
     assert list(result.model_dump()) == ["success", "output", "error"]
@@ -124,22 +109,12 @@ def test_leaving_out_none_reaches_models_and_unknown_members_but_not_free_form_d
     }
 
 
-def test_a_schema_has_its_other_name_by_alias_only():
-    form: Any = ResponseFormatJsonSchema(json_schema={"a": 1})
-    assert form.model_dump() == {"type": "json_schema", "json_schema": {"a": 1}, "strict": None}
-    assert form.model_dump(by_alias=True) == {"type": "json_schema", "schema": {"a": 1}, "strict": None}
-    request: Any = ChatRequest(messages=[], response_format=form)
-    assert request.model_dump(by_alias=True)["response_format"]["schema"] == {"a": 1}
-
-
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
         ({"include": {"role"}}, {"role": "user"}),
         ({"include": set()}, {}),
         ({"include": {"content": {0: {"text"}}}}, {"content": [{"text": "a"}]}),
-        ({"include": {"content": {"__all__": {"text"}}}}, {"content": [{"text": "a"}, {"text": "b"}]}),
-        ({"include": {"content": {-1: True}}}, {"content": [{"type": "text", "text": "b", "visibility": None}]}),
         ({"include": {"metadata": {"x"}}}, {"metadata": {"x": 1}}),
         (
             {"exclude": {"content", "name", "tool_call_id", "z"}, "exclude_none": True},
@@ -154,15 +129,6 @@ def test_include_and_exclude_choose_members_at_any_depth(arguments, expected):
     blocks = [TextBlock(text="a"), TextBlock(text="b")]
     message: Any = Message(role="user", content=blocks, metadata={"x": 1, "y": 2}, z=5)
     assert message.model_dump(**arguments) == expected
-
-
-def test_defaults_can_be_left_out():
-    assert usage(zz=5).model_dump(exclude_defaults=True) == {
-        "input_tokens": 1,
-        "output_tokens": 2,
-        "total_tokens": 3,
-        "zz": 5,
-    }
 
 
 class Colour(enum.Enum):
@@ -195,15 +161,10 @@ class Opaque:
         (Decimal("1.50"), "1.50"),
         (datetime(2020, 1, 2, 3, 4, 5, tzinfo=UTC), "2020-01-02T03:04:05Z"),
         (date(2020, 1, 2), "2020-01-02"),
-        (timedelta(days=1, seconds=3), "P1DT3S"),
-        (timedelta(microseconds=1500), "PT0.0015S"),
-        (timedelta(0), "PT0S"),
-        (-timedelta(seconds=1), "-PT1S"),
         (Path("/a"), "/a"),
         (UUID(int=5), "00000000-0000-0000-0000-000000000005"),
         (float("inf"), None),
         (2**80, 2**80),
-        (1 + 2j, "1+2j"),
     ],
 )
 def test_a_value_passes_through_in_python_form_and_becomes_json_in_json_form(value, in_json):
@@ -277,18 +238,6 @@ def test_an_unknown_block_round_trips_unchanged():
 # ── str, repr, pairs ──
 
 
-def test_text_forms_are_those_of_pydantic():
-    assert str(usage(zz=5)) == (
-        "input_tokens=1 output_tokens=2 total_tokens=3 reasoning_tokens=None cache_read_tokens=None "
-        "cache_write_tokens=None cost_usd=None zz=5"
-    )
-    call = ToolCall(id="1", name="n", arguments={"a": TextBlock(text="t")})
-    assert repr(call) == (
-        "ToolCall(id='1', name='n', arguments={'a': TextBlock(type='text', text='t', visibility=None)})"
-    )
-    assert str(ToolResult(output={"a": 1})) == "{'a': 1}"
-
-
 def test_a_model_that_contains_itself_can_be_shown():
     message = Message(role="user", content="x")
     message.extra["self"] = message
@@ -302,15 +251,6 @@ def test_a_model_can_be_made_a_dict_without_descending():
 
 
 # ── model_copy ──
-
-
-def test_a_copy_with_updates_is_not_checked_and_keeps_undeclared_names():
-    before = usage()
-    after = before.model_copy(update={"cost_usd": Decimal(1), "cost_unpriced_model": "m", "input_tokens": "no"})
-    assert (after.cost_usd, after.cost_unpriced_model, after.input_tokens) == (Decimal(1), "m", "no")
-    assert (before.cost_usd, before.input_tokens) == (None, 1)
-    assert not hasattr(before, "cost_unpriced_model")
-    assert type(after) is Usage
 
 
 def test_a_copy_shares_values_unless_it_is_deep():
@@ -444,20 +384,6 @@ def test_declared_fields_are_still_fields():
     assert message.model_dump()["name"] == "n"
 
 
-def test_a_closed_model_takes_no_unknown_attribute_and_ignores_unknown_keywords():
-    result: Any = HookResult(action="continue", metadata={"a": 1})
-    assert not hasattr(result, "metadata")
-    with pytest.raises(AttributeError):
-        result.metadata = 1
-
-
-def test_copies_and_pickles_keep_unknown_members():
-    block: Any = ToolCallBlock(id="1", name="n", input={}, signature=b"s")
-    for copied in (copy.copy(block), copy.deepcopy(block), pickle.loads(pickle.dumps(block))):
-        assert copied == block
-        assert copied.signature == b"s"
-
-
 def test_an_instance_that_has_no_members_yet_can_be_asked_for_any():
     empty = Message.__new__(Message)
     assert not hasattr(empty, "anything")
@@ -471,26 +397,6 @@ def test_a_json_round_trip_keeps_what_was_set_as_an_attribute():
     assert from_json(Message, to_json(message)) == message
 
 
-@pytest.mark.parametrize(
-    ("cls", "name"),
-    [
-        (ToolResult, "to_dict"),
-        (TextBlock, "content"),
-        (ToolCallBlock, "content"),
-        (ChatResponse, "text"),
-        (ChatResponse, "content_blocks"),
-        (ChatRequest, "reasoning"),
-        (ChatRequest, "enable_thinking"),
-        (Message, "tool_calls"),
-        (Usage, "cost_unpriced_model"),
-        (OpenModel, "to_dict"),
-    ],
-)
-def test_members_that_modules_test_for_by_their_absence_are_absent(cls, name):
-    assert not hasattr(cls, name)
-    assert not hasattr(cls.model_construct(), name)
-
-
 # ── subclasses ──
 
 
@@ -502,19 +408,6 @@ def provider_response() -> Any:
         _private: int = 7
 
     return ProviderResponse
-
-
-def test_a_subclass_of_annotations_is_a_model():
-    cls = provider_response()
-    parts = [TextContent(text="a")]
-    response = cls(content=[TextBlock(text="a")], content_blocks=parts, text="a", more=1)
-    assert isinstance(response, ChatResponse)
-    assert response.content_blocks == parts
-    assert response.content_blocks[0] is parts[0]
-    assert (response.text, response.more, response.sources, response._private) == ("a", 1, [], 7)
-    assert list(response.model_dump())[-4:] == ["content_blocks", "text", "sources", "more"]
-    assert response == cls(content=[TextBlock(text="a")], content_blocks=parts, text="a", more=1)
-    assert response != ChatResponse(content=[TextBlock(text="a")])
 
 
 def test_a_subclass_has_defaults_of_its_own_for_each_instance():
@@ -557,28 +450,6 @@ def test_a_subclass_of_a_subclass_has_the_fields_of_both():
     assert parent(content=[]).text is None
 
 
-def test_a_subclass_may_declare_its_defaults_with_pydantic():
-    class Filled(ChatResponse):
-        needed: int = pydantic.Field(...)
-        fresh: list[int] = pydantic.Field(default_factory=list)
-        said: str = pydantic.Field(default="s", description="words")
-
-    made: Any = Filled(content=[], needed=1)
-    assert (made.needed, made.fresh, made.said) == (1, [], "s")
-    with pytest.raises(pydantic.ValidationError, match="needed"):
-        Filled(content=[])
-
-
-def test_a_subclass_may_check_itself_in_model_post_init():
-    class Seen(Usage):
-        seen: int = 0
-
-        def model_post_init(self, context: Any) -> None:
-            self.seen = self.total_tokens
-
-    assert Seen(input_tokens=1, output_tokens=2, total_tokens=3).seen == 3
-
-
 def test_a_subclass_with_a_constructor_of_its_own_keeps_it():
     class Own(Usage):
         def __init__(self, total: int) -> None:
@@ -589,8 +460,7 @@ def test_a_subclass_with_a_constructor_of_its_own_keeps_it():
 
 
 def test_a_class_with_our_decorator_is_left_to_it():
-    from amplifier.models._definition.base import Model
-    from amplifier.models._definition.decorator import model
+    from amplifier.models._base import Model, model
 
     @model
     class Native(Model):
@@ -606,7 +476,8 @@ def test_a_class_that_attrs_made_is_left_to_attrs():
     class Bare(OpenModel):
         label: str = "x"
 
-    assert Bare.__model_fields_of__ == ()
+    assert [field.name for field in attrs.fields(Bare)] == ["extra", "label"]
+    assert Bare(label="y").label == "y"
 
 
 def test_a_subclass_still_works_when_the_alias_is_gone():
@@ -622,16 +493,12 @@ def test_a_subclass_still_works_when_the_alias_is_gone():
 # ── about models ──
 
 
-def test_fields_and_schema_can_be_asked_for():
+def test_fields_can_be_asked_for():
     fields = Usage.model_fields
     assert fields["input_tokens"].is_required()
     assert not fields["cost_usd"].is_required()
     assert fields["cost_usd"].annotation == Decimal | None
     assert HookResult.model_fields["context_injections"].get_default(call_default_factory=True) == []
-    schema = Message.model_json_schema()
-    assert schema["required"] == ["role", "content"]
-    assert schema["properties"]["role"]["type"] == "string"
-    assert set(schema["$defs"]) >= {"TextBlock", "ToolCallBlock"}
 
 
 def test_what_is_known_about_extras_and_what_was_set():
@@ -641,15 +508,3 @@ def test_what_is_known_about_extras_and_what_was_set():
     closed: Any = HookResult()
     assert (closed.model_extra, closed.model_config, closed.model_computed_fields) == (None, {}, {})
     assert Usage.model_rebuild() is None
-
-
-def test_a_model_of_pydantic_may_have_ours_as_a_field():
-    class Theirs(pydantic.BaseModel):
-        usage: Usage
-
-    theirs = Theirs.model_validate({"usage": {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}})
-    assert theirs.usage == usage()
-    assert theirs.model_dump()["usage"]["total_tokens"] == 3
-    assert json.loads(theirs.model_dump_json())["usage"]["cost_usd"] is None
-    with pytest.raises(pydantic.ValidationError):
-        Theirs.model_validate({"usage": 5})

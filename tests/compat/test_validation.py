@@ -111,22 +111,6 @@ async def mount(c, config):
     assert sys.modules["amplifier_module_closes"].opened == []
 
 
-def test_a_plan_is_judged_without_loading_anything(validation: Any):
-    good = {"session": {"orchestrator": {"module": "x"}, "context": {"module": "y"}}, "tools": []}
-    bad = {"session": {"orchestrator": "x"}, "tools": [{"config": 1}], "more": 1}
-
-    judged = validation.MountPlanValidator().validate(bad)
-
-    assert validation.MountPlanValidator().validate(good).format_errors() == "No errors"
-    assert {error.name for error in judged.errors} == {
-        "session.orchestrator_type",
-        "session_context_present",
-        "tools[0]_module_required",
-        "tools[0]_config_type",
-    }
-    assert [warning.name for warning in judged.warnings] == ["unknown_sections"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "kind"),

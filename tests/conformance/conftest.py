@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from amplifier.conformance.harness import virtual_clock
-from amplifier.conformance.harness.llm_server.server_process import server_ids
+from amplifier.conformance.inputs.server_process import server_ids
+from amplifier.conformance.target import virtual_clock
 
 
 @pytest.fixture

@@ -7,35 +7,35 @@ moved to ``corpus/<type>/<kind>/``, where it is tested from then on. Arguments c
 from __future__ import annotations
 
 import sys
+import tempfile
 from functools import partial
 from pathlib import Path
 
 import anyio
 
 from amplifier.conformance import Report, check_module
+from tests.conformance.corpus_modules import CORPUS, CorpusModule, corpus_modules
 
-CORPUS = Path(__file__).parent / "corpus"
 
-
-def is_correct(file: Path, report: Report) -> bool:
+def is_correct(module: CorpusModule, report: Report) -> bool:
     """Whether the kit found what a module's folder and name promise."""
-    clause = file.stem.partition("_")[0]
     found = {finding.clause for finding in [*report.violations, *report.recommendations]}
-    if file.parent.name == "faulty":
-        return clause in found
-    return report.ok and found == ({clause} if file.parent.name == "allowed" else set())
+    if module.kind == "faulty":
+        return module.clause in found
+    return report.ok and found == ({module.clause} if module.kind == "allowed" else set())
 
 
 def main(wanted: list[str]) -> int:
     """Examine the chosen modules one after another and print a line for each."""
-    chosen = [file for file in sorted(CORPUS.glob("*/open/*/*.py")) if all(word in str(file) for word in wanted)]
+    chosen = [module for module in corpus_modules("open/*") if all(word in str(module.file) for word in wanted)]
     correct = 0
-    for file in chosen:
-        report = anyio.run(partial(check_module, file, module_type=file.parents[2].name))
-        correct += is_correct(file, report)
-        mark = "correct" if is_correct(file, report) else "open"
+    for module in chosen:
+        with tempfile.TemporaryDirectory() as folder:
+            report = anyio.run(partial(check_module, module.path(Path(folder)), module_type=module.type))
+        correct += is_correct(module, report)
+        mark = "correct" if is_correct(module, report) else "open"
         found = sorted({finding.clause for finding in [*report.violations, *report.recommendations]})
-        print(f"{mark:8}{file.relative_to(CORPUS)}  {report.verdict}  {', '.join(found)}", flush=True)
+        print(f"{mark:8}{module.file.relative_to(CORPUS)}  {report.verdict}  {', '.join(found)}", flush=True)
     print(f"{correct} of {len(chosen)} are judged correctly")
     return 0
 

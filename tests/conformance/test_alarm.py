@@ -8,9 +8,9 @@ from typing import NoReturn
 
 import pytest
 
-from amplifier.conformance.harness.mounted_module import CheckContext, Fault
 from amplifier.conformance.target.load import load
 from amplifier.conformance.target.locate import find_target
+from amplifier.conformance.target.mounted import CheckContext, Fault
 from tests.conformance.modules import SOUND_TOOL, write_module
 
 

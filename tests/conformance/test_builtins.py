@@ -62,13 +62,13 @@ SET_UP = {
         from opentelemetry import trace
         from opentelemetry.sdk.trace import TracerProvider
 
-        from amplifier.modules.hooks_otel import mount, on_session_ready
+        from amplifier.modules.hooks.otel import mount, on_session_ready
 
         __amplifier_module_type__ = "hook"
         trace.set_tracer_provider(TracerProvider(shutdown_on_exit=False))
     """,
     "provider_recorded.py": """
-        from amplifier.modules import provider_mock, provider_replay
+        from amplifier.modules.providers import mock as provider_mock, replay as provider_replay
 
         __amplifier_module_type__ = "provider"
 

@@ -16,7 +16,6 @@ from amplifier.conformance import check_module
 from amplifier.models import to_dict
 from tests.conformance.modules import SOUND_TOOL, write_module
 
-CORPUS = Path(__file__).parent / "corpus"
 SLOW_TOOL = SOUND_TOOL.replace(
     'text = input.get("text")', 'text = input.get("text")\n            import anyio; await anyio.sleep(7)'
 )

@@ -10,8 +10,9 @@ import anyio
 import pytest
 
 from amplifier.conformance import Report, check_module
-from amplifier.conformance.harness.check_registry import CHECKS, all_clauses
+from amplifier.conformance.checks.registry import CHECKS, all_clauses
 from amplifier.conformance.page import write_page
+from amplifier.conformance.target.locate import find_target
 from amplifier.errors import ModuleLoadError, ModuleNotFoundError
 from amplifier.models import from_json, to_json
 from tests.conformance.modules import SOUND_TOOL, write_module, write_project
@@ -175,3 +176,39 @@ def test_a_module_that_cannot_be_examined_is_reported(tmp_path):
     report = check(write_module(tmp_path, SOUND_TOOL.replace('coordinator.mount("tools", Echo())', "config['key']")))
     assert report.verdict == "unchecked"
     assert any("could not be mounted" in note for note in report.notes)
+
+
+FUNCTIONS = '''
+    from amplifier import on, tool as marked
+
+    @marked(quick=True)
+    def add(first: int, second: int = 1) -> int:
+        """Add two numbers."""
+        return first + second
+
+    @on("tool:pre")
+    async def listen(event, data): ...
+'''
+
+
+def test_a_file_of_marked_functions_is_a_module_of_tools(tmp_path):
+    file = write_module(tmp_path, FUNCTIONS, "numbers_of_mine.py")
+    assert find_target(file).module_type == "tool"
+    report = check(file, only=["A1", "A3", "A20", "T1", "T5"], backends=["asyncio"])
+    assert report.ok, str(report)
+    assert report.recommendations == []
+    only_hooks = write_module(tmp_path, FUNCTIONS.replace("@marked(quick=True)", ""), "listeners.py")
+    assert find_target(only_hooks).module_type == "hook"
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (FUNCTIONS.replace("second: int = 1", "**second: int"), "tool 'add' takes **second; a model sends arguments by name"),
+        (FUNCTIONS.replace("@marked(quick=True)", "").replace('@on("tool:pre")', ""), "or functions marked with @tool or @on"),
+    ],
+)  # fmt: skip
+def test_a_file_whose_functions_cannot_be_tools_is_a_violation(tmp_path, source, message):
+    report = check(write_module(tmp_path, source, "tool_numbers.py"), only=["A1", "A3"], backends=["asyncio"])
+    assert message in str(report)
+    assert "A1" in broken(report)

@@ -1,7 +1,7 @@
 """The kit on a corpus of modules: every planted fault is found under its clause, no sound module gets a finding.
 
-``corpus/<type>/faulty/<clause>_<what>.py`` breaks exactly that clause; ``corpus/<type>/sound/<what>.py`` breaks none;
-``corpus/<type>/allowed/<clause>_<what>.py`` leaves out what that clause recommends, and conforms. Modules that the kit does not
+``corpus/<type>/faulty/<clause>_<what>`` (``.py`` or ``.patch``, see `corpus_modules`) breaks exactly that clause; ``corpus/<type>/sound/<what>`` breaks none;
+``corpus/<type>/allowed/<clause>_<what>`` leaves out what that clause recommends, and conforms. Modules that the kit does not
 judge correctly yet, or was not tried on, are in ``corpus/<type>/open/``; see `open_corpus`.
 Each takes seconds, so `make test` checks one of each type, `make test-slow` a fixed sample, and ``make corpus`` all: the faulty ones
 with the checks of their clause and one seed, for a fault is there or it is not; the others with every check and three seeds, for a
@@ -19,17 +19,13 @@ import anyio
 import pytest
 
 from amplifier.conformance import Report, check_module
-from amplifier.conformance.harness.check_registry import all_clauses
+from amplifier.conformance.checks.registry import all_clauses
+from tests.conformance.corpus_modules import CorpusModule, corpus_modules, patched
 
-CORPUS = Path(__file__).parent / "corpus"
 WHOLE = bool(os.environ.get("WHOLE_CORPUS"))
 SEEDS = (0, 1, 2) if WHOLE else (0,)
 PART = 48
 """One in so many is examined when not all are."""
-
-
-def type_of(file: Path) -> str:
-    return file.parent.parent.name
 
 
 ONE_OF_EACH_TYPE = {
@@ -46,58 +42,74 @@ ONE_OF_EACH_TYPE = {
 def modules(kind: str) -> list[Any]:
     """Parameters for a sample of the modules of a kind."""
     parameters = []
-    for file in sorted(CORPUS.glob(f"*/{kind}/*.py")):
-        name = f"{type_of(file)}/{file.stem}"
+    for module in corpus_modules(kind):
+        name = f"{module.type}/{module.name}"
         part = 2 if kind == "allowed" else PART  # there are few allowed ones
-        is_sampled = zlib.crc32(file.name.encode()) % part == 0
+        is_sampled = zlib.crc32(f"{module.name}.py".encode()) % part == 0
         if WHOLE or name in ONE_OF_EACH_TYPE or is_sampled:
             marks: Any = [] if name in ONE_OF_EACH_TYPE else pytest.mark.slow
-            parameters.append(pytest.param(file, id=name, marks=marks))
+            parameters.append(pytest.param(module, id=name, marks=marks))
     return parameters
 
 
-def examined(file: Path, seed: int, *only: str) -> Report:
+def examined(module: CorpusModule, folder: Path, seed: int, *only: str) -> Report:
     async def run() -> Report:
-        return await check_module(file, module_type=type_of(file), seed=seed, only=only)
+        return await check_module(module.path(folder), module_type=module.type, seed=seed, only=only)
 
     return anyio.run(run)
 
 
 def test_the_corpus_is_large_and_its_files_are_named_after_clauses():
-    faulty, sound = sorted(CORPUS.glob("*/faulty/*.py")), sorted(CORPUS.glob("*/sound/*.py"))
+    faulty, sound = corpus_modules("faulty"), corpus_modules("sound")
     assert len(faulty) >= 500
     assert len(sound) >= 100
     named = [
         *faulty,
-        *CORPUS.glob("*/allowed/*.py"),
-        *CORPUS.glob("*/open/faulty/*.py"),
-        *CORPUS.glob("*/open/allowed/*.py"),
+        *corpus_modules("allowed"),
+        *corpus_modules("open/faulty"),
+        *corpus_modules("open/allowed"),
     ]
-    assert {file.stem.partition("_")[0] for file in named} <= set(all_clauses())
+    assert {module.clause for module in named} <= set(all_clauses())
+
+
+def test_every_patch_makes_valid_python_that_no_other_module_has():
+    everything = [module for kind in ("faulty", "allowed", "sound") for module in corpus_modules(kind)]
+    patches = [module for module in everything if module.file.suffix == ".patch"]
+    assert len(patches) >= 300
+    assert len({module.source() for module in everything}) == len(everything)
+    for module in patches:
+        compile(module.source(), module.name, "exec")
+
+
+def test_a_patch_whose_hunk_is_not_in_its_base_is_an_error(tmp_path):
+    (tmp_path / "base.py").write_text("a\nb\na\n")
+    assert patched("--- base.py\n+++ new.py\n@@ @@\n a\n-b\n+c\n", tmp_path) == "a\nc\na\n"
+    for hunk in ("-z\n+c\n", "-a\n+c\n"):
+        with pytest.raises(ValueError, match=r"places in base\.py"):
+            patched(f"--- base.py\n+++ new.py\n@@ @@\n{hunk}", tmp_path)
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("file", modules("faulty"))
-def test_a_planted_fault_is_found(file):
-    clause = file.stem.partition("_")[0]
-    report = examined(file, 0, clause)
+@pytest.mark.parametrize("module", modules("faulty"))
+def test_a_planted_fault_is_found(module, tmp_path):
+    report = examined(module, tmp_path, 0, module.clause)
     found = {finding.clause for finding in [*report.violations, *report.recommendations]}
-    assert clause in found, str(report)
+    assert module.clause in found, str(report)
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("file", modules("sound"))
-def test_a_sound_module_gets_no_finding(file, seed):
-    report = examined(file, seed)
+@pytest.mark.parametrize("module", modules("sound"))
+def test_a_sound_module_gets_no_finding(module, tmp_path, seed):
+    report = examined(module, tmp_path, seed)
     assert report.ok, str(report)
     assert report.recommendations == [], str(report)
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("file", modules("allowed"))
-def test_a_module_without_a_recommended_feature_conforms(file, seed):
-    report = examined(file, seed)
+@pytest.mark.parametrize("module", modules("allowed"))
+def test_a_module_without_a_recommended_feature_conforms(module, tmp_path, seed):
+    report = examined(module, tmp_path, seed)
     assert report.ok, str(report)
-    assert {finding.clause for finding in report.recommendations} == {file.stem.partition("_")[0]}, str(report)
+    assert {finding.clause for finding in report.recommendations} == {module.clause}, str(report)

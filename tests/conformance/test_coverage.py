@@ -11,7 +11,7 @@ import pytest
 
 import amplifier.conformance.checks
 from amplifier.conformance import ClauseOutcome, Report, check_module
-from amplifier.conformance.harness.check_registry import CHECKS
+from amplifier.conformance.checks.registry import CHECKS
 from amplifier.conformance.page import write_page
 from tests.conformance.modules import SOUND_TOOL, write_module
 
@@ -176,7 +176,7 @@ def test_a_check_that_ended_with_its_process_keeps_no_clause(tmp_path):
     report = check(write_module(tmp_path, planted), only=["T9"], backends=["asyncio"])
     assert with_status(report, "broken") == {"A17"}
     assert with_status(report, "kept") == set(), str(report)
-    assert any("tool.answers_listed_inputs:asyncio could not be completed" in note for note in report.notes)
+    assert any("tool.answers_inputs:asyncio could not be completed" in note for note in report.notes)
 
 
 # ── the report ──

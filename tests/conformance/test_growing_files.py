@@ -7,12 +7,12 @@ from typing import IO
 
 import pytest
 
-from amplifier.conformance.harness.mounted_module import CheckContext
-from amplifier.conformance.harness.resources.growing_files import find_growing_file
-from amplifier.conformance.harness.resources.snapshot import SEES_PROCESSES
-from amplifier.conformance.harness.typical_use import Operation
+from amplifier.conformance.oracles.leftovers import find_growing_file
 from amplifier.conformance.target.load import load
 from amplifier.conformance.target.locate import find_target
+from amplifier.conformance.target.mounted import CheckContext
+from amplifier.conformance.target.process import SEES_PROCESSES
+from amplifier.conformance.target.use import Operation
 from tests.conformance.modules import SOUND_TOOL, write_module
 
 pytestmark = pytest.mark.skipif(not SEES_PROCESSES, reason="open files are read from /proc")

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from amplifier.conformance.checks.resolver.resolving import refused_access
-from amplifier.conformance.harness.resolver_sources import (
+from amplifier.conformance.target.locate import find_target
+from amplifier.conformance.target.process import audited
+from amplifier.conformance.target.resolver_samples import (
     EXECUTED,
     SAMPLES,
     Question,
@@ -21,8 +23,6 @@ from amplifier.conformance.harness.resolver_sources import (
     locate,
     settings_for,
 )
-from amplifier.conformance.harness.resources.observers import audited
-from amplifier.conformance.target.locate import find_target
 from tests.conformance.modules import write_module
 
 RESOLVER = """

@@ -24,6 +24,8 @@ WITHOUT_A_NAME = {
     "ThinkingDelta",
     "ToolStarted",
     "ToolFinished",
+    "AnswerReset",
+    "SubAgentEvent",
 }
 NOT_FOR_ONE_CLASS = {"content_blocks", "instances", "json_objects", "json_values", "response_formats"}
 
@@ -71,7 +73,7 @@ def test_the_interesting_messages_are_among_them(wanted):
 
 
 def test_classes_of_ones_own_can_be_drawn():
-    from amplifier.models._definition.decorator import model
+    from amplifier.models._base import model
 
     @model
     class Note(OpenModel):

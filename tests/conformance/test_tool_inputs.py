@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amplifier.conformance.engine.case_strategies.tool import accepted, texts, tool_inputs, wild_values
-from amplifier.conformance.inputs.hostile_values import ODD_VALUES, is_harmless
+from amplifier.conformance.engine.cases.tool import accepted, texts, tool_inputs, wild_values
 from amplifier.conformance.inputs.json_schema import acceptor, fingerprint, json_problem, resolved, schema_problem
 from amplifier.conformance.inputs.tool_inputs import near_misses, sample_inputs, valid_inputs
+from amplifier.conformance.inputs.values import ODD_VALUES, is_harmless
 from amplifier.conformance.strategies import json_values
+from amplifier.conformance.target.literals import choices_in
 from amplifier.conformance.target.locate import find_target
-from amplifier.conformance.target.source_literals import choices_in
 
 SCHEMAS: dict[str, dict[str, Any]] = {
     "plain": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},

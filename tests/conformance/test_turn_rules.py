@@ -6,15 +6,10 @@ from typing import Any
 
 import pytest
 
-from amplifier.conformance.harness.calls.outcome import Outcome
-from amplifier.conformance.harness.scripted_turns import (
-    RecordedTurn,
-    hook_violations,
-    stop_violations,
-    turn_violations,
-)
-from amplifier.conformance.harness.scripted_turns.record import LogEntry
-from amplifier.conformance.harness.scripted_turns.script import read_turns
+from amplifier.conformance.oracles.turn_rules import hook_violations, stop_violations, turn_violations
+from amplifier.conformance.target.calls import Outcome
+from amplifier.conformance.target.turns.record import LogEntry, RecordedTurn
+from amplifier.conformance.target.turns.script import read_turns
 
 TWO_TOOLS = [{"blocks": [{"think": "hm "}, {"call": "alpha"}, {"call": "beta"}]}, {"blocks": [{"say": "Done. "}]}]
 

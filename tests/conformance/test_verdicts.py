@@ -10,6 +10,7 @@ import pytest
 
 from amplifier.cli import main
 from amplifier.conformance import Report, check_module
+from tests._support.backends import by_turns
 from tests.conformance.modules import SOUND_TOOL, write_module
 
 MOUNTED = 'coordinator.mount("tools", Echo())'
@@ -192,10 +193,7 @@ def in_execute(statement: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("examined_on", ["asyncio", "trio"])
-@pytest.mark.parametrize(
-    "waits", ["anyio.Event().wait()", pytest.param("anyio.sleep_forever()", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("waits", "examined_on"), by_turns(["anyio.Event().wait()", "anyio.sleep_forever()"]))
 def test_inputs_on_which_a_tool_never_returns_break_its_contract(tmp_path, waits, examined_on):
     source = in_execute(
         f"""
@@ -210,8 +208,9 @@ def test_inputs_on_which_a_tool_never_returns_break_its_contract(tmp_path, waits
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("examined_on", ["asyncio", "trio"])
-@pytest.mark.parametrize("waits", ["while True: await anyio.sleep(1)", "await anyio.sleep(1e9)"])
+@pytest.mark.parametrize(
+    ("waits", "examined_on"), by_turns(["while True: await anyio.sleep(1)", "await anyio.sleep(1e9)"])
+)
 def test_a_tool_that_polls_or_sleeps_for_long_is_unchecked_and_not_blamed(tmp_path, waits, examined_on):
     source = in_execute(f"import anyio\n{waits}")
     report = check(write_module(tmp_path, source), only=["T5"], backends=[examined_on])
@@ -263,8 +262,7 @@ DEAF_LOOP = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("examined_on", ["asyncio", "trio"])
-@pytest.mark.parametrize("statement", [SHIELDED_POLLING, DEAF_LOOP])
+@pytest.mark.parametrize(("statement", "examined_on"), by_turns([SHIELDED_POLLING, DEAF_LOOP]))
 def test_a_call_that_goes_on_after_its_cancellation_is_not_taken_for_a_blocked_loop(tmp_path, statement, examined_on):
     report = check(write_module(tmp_path, in_execute(statement)), only=["tool.is_a_tool"], backends=[examined_on])
     assert {found.clause for found in report.violations} == {"A8"}, str(report)
@@ -281,19 +279,14 @@ ENDS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("examined_on", ["asyncio", "trio"])
-@pytest.mark.parametrize(
-    "end", [*(pytest.param(end, marks=pytest.mark.slow) for end in ENDS if end != "hangs"), "hangs"]
-)
+@pytest.mark.parametrize(("end", "examined_on"), by_turns(ENDS))
 def test_what_a_step_has_found_is_kept_when_the_module_ends_its_process_later(tmp_path, end, examined_on):
     statement = f"""
         if not isinstance(text, str):
 {indent(ENDS[end], " " * 12)}
         return ToolResult(success=True, output={{1, 2}})
     """
-    report = check(
-        write_module(tmp_path, in_execute(statement)), only=["tool.answers_listed_inputs"], backends=[examined_on]
-    )
+    report = check(write_module(tmp_path, in_execute(statement)), only=["tool.answers_inputs"], backends=[examined_on])
     found = {finding.clause for finding in report.violations}
     assert "T9" in found, str(report)
     assert found & {"A8", "A17"}, str(report)
@@ -324,9 +317,10 @@ RAISING = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("examined_on", ["asyncio", "trio"])
-@pytest.mark.parametrize("instead", INSTEAD)
-@pytest.mark.parametrize("place", ["mount", "execute"])
+@pytest.mark.parametrize(
+    ("place", "instead", "examined_on"),
+    by_turns([*(("mount", instead) for instead in INSTEAD), *(("execute", instead) for instead in reversed(INSTEAD))]),
+)
 def test_a_cancelled_call_that_raises_something_else_breaks_its_contract(tmp_path, place, instead, examined_on):
     source = in_execute("await stopped()") if place == "execute" else SOUND_TOOL
     if place == "mount":
@@ -350,7 +344,7 @@ def test_a_tool_that_waits_for_timers_is_examined_completely(tmp_path):
 
 
 LOOP = """
-    from amplifier.modules import loop_basic
+    from amplifier.modules.loop import basic as loop_basic
 
     __amplifier_module_type__ = "orchestrator"
 
@@ -424,7 +418,7 @@ CLOCK = """
 @pytest.mark.parametrize("examined_on", ["asyncio", "trio"])
 def test_a_minute_that_ends_while_a_call_is_cancelled_is_no_torn_state(tmp_path, examined_on):
     file = write_module(tmp_path, CLOCK, "tool_clock.py")
-    report = check(file, only=["tool.tears_no_state"], backends=[examined_on])
+    report = check(file, only=["every_module.tears_nothing"], backends=[examined_on])
     assert report.violations == [], str(report)
 
 

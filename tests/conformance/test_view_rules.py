@@ -6,8 +6,8 @@ import copy
 
 import pytest
 
-from amplifier.conformance.checks.context.view_rules import difference, is_whole, view_violations
 from amplifier.conformance.inputs.conversations import built, newest_unit, prose, spoken, tokens, tool_turn
+from amplifier.conformance.oracles.view_rules import difference, is_whole, view_violations
 
 HISTORY = [
     spoken(10, "system", 10),

@@ -12,10 +12,10 @@ import anyio.to_thread
 import pytest
 import trio
 
-from amplifier.conformance.harness import virtual_clock
-from amplifier.conformance.harness.calls.outcome import call_with_deadline
-from amplifier.conformance.harness.cpu_clock import skipped
-from amplifier.conformance.harness.virtual_clock import is_virtual, run_virtually
+from amplifier.conformance.target import virtual_clock
+from amplifier.conformance.target.calls import call_with_deadline
+from amplifier.conformance.target.clock import skipped
+from amplifier.conformance.target.virtual_clock import is_virtual, run_virtually
 
 pytestmark = [
     pytest.mark.parametrize("backend", ["asyncio", "trio"]),
@@ -105,7 +105,7 @@ def test_a_deadline_does_not_pass_while_a_process_is_polled(backend):
 STUCK = """
 import os, sys
 import anyio
-from amplifier.conformance.harness.virtual_clock import run_virtually, when_stuck
+from amplifier.conformance.target.virtual_clock import run_virtually, when_stuck
 
 async def wait():
     await anyio.sleep(100)

@@ -13,12 +13,13 @@ Members = dict[str, str | None]
 """By name, what a member takes; None for what is not called."""
 
 HOOKS: Members = {
-    "register": "event, handler, priority=0, name=None, *, timeout=DEFAULT, on_failure=None, fields=None",
-    "on": "event, handler, priority=0, name=None, *, timeout=DEFAULT, on_failure=None, fields=None",
+    "register": "event, handler, priority=0, name=None, *, timeout=DEFAULT, on_failure=None, fields=None, on_demand=False",
+    "on": "event, handler, priority=0, name=None, *, timeout=DEFAULT, on_failure=None, fields=None, on_demand=False",
     "async emit": "event, data",
     "async emit_and_collect": "event, data, timeout=1.0",
     "unregister": "name",
     "list_handlers": "event=None",
+    "has_handlers": "event, field=None",
     "set_default_fields": "**fields",
 }
 
@@ -71,6 +72,7 @@ COORDINATOR: Members = {
     "unmount": "mount_point, /, name=None",
     "get": "mount_point, /, name=None",
     "get_mounted": "mount_point, /",
+    "owner_of": "mount_point, /, name=None",
     "register_cleanup": "fn, /",
     "register_capability": "name, value",
     "get_capability": "name",

@@ -1,27 +1,33 @@
-"""Every Python block in README and docs runs: unchanged, and on both backends where it defines ``async def main()``."""
+"""Every Python block in README and docs runs as it stands: unchanged, and on both backends where it defines ``async def main()``."""
 
 from __future__ import annotations
 
 import re
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import anyio
 import pytest
 
 from amplifier import compat
+from tests._support.manual import committed_pages
+from tests._support.scripted_model import running_model
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *committed_pages()])
 
 
-def blocks() -> list[object]:
-    found: list[object] = []
+STARTS_UNDER_A_GUARD = re.compile(r"^ +anyio\.run\(main", re.MULTILINE)
+
+
+def blocks() -> list[Any]:
+    found: list[Any] = []
     for page in PAGES:
-        if not page.exists():
-            continue
         text = page.read_text(encoding="utf-8")
         for match in BLOCK.finditer(text):
             line = text.count("\n", 0, match.start()) + 2
@@ -43,18 +49,49 @@ def own_modules() -> Iterator[None]:
         compat.uninstall()
 
 
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """For programs that name a model of a service."""
+    with running_model() as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        yield
+
+
 @pytest.mark.usefixtures("own_modules")
 @pytest.mark.parametrize(("code", "page", "line", "backend"), blocks())
-def test_a_code_block_runs(code, page, line, backend, tmp_path, monkeypatch):
+def test_a_code_block_runs_as_it_stands(code, page, line, backend, tmp_path, monkeypatch, request):
     monkeypatch.chdir(tmp_path)
+    if '"anthropic:' in code or '"openai:' in code:
+        request.getfixturevalue("model")
+    if backend is not None:  # what a reader runs on the other backend, too
+        monkeypatch.setattr(anyio, "run", partial(anyio.run, backend=backend))
     # Blank lines in front, so that a traceback names the line of the page.
     compiled = compile("\n" * (line - 1) + code, str(page), "exec", dont_inherit=True)
-    namespace: dict[str, object] = {"__name__": "page"}
-    exec(compiled, namespace)
-    if backend is not None:
-        anyio.run(namespace["main"], backend=backend)  # type: ignore[arg-type]
-    assert namespace  # the block's own assertions are the test; without them it at least runs
+    module = ModuleType("page")
+    module.__file__ = str(tmp_path / "page.py")
+    Path(module.__file__).write_text(code, encoding="utf-8")  # a program may start itself
+    monkeypatch.setitem(sys.modules, "page", module)
+    exec(compiled, module.__dict__)
+    if STARTS_UNDER_A_GUARD.search(code):
+        anyio.run(module.main)
+    assert vars(module)  # the block's own assertions are the test; without them it at least runs
 
 
-def test_blocks_are_found():
-    assert len(blocks()) >= 10
+def test_a_program_starts_itself():
+    """A reader can paste it into a file and run it; the walks of the tutorials run those that start under a guard as files."""
+    programs = [parameters.values for parameters in blocks() if parameters.values[3]]
+    stuck = [f"{page.name}:{line}" for code, page, line, _ in programs if not re.search(r"run\(main", code)]
+    assert len(programs) > 80
+    assert stuck == []
+
+
+def test_no_program_hides_in_a_block_that_is_not_run():
+    hidden = [
+        f"{page.relative_to(ROOT)}:{text.count(chr(10), 0, match.start()) + 1}"
+        for page in PAGES
+        for text in [page.read_text(encoding="utf-8")]
+        for match in re.finditer(r"^```(?:text|)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        if re.search(r"^(?:import|from) \w+", match[1], re.MULTILINE)
+    ]
+    assert hidden == []

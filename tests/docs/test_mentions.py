@@ -8,9 +8,10 @@ import click
 import pytest
 
 from amplifier.cli.commands.app import app
+from tests._support.manual import manual_pages, read_page
 from tests._support.tree import ROOT, relative
 
-PAGES = sorted([*ROOT.glob("*.md"), *(p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts)])
+PAGES = sorted([*ROOT.glob("*.md"), *manual_pages()])
 TARGETS = set(re.findall(r"^([a-z][\w.%-]*):(?!=)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 
 _CODE = re.compile(r"`([^`\n]+)`")
@@ -47,7 +48,7 @@ def missing_commands(text: str) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_what_a_page_names_exists(page):
-    text = page.read_text(encoding="utf-8")
+    text = read_page(page)
     if page.parent.name != "tutorial":  # their readers have a project of their own
         assert missing_files(text) == []
     assert missing_targets(text) == []

@@ -14,9 +14,10 @@ import jsonschema_rs
 import pytest
 import yaml
 
-from amplifier.modules._shared.configuration import options_of
-from amplifier.modules.tool_mcp._options import McpOptions
+from amplifier._reading import keys_of
+from amplifier.modules.tools.mcp._options import McpOptions
 from amplifier.plan import check_plan, expand_variables, plan_schema
+from tests._support.manual import DOCS, committed_pages, read_page
 from tests._support.tree import ROOT, relative
 from tests.modules.test_configuration import CASES
 
@@ -37,7 +38,7 @@ class Environment(dict[str, str]):
 
 def plans_in(page: Path) -> list[Any]:
     """Blocks that are nothing but sections of a plan; other content is not checked."""
-    text = page.read_text(encoding="utf-8")
+    text = read_page(page)
     found = []
     for block in _BLOCK.finditer(text):
         content = READERS[block[1]](block[2])
@@ -57,7 +58,7 @@ def plan_files() -> list[Any]:
     ]
 
 
-PAGES = sorted([ROOT / "README.md", *(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)])
+PAGES = sorted([ROOT / "README.md", DOCS / "reference" / "mount-plan.md", *committed_pages()])
 PLANS = [plan for page in PAGES for plan in plans_in(page)] + plan_files()
 
 
@@ -104,7 +105,7 @@ def _named(node: ast.Dict) -> Iterator[tuple[ast.Constant, ast.expr]]:
 def all_configured() -> list[Any]:
     found = [(plan.id, each) for plan in PLANS for each in configured(list(plan.values))]
     for page in PAGES:
-        for block in _PYTHON_BLOCK.finditer(page.read_text(encoding="utf-8")):
+        for block in _PYTHON_BLOCK.finditer(read_page(page)):
             found += [(relative(page), each) for each in configured_in_python(block[1])]
     for file in sorted((ROOT / "examples").rglob("*.py")):
         found += [(relative(file), each) for each in configured_in_python(file.read_text(encoding="utf-8"))]
@@ -118,7 +119,7 @@ CONFIGURED = all_configured()
 def test_a_config_of_the_manual_has_only_keys_that_the_module_knows(module: str, keys: list[str]) -> None:
     options = McpOptions if module == "tool-mcp" else CASES[module].options if module in CASES else None
     if options is not None:  # not a module that the page itself defines
-        assert set(keys) <= set(options_of(options))
+        assert set(keys) <= set(keys_of(options))
 
 
 def test_configs_are_found() -> None:

@@ -14,9 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from tests._support.tree import ROOT
-
-DOCS = ROOT / "docs"
+from tests._support.manual import DOCS, manual_pages
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +80,7 @@ def test_hyphens_of_an_option_stay_hyphens(site: Path) -> None:
 
 
 def test_every_page_is_built(site: Path) -> None:
-    pages = {path.relative_to(DOCS).with_suffix(".html") for path in DOCS.rglob("*.md") if "_build" not in path.parts}
+    pages = {path.relative_to(DOCS).with_suffix(".html") for path in manual_pages()}
     assert {page for page in pages if not (site / page).is_file()} == set()
 
 
@@ -107,7 +105,7 @@ def test_every_page_is_in_the_navigation_once(site: Path) -> None:
     tops = [target for level, target in listed if level == "1"]
     assert tops == [f"{part}/index.html" for part in ("tutorial", "how-to", "explanation", "reference")]
     targets = [target for _, target in listed]
-    assert len(targets) == len(set(targets)) == len(list(DOCS.rglob("*.md"))) - 1  # the index itself is the title
+    assert len(targets) == len(set(targets)) == len(manual_pages()) - 1  # the index itself is the title
 
 
 PLANTED = {

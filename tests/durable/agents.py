@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from amplifier import AmplifierSession, ChatRequest, ModuleLoader
@@ -125,6 +126,16 @@ async def working(engine: DurableEngine, make_session: Callable[[str], Amplifier
         group.cancel_scope.cancel()
 
 
+async def die_with(engine: Any, turn_id: str, times: int = 1) -> None:
+    """Let workers claim a turn and die with it; only with engines that have tables."""
+    store = engine._store
+    for number in range(times):
+        assert await store.claim(turn_id, f"dies {number}") is not None
+        beats = await anyio.to_thread.run_sync(store.beat, f"dies {number}")
+        assert await anyio.to_thread.run_sync(store.forget_worker, f"dies {number}", beats[f"dies {number}"])
+        await anyio.to_thread.run_sync(store.requeue_orphans, lambda deaths: 0.0)
+
+
 def answering(*answers: Any) -> MockProvider:
     """A model with these answers."""
     return MockProvider(list(answers))
@@ -136,6 +147,15 @@ def tool(name: str, respond: Callable[[Any], Any], repeatable: bool | None = Non
     if repeatable is not None:
         made.repeatable = repeatable  # type: ignore[attr-defined]  # optional member of the contract
     return made
+
+
+async def eventually(condition: Callable[[], Awaitable[Any]], seconds: float = 60.0) -> None:
+    """Wait for what another process or a library does, and which can only be asked for again and again."""
+    with anyio.fail_after(seconds):
+        while True:
+            if await condition():
+                return
+            await anyio.sleep(0.01)
 
 
 async def until(engine: DurableEngine, turn_id: str, condition: Callable[[TurnStatus], Any]) -> TurnStatus:

@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from amplifier.durable import TurnFailedError
-from amplifier.models import ChatResponse, HookResult, ToolCall, ToolResult
+from amplifier.durable import TurnConflictError, TurnFailedError
+from amplifier.durable._turn_rows import BLOCKS
+from amplifier.models import ChatResponse, HookResult, ToolCall, ToolResult, file, to_dict
 from tests.durable.agents import ENGINES, agent, answering, open_engine, tool, until, working
 
 pytestmark = pytest.mark.parametrize("kind", ENGINES)
@@ -52,6 +53,19 @@ async def test_an_answer_with_nul_is_stored(kind, place):
             answer = await engine.result(await engine.start("s", "go"))
         assert answer == ("a\ufffdb" if kind == "postgres" else "a\0b")
         assert (await engine.messages("s"))[1]["content"] == "a\0b"
+
+
+async def test_a_prompt_of_blocks_is_the_same_in_the_process_that_runs_it(kind, place):
+    image = to_dict(file(b"\x89PNG\r\n\x1a\n", name="chart.png"))
+    async with open_engine(kind, place) as engine, serving(engine, "One."):
+        with anyio.fail_after(60):
+            assert await engine.result(await engine.start("s", ["nul \0", image], turn_id="t")) == "One."
+            assert await engine.start("s", ["nul \0", image], turn_id="t") == "t"
+            with pytest.raises(TurnConflictError):
+                await engine.start("s", "nul", turn_id="t")
+            assert await engine.result(await engine.start("s", f"{BLOCKS}[]")) == "One."
+        prompts = [message["content"] for message in await engine.messages("s") if message["role"] == "user"]
+    assert prompts == [[{"type": "text", "text": "nul \0"}, image], f"{BLOCKS}[]"]
 
 
 @pytest.mark.parametrize("call_id", ["call\0one", "long" * 1000])

@@ -83,7 +83,8 @@ async def kill_workers(kind: str, backend: str, place: str, folder: Path, kills:
         return [status.worker or "" for status in states if status.state == "running"]
 
     done: set[str] = set()
-    with worker_processes(kind, backend, place, folder) as workers, anyio.fail_after(patience):
+    # A turn may be running in any number of workers that are killed.
+    with worker_processes(kind, backend, place, folder, attempts=10_000) as workers, anyio.fail_after(patience):
         async with open_engine(kind, place, lease=LEASE, patience=120.0) as engine:
             await keep_busy(engine)
             for _ in range(WORKERS):

@@ -98,10 +98,10 @@ async def test_nothing_begins_after_a_stop_that_arrives_while_a_worker_claims_th
 
 async def test_leaving_the_engine_ends_its_worker_and_hands_the_turn_over(kind, place, monkeypatch):
     begun, ended, arrived = anyio.Event(), anyio.Event(), anyio.Event()
-    take_step = TurnRecord.take_step
+    note_arrival = TurnRecord.note_arrival
 
-    def take_second_step(record, number, token):
-        take_step(record, number, token)
+    def note_second_arrival(record, number):
+        note_arrival(record, number)
         if number == 1:  # after the model call
             arrived.set()
 
@@ -114,7 +114,7 @@ async def test_leaving_the_engine_ends_its_worker_and_hands_the_turn_over(kind, 
 
     first = agent(answering([("look", {})]), tool("look", hang, repeatable=True))
     second = agent(answering("Two."), tool("look", lambda given: "two shelves", repeatable=True))
-    monkeypatch.setattr(TurnRecord, "take_step", take_second_step)
+    monkeypatch.setattr(TurnRecord, "note_arrival", note_second_arrival)
     monkeypatch.setattr(_hosting, "_ENDING_SECONDS", 60.0)  # however slow this machine is
     monkeypatch.setattr(module, "_LEAVING_SECONDS", 60.0)
 
@@ -180,11 +180,11 @@ async def test_a_heartbeat_for_a_step_that_is_just_ending_does_not_give_the_turn
 
     async def note_and_finish(record, *args):
         records.append(record)
-        await finish_step(record, *args)
+        return await finish_step(record, *args)
 
     async def complete_and_beat(server, token, result):
         await complete(server, token, result)
-        await records[-1].beat()  # before the reply has come to the task that ends the step
+        await server.thread.call(records[-1].beat)  # before the reply has come to the task that ends the step
 
     monkeypatch.setattr(TurnRecord, "finish_step", note_and_finish)
     monkeypatch.setattr(Server, "complete", complete_and_beat)

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from tests._support.tree import ROOT
 from tests.durable.agents import asking_agent, effect_agent, open_engine
+from tests.durable.halting_agents import blocking_agent, halting_agent, poisonous_agent
 
 FORKING = """
 import os, signal, sys
 import anyio, trio
 import anyio._backends._trio, anyio._backends._asyncio
-from amplifier.modules import loop_basic, context_simple
+from amplifier.modules.loop import basic as loop_basic
+from amplifier.modules.context import simple as context_simple
 from tests.durable.worker_processes import work
 
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # what has ended does not have to be waited for
@@ -41,47 +46,71 @@ LEASE = 2.0
 """Seconds until a killed worker is noticed; a living one that is slower than that on a busy machine is taken for dead, which has to do no harm."""
 
 
-AGENTS = {"effects": effect_agent, "asks": asking_agent}
+AGENTS = {
+    "effects": effect_agent,
+    "asks": asking_agent,
+    "halts": halting_agent,
+    "blocks": blocking_agent,
+    "kills": poisonous_agent,
+}
 
 
-async def work(kind: str, place: str, folder: str, agent: str) -> None:
-    """What each process runs."""
-    async with open_engine(kind, place, lease=LEASE, patience=120.0) as engine:
+async def work(kind: str, place: str, folder: str, agent: str, options: str) -> None:
+    """What each process runs. Its clock is ahead by what the file ``seconds later`` says, as after a suspension."""
+    clock, later = time.monotonic, Path(folder, "seconds later")
+    time.monotonic = lambda: clock() + (float(later.read_text() or 0) if later.exists() else 0.0)
+    async with open_engine(kind, place, **{"lease": LEASE, "patience": 120.0, **json.loads(options)}) as engine:
         await engine.work(AGENTS[agent](Path(folder)), concurrency=4)
 
 
 class WorkerProcesses:
-    """Starts and kills workers."""
+    """Starts, suspends and kills workers."""
 
     def __init__(self, server: subprocess.Popen[str], *request: str) -> None:
         self._server = server
         self._request = "\t".join(request) + "\n"
         self.living: list[int] = []
 
-    def start(self) -> None:
-        """Start one more."""
+    def start(self) -> int:
+        """Start one more; returns its id."""
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         self._server.stdin.write(self._request)
         self._server.stdin.flush()
         self.living.append(int(self._server.stdout.readline()))
+        return self.living[-1]
 
     def kill(self, process: int) -> None:
         """Kill one, with no chance to do anything."""
         self.living.remove(process)
         os.kill(process, signal.SIGKILL)
 
+    @staticmethod
+    def suspend(process: int) -> None:
+        """Suspend one, as a closed lid does; returns when it has stopped."""
+        os.kill(process, signal.SIGSTOP)
+        while Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.001)
+
+    @staticmethod
+    def wake(process: int) -> None:
+        """Let a suspended one go on."""
+        os.kill(process, signal.SIGCONT)
+
 
 @contextmanager
 def worker_processes(
-    kind: str, backend: str, place: str, folder: Path, agent: str = "effects"
+    kind: str, backend: str, place: str, folder: Path, agent: str = "effects", **options: Any
 ) -> Iterator[WorkerProcesses]:
-    """Workers of one engine with one of `AGENTS`, none at the beginning; those that live at the end are killed."""
+    """Workers of one engine with one of `AGENTS`, none at the beginning; those that live at the end are killed.
+
+    ``options`` are those of the engine.
+    """
     with subprocess.Popen(
         [sys.executable, "-c", FORKING], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as server:
         assert server.stdin is not None
-        workers = WorkerProcesses(server, backend, kind, place, str(folder), agent)
+        workers = WorkerProcesses(server, backend, kind, place, str(folder), agent, json.dumps(options))
         try:
             yield workers
         finally:

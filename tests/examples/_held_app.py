@@ -27,13 +27,13 @@ from amplifier import (
     AmplifierSession,
     ChatRequest,
     ChatResponse,
-    InvalidRequestError,
     ModelInfo,
     ProviderInfo,
     TextBlock,
     ToolCall,
     ToolResult,
 )
+from amplifier.errors import InvalidRequestError
 from examples.web_app import PLAN, make_app
 
 SESSIONS: list[weakref.ref[AmplifierSession]] = []

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from amplifier.store import SessionIndex
 from tests._support.tree import ROOT
 from tests.examples._server import Server, events, serving
 
@@ -131,8 +132,8 @@ def test_a_server_that_is_stopped_in_the_middle_of_a_turn_unwinds_it(held, desk,
         held.stop(number)
         held.wait_for("tool: let go")
         held.wait_for("anna: cancelled")
-    log = (desk / "conversations" / "anna" / "messages.log").read_text()
-    assert log.count('"tool_call_id":"call-1"') == 1
+    stored = SessionIndex(desk / "conversations").transcript("anna")
+    assert [message.get("tool_call_id") for message in stored].count("call-1") == 1
 
 
 @pytest.mark.long

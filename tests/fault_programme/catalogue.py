@@ -7,6 +7,7 @@ from typing import Final
 from .classes import (
     crash_images,
     foreign_calls,
+    holes,
     hostile_inputs,
     kills,
     lifecycle,
@@ -62,8 +63,8 @@ CLASSES: Final[dict[str, FaultClass]] = {
         ),
         FaultClass(
             name="crash-images",
-            title="Crash images of log and journal, failing system calls",
-            unit="images and failed calls",
+            title="Crash images of the store, writes that are refused",
+            unit="images and limits",
             chunks=crash_images.chunks,
             run=crash_images.run,
             quick_share=0.02,
@@ -85,8 +86,16 @@ CLASSES: Final[dict[str, FaultClass]] = {
             quick_share=0.005,
         ),
         FaultClass(
+            name="holes",
+            title="Holes that attackers found stay closed",
+            unit="tests",
+            chunks=holes.chunks,
+            run=holes.run,
+            quick_share=0.02,
+        ),
+        FaultClass(
             name="planted-bugs",
-            title="Planted kernel bugs, each caught by its class",
+            title="Planted bugs, each caught by its class",
             unit="bugs",
             chunks=planted_bugs.chunks,
             run=planted_bugs.run,

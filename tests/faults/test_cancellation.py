@@ -7,7 +7,8 @@ from typing import Any
 import anyio
 import pytest
 
-from amplifier import ContractError, ExecutionCancelled, NetworkError, RateLimitError
+from amplifier import ContractError, ExecutionCancelled, RateLimitError
+from amplifier.errors import NetworkError
 from tests._support.small_agent import agent, give_up_after, heard
 
 pytestmark = pytest.mark.virtual_time
@@ -245,4 +246,4 @@ async def test_f37_turn_without_text_is_a_broken_contract(outcome):
         assert caught.value.module == "Loop"
         assert session.status.status == "failed"
         with pytest.raises(TypeError, match="prompt must be a str"):
-            await session.execute(b"bytes")  # type: ignore[call-overload]
+            await session.execute(b"bytes")  # type: ignore[arg-type]

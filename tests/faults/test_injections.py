@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from amplifier import ContextInjection, HookResult, PlanError
+from amplifier import HookResult, PlanError
+from amplifier.models import ContextInjection
 from tests._support.small_agent import agent
 
 

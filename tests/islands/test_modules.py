@@ -8,8 +8,9 @@ import sys
 import threading
 from contextlib import asynccontextmanager
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
+import anyio.lowlevel
 import pytest
 
 from amplifier.contracts import Tool as ToolContract
@@ -18,6 +19,7 @@ from amplifier.testing import MockContextManager
 
 from ._modules import (
     Context,
+    Tool,
     agent,
     asyncio_only,
     is_on_island,
@@ -60,8 +62,6 @@ async def test_a_module_finds_its_own_objects_as_they_are_and_those_of_others_wr
         async def work(given: Any) -> ToolResult:
             return ToolResult(success=True)
 
-        from ._modules import Tool
-
         tool = Tool(work)
         await coordinator.mount("tools", tool)
         seen.update(own=coordinator.get("tools")["work"] is tool, session=coordinator.session_id)
@@ -83,6 +83,36 @@ async def test_a_module_finds_its_own_objects_as_they_are_and_those_of_others_wr
         "attribute": {"a": 1},
         "config": "context-simple",
     }
+
+
+async def test_what_is_read_from_and_written_to_the_mount_points_runs_on_its_own_side(anyio_backend_name: str):
+    class Where:
+        name = "where"
+        description = "Says where it runs; awaited by contract, though it is not async."
+        input_schema: ClassVar[dict[str, Any]] = {"type": "object"}
+
+        def execute(self, input: Any) -> Any:  # noqa: A002  # the contract's name
+            return asyncio.sleep(0, is_on_island()) if input else is_on_island()
+
+    seen: list[Any] = []
+
+    async def mount(coordinator: Any, config: Any) -> None:
+        tools = coordinator.mount_points["tools"]
+        seen.append(await tools["native"].execute({}))
+        tools["where"] = Where()
+        seen.append((sorted(tools), len(tools), type(tools["where"]) is Where))
+
+    async def native(given: Any) -> bool:
+        await anyio.lowlevel.checkpoint()
+        return is_on_island()
+
+    session = agent(tool=asyncio_only(mount))
+    await session.coordinator.mount("tools", Tool(native), name="native")
+    async with session:
+        where = session.coordinator.get("tools")["where"]
+        seen += [await where.execute({"a": 1})] + ([await where.execute({})] if anyio_backend_name == "trio" else [])
+    on_island = anyio_backend_name == "trio"
+    assert seen == [False, (["native", "where"], 2, True), on_island, *([True] if on_island else [])]
 
 
 async def test_a_returned_instance_is_mounted_and_a_returned_cleanup_is_called_once(anyio_backend_name: str):
@@ -247,3 +277,27 @@ def test_without_such_a_module_nothing_of_it_is_imported_or_started():
     program = [sys.executable, "-c", WITHOUT]
     seen = subprocess.run(program, capture_output=True, text=True, timeout=60, check=True).stdout
     assert seen == "1 [] False\n"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("way", ["hooks", "get", "mount_points"])
+async def test_handlers_belong_to_the_module_however_it_gets_the_hooks(way: str, fails: bool, anyio_backend_name: str):
+    heard: list[bool] = []
+
+    async def mount(coordinator: Any, config: Any) -> None:
+        async def note(event: str, data: dict[str, Any]) -> None:
+            await asyncio.sleep(0)
+            heard.append(is_on_island())
+
+        hooks = {"hooks": coordinator.hooks, "get": coordinator.get("hooks")}.get(way) or coordinator.mount_points[
+            "hooks"
+        ]
+        hooks.register("own:event", note, name="note")
+        if fails:
+            raise OSError("no")
+
+    async with agent(hooks=asyncio_only(mount)) as session:
+        registered = session.coordinator.hooks.registrations_of("hooks-own")
+        assert [each.name for each in registered] == ([] if fails else ["note"])
+        await session.coordinator.hooks.emit("own:event", {})
+    assert heard == ([] if fails else [anyio_backend_name == "trio"])

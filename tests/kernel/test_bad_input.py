@@ -67,8 +67,8 @@ HOOKS = [
 
 SESSION = [
     ("execute", (None,), {}, TypeError, "a prompt must be a str"),
-    ("execute", (b"hi",), {}, TypeError, "a prompt must be a str, got bytes"),
-    ("execute", (["hi"],), {}, TypeError, "a prompt must be a str"),
+    ("execute", (b"hi",), {}, TypeError, "a prompt must be a str, or a list .*, got bytes"),
+    ("execute", (["hi", 5],), {}, TypeError, r"prompt\[1\]: expected a str or a content block, got int"),
     ("execute", ("hi",), {"timeout": 0}, ValueError, "positive, finite number of seconds"),
     ("execute", ("hi",), {"timeout": -1}, ValueError, "positive, finite number of seconds"),
     ("execute", ("hi",), {"timeout": float("nan")}, ValueError, "positive, finite"),

@@ -5,24 +5,19 @@ import shutil
 import sys
 import time
 import zipfile
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from amplifier.loading import _sys_path
-from amplifier.loading._discovery import (
-    _STANDARD_LIBRARY,
-    Listing,
-    effective_search_paths,
-    entry_points,
-    find_directory,
-    module_directories,
-)
+from amplifier.loading import ModuleLoader
+from amplifier.loading._found import effective_search_paths, find_directory, modules_in
+from amplifier.loading._found import installed_modules as entry_points
+from amplifier.loading._importing import HeldRoots
 from tests.loading._forge import distribution, package, root, run_python, write
 
 
 def claims(module_id):
-    return [f"{claim.module}:{claim.attribute}" for claim in entry_points().get(module_id, ())]
+    return [f"{claim.import_name}:{claim.attribute}" for claim in entry_points().get(module_id, ())]
 
 
 def settle(*directories):
@@ -121,19 +116,12 @@ def test_one_distribution_found_twice_counts_once(site, tmp_path, monkeypatch):
 
 def test_roots_that_loaders_hold_are_not_searched(tmp_path):
     distribution(tmp_path, "acme", {"tool-acme": "acme:mount"})
-    assert _sys_path.acquire(str(tmp_path))
+    held = HeldRoots()
+    assert held.add(str(tmp_path), None)
     try:
         assert claims("tool-acme") == []
     finally:
-        _sys_path.release(str(tmp_path))
-
-
-def test_the_standard_library_is_not_searched():
-    skipped = {entry for entry in sys.path if entry in _STANDARD_LIBRARY}
-    assert str(Path(os.__file__).parent) in skipped
-    assert not [entry for entry in skipped if "site-packages" in entry]
-    entry_points()
-    assert skipped.isdisjoint(entry_points._last.scans)
+        held.clear()
 
 
 def test_an_archive_on_the_path_is_searched(tmp_path, monkeypatch):
@@ -167,7 +155,7 @@ def test_importing_and_searching_leave_the_metadata_library_alone(tmp_path):
     printed = run_python(
         """
         import sys
-        from amplifier.loading._discovery import entry_points
+        from amplifier.loading._found import installed_modules as entry_points
         print("tool-acme" in entry_points(), "importlib.metadata" in sys.modules)
         """,
         tmp_path,
@@ -180,7 +168,7 @@ def test_importing_and_searching_leave_the_metadata_library_alone(tmp_path):
 
 def test_the_environment_names_search_paths_only_when_none_are_given(monkeypatch, tmp_path):
     monkeypatch.setenv("AMPLIFIER_MODULES", f"/a{os.pathsep}{os.pathsep}/b")
-    assert [str(path) for path in effective_search_paths(None)] == ["/a", "/b"]
+    assert [str(path) for path in effective_search_paths(())] == ["/a", "/b"]
     assert effective_search_paths([str(tmp_path)]) == [tmp_path]
     monkeypatch.delenv("AMPLIFIER_MODULES")
     assert effective_search_paths([]) == []
@@ -202,12 +190,12 @@ def test_module_directories_are_listed_by_name(tmp_path, caplog):
     write(tmp_path / "amplifier-module-file", "")
     (tmp_path / "amplifier-module-Bad.Name").mkdir()
     (tmp_path / "other").mkdir()
-    assert [module_id for module_id, _ in module_directories(tmp_path)] == ["tool-a", "tool-b"]
+    assert [found.module_id for found in modules_in([tmp_path])] == ["tool-a", "tool-b"]
     assert "'Bad.Name' is not a module id" in caplog.text
 
 
 def test_an_unreadable_search_path_is_logged(tmp_path, caplog):
-    assert list(module_directories(tmp_path / "absent")) == []
+    assert list(modules_in([tmp_path / "absent"])) == []
     assert "absent cannot be read" in caplog.text
 
 
@@ -238,11 +226,17 @@ def test_a_listing_caches_known_ids_and_looks_again_for_unknown_ones(site, monke
         looks.append(1)
         return entry_points()
 
-    monkeypatch.setattr("amplifier.loading._discovery.entry_points", counted)
-    listing = Listing()
-    assert [claim.attribute for claim in listing.claims("tool-acme") or ()] == ["mount"]
-    assert [claim.attribute for claim in listing.claims("tool-other") or ()] == ["other"]
+    monkeypatch.setattr("amplifier.loading._loader.installed_modules", counted)
+    loader = ModuleLoader()
+    listing: dict[str, Any] = {}
+
+    def attribute(module_id):
+        found = loader.locate(module_id, listing=listing)
+        return found and found.attribute
+
+    assert attribute("tool-acme") == "mount"
+    assert attribute("tool-other") == "other"
     assert len(looks) == 1
-    assert listing.claims("tool-late") is None
+    assert attribute("tool-late") is None
     distribution(site, "late", {"tool-late": "late:mount"})
-    assert [claim.module for claim in listing.claims("tool-late") or ()] == ["late"]
+    assert attribute("tool-late") == "mount"

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amplifier.errors import ModuleLoadError
-from amplifier.loading import TYPE_TO_MOUNT_POINT, LoadedModule
-from amplifier.loading._loaded_module import check_module_id, package_name, type_from_id
+from amplifier.loading import LoadedModule, ModuleLoader
+from amplifier.loading._found import package_name
+from amplifier.plan import is_module_id, type_from_id
 
 HOSTILE_IDS = [
     "",
@@ -58,29 +59,30 @@ def loaded(mount, **changes):
 
 @pytest.mark.parametrize("module_id", HOSTILE_IDS, ids=lambda value: ascii(value)[:20])
 def test_a_hostile_id_is_refused(module_id):
-    with pytest.raises(ModuleLoadError, match="is not a module id; expected lower-case letters") as caught:
-        check_module_id(module_id)
+    with pytest.raises(
+        ModuleLoadError, match="is not a module id; expected a module id: a lower-case letter"
+    ) as caught:
+        ModuleLoader().register(module_id, print)
     assert caught.value.reason_code == "validation_failed"
     assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize("module_id", ["a", "tool-bash", "loop_basic", "hooks-tool-x", "x1", "a" * 64, "a-", "a--b"])
 def test_an_id_of_the_grammar_is_accepted(module_id):
-    assert check_module_id(module_id) == module_id
+    loader = ModuleLoader(modules={module_id: print})
+    assert [found.module_id for found in loader._registered.values()] == [module_id]
 
 
 @given(st.from_regex(r"[a-z][a-z0-9_-]{0,63}", fullmatch=True))
 def test_every_id_makes_an_importable_name(module_id):
-    name = package_name(check_module_id(module_id))
+    name = package_name(module_id)
     assert name.isidentifier()
     assert name.isascii()
 
 
 @given(st.text(max_size=80))
 def test_an_accepted_id_holds_nothing_but_the_grammar(text):
-    try:
-        check_module_id(text)
-    except ModuleLoadError:
+    if not is_module_id(text):
         return
     assert set(text) <= set("abcdefghijklmnopqrstuvwxyz0123456789-_")
     assert text[0].isalpha()
@@ -111,7 +113,7 @@ def test_only_the_first_word_of_an_id_names_its_kind(module_id, expected):
     assert type_from_id(module_id) == expected
 
 
-@pytest.mark.parametrize(("module_type", "mount_point"), TYPE_TO_MOUNT_POINT.items())
+@pytest.mark.parametrize(("module_type", "mount_point"), ModuleLoader.TYPE_TO_MOUNT_POINT.items())
 def test_a_kind_has_its_mount_point(module_type, mount_point):
     assert loaded(print, module_type=module_type).mount_point == mount_point
 

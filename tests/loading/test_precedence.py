@@ -9,11 +9,11 @@ import pytest
 
 from amplifier import AmplifierSession
 from amplifier.errors import ModuleConflictError, ModuleLoadError, ModuleNotFoundError
-from amplifier.loading import ModuleLoader, is_built_in, read_pin
+from amplifier.loading import ModuleLoader
 from amplifier.testing import MockContextManager
 from tests.loading._forge import Coordinator, distribution, package, root, write
 
-OURS = "amplifier.modules.tool_todo"
+OURS = "amplifier.modules.tools.todo"
 
 
 @pytest.fixture
@@ -44,14 +44,14 @@ async def test_an_installed_module_takes_precedence_over_the_built_in_one(publis
     (line,) = logged(caplog)
     assert "entry point tool-todo of amplifier_module_tool_todo 1.2 is used" in line
     assert "not entry point tool-todo of amplifier " in line
-    assert not is_built_in("tool-todo")
+    assert not ModuleLoader().locate("tool-todo").is_built_in
 
 
 async def test_without_another_the_built_in_one_is_used_and_nothing_is_logged(site, caplog):
     with caplog.at_level(logging.INFO):
         assert await loaded() == OURS
     assert logged(caplog) == []
-    assert is_built_in("tool-todo")
+    assert ModuleLoader().locate("tool-todo").is_built_in
 
 
 async def test_a_module_on_the_search_path_takes_precedence_over_the_built_in_one(tmp_path, make_loader, caplog):
@@ -138,7 +138,7 @@ async def test_the_built_in_one_cannot_be_pinned_where_there_is_none(site):
     [None, "", "./builtin", "a/path", 5, {}, {"distribution": ""}, {"distribution": "x", "git": "y"}, ["builtin"]],
 )
 def test_other_sources_are_no_pins(source):
-    assert read_pin(source) is None
+    assert not ModuleLoader.is_pin(source)
 
 
 async def test_a_directory_called_builtin_is_named_as_a_path(tmp_path, monkeypatch, make_loader):
@@ -262,8 +262,14 @@ def test_every_built_in_module_is_declared():
     import amplifier.modules
 
     folder = Path(amplifier.modules.__file__).parent
-    names = {path.stem for path in folder.iterdir() if not path.name.startswith("_")}
-    declared = {entry.info.id.replace("-", "_") for entry in ModuleLoader().catalogue() if entry.source == "builtin"}
+    prefixes = {"loop": "loop", "context": "context", "providers": "provider", "tools": "tool", "hooks": "hooks"}
+    names = {
+        f"{prefix}-{path.stem.replace('_', '-')}"
+        for kind, prefix in prefixes.items()
+        for path in (folder / kind).iterdir()
+        if not path.name.startswith("_")
+    }
+    declared = {entry.info.id for entry in ModuleLoader().catalogue() if entry.source == "builtin"}
     assert declared == names
 
 

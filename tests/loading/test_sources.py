@@ -6,7 +6,11 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from amplifier.errors import ModuleLoadError, ModuleNotFoundError
-from amplifier.loading._sources import find_package, means_not_found, mounted_resolver, path_from_hint, resolve_with
+from amplifier.loading._found import find_package
+from amplifier.loading._found import path_from_source as path_from_hint
+from amplifier.loading._loader import _means_not_found as means_not_found
+from amplifier.loading._loader import _mounted_resolver as mounted_resolver
+from amplifier.loading._loader import _resolve_with as resolve_with
 from tests.loading._forge import Coordinator, package, root, write
 
 # ── hints ────────────────────────────────────────────────────────────────────────────────────────

@@ -36,7 +36,6 @@ from amplifier.models import (
     TextBlock,
     ThinkingBlock,
     ToolCall,
-    ToolCallBlock,
     ToolResultBlock,
     ToolSpec,
     UnknownBlock,
@@ -44,7 +43,7 @@ from amplifier.models import (
     from_json,
     to_json,
 )
-from amplifier.models._definition.decorator import model
+from amplifier.models._base import model
 from tests.models.test_fields import model_classes
 
 
@@ -383,18 +382,16 @@ def test_models_can_be_changed_and_therefore_not_hashed():
         hash(block)
 
 
-def test_the_repr_shows_what_differs_from_the_defaults():
-    assert repr(HookResult()) == "HookResult()"
-    assert repr(HookResult(action="deny", reason="no")) == "HookResult(action='deny', reason='no')"
-    assert repr(TextBlock(text="x", odd=[1])) == "TextBlock(text='x', odd=[1])"
-    call = ToolCallBlock(id="1", name="n", input={})
-    assert repr(ChatResponse(content=[call])) == "ChatResponse(content=[ToolCallBlock(id='1', name='n', input={})])"
+def test_the_repr_shows_every_field_and_then_the_unknown_members():
+    assert repr(ApprovalResponse(approved=True)) == "ApprovalResponse(approved=True, reason=None, remember=False)"
+    assert repr(TextBlock(text="x", odd=[1])) == "TextBlock(type='text', text='x', visibility=None, extra={'odd': [1]})"
+    assert repr(UnknownBlock(odd=1, type="x")) == "UnknownBlock(type='x', extra={'odd': 1})"
 
 
 def test_the_repr_of_a_model_that_contains_itself_ends():
     message = Message(role="user", content="x", metadata={})
     message.metadata["me"] = message
-    assert repr(message) == "Message(role='user', content='x', metadata={'me': ...})"
+    assert "metadata={'me': ...}" in repr(message)
 
 
 def test_models_can_be_referred_to_weakly_and_are_freed():

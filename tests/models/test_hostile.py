@@ -33,7 +33,8 @@ from amplifier.models import (
 )
 from tests.models.test_fields import model_classes
 
-MAX_DEPTH = 100
+FREE_DEPTH = 100
+MAX_DEPTH = 120
 DEEP = 10_000
 NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
 
@@ -78,26 +79,37 @@ def problem_paths(action: Any, *arguments: Any) -> list[str]:
 # ── depth, circles, sharing ──
 
 
-def test_free_form_values_nest_a_hundred_levels_at_any_position():
-    for depth, fits in [(MAX_DEPTH - 1, True), (MAX_DEPTH, True), (MAX_DEPTH + 1, False)]:
-        for value in (nested(depth), nested(depth, key="k")):
-            models: list[Model] = [
-                ToolResult(output=value),
-                TextBlock(text="x", unknown=value),
-                Message(
-                    role="user",
-                    content=[TextBlock(text="x", unknown=value)],
-                    metadata=value if isinstance(value, dict) else None,
-                ),
-                ChatRequest(messages=[{"role": "user", "content": [{"type": "?", "unknown": value}]}]),
-            ]
-            for model in models:
-                if fits:
-                    assert from_json(type(model), to_json(model)) == model
-                    assert from_dict(type(model), to_dict(model)) == model
-                else:
-                    assert problem_paths(to_json, model)
-                    assert problem_paths(to_dict, model)
+def around(value: Any) -> list[Model]:
+    return [
+        ToolResult(output=value),
+        TextBlock(text="x", unknown=value),
+        Message(
+            role="user",
+            content=[TextBlock(text="x", unknown=value)],
+            metadata=value if isinstance(value, dict) else None,
+        ),
+        ChatRequest(messages=[{"role": "user", "content": [{"type": "?", "unknown": value}]}]),
+    ]
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_free_form_values_nest_a_hundred_levels_at_any_position(key):
+    for model in around(nested(FREE_DEPTH, key=key)):
+        assert from_json(type(model), to_json(model)) == model
+        assert from_dict(type(model), to_dict(model)) == model
+    for model in around(nested(MAX_DEPTH, key=key)):
+        assert problem_paths(to_json, model)
+        assert problem_paths(to_dict, model)
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_reading_and_writing_draw_the_line_at_the_same_level(key):
+    deepest, too_deep = nested(MAX_DEPTH - 1, key=key), nested(MAX_DEPTH, key=key)
+    fits = ToolResult(output=deepest)
+    assert from_json(ToolResult, to_json(fits)) == from_dict(ToolResult, to_dict(fits)) == fits
+    assert problem_paths(to_json, ToolResult(output=too_deep))
+    assert problem_paths(from_dict, ToolResult, {"output": too_deep})
+    assert problem_paths(from_json, ToolResult, f'{{"output":{json.dumps(too_deep)}}}')
 
 
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 300, 900, 1100, DEEP])

@@ -66,6 +66,13 @@ def shared(levels: int) -> list[object]:
     return value
 
 
+def shared_tuples(levels: int) -> list[object]:
+    value: tuple[object, ...] = ("leaf",)
+    for _ in range(levels):
+        value = (value, value)
+    return [value]
+
+
 # ── output and text ──
 
 
@@ -138,8 +145,13 @@ def test_anything_else_becomes_text(output):
 
 @pytest.mark.parametrize(
     ("make", "marker"),
-    [(lambda: nested(10_000), "[TOO DEEP]"), (lambda: shared(60), "[TOO LARGE]"), (circular, "[CIRCULAR]")],
-    ids=["deep", "shared", "circular"],
+    [
+        (lambda: nested(10_000), "[TOO DEEP]"),
+        (lambda: shared(60), "[TOO LARGE]"),
+        (lambda: shared_tuples(60), "[TOO LARGE]"),
+        (circular, "[CIRCULAR]"),
+    ],
+    ids=["deep", "shared", "shared tuples", "circular"],
 )
 def test_monstrous_outputs_are_shown_with_a_marker(make, marker):
     result = ToolResult(output=make())

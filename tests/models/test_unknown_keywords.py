@@ -22,7 +22,7 @@ from amplifier.models import (
     from_json,
     to_json,
 )
-from amplifier.modules._chat_history import StoredMessage
+from amplifier.modules.loop._request_messages import KnownMessages
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +65,7 @@ def test_a_misspelt_keyword_is_named_when_a_required_one_is_missing_for_it():
 
 
 def test_the_first_instance_of_a_class_is_no_exception():
-    """Constructors are generated at the first use, one frame further away from the caller."""
+    """What a class needs is made at its first use, some frames further away from the caller."""
     program = "\n".join(
         (
             "import warnings",
@@ -117,7 +117,8 @@ def test_data_is_read_without_warnings():
         [inner] = Message(role="user", content=[block]).content
         assert inner.extra == {"tetx": "y"}
         ChatRequest(messages=[{"role": "user", "content": "x", "nmae": "y"}])
-        assert StoredMessage({"role": "user", "content": "x", "nmae": "y"}).build_model().extra == {"nmae": "y"}
+        [shown] = KnownMessages().models([{"role": "user", "content": "x", "nmae": "y"}])
+        assert shown.extra == {"nmae": "y"}
         assert attrs.evolve(read, role="assistant").extra == {"nmae": "y"}
 
 

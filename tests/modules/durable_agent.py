@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from amplifier import AmplifierSession, ChatResponse, ModuleLoader, ToolCall, To
 from amplifier.contracts import current_call
 from amplifier.errors import NoUnfinishedTurnError
 from amplifier.models import TextBlock
+from amplifier.store import SessionIndex
 from amplifier.testing import MockProvider
 
 SESSION = "s"
@@ -105,26 +105,19 @@ async def run_turn(root: Path) -> str:
 # ── what is on disk ──
 
 
-def records(file: Path) -> list[dict[str, Any]]:
-    """The records of a file of the conversation, without the header and without a torn end."""
-    found = []
-    for line in file.read_bytes().split(b"\n")[:-1] if file.exists() else []:
-        try:
-            found.append(json.loads(line[line.find(b"{") :]))
-        except ValueError:
-            break
-    return found[1:]
-
-
 def messages_in(root: Path) -> list[dict[str, Any]]:
-    return records(root / SESSION / "messages.log")
+    return SessionIndex(root).transcript(SESSION)
+
+
+def steps_in(root: Path) -> list[dict[str, Any]]:
+    return SessionIndex(root).steps(SESSION)
 
 
 def acknowledged(root: Path) -> dict[str, str]:
     """The results that are stored, in the transcript or in the journal, by call id."""
     known = {
         step["call"]: str(step["result"].get("output") or step["result"])
-        for step in records(root / SESSION / "steps.log")
+        for step in steps_in(root)
         if step["step"] == "finished"
     }
     return known | {m["tool_call_id"]: m["content"] for m in messages_in(root) if m["role"] == "tool"}

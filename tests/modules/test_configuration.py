@@ -12,33 +12,8 @@ from typing import Any
 import attrs
 import pytest
 
+from amplifier._reading import keys_of
 from amplifier.errors import MisspellingWarning, PlanError
-from amplifier.modules import (
-    context_persistent,
-    context_simple,
-    hooks_approval,
-    hooks_logging,
-    hooks_otel,
-    hooks_redaction,
-    loop_basic,
-    loop_events,
-    loop_streaming,
-    provider_anthropic,
-    provider_local,
-    provider_mock,
-    provider_offline,
-    provider_openai,
-    provider_openai_compatible,
-    provider_replay,
-    tool_bash,
-    tool_filesystem,
-    tool_search,
-    tool_task,
-    tool_todo,
-    tool_web,
-)
-from amplifier.modules._agent_loop import TurnOptions
-from amplifier.modules._chat_history import ContextOptions
 from amplifier.modules._shared.configuration import (
     Kind,
     any_text,
@@ -59,7 +34,6 @@ from amplifier.modules._shared.configuration import (
     object_with,
     option,
     optional,
-    options_of,
     read_options,
     seconds,
     secret,
@@ -68,21 +42,45 @@ from amplifier.modules._shared.configuration import (
     url,
     whole_number,
 )
-from amplifier.modules.context_persistent._options import PersistentOptions
-from amplifier.modules.hooks_approval._options import ApprovalOptions
-from amplifier.modules.hooks_logging._options import LogOptions
-from amplifier.modules.hooks_otel._options import OtelOptions
-from amplifier.modules.hooks_redaction._options import RedactionOptions
-from amplifier.modules.provider_anthropic._options import AnthropicOptions
-from amplifier.modules.provider_local._options import Options as LocalOptions
-from amplifier.modules.provider_offline._mount import OfflineOptions
-from amplifier.modules.provider_replay._options import ReplayOptions
-from amplifier.modules.tool_bash._options import BashOptions
-from amplifier.modules.tool_filesystem._options import FilesystemOptions
-from amplifier.modules.tool_search._options import SearchOptions
-from amplifier.modules.tool_task._mount import TaskOptions
-from amplifier.modules.tool_todo import _TodoOptions
-from amplifier.modules.tool_web._options import WebOptions
+from amplifier.modules.context import ContextOptions
+from amplifier.modules.context import persistent as context_persistent
+from amplifier.modules.context import simple as context_simple
+from amplifier.modules.context.persistent._options import PersistentOptions
+from amplifier.modules.hooks import approval as hooks_approval
+from amplifier.modules.hooks import logging as hooks_logging
+from amplifier.modules.hooks import otel as hooks_otel
+from amplifier.modules.hooks import redaction as hooks_redaction
+from amplifier.modules.hooks.approval._options import ApprovalOptions
+from amplifier.modules.hooks.logging._options import LogOptions
+from amplifier.modules.hooks.otel._conventions import OtelOptions
+from amplifier.modules.hooks.redaction import RedactionOptions
+from amplifier.modules.loop import TurnOptions
+from amplifier.modules.loop import basic as loop_basic
+from amplifier.modules.loop import events as loop_events
+from amplifier.modules.loop import streaming as loop_streaming
+from amplifier.modules.providers import anthropic as provider_anthropic
+from amplifier.modules.providers import local as provider_local
+from amplifier.modules.providers import mock as provider_mock
+from amplifier.modules.providers import offline as provider_offline
+from amplifier.modules.providers import openai as provider_openai
+from amplifier.modules.providers import openai_compatible as provider_openai_compatible
+from amplifier.modules.providers import replay as provider_replay
+from amplifier.modules.providers.anthropic import AnthropicOptions
+from amplifier.modules.providers.local._provider import Options as LocalOptions
+from amplifier.modules.providers.offline import OfflineOptions
+from amplifier.modules.providers.replay._providers import ReplayOptions
+from amplifier.modules.tools import bash as tool_bash
+from amplifier.modules.tools import filesystem as tool_filesystem
+from amplifier.modules.tools import search as tool_search
+from amplifier.modules.tools import task as tool_task
+from amplifier.modules.tools import todo as tool_todo
+from amplifier.modules.tools import web as tool_web
+from amplifier.modules.tools.bash._options import BashOptions
+from amplifier.modules.tools.filesystem._options import FilesystemOptions
+from amplifier.modules.tools.search._options import SearchOptions
+from amplifier.modules.tools.task._tool import TaskOptions
+from amplifier.modules.tools.todo import _TodoOptions
+from amplifier.modules.tools.web._options import WebOptions
 from amplifier.testing import TestCoordinator
 from tests._support.tree import ROOT
 
@@ -130,7 +128,7 @@ CASES: Mapping[str, Case] = {
     "tool-todo": Case(tool_todo, _TodoOptions),
     "tool-web": Case(tool_web, WebOptions),
 }
-CONFIGURABLE = [name for name, case in CASES.items() if options_of(case.options)]
+CONFIGURABLE = [name for name, case in CASES.items() if keys_of(case.options)]
 
 
 @pytest.fixture(params=CASES)
@@ -153,7 +151,7 @@ class Unacceptable:
     """A value that no option accepts."""
 
     def __repr__(self) -> str:
-        return "<unacceptable>"
+        return "an Unacceptable"
 
 
 async def mount(name: str, config: dict[str, Any]) -> None:
@@ -166,7 +164,7 @@ async def mount(name: str, config: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", CONFIGURABLE)
 async def test_every_key_with_a_bad_value_is_reported_with_what_was_expected_and_found(name, state):
-    known = options_of(CASES[name].options)
+    known = keys_of(CASES[name].options)
     aliases = {alias for declared in known.values() for alias in declared.aliases}
     keys = [key for key in known if key not in aliases]
     with pytest.raises(PlanError) as caught:
@@ -174,7 +172,7 @@ async def test_every_key_with_a_bad_value_is_reported_with_what_was_expected_and
     assert f"invalid config of {name}" in str(caught.value)
     assert [path for path, _ in caught.value.problems] == [f"$.{key}" for key in keys]
     for (_, problem), key in zip(caught.value.problems, keys, strict=True):
-        found = "Unacceptable" if known[key].kind.is_secret else "<unacceptable>"
+        found = "Unacceptable" if known[key].kind.is_secret else "an Unacceptable"
         assert problem == f"expected {known[key].kind.expected}, got {found}"
 
 
@@ -187,7 +185,7 @@ async def test_an_unknown_key_is_a_warning_in_the_log(name, state, caplog):
 
 @pytest.mark.parametrize("name", CONFIGURABLE)
 async def test_a_misspelt_key_is_a_warning_with_the_nearest_known_key(name, state, caplog):
-    known = options_of(CASES[name].options)
+    known = keys_of(CASES[name].options)
     key = max((each for each in known if not known[each].restricts), key=len)
     misspelt = f"{key[:-2]}{key[-1]}{key[-2]}"
     with pytest.warns(MisspellingWarning) as caught:
@@ -198,10 +196,7 @@ async def test_a_misspelt_key_is_a_warning_with_the_nearest_known_key(name, stat
 
 
 RESTRICTING = [
-    (name, key)
-    for name, case in CASES.items()
-    for key, declared in options_of(case.options).items()
-    if declared.restricts
+    (name, key) for name, case in CASES.items() for key, declared in keys_of(case.options).items() if declared.restricts
 ]
 
 
@@ -238,7 +233,7 @@ def test_the_reference_pages_name_every_key(name):
     folder = ROOT / "docs" / "reference" / "modules"
     pages = CASES[name].pages or (name,)
     content = "".join((folder / f"{page}.md").read_text(encoding="utf-8") for page in pages)
-    assert [key for key in options_of(CASES[name].options) if f"`{key}`" not in content] == []
+    assert [key for key in keys_of(CASES[name].options) if f"`{key}`" not in content] == []
 
 
 # ── the reader ───────────────────────────────────────────────────────────────────────────────────
@@ -413,7 +408,7 @@ def test_an_object_reads_its_members_and_reports_unknown_ones():
         kind.read({"nam": "x", "zzz": 1, "items": [1], "name": ""})
     assert caught.value.problems == [
         ("$.nam", "unknown key; did you mean 'name'?"),
-        ("$.zzz", "unknown key; expected one of name, items"),
+        ("$.zzz", "unknown key; known are name, items"),
         ("$.items[0]", "expected true or false, got 1"),
         ("$.name", "expected a non-empty text, got ''"),
     ]

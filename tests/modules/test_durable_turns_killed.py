@@ -28,7 +28,8 @@ import os, sys
 from pathlib import Path
 import anyio, trio
 import anyio._backends._trio, anyio._backends._asyncio
-from amplifier.modules import loop_basic, context_persistent
+from amplifier.modules.loop import basic as loop_basic
+from amplifier.modules.context import persistent as context_persistent
 from tests.modules.durable_agent import run_turn
 
 while line := sys.stdin.readline():  # one child per line, forked: starting an interpreter for each would take minutes
@@ -138,7 +139,7 @@ def check_turn(root: Path, acknowledged: dict[str, str], counted: Counter[str]) 
         counted["interrupted"] += "interrupted" in text
         counted["repeated"] += max(0, by_call[call] - 1)
         counted["effects"] += by_call[call]
-    assert not (root / agent.SESSION / "steps.log").exists()
+    assert agent.steps_in(root) == []
 
 
 @pytest.mark.slow

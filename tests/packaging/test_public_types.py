@@ -1,9 +1,13 @@
-"""Every public name has a type that no checker has to guess: ``pyright --verifytypes`` finds nothing to complain about."""
+"""Every public name has a type that no checker has to guess: ``pyright --verifytypes`` finds nothing to complain about.
+
+Nor do mypy and pyright in the program that the docs compare with other libraries, which is short.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests._support.node_parts import node, program
+from tests._support.tree import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -45,3 +50,34 @@ def test_a_planted_guess_is_seen(tmp_path: Path) -> None:
     (package / "__init__.py").write_text("class A:\n    def __init__(self) -> None:\n        self.x = tuple([1])\n")
     report = verified("planted", tmp_path, tmp_path)
     assert incomplete(report) == ["planted.A", "planted.A.x"]
+
+
+def compared_program() -> str:
+    """Two tools, streaming, an approval, a typed answer and a budget; `tests/docs/test_code_blocks.py` runs it on both backends."""
+    page = (ROOT / "docs" / "how-to" / "come-from-another-library.md").read_text(encoding="utf-8")
+    found = re.search(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def checked(text: str, folder: Path) -> tuple[int, int]:
+    """The exit codes of mypy and of pyright, both as strict as they can be."""
+    (folder / "program.py").write_text(text, encoding="utf-8")
+    (folder / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}')
+    environment = os.environ | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+    mypy = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "program.py"]
+    pyright = [node(), program("pyright", "index.js"), "program.py"]
+    ended = [subprocess.run(command, cwd=folder, env=environment, check=False) for command in (mypy, pyright)]
+    return ended[0].returncode, ended[1].returncode
+
+
+def test_a_program_with_everything_is_short_and_typed(tmp_path: Path) -> None:
+    text = compared_program()
+    assert len(text.splitlines()) <= 35
+    for word in ("tools=[weather, note]", "session.stream(", "approve=", "result_type=Report", "budget="):
+        assert word in text
+    assert checked(text, tmp_path) == (0, 0)
+
+
+def test_a_planted_error_in_it_is_seen(tmp_path: Path) -> None:
+    assert checked(compared_program().replace("-> bool", "-> str"), tmp_path) == (1, 1)

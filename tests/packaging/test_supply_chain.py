@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 import tarfile
 import tomllib
 from collections.abc import Iterator
@@ -18,8 +20,10 @@ from tests._support.tree import ROOT
 from .environments import built
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
-LOCK = ROOT / ".ci" / "lock.txt"
-TOGETHER = ("dev", "bench")  # the groups that `make lock` resolves; the others have environments of their own
+LOCKS = {
+    "dev": ROOT / ".ci" / "lock.txt",
+    "bench": ROOT / ".ci" / "lock-bench.txt",
+}  # by the group that `make lock` resolves
 LONG_AGO = 1_000_000_000
 
 
@@ -35,21 +39,26 @@ def group_requirements(groups: dict[str, list[Any]], name: str) -> Iterator[str]
             yield from group_requirements(groups, item["include-group"])
 
 
-def required() -> list[Requirement]:
+def required(group: str) -> list[Requirement]:
     data = project()
     texts = [*data["project"]["dependencies"]]
     for extra in data["project"]["optional-dependencies"].values():
         texts += extra
-    for group in TOGETHER:
-        texts += group_requirements(data["dependency-groups"], group)
+    texts += group_requirements(data["dependency-groups"], group)
     return [needed for needed in map(Requirement, texts) if needed.name != data["project"]["name"]]
 
 
-def locked_on(python: str) -> dict[str, str]:
+def locked(group: str) -> dict[str, list[str]]:
+    """The requirements that CI installs, and the hashes of the files it accepts for each."""
+    lines = LOCKS[group].read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
+    return {line.partition(" --hash")[0]: re.findall(r"--hash=sha256:([0-9a-f]{64})(?!\S)", line) for line in lines}
+
+
+def locked_on(group: str, python: str) -> dict[str, str]:
     """The version of each package that CI installs on a Python."""
     environment = {"python_version": python, "python_full_version": f"{python}.9", "sys_platform": "linux"}
     versions: dict[str, str] = {}
-    for line in LOCK.read_text(encoding="utf-8").splitlines():
+    for line in locked(group):
         pinned = Requirement(line)
         if pinned.marker is None or pinned.marker.evaluate(environment):
             (version,) = pinned.specifier
@@ -59,19 +68,42 @@ def locked_on(python: str) -> dict[str, str]:
     return versions
 
 
+@pytest.mark.parametrize("group", LOCKS)
 @pytest.mark.parametrize("python", PYTHONS)
-def test_the_lock_has_a_version_for_every_requirement(python: str) -> None:
-    versions = locked_on(python)
+def test_the_lock_has_a_version_for_every_requirement(python: str, group: str) -> None:
+    versions = locked_on(group, python)
     wrong = [
         f"{needed} (locked: {versions.get(canonicalize_name(needed.name))})"
-        for needed in required()
+        for needed in required(group)
         if not needed.specifier.contains(versions.get(canonicalize_name(needed.name), "0"), prereleases=True)
     ]
     assert wrong == [], "run `make lock`"
 
 
-def test_the_lock_names_versions_and_no_places() -> None:
-    assert "://" not in LOCK.read_text(encoding="utf-8")
+@pytest.mark.parametrize("group", LOCKS)
+def test_the_lock_has_hashes_of_files_and_names_no_places(group: str) -> None:
+    assert [requirement for requirement, hashes in locked(group).items() if not hashes] == [], "run `make lock`"
+    text = LOCKS[group].read_text(encoding="utf-8")
+    assert "://" not in text
+    assert "file:" not in text
+
+
+def test_ci_installs_what_has_a_known_hash_and_the_project_without_its_dependencies() -> None:
+    """What `make setup` would do, without doing it."""
+
+    def commands(**surroundings: str) -> str:
+        environment = {name: value for name, value in os.environ.items() if name not in ("CI", "MAKEFLAGS")}
+        command = ["make", "--dry-run", "--always-make", "setup"]
+        return subprocess.run(
+            command, cwd=ROOT, env=environment | surroundings, capture_output=True, text=True, check=True
+        ).stdout
+
+    in_ci = [line for line in commands(CI="true").replace("\\\n", " ").splitlines() if "pip install" in line]
+    assert len(in_ci) == 1
+    first, second = in_ci[0].split("&&")
+    assert "--require-hashes --requirement .ci/lock.txt" in first
+    assert "--no-deps --no-build-isolation --editable ." in second
+    assert ".ci/lock" not in commands()
 
 
 @pytest.mark.slow

@@ -158,19 +158,6 @@ async def test_without_a_resolver_entry_points_and_search_paths_are_searched(see
         assert (await session.execute("hello")).startswith("hello, by ")
 
 
-async def test_the_fallback_has_its_documented_parts(
-    seed_plan: dict[str, Any], make_loader: Callable[..., ModuleLoader]
-) -> None:
-    """Private names, kept because the document gives them; the two parts answer None for what they do not find."""
-    loader = make_loader(TestCoordinator())
-    assert (await loader._load_direct("loop-seed", {})).module_id == "loop-seed"
-    assert loader._load_entry_point("loop-seed", {}) is None
-    found = loader._load_filesystem("loop-seed", {"a": 1})
-    assert found is not None
-    assert found.config == {"a": 1}
-    assert loader._load_filesystem("tool-nowhere", {}) is None
-
-
 async def test_a_coordinator_without_that_mount_point_counts_as_none(
     seed_plan: dict[str, Any], make_loader: Callable[..., ModuleLoader]
 ) -> None:

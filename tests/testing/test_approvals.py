@@ -34,6 +34,16 @@ async def test_a_script_is_answered_in_order_and_questions_are_remembered() -> N
     assert repr(system) == "<MockApprovalSystem asked 2 times>"
 
 
+async def test_a_function_answers_every_question() -> None:
+    async def answer(prompt: str) -> str:
+        return f"Allow {prompt}"
+
+    system = MockApprovalSystem(answer)
+    assert [await system.request_approval(prompt, [], 1, "deny") for prompt in "ab"] == ["Allow a", "Allow b"]
+    assert len(system.requests) == 2
+    system.assert_exhausted()
+
+
 async def test_a_question_too_many_fails() -> None:
     system = MockApprovalSystem([])
     with pytest.raises(AssertionError, match=r"unexpected call 1, request_approval\('A\?'\)"):

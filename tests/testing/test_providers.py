@@ -44,6 +44,14 @@ async def test_without_a_script_every_call_gets_a_text() -> None:
     provider.assert_exhausted()
 
 
+async def test_a_function_answers_every_request() -> None:
+    provider = MockProvider(lambda asked: f"{len(asked.messages)} messages")
+    for _ in range(2):
+        assert (await provider.complete(request())).content == [TextBlock(text="1 messages")]
+    assert provider.call_count == 2
+    provider.assert_exhausted()
+
+
 async def test_turns_are_played_in_order_and_then_no_more() -> None:
     provider = MockProvider(["one", "two"], name="test")
     assert [(await provider.complete(request())).content for _ in range(2)] == [

@@ -22,6 +22,7 @@ from amplifier.errors import MissingExtraError
 from amplifier.testing.virtual_time import (
     VIRTUAL_ASYNCIO,
     Backend,
+    TimeWatch,
     VirtualTimeLoop,
     virtual_backend,
     virtual_backends,
@@ -53,6 +54,55 @@ def test_an_hour_of_sleep_passes_on_the_clock_but_not_on_the_wall(virtual: Backe
     started = time.monotonic()
     assert run_on(virtual, sleeper) == pytest.approx(AN_HOUR)
     assert time.monotonic() - started < AN_HOUR / 10
+
+
+class Watch(TimeWatch):
+    """Holds the clock for so many looks, and notes what it is told."""
+
+    def __init__(self, holds: int = 0) -> None:
+        self.holds = holds
+        self.turns = 0
+        self.jumps: list[float] = []
+        self.scopes: list[anyio.CancelScope] = []
+
+    def is_busy(self) -> bool:
+        self.holds -= 1
+        return self.holds >= 0
+
+    def expired(self) -> list[anyio.CancelScope]:
+        return self.scopes
+
+    def on_turn(self) -> None:
+        self.turns += 1
+
+    def on_jump(self, seconds: float) -> None:
+        self.jumps.append(seconds)
+
+    def on_stuck(self) -> bool:
+        for scope in self.scopes:
+            scope.cancel()
+        return True
+
+
+@pytest.mark.parametrize("name", ["asyncio", "trio"])
+def test_a_watch_holds_the_clock_and_is_told_of_turns_and_jumps(name: str) -> None:
+    watch = Watch(holds=3)
+    run_on(virtual_backend(name, watch), anyio.sleep, AN_HOUR)
+    assert watch.holds < 0
+    assert watch.turns
+    assert sum(watch.jumps) == pytest.approx(AN_HOUR, abs=1)
+
+
+@pytest.mark.parametrize("name", ["asyncio", "trio"])
+def test_a_watch_is_told_when_nothing_can_happen_any_more(name: str) -> None:
+    async def wait_in_vain(watch: Watch) -> bool:
+        with anyio.CancelScope() as scope:
+            watch.scopes.append(scope)
+            await anyio.Event().wait()
+        return scope.cancelled_caught
+
+    watch = Watch()
+    assert run_on(virtual_backend(name, watch), wait_in_vain, watch)
 
 
 def test_the_clock_starts_at_zero_in_every_run(virtual: Backend) -> None:

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier.modules.hooks_logging._log_file import EventFile
-from amplifier.modules.hooks_logging._rotation import Rotation
+from amplifier.modules.hooks.logging._log_file import EventFile, Rotation
 from amplifier.tracing import LogFollower, log_parts
 
 

@@ -1,17 +1,13 @@
 """Asyncio islands: modules that need asyncio, in a session on trio.
 
-A session on trio that mounts such a module gets one thread with one asyncio event loop, its island. The module's code runs there;
-what crosses between the two loops is wrapped. Imported only when the first such module is mounted on trio.
+A session on trio that mounts such a module gets one thread with one asyncio event loop, its island. The module's code runs there.
+Imported only when the first such module is mounted on trio.
 
-- `_island`: the thread and its loop, from the first mount to the end of the session.
-- `_calls`: one call across: who waits, who is cancelled, what is raised.
-- `_residents`: what needs one task for several calls: async generators and context managers.
-- `_border`: which values are wrapped on their way across, and how.
-- `_protocol`: what these use of an island.
-- `_mounting`: a mount function whose module lives on the island.
+- `_portal`: the thread and its loop, and one call between it and trio.
+- `_adapters`: the objects of each contract, as the other side uses them; mount functions.
 """
 
-from ._island import Island
-from ._mounting import mount_on_island, ready_on_island
+from ._adapters import on_island
+from ._portal import Island
 
-__all__ = ["Island", "mount_on_island", "ready_on_island"]
+__all__ = ["Island", "on_island"]

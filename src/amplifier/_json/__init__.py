@@ -1,27 +1,21 @@
-"""JSON values: types, canonical text, and the walks that copy, cut, redact and show them.
+"""JSON values: canonical text, and the walks that copy, cut, redact and show them.
 
-It imports the standard library and `amplifier.errors`, nothing else.
+It imports the standard library and `amplifier.errors`, nothing else; `build_validator` imports the validating package when it is called.
 """
 
-from ._copies import Copies, copies_for
-from ._equality import is_same_json
-from ._redact import redact_secrets
-from ._secret_names import SENSITIVE_KEYS
-from ._secret_shapes import REDACTED, redact_text
+from ._schema_validator import SchemaRefused, Validator, build_validator
 from ._text import canonical_dumps, sanitize_text, truncate_values, visible_text
 from ._walk import (
     CIRCULAR,
     LEAVES,
     TOO_DEEP,
     Frame,
-    JSONArray,
-    JSONObject,
-    JSONScalar,
-    JSONValue,
     copy_json,
     format_path,
+    is_same_json,
     rebuild,
 )
+from .redaction import REDACTED, SENSITIVE_KEYS, is_media, redact_secrets, redact_text
 
 __all__ = [
     "CIRCULAR",
@@ -29,16 +23,14 @@ __all__ = [
     "REDACTED",
     "SENSITIVE_KEYS",
     "TOO_DEEP",
-    "Copies",
     "Frame",
-    "JSONArray",
-    "JSONObject",
-    "JSONScalar",
-    "JSONValue",
+    "SchemaRefused",
+    "Validator",
+    "build_validator",
     "canonical_dumps",
-    "copies_for",
     "copy_json",
     "format_path",
+    "is_media",
     "is_same_json",
     "rebuild",
     "redact_secrets",

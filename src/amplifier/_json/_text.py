@@ -6,14 +6,15 @@ Sits on `_walk`; the redaction of secrets has its own file.
 from __future__ import annotations
 
 import json
-import math
 import re
+import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 from ..errors import ModelError
-from ._walk import Frame, format_path, rebuild
+from ._values import convert_to_json
+from ._walk import Frame, rebuild
 
 _MAX_TEXT_DEPTH = 250  # below the nesting limits of the C encoders, so that it is our limit that speaks
 MAX_SHOWN_DEPTH = 100  # for logs and events: deeper is noise, and is replaced by a marker
@@ -24,13 +25,13 @@ MAX_SHOWN_DEPTH = 100  # for logs and events: deeper is noise, and is replaced b
 def canonical_dumps(value: Any) -> str:
     """Write a value as JSON text that depends on the value only: keys sorted, no spaces, not escaped to ASCII.
 
-    Tuples are written as arrays. Nothing is converted on the way: a key that is no string is an error, because
-    ``{1: …}`` and ``{"1": …}`` would have the same text.
+    Tuples are written as arrays, members of an enum as their values. Nothing else is converted: a key that is no string is an error,
+    because ``{1: …}`` and ``{"1": …}`` would have the same text.
 
     Raises:
-        ModelError: Something in the value has no JSON form; the path is in the error.
+        ModelError: Something in the value has no JSON form; every such place is listed.
     """
-    plain = rebuild(value, _check_jsonable, subject=_NOT_JSON, max_depth=_MAX_TEXT_DEPTH)
+    plain = convert_to_json(value, subject=_NOT_JSON, max_depth=_MAX_TEXT_DEPTH)
     try:
         return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError) as error:  # an int beyond the digits limit; a caller deep in its own stack
@@ -40,30 +41,8 @@ def canonical_dumps(value: Any) -> str:
 _NOT_JSON = "value cannot be written as JSON"
 
 
-def _check_jsonable(value: Any, frames: Sequence[Frame]) -> Any:
-    problem, kind = "", type(value)  # not isinstance(): a test double may claim to be of any class
-    if frames and frames[-1].keys is not None:
-        key: Any = frames[-1].key()
-        if not issubclass(type(key), str):
-            problem = f"expected a str as key, got {type(key).__name__}"
-        elif not key.isascii() and _SURROGATES.search(key):
-            problem = f"the key has a lone surrogate: {ascii(key)[:80]}"
-    if issubclass(kind, str):
-        if not value.isascii() and (found := _SURROGATES.search(value)):
-            problem = problem or f"lone surrogate {found[0]!a} at character {found.start()}"
-    elif issubclass(kind, float):
-        if not math.isfinite(value):
-            problem = problem or f"{value!r} is not a JSON number"
-    elif not (value is None or issubclass(kind, (int, dict, list, tuple))):
-        problem = problem or f"expected a JSON value, got {type(value).__name__}"
-    if problem:
-        raise ModelError([(format_path(frame.key() for frame in frames), problem)], subject=_NOT_JSON)
-    return value
-
-
 # ── text ─────────────────────────────────────────────────────────────────────────────────────────
 
-_SURROGATES = re.compile(r"[\ud800-\udfff]")
 # These are compiled when they are first used: most text is seen to be clean without them, and they take long to compile.
 _CONTROLS = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]+"
 # What a terminal obeys or hides: controls, soft hyphen and fillers, bidirectional and zero-width characters, line and
@@ -72,6 +51,12 @@ _UNSEEN = (
     r"\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164"
     r"\ufe00-\ufe0e\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U000e0000-\U000e0fff"
 )
+# Characters with a category of visible ones that show nothing, or only change the one before: for `visible_text(strict=True)`.
+_BLANK = frozenset(
+    "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0\ufffc"
+    "\U00013441\U00013442\U00016fe4\U0001d159"
+) | {chr(code) for code in (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))}
+_MOST_MARKS = 2  # on one letter; more of them paint over what is around it
 _INVISIBLE = rf"[\x00-\x08\x0b-\x1f{_UNSEEN}]+"
 _INVISIBLE_OR_BREAK = rf"[\x00-\x1f{_UNSEEN}]+"
 
@@ -91,18 +76,32 @@ def sanitize_text(text: str) -> str:
     return text if re.search(_CONTROLS, text) is None else re.sub(_CONTROLS, "", text)
 
 
-def visible_text(text: str, *, multiline: bool = True) -> str:
+def visible_text(text: str, *, multiline: bool = True, strict: bool = False) -> str:
     r"""Make untrusted text safe to show: what a terminal would obey or hide is written as ``\x1b``, ``\u202e``, ….
 
     Args:
         text: Text of unknown origin.
         multiline: Keep newlines and tabs; without it they are written out too, and the result is one line.
+        strict: For what a person decides on: write out everything that shows nothing, also what has a place in ordinary text, such
+            as U+FE0F after an emoji, blank letters and patterns, spaces other than the usual one, and characters without a meaning.
     """
     if text.isprintable() and text.isascii():
         return text
+    if strict:
+        return _strictly_visible(text, "\n\t" if multiline else "")
     if multiline and text.isascii() and len(text.translate(_INVISIBLE_TABLE)) == len(text):
         return text
     return re.sub(_INVISIBLE if multiline else _INVISIBLE_OR_BREAK, _spell_out, text)
+
+
+def _strictly_visible(text: str, kept: str) -> str:
+    shown: list[str] = []
+    marks = 0
+    for character in text:
+        marks = marks + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
+        is_seen = character.isprintable() and character not in _BLANK and marks <= _MOST_MARKS
+        shown.append(character if is_seen or character in kept else _spell_character(character))
+    return "".join(shown)
 
 
 def _spell_out(found: re.Match[str]) -> str:

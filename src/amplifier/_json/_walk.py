@@ -1,4 +1,4 @@
-"""The walk over JSON-like values, and the copy that hook dispatch makes of every payload.
+"""The walk over JSON-like values, the copy that hook dispatch makes of every payload, and the comparison of two values.
 
 One engine (`rebuild`) does every walk except the copy on the hot path: it keeps its own stack, remembers what it has
 finished and knows what it is inside of, so no value — ten thousand levels deep, circular, or one list reachable by
@@ -10,17 +10,18 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any, TypeAlias
 
 from ..errors import ModelError
 
-JSONScalar: TypeAlias = "str | int | float | bool | None"
-JSONArray: TypeAlias = "list[JSONValue]"
-JSONObject: TypeAlias = "dict[str, JSONValue]"
-JSONValue: TypeAlias = "JSONScalar | JSONArray | JSONObject"
-
 TOO_DEEP = "[TOO DEEP]"
 CIRCULAR = "[CIRCULAR]"
+TOO_LARGE = "[TOO LARGE]"
+
+# A value may be one list reachable by 2**50 routes. No honest one unrolls into this many containers and is small.
+MANY_CONTAINERS = 100_000
+MAX_SHARING = 4
 
 LEAVES = frozenset({str, int, float, bool, type(None), bytes})
 MAX_COPY_DEPTH = 1000
@@ -28,10 +29,10 @@ MOST_COPIED = 40_000_000
 CONTAINER = 100
 """From how many items on the copy remembers what it has seen; a container counts as a hundred. A transcript of 10,000 messages
 has a fifth of that."""
+_FAST_DEPTH = 200  # well within the recursion limit of any caller
 LONG = 16
 """More items than this are worth a look at all of them at once."""
 DICTS = frozenset({dict})
-_CONTAINERS = frozenset({dict, list})
 
 
 # ── the engine ───────────────────────────────────────────────────────────────────────────────────
@@ -39,6 +40,7 @@ _CONTAINERS = frozenset({dict, list})
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
 _PLAIN = (dict, list, tuple)
 _LONGEST_PATH = 300
+_TOO_OFTEN = f"uses the same parts so often that its JSON would hold over {MANY_CONTAINERS:,} containers"
 
 
 def format_path(parts: Iterable[object], root: str = "") -> str:
@@ -55,13 +57,16 @@ def format_path(parts: Iterable[object], root: str = "") -> str:
 
 
 class Frame:
-    """One container on the way from the root to the current position of a walk; `values` is already a private copy."""
+    """One container on the way from the root to the current position of a walk; `values` is already a private copy.
 
-    __slots__ = ("at", "keys", "kind", "source", "values")
+    `found` is what the walk met, `source` the container that the visit made of it.
+    """
 
-    def __init__(self, source: Any) -> None:
+    __slots__ = ("at", "found", "keys", "kind", "source", "values")
+
+    def __init__(self, source: Any, found: Any) -> None:
         kind = type(source)
-        self.source, self.kind, self.at = source, kind, 0
+        self.source, self.found, self.kind, self.at = source, found, kind, 0
         self.keys: list[Any] | None = None
         # Unbound methods of the base class: a subclass with methods of its own is read without running them.
         if issubclass(kind, OrderedDict):  # only its own iterator knows about move_to_end()
@@ -103,14 +108,20 @@ class Frame:
             return values
 
 
+Stop: TypeAlias = Callable[[str, str, Sequence[Frame]], Any]
+"""Called with a problem, the marker for it and the frames around a container that is not entered; returns what takes its place."""
+
+
 def rebuild(
     root: Any,
     visit: Callable[[Any, Sequence[Frame]], Any] | None = None,
     *,
-    subject: str,
+    subject: str = "",
     max_depth: int = MAX_COPY_DEPTH,
     containers: tuple[type, ...] = _PLAIN,
     mark: bool = False,
+    unroll: bool = False,
+    stop: Stop | None = None,
 ) -> Any:
     """Copy a value container by container, passing everything met through `visit`.
 
@@ -121,32 +132,43 @@ def rebuild(
         subject: What is being done, for the error.
         max_depth: How many containers may be nested.
         containers: The types that are entered; instances of others are leaves and are shared.
-        mark: Put a marker where the value is circular or too deep, instead of raising.
+        mark: Put a marker where the value is circular, too deep or too large, instead of raising.
+        unroll: Copy a container each time it is met, as text has to; one that sharing makes many times larger than it is is too large.
+        stop: Decides about such places itself.
 
     Raises:
-        ModelError: The value is circular or too deep, and `mark` is False.
+        ModelError: The value is circular, too deep or too large, and neither `mark` nor `stop` is given.
     """
+
+    def mark_or_raise(problem: str, marker: str, frames: Sequence[Frame]) -> str:
+        if mark:
+            return marker
+        raise ModelError([(format_path(frame.key() for frame in frames), problem)], subject=subject)
+
+    stop = stop or mark_or_raise
     frames: list[Frame] = []
     opened: set[int] = set()
-    # Finished containers are kept alive beside their copies: visit() may create containers whose id would be reused.
+    # What is finished is kept alive beside its copy, so that no id is reused.
     finished: dict[int, tuple[Any, Any]] = {}
-    value = root
+    value, entered = root, 0
     while True:
+        found = value
         if visit is not None:
-            value = visit(value, frames)
+            value = visit(found, frames)
         if type(value) not in LEAVES and issubclass(type(value), containers):
-            identity = id(value)
-            if identity in finished:
+            identity = id(found)
+            if identity in finished and not unroll:
                 value = finished[identity][1]
-            elif identity in opened or len(frames) >= max_depth:
-                circular = identity in opened
-                if not mark:
-                    what = "the value contains itself" if circular else f"nested deeper than {max_depth} levels"
-                    raise ModelError([(format_path(f.key() for f in frames), what)], subject=subject)
-                value = CIRCULAR if circular else TOO_DEEP
+            elif identity in opened:
+                value = stop("contains itself", CIRCULAR, frames)
+            elif len(frames) >= max_depth:
+                value = stop(f"nested deeper than {max_depth} levels", TOO_DEEP, frames)
+            elif entered > MANY_CONTAINERS and entered > MAX_SHARING * (len(finished) + len(opened)):
+                value = stop(_TOO_OFTEN, TOO_LARGE, frames)
             else:
+                entered += 1
                 opened.add(identity)
-                frames.append(Frame(value))
+                frames.append(Frame(value, found))
                 if frames[-1].values:
                     value = frames[-1].values[0]
                     continue
@@ -166,8 +188,8 @@ def rebuild(
 def _close(frames: list[Frame], opened: set[int], finished: dict[int, tuple[Any, Any]]) -> Any:
     frame = frames.pop()
     built = frame.build()
-    opened.discard(id(frame.source))
-    finished[id(frame.source)] = (frame.source, built)
+    opened.discard(id(frame.found))
+    finished[id(frame.found)] = (frame.found, built)
     return built
 
 
@@ -190,111 +212,89 @@ def copy_json(value: Any) -> Any:
     Raises:
         ModelError: The value contains itself or is nested deeper than 1000 levels.
     """
-    if type(value) is not dict:
-        return value if type(value) in LEAVES else _copy_other(value)
-    copied = value.copy()
-    dicts: list[Any] | None = None
-    lists: list[Any] | None = None
     try:
-        # Most payloads are flat or one level deep: this loop alone serves them, without a call per container.
-        for key, child in copied.items():
-            if type(child) in LEAVES:
-                continue
-            if type(child) is dict:
-                copied[key] = inner = child.copy()
-                for leaf in inner.values():
-                    if type(leaf) not in LEAVES:
-                        if dicts is None:
-                            dicts, lists = [], []
-                        dicts.append(inner)
-                        break
-            elif issubclass(type(child), list):
-                copied[key] = items = list.copy(child)  # a subclass is read without running its own methods
-                for leaf in items:
-                    if type(leaf) not in LEAVES:
-                        if lists is None:
-                            dicts, lists = [], []
-                        lists.append(items)
-                        break
-            elif is_container(child):
-                raise _NeedsCare
-        if dicts is not None and lists is not None:
-            _copy_levels(dicts, lists, 2)
-    except _NeedsCare:
-        return _care(value)
-    return copied
+        return value if type(value) in LEAVES else _copied(value, _FAST_DEPTH, [MOST_COPIED])
+    except (_NeedsCare, RecursionError):
+        return rebuild(value, subject="value cannot be copied")
 
 
-def is_container(value: Any) -> bool:
-    """Whether something that is neither dict nor list nor a plain leaf holds what must be copied."""
-    kind = type(value)
-    return issubclass(kind, _PLAIN) and (kind is not tuple or not LEAVES.issuperset(map(type, value)))
+def _copied(value: Any, levels: int, left: list[int]) -> Any:
+    """Copy what is no leaf. It does not notice that a container is reached twice, so it gives up when there is too much of it.
 
-
-def size_inside(items: list[Any], kinds: set[type]) -> int:
-    """What copying the members of a list takes, in items, if it holds nothing but containers; otherwise 0."""
-    return CONTAINER * len(items) + sum(map(len, items)) if kinds <= _CONTAINERS else 0
-
-
-def _copy_other(value: Any) -> Any:
-    if type(value) is not list:
-        return _care(value)
-    copied = value.copy()
-    try:
-        _copy_levels([], [copied], 1)
-    except _NeedsCare:
-        return _care(value)
-    return copied
-
-
-def _copy_levels(dicts: list[dict[Any, Any]], lists: list[list[Any]], depth: int) -> None:
-    """Copy below these (already copied) containers, level by level, which counts the depth for nothing.
-
-    One flat loop per level beats a recursive call per container by a tenth on large payloads. It does not notice that
-    a container is reached twice, so it gives up when the tree unrolls into suspiciously much.
+    Args:
+        levels: How many containers may still be nested.
+        left: How many items may still be copied; a container counts as a hundred.
     """
-    seen = 0
-    while dicts or lists:
-        seen += CONTAINER * (len(dicts) + len(lists))
-        if depth > MAX_COPY_DEPTH or seen > MOST_COPIED:
-            raise _NeedsCare
-        depth += 1
-        next_dicts: list[dict[Any, Any]] = []
-        next_lists: list[list[Any]] = []
-        for parent in dicts:
-            for key, child in parent.items():
-                if type(child) is str:
-                    continue
-                if type(child) is dict:
-                    parent[key] = copied = child.copy()
-                    next_dicts.append(copied)
-                elif type(child) is list:
-                    parent[key] = items = child.copy()
-                    next_lists.append(items)
-                elif type(child) not in LEAVES and is_container(child):
-                    raise _NeedsCare
-        for array in lists:
-            if len(array) > LONG:
-                kinds = set(map(type, array))
-                if (seen := seen + size_inside(array, kinds)) > MOST_COPIED:
-                    raise _NeedsCare
-                if kinds == DICTS:  # the messages of a conversation; `map` copies many dicts faster
-                    array[:] = map(dict.copy, array)
-                    next_dicts += array
-                    continue
-            index = 0  # enumerate() would build a tuple per item
-            for child in array:
-                if type(child) is dict:
-                    array[index] = copied = child.copy()
-                    next_dicts.append(copied)
-                elif type(child) is list:
-                    array[index] = items = child.copy()
-                    next_lists.append(items)
-                elif type(child) not in LEAVES and is_container(child):
-                    raise _NeedsCare
-                index += 1  # noqa: SIM113
-        dicts, lists = next_dicts, next_lists
+    if levels <= 0 or left[0] <= 0:
+        raise _NeedsCare
+    kind = type(value)
+    if kind is dict:
+        copied: Any = value.copy()
+        left[0] -= CONTAINER + len(copied)
+        for key, child in copied.items():
+            if type(child) not in LEAVES:
+                copied[key] = _copied(child, levels - 1, left)
+    elif issubclass(kind, list):
+        copied = list.copy(value)  # a subclass is read without running its own methods
+        left[0] -= CONTAINER + len(copied)
+        if len(copied) > LONG and DICTS.issuperset(map(type, copied)):  # the messages of a conversation
+            left[0] -= CONTAINER * len(copied) + sum(map(len, copied))
+            if left[0] <= 0:
+                raise _NeedsCare
+            copied = list(map(dict.copy, copied))
+            if not LEAVES.issuperset(map(type, chain.from_iterable(map(dict.values, copied)))):
+                for row in copied:
+                    for key, child in row.items():
+                        if type(child) not in LEAVES:
+                            row[key] = _copied(child, levels - 2, left)
+        else:
+            for index, child in enumerate(copied):
+                if type(child) not in LEAVES:
+                    copied[index] = _copied(child, levels - 1, left)
+    elif issubclass(kind, _PLAIN) and (kind is not tuple or not LEAVES.issuperset(map(type, value))):
+        raise _NeedsCare
+    else:
+        return value
+    return copied
 
 
-def _care(value: Any) -> Any:
-    return rebuild(value, subject="value cannot be copied")
+# ── comparison ───────────────────────────────────────────────────────────────────────────────────
+
+
+def is_same_json(one: Any, other: Any) -> bool:
+    """Whether a value and another are the same JSON value: 1 is neither True nor 1.0.
+
+    Subclasses of dict and list count as plain ones, as in a copy by `copy_json`; their own methods are not run. A leaf that is not of
+    JSON is the same only as itself: ``__eq__`` of a foreign class may do anything.
+    """
+    waiting = [(one, other)]
+    compared: set[tuple[int, int]] = set()  # one list may be reached by very many routes
+    while waiting:
+        one, other = waiting.pop()
+        if one is other:
+            continue
+        kind = type(one)
+        if kind in LEAVES:
+            if kind is not type(other) or one != other:
+                return False
+            continue
+        pairs = _members(one, other)
+        if pairs is None:
+            return False
+        if (id(one), id(other)) not in compared:
+            compared.add((id(one), id(other)))
+            waiting += pairs
+    return True
+
+
+def _members(one: Any, other: Any) -> list[tuple[Any, Any]] | None:
+    """The members of two containers that belong together; None if the two differ, or are no containers of one kind."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        left, right = dict(dict.items(one)), dict(dict.items(other))
+        return [(left[key], right[key]) for key in left] if left.keys() == right.keys() else None
+    kind: Any
+    for kind in (list, tuple):
+        if isinstance(one, kind) and isinstance(other, kind):
+            items, others = list(kind.__iter__(one)), list(kind.__iter__(other))
+            return list(zip(items, others, strict=True)) if len(items) == len(others) else None
+    return None

@@ -65,13 +65,35 @@ class AnswerFormat(Generic[T]):
             try:
                 return self._convert(value[WRAPPER_KEY] if self.is_wrapped else value)
             except Exception as error:
-                problems = [("$", f"{type(error).__name__}: {error}")]
-                raise self._error(problems, value) from error
+                raise self._error(_problems_in(error, "$"), value) from error
         raise self._error(problems, value)
+
+    def convert(self, value: Any, path: str) -> T:
+        """The value, which fits the schema, as the type.
+
+        Raises:
+            ResultError: Only the type knows what is wrong with it.
+        """
+        try:
+            return self._convert(value)
+        except Exception as error:
+            raise self._error(_problems_in(error, path), value) from error
 
     def _error(self, problems: Iterable[Problem], answer: Any) -> ResultError:
         text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False, default=str)
         return ResultError(problems, result_type=self.name, answer=text[:_SHOWN])
+
+
+def _problems_in(error: Exception, path: str) -> list[Problem]:
+    """What a type has against a value, below this path: an error of pydantic or msgspec, or one that the type's own code raised."""
+    if isinstance(error, ResultError):
+        return [(path + inner.removeprefix("$"), text) for inner, text in error.problems]
+    listed = getattr(error, "errors", None)
+    if callable(listed) and type(error).__module__.startswith("pydantic"):
+        return [(path + _path_of(each["loc"], False).removeprefix("$"), each["msg"]) for each in listed()]
+    text, _, inner = str(error).partition(" - at `$")
+    is_own = not type(error).__module__.startswith("msgspec")
+    return [(path + inner.rstrip("`"), f"{type(error).__name__}: {error}" if is_own else text)]
 
 
 def _path_of(path: Iterable[Any], is_wrapped: bool) -> str:

@@ -15,6 +15,7 @@ import typing
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, overload
 
+from amplifier._json import SchemaRefused, build_validator, rebuild
 from amplifier.errors import MissingExtraError
 
 from ._answer_format import WRAPPER_KEY, AnswerFormat
@@ -64,7 +65,7 @@ def _of_pydantic(result_type: Any) -> AnswerFormat[Any]:
         schema = adapter.json_schema()
     except (TypeError, NameError, RuntimeError) as error:
         raise _no_schema_error(result_type, error) from error
-    return _made(_name_of(result_type), schema, adapter.validate_python, result_type)
+    return _made(_name_of(result_type), schema, _with_whole_numbers(adapter.validate_python), result_type)
 
 
 def _of_msgspec(result_type: Any) -> AnswerFormat[Any]:
@@ -76,7 +77,23 @@ def _of_msgspec(result_type: Any) -> AnswerFormat[Any]:
         schema = msgspec.json.schema(result_type)
     except (TypeError, NameError, RuntimeError) as error:
         raise _no_schema_error(result_type, error) from error
-    return _made(_name_of(result_type), schema, lambda value: msgspec.convert(value, result_type), result_type)
+    convert = _with_whole_numbers(lambda value: msgspec.convert(value, result_type))
+    return _made(_name_of(result_type), schema, convert, result_type)
+
+
+def _with_whole_numbers(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The same, also for an integer that is written with a fraction of 0, as JSON Schema has it and some models do."""
+
+    def convert_any(value: Any) -> Any:
+        try:
+            return convert(value)
+        except Exception:
+            whole = rebuild(value, lambda part, _: int(part) if type(part) is float and part.is_integer() else part)
+            if whole == value and repr(whole) != repr(value):
+                return convert(whole)
+            raise
+
+    return convert_any
 
 
 def _no_schema_error(result_type: Any, error: Exception) -> TypeError:
@@ -179,23 +196,12 @@ def _close_objects(schema: Any) -> None:
 
 def _problem_finder(schema: dict[str, Any]) -> Callable[[Any], Iterable[Any]]:
     try:
-        import jsonschema_rs  # noqa: PLC0415 — of an extra
-    except ImportError as error:
+        validator = build_validator(schema)
+    except MissingExtraError as error:
         raise MissingExtraError("a typed answer", extra="typed", missing="jsonschema-rs") from error
-    try:
-        validator = jsonschema_rs.validator_for(schema)
-    except ValueError as error:
-        raise TypeError(f"the JSON Schema for result_type is not valid: {error}") from error
-
-    def find(value: Any) -> list[tuple[Any, str]]:
-        found = []
-        for error in validator.iter_errors(value):
-            found.append((error.instance_path, error.message))
-            if len(found) == _MOST_PROBLEMS:
-                break
-        return found
-
-    return find
+    except SchemaRefused as error:
+        raise TypeError(f"the JSON Schema for result_type is refused: {error}") from error
+    return lambda value: validator.problems(value, _MOST_PROBLEMS)
 
 
 def _name_of(result_type: Any) -> str:

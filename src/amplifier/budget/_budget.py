@@ -11,10 +11,10 @@ import anyio
 import attrs
 
 from amplifier.contracts import Hooks
-from amplifier.errors import BudgetExceeded, PlanError, Problem
+from amplifier.errors import BudgetExceeded, PlanError
 from amplifier.events import BUDGET_EXCEEDED, BUDGET_WARNING
 from amplifier.plan import BudgetLimits
-from amplifier.plan._budget import read_budget
+from amplifier.plan._spec import BUDGET
 
 COUNTED = ("tokens", "cost", "model_calls", "tool_calls", "seconds")
 """What can be limited."""
@@ -100,10 +100,10 @@ class Budget:
         Raises:
             PlanError: A name or a value is wrong; nothing was changed.
         """
-        problems: list[Problem] = []
-        new = read_budget(limits, "$", lambda path, problem: problems.append((path, problem)))
-        if problems:
-            raise PlanError(problems, subject="invalid budget")
+        try:
+            new = BUDGET.read(limits)
+        except PlanError as error:
+            raise PlanError(error.problems, subject="invalid budget") from None
         self.use_limits(attrs.evolve(self._limits, **{name: getattr(new, name) for name in limits}))
 
     def use_limits(self, limits: BudgetLimits) -> None:

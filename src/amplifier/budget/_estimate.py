@@ -12,7 +12,9 @@ from amplifier.models import to_dict
 BYTES_PER_TOKEN = 3
 """Of JSON text in UTF-8. English prose has four or five, program text three to four, and most other languages about three."""
 _PICTURE_TOKENS = 5_000
-"""More than the large services count for one picture at its largest size."""
+"""More than the large services count for one picture at its largest size, and at least for a document."""
+_DOCUMENT_BYTES = 10
+"""Of base64 for a token: half of what a page of dense text has in a PDF."""
 _REQUEST_TOKENS, _TOOLS_TOKENS = 16, 700
 """What services add to every request, and to one with tools, for which they have instructions of their own."""
 _PARTS = ("messages", "tools", "response_format")
@@ -20,26 +22,29 @@ _PARTS = ("messages", "tools", "response_format")
 
 def request_tokens(request: Any) -> int:
     """Tokens of a request: its messages, the schemas of its tools and of its answer."""
-    pictures = 0
+    media = 0
 
-    def without_pictures(value: Any) -> Any:
-        nonlocal pictures
+    def without_media(value: Any) -> Any:
+        nonlocal media
         if isinstance(value, list):
-            return [without_pictures(item) for item in value]
+            return [without_media(item) for item in value]
         if not isinstance(value, dict):
             return value
         if value.get("type") in ("image", "image_url", "input_image"):
-            pictures += 1
+            media += _PICTURE_TOKENS
             return None
-        return {key: without_pictures(item) for key, item in value.items()}
+        if value.get("type") == "document":
+            media += max(_PICTURE_TOKENS, len(orjson.dumps(value)) // _DOCUMENT_BYTES)
+            return None
+        return {key: without_media(item) for key, item in value.items()}
 
     added = _REQUEST_TOKENS + (_TOOLS_TOKENS if getattr(request, "tools", None) else 0)
     try:
         plain = to_dict(request)
-        size = len(orjson.dumps(without_pictures({part: plain.get(part) for part in _PARTS})))
+        size = len(orjson.dumps(without_media({part: plain.get(part) for part in _PARTS})))
     except Exception:  # noqa: BLE001 — a request of a third-party loop may hold anything; its text is the larger estimate
         size = len(repr(request).encode("utf-8", "replace"))
-    return added + math.ceil(size / BYTES_PER_TOKEN) + pictures * _PICTURE_TOKENS
+    return added + math.ceil(size / BYTES_PER_TOKEN) + media
 
 
 class Density:

@@ -19,11 +19,10 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from amplifier.loading._alias_advice import ENABLE_ALIAS, lacks_alias
+from amplifier.loading._importing import ENABLE_ALIAS, lacks_alias
 
 from . import install
-from ._alias.child_processes import export_alias
-from ._alias.environment import disable, enable, status
+from ._alias.environment import disable, enable, export_alias, status
 
 _USAGE = """\
 usage: python -m amplifier.compat (-m MODULE | -c TEXT | FILE | COMMAND) [ARGUMENT …]

@@ -10,9 +10,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from ._alias.child_processes import export_alias, withdraw_alias
-from ._alias.finder import ALIAS
-from ._alias.install import install
+from ._alias.environment import export_alias, withdraw_alias
+from ._alias.install import ALIAS, install
 
 if TYPE_CHECKING:
     import pytest

@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from html import escape
 
 from amplifier._json import visible_text
-from amplifier.conformance.report.causes import Cause
 from amplifier.conformance.report.model import Report
-from amplifier.conformance.report.outcome import STATUS_WORDS, ClauseOutcome
+from amplifier.conformance.report.outcome import STATUS_WORDS, Cause, ClauseOutcome
 from amplifier.conformance.report.text import details
 
 __all__ = ["write_page"]

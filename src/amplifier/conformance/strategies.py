@@ -14,12 +14,12 @@ import typing
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import attrs
 
-from ..errors import MissingExtraError
-from ..models import (
+from amplifier.errors import MissingExtraError
+from amplifier.models import (
     ApprovalGate,
     ApprovalRequest,
     ApprovalResponse,
@@ -251,151 +251,73 @@ def response_formats() -> SearchStrategy[ResponseFormat]:
     return _for_hint(ResponseFormat)
 
 
-def approval_gates(**fields: Any) -> SearchStrategy[ApprovalGate]:
-    """Approval gates of hooks."""
-    return instances(ApprovalGate, **fields)
+class _Instances(Generic[_ModelT]):
+    """A strategy of one model: called with strategies or values for some of its fields, as `instances` is."""
+
+    def __init__(self, cls: type[_ModelT]) -> None:
+        self._cls = cls
+
+    def __call__(self, **fields: Any) -> SearchStrategy[_ModelT]:
+        return instances(self._cls, **fields)
 
 
-def approval_requests(**fields: Any) -> SearchStrategy[ApprovalRequest]:
-    """Approval requests."""
-    return instances(ApprovalRequest, **fields)
-
-
-def approval_responses(**fields: Any) -> SearchStrategy[ApprovalResponse]:
-    """Answers to approval requests."""
-    return instances(ApprovalResponse, **fields)
-
-
-def chat_requests(**fields: Any) -> SearchStrategy[ChatRequest]:
-    """Requests to a language model."""
-    return instances(ChatRequest, **fields)
-
-
-def chat_responses(**fields: Any) -> SearchStrategy[ChatResponse]:
-    """Answers of a language model."""
-    return instances(ChatResponse, **fields)
-
-
-def config_fields(**fields: Any) -> SearchStrategy[ConfigField]:
-    """Configuration fields of providers."""
-    return instances(ConfigField, **fields)
-
-
-def context_injections(**fields: Any) -> SearchStrategy[ContextInjection]:
-    """Texts that hooks inject into the context."""
-    return instances(ContextInjection, **fields)
-
-
-def degradations(**fields: Any) -> SearchStrategy[Degradation]:
-    """Degradations of a response."""
-    return instances(Degradation, **fields)
-
-
-def hook_results(**fields: Any) -> SearchStrategy[HookResult]:
-    """Results of hooks, of every action."""
-    return instances(HookResult, **fields)
-
-
-def image_blocks(**fields: Any) -> SearchStrategy[ImageBlock]:
-    """Image blocks."""
-    return instances(ImageBlock, **fields)
-
-
-def messages(**fields: Any) -> SearchStrategy[Message]:
-    """Messages of every role."""
-    return instances(Message, **fields)
-
-
-def model_infos(**fields: Any) -> SearchStrategy[ModelInfo]:
-    """Descriptions of language models."""
-    return instances(ModelInfo, **fields)
-
-
-def module_infos(**fields: Any) -> SearchStrategy[ModuleInfo]:
-    """Modules that can be loaded."""
-    return instances(ModuleInfo, **fields)
-
-
-def pricings(**fields: Any) -> SearchStrategy[Pricing]:
-    """Prices of a model."""
-    return instances(Pricing, **fields)
-
-
-def provider_infos(**fields: Any) -> SearchStrategy[ProviderInfo]:
-    """Descriptions of providers."""
-    return instances(ProviderInfo, **fields)
-
-
-def reasoning_blocks(**fields: Any) -> SearchStrategy[ReasoningBlock]:
-    """Reasoning blocks."""
-    return instances(ReasoningBlock, **fields)
-
-
-def redacted_thinking_blocks(**fields: Any) -> SearchStrategy[RedactedThinkingBlock]:
-    """Redacted thinking blocks."""
-    return instances(RedactedThinkingBlock, **fields)
-
-
-def response_formats_json(**fields: Any) -> SearchStrategy[ResponseFormatJson]:
-    """The JSON format."""
-    return instances(ResponseFormatJson, **fields)
-
-
-def response_formats_json_schema(**fields: Any) -> SearchStrategy[ResponseFormatJsonSchema]:
-    """Formats with a schema."""
-    return instances(ResponseFormatJsonSchema, **fields)
-
-
-def response_formats_text(**fields: Any) -> SearchStrategy[ResponseFormatText]:
-    """The text format."""
-    return instances(ResponseFormatText, **fields)
-
-
-def session_statuses(**fields: Any) -> SearchStrategy[SessionStatus]:
-    """States of sessions."""
-    return instances(SessionStatus, **fields)
-
-
-def text_blocks(**fields: Any) -> SearchStrategy[TextBlock]:
-    """Text blocks."""
-    return instances(TextBlock, **fields)
-
-
-def thinking_blocks(**fields: Any) -> SearchStrategy[ThinkingBlock]:
-    """Thinking blocks."""
-    return instances(ThinkingBlock, **fields)
-
-
-def tool_call_blocks(**fields: Any) -> SearchStrategy[ToolCallBlock]:
-    """Tool call blocks."""
-    return instances(ToolCallBlock, **fields)
-
-
-def tool_calls(**fields: Any) -> SearchStrategy[ToolCall]:
-    """Tool calls."""
-    return instances(ToolCall, **fields)
-
-
-def tool_result_blocks(**fields: Any) -> SearchStrategy[ToolResultBlock]:
-    """Tool result blocks."""
-    return instances(ToolResultBlock, **fields)
-
-
-def tool_results(**fields: Any) -> SearchStrategy[ToolResult]:
-    """Results of tools, successes and failures."""
-    return instances(ToolResult, **fields)
-
-
-def tool_specs(**fields: Any) -> SearchStrategy[ToolSpec]:
-    """Tool specifications."""
-    return instances(ToolSpec, **fields)
-
-
-def unknown_blocks(**fields: Any) -> SearchStrategy[UnknownBlock]:
-    """Blocks of unknown types."""
-    return instances(UnknownBlock, **fields)
-
-
-def usages(**fields: Any) -> SearchStrategy[Usage]:
-    """Token usage."""
-    return instances(Usage, **fields)
+approval_gates: _Instances[ApprovalGate] = _Instances(ApprovalGate)
+"""Approval gates of hooks."""
+approval_requests: _Instances[ApprovalRequest] = _Instances(ApprovalRequest)
+"""Approval requests."""
+approval_responses: _Instances[ApprovalResponse] = _Instances(ApprovalResponse)
+"""Answers to approval requests."""
+chat_requests: _Instances[ChatRequest] = _Instances(ChatRequest)
+"""Requests to a language model."""
+chat_responses: _Instances[ChatResponse] = _Instances(ChatResponse)
+"""Answers of a language model."""
+config_fields: _Instances[ConfigField] = _Instances(ConfigField)
+"""Configuration fields of providers."""
+context_injections: _Instances[ContextInjection] = _Instances(ContextInjection)
+"""Texts that hooks inject into the context."""
+degradations: _Instances[Degradation] = _Instances(Degradation)
+"""Degradations of a response."""
+hook_results: _Instances[HookResult] = _Instances(HookResult)
+"""Results of hooks, of every action."""
+image_blocks: _Instances[ImageBlock] = _Instances(ImageBlock)
+"""Image blocks."""
+messages: _Instances[Message] = _Instances(Message)
+"""Messages of every role."""
+model_infos: _Instances[ModelInfo] = _Instances(ModelInfo)
+"""Descriptions of language models."""
+module_infos: _Instances[ModuleInfo] = _Instances(ModuleInfo)
+"""Modules that can be loaded."""
+pricings: _Instances[Pricing] = _Instances(Pricing)
+"""Prices of a model."""
+provider_infos: _Instances[ProviderInfo] = _Instances(ProviderInfo)
+"""Descriptions of providers."""
+reasoning_blocks: _Instances[ReasoningBlock] = _Instances(ReasoningBlock)
+"""Reasoning blocks."""
+redacted_thinking_blocks: _Instances[RedactedThinkingBlock] = _Instances(RedactedThinkingBlock)
+"""Redacted thinking blocks."""
+response_formats_json: _Instances[ResponseFormatJson] = _Instances(ResponseFormatJson)
+"""The JSON format."""
+response_formats_json_schema: _Instances[ResponseFormatJsonSchema] = _Instances(ResponseFormatJsonSchema)
+"""Formats with a schema."""
+response_formats_text: _Instances[ResponseFormatText] = _Instances(ResponseFormatText)
+"""The text format."""
+session_statuses: _Instances[SessionStatus] = _Instances(SessionStatus)
+"""States of sessions."""
+text_blocks: _Instances[TextBlock] = _Instances(TextBlock)
+"""Text blocks."""
+thinking_blocks: _Instances[ThinkingBlock] = _Instances(ThinkingBlock)
+"""Thinking blocks."""
+tool_call_blocks: _Instances[ToolCallBlock] = _Instances(ToolCallBlock)
+"""Tool call blocks."""
+tool_calls: _Instances[ToolCall] = _Instances(ToolCall)
+"""Tool calls."""
+tool_result_blocks: _Instances[ToolResultBlock] = _Instances(ToolResultBlock)
+"""Tool result blocks."""
+tool_results: _Instances[ToolResult] = _Instances(ToolResult)
+"""Results of tools, successes and failures."""
+tool_specs: _Instances[ToolSpec] = _Instances(ToolSpec)
+"""Tool specifications."""
+unknown_blocks: _Instances[UnknownBlock] = _Instances(UnknownBlock)
+"""Blocks of unknown types."""
+usages: _Instances[Usage] = _Instances(Usage)
+"""Token usage."""

@@ -21,7 +21,6 @@ class ApprovalProvider(Protocol):
         Args:
             request: The tool, the action, the risk and how long the asker will wait.
         """
-        ...
 
 
 @runtime_checkable
@@ -49,7 +48,6 @@ class ApprovalSystem(Protocol):
         Raises:
             ApprovalTimeoutError: The system stopped waiting; the kernel applies the default.
         """
-        ...
 
 
 @runtime_checkable
@@ -70,4 +68,3 @@ class UserInput(Protocol):
         Returns:
             Values that fit the schema; None if the user declines.
         """
-        ...

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 Level = Literal["required", "recommended"]
 
@@ -14,7 +15,6 @@ class Clause:
     """One promise.
 
     Attributes:
-        id: A letter for the contract and a number: ``T4``. Never given to another promise once published.
         text: The promise in one sentence that a test can decide.
         level: A module that breaks a required clause is not conformant; breaking a recommended one is only reported.
         law: The law of the kernel that rests on this promise, such as ``L2``, if one does.
@@ -23,26 +23,36 @@ class Clause:
         hint: How to fix a module that breaks it.
         look_at: Functions of a module's source that keep the promise, the likeliest first; ``mount`` is its entry
             point, whatever that is called. Empty when any function of the module may break it.
+        id: A letter for the contract and a number: ``T4``. Never given to another promise once published.
     """
 
-    id: str
     text: str
-    level: Level
-    law: str | None = None
-    source: str = field(default="", kw_only=True)
-    hint: str = field(default="", kw_only=True)
+    level: Level = field(kw_only=True)
+    law: str | None = field(default=None, kw_only=True)
+    source: str = field(kw_only=True)
+    hint: str = field(kw_only=True)
     look_at: tuple[str, ...] = field(default=(), kw_only=True)
+    id: str = field(default="", kw_only=True)
 
 
-def required(
-    clause_id: str, text: str, *, law: str | None = None, source: str, hint: str, look_at: tuple[str, ...] = ()
-) -> Clause:
-    """Define a promise that every conformant module keeps; ``source`` demands it."""
-    return Clause(clause_id, text, "required", law, source=source, hint=hint, look_at=look_at)
+def constructors(contract: str, modules: str) -> tuple[partial[Clause], ...]:
+    """What defines the clauses of one contract: ``required``, ``clarified``, ``recommended`` and ``advised``.
+
+    Every conformant module keeps a promise that the checklist of the published contract requires, or that this project clarified; good
+    modules keep one that the checklist or this project recommends. A clause with another ``source`` names it.
+
+    Args:
+        contract: The published contract, such as ``tool contract``.
+        modules: Its modules, in the plural.
+    """
+    return (
+        partial(Clause, level="required", source=f"{contract}, Required"),
+        partial(Clause, level="required", source=f"contract clarifications: {modules}"),
+        partial(Clause, level="recommended", source=f"{contract}, Recommended"),
+        partial(Clause, level="recommended", source="recommendation of this project"),
+    )
 
 
-def recommended(
-    clause_id: str, text: str, *, law: str | None = None, source: str, hint: str, look_at: tuple[str, ...] = ()
-) -> Clause:
-    """Define a promise that good modules keep."""
-    return Clause(clause_id, text, "recommended", law, source=source, hint=hint, look_at=look_at)
+def numbered(**clauses: Clause) -> tuple[Clause, ...]:
+    """The clauses of a contract, each with its id."""
+    return tuple(evolve(clause, id=number) for number, clause in clauses.items())

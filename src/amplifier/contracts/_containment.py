@@ -65,12 +65,9 @@ def is_real_cancellation(exc: BaseException) -> bool:
     On asyncio any code can raise ``CancelledError``, or meet it by awaiting a future that was cancelled; on trio an old
     ``Cancelled`` can be raised again.
     """
-    return is_cancellation_type(exc) and is_being_cancelled()
-
-
-def is_being_cancelled() -> bool:
-    """Whether a surrounding scope, or on asyncio a native ``Task.cancel()``, is cancelling the current task."""
-    if anyio.current_effective_deadline() == -math.inf:
+    if not is_cancellation_type(exc):
+        return False
+    if anyio.current_effective_deadline() == -math.inf:  # a surrounding scope is cancelled
         return True
     if running_asyncio_loop() is None:
         return False

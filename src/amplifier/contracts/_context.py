@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
-from ._clause import Clause, recommended, required
+from ._clause import constructors, numbered
 
 
 @runtime_checkable
@@ -16,7 +16,6 @@ class ContextManager(Protocol):
 
     async def add_message(self, message: dict[str, Any]) -> None:
         """Store a message at the end; it is stored once this returns."""
-        ...
 
     async def get_messages_for_request(
         self, token_budget: int | None = None, provider: Any | None = None
@@ -27,148 +26,106 @@ class ContextManager(Protocol):
             token_budget: An explicit limit; it takes precedence over the provider's.
             provider: Whose ``get_info().defaults`` give the limit: context window less output less a margin.
         """
-        ...
 
     async def get_messages(self) -> list[dict[str, Any]]:
         """Return everything that was stored, never compacted."""
-        ...
 
     async def set_messages(self, messages: list[dict[str, Any]]) -> None:
         """Replace everything that was stored, as on resuming a session."""
-        ...
 
     async def clear(self) -> None:
         """Forget everything that was stored."""
-        ...
 
 
-CLAUSES: tuple[Clause, ...] = (
-    required(
-        "C1",
+required, clarified, recommended, advised = constructors("context contract", "contexts")
+
+CLAUSES = numbered(
+    C1=required(
         "The context has async add_message, get_messages_for_request, get_messages, set_messages and clear.",
-        source="context contract, Required",
         hint="Give the context add_message, get_messages_for_request, get_messages, set_messages and clear, all async.",
     ),
-    required(
-        "C2",
+    C2=required(
         "The context is mounted at 'context'.",
-        source="context contract, Required",
         hint='Call coordinator.mount("context", context) or return the context from mount.',
         look_at=("mount",),
     ),
-    required(
-        "C3",
+    C3=clarified(
         "Every message given is kept, in order, with all its fields, equal messages included.",
         law="L5",
-        source="contract clarifications: contexts",
         hint="Append a copy of the message as it came; drop and merge nothing.",
         look_at=("add_message",),
     ),
-    required(
-        "C4",
+    C4=clarified(
         "Nothing given or returned is shared with the internal state: changing it changes nothing stored.",
         law="L8",
-        source="contract clarifications: contexts",
         hint="Use copy.deepcopy on what comes in and on what goes out.",
         look_at=("get_messages", "add_message"),
     ),
-    required(
-        "C5",
+    C5=required(
         "A message whose add_message has returned stays stored, whatever is cancelled afterwards.",
         law="L5",
         source="L5",
         hint="Store first and await afterwards, or shield the storing.",
         look_at=("add_message",),
     ),
-    required(
-        "C6",
+    C6=required(
         "get_messages returns the whole history: compaction is a view and changes nothing stored.",
         law="L5",
-        source="context contract, Required",
         hint="Compact a copy, and leave what is stored alone.",
     ),
-    required(
-        "C7",
+    C7=required(
         "get_messages_for_request compacts by itself when the history does not fit.",
-        source="context contract, Required",
         hint="Measure the history in get_messages_for_request and leave out the oldest when it does not fit.",
     ),
-    required(
-        "C8",
+    C8=clarified(
         "The view fits the budget: the explicit one, else context window less output less a margin from the provider.",
-        source="contract clarifications: contexts",
         hint="Compute the budget from token_budget, else from provider.get_info().defaults, and stay below it.",
     ),
-    required(
-        "C9",
+    C9=required(
         "The view keeps a tool call and all its results together, or leaves all of them out.",
         law="L5",
-        source="context contract, Required",
         hint="Treat an assistant message with tool calls and all their results as one piece.",
     ),
-    required(
-        "C10",
-        "The view is in conversation order.",
-        source="context contract, Required",
-        hint="Keep the order of the history in the view.",
-    ),
-    required(
-        "C11",
+    C10=required("The view is in conversation order.", hint="Keep the order of the history in the view."),
+    C11=clarified(
         "The view keeps system messages, wherever in the history they are.",
-        source="contract clarifications: contexts",
         hint="Set system messages aside first; they always stay.",
     ),
-    required(
-        "C12",
+    C12=clarified(
         "The view ends with the newest message, in any form, even an empty one, if the budget is too small for it.",
-        source="contract clarifications: contexts",
         hint="Fill the view from the newest message backwards.",
     ),
-    required(
-        "C13",
+    C13=clarified(
         "Messages whose content is None are accepted everywhere.",
-        source="contract clarifications: contexts",
         hint="Write message.get('content') or '' where you measure.",
         look_at=("add_message",),
     ),
-    required(
-        "C14",
+    C14=clarified(
         "clear and set_messages replace everything, counters and files included.",
-        source="contract clarifications: contexts",
         hint="Replace everything that belongs to the old messages: lists, counters, files.",
         look_at=("clear", "set_messages"),
     ),
-    required(
-        "C15",
+    C15=clarified(
         "Concurrent calls lose and mix nothing.",
         law="L8",
-        source="contract clarifications: contexts",
         hint="Guard what spans an await with anyio.Lock.",
         look_at=("add_message",),
     ),
-    recommended(
-        "C16",
+    C16=recommended(
         "Tokens are counted well enough that a history within the budget is returned whole.",
-        source="context contract, Recommended",
         hint="Count about four characters as a token, or use the provider's tokenizer.",
     ),
-    recommended(
-        "C17",
+    C17=recommended(
         "context:pre_compact and context:post_compact are emitted with message_count and token_count.",
-        source="context contract, Recommended",
         hint="Emit both events through coordinator.hooks around a compaction.",
     ),
-    recommended(
-        "C18",
+    C18=recommended(
         "The limit and the threshold of compaction are configurable.",
-        source="context contract, Recommended",
         hint="Read max_tokens and compact_threshold from the configuration.",
         look_at=("mount",),
     ),
-    recommended(
-        "C19",
+    C19=advised(
         "A message without a role is refused with a ValueError, and nothing is stored.",
-        source="recommendation of this project",
         hint="Raise ValueError before anything is stored.",
         look_at=("add_message",),
     ),

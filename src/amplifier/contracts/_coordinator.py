@@ -9,7 +9,7 @@ passes calls on to a real coordinator may be a good host and still fail that che
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol, TypeAlias, overload, runtime_checkable
 
@@ -51,65 +51,51 @@ class Coordinator(Protocol):
     turn_number: int
     """The number of the latest turn, counted from 1; 0 before the first. A context that loads a conversation sets it."""
 
+    loader: Any
+    """The module loader."""
+
+    session_state: dict[str, Any]
+    """A dict for modules to share; the kernel never looks at it."""
+
     @property
     def session(self) -> Session:
         """The session this coordinator belongs to."""
-        ...
 
     @property
     def session_id(self) -> str:
         """The session's id."""
-        ...
 
     @property
     def parent_id(self) -> str | None:
         """The parent session's id, for a child."""
-        ...
 
     @property
     def config(self) -> dict[str, Any]:
         """The whole mount plan; a module's own part is what `mount` got as its second argument."""
-        ...
-
-    @property
-    def loader(self) -> Any:
-        """The module loader."""
-        ...
-
-    @property
-    def session_state(self) -> dict[str, Any]:
-        """A dict for modules to share; the kernel never looks at it."""
-        ...
 
     @property
     def hooks(self) -> Hooks:
         """Where events are emitted and handlers registered."""
-        ...
 
     @property
-    def mount_points(self) -> dict[str, Any]:
-        """What is mounted where, live; prefer `get`."""
-        ...
+    def mount_points(self) -> MutableMapping[str, Any]:
+        """What is mounted where, live; prefer `get`. A module's ``hooks`` are its own here, too."""
 
     @property
     def cancellation(self) -> Cancellation:
         """The session's stop button."""
-        ...
 
     @property
     def channels(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """Who contributes to which channel: ``name`` and ``callback``."""
-        ...
 
     @property
     def injection_budget_per_turn(self) -> int | None:
         """Tokens that hooks may inject per turn before a warning; None for no limit."""
-        ...
 
     @property
     def injection_size_limit(self) -> int | None:
         """Characters that one injection may have; None for no limit."""
-        ...
 
     @overload
     def mount(
@@ -154,7 +140,7 @@ class Coordinator(Protocol):
         Raises:
             ValueError: There is no such mount point, or a name is needed.
         """
-        ...
+        raise NotImplementedError
 
     def unmount(self, mount_point: str, /, name: str | None = None) -> Awaitable[None]:
         """Take a module out of its place; this happens at the call, awaiting is optional. Cleanups do not run.
@@ -162,7 +148,6 @@ class Coordinator(Protocol):
         Raises:
             ValueError: There is no such mount point, or a name is needed.
         """
-        ...
 
     @overload
     def get(self, mount_point: Literal["orchestrator"], /, name: str | None = None) -> Orchestrator | None: ...
@@ -191,7 +176,7 @@ class Coordinator(Protocol):
         Raises:
             ValueError: There is no such mount point.
         """
-        ...
+        raise NotImplementedError
 
     @overload
     def get_mounted(self, mount_point: Literal["orchestrator"], /) -> Orchestrator | None: ...
@@ -209,27 +194,29 @@ class Coordinator(Protocol):
     ) -> ModuleSourceResolver | AsyncModuleSourceResolver | None: ...
     def get_mounted(self, mount_point: str, /) -> Any:
         """Return everything at a mount point; the same as `get` without a name."""
-        ...
+        raise NotImplementedError
+
+    def owner_of(self, mount_point: str, /, name: str | None = None) -> str | None:
+        """Return which module mounted what is at a mount point; None for the application, or if there is nothing.
+
+        It is the module's id, with ``#`` and a further name where a plan names a module more than once. The host keeps it: no module
+        can mount something in the name of another.
+        """
 
     def register_cleanup(self, fn: Cleanup, /) -> None:
         """Have something called on closing; what was registered last is called first."""
-        ...
 
     def register_capability(self, name: str, value: Any) -> None:
         """Offer something to other modules under a dotted name."""
-        ...
 
     def get_capability(self, name: str) -> Any:
         """Return what is offered under a name, or None."""
-        ...
 
     def register_contributor(self, channel: str, name: str, callback: Callable[[], Any]) -> None:
         """Contribute to a channel; the callback, sync or async, is called whenever the channel is collected."""
-        ...
 
     async def collect_contributions(self, channel: str) -> list[Any]:
         """Return what the channel's contributors return, in order; None and failures are left out."""
-        ...
 
     async def process_hook_result(self, result: HookResult, event: str, hook_name: str = "unknown") -> HookResult:
         """Do what a verdict asks for: store injections, ask for approval, show messages.
@@ -245,7 +232,6 @@ class Coordinator(Protocol):
         Raises:
             ValueError: An injection is longer than `injection_size_limit`; none was stored.
         """
-        ...
 
     def register_step_wrapper(self, wrapper: StepWrapper, /) -> Callable[[], None]:
         """Have ``wrapper(step, run)`` called around every model call and every tool call of loops that use `run_step`.
@@ -256,7 +242,6 @@ class Coordinator(Protocol):
         Returns:
             A callable that removes the wrapper, once or more.
         """
-        ...
 
     async def run_step(
         self,
@@ -273,7 +258,7 @@ class Coordinator(Protocol):
             step: What is called; steps that run at the same time are made a group with `ordered_steps` first.
             run: Makes the call and returns its result.
             admit: Decides, inside the wrappers, whether the call is made: returns None, or the result in place of the call's.
-            limiter: An `anyio.CapacityLimiter` that is held while ``admit`` and ``run`` are running.
+            limiter: An async context manager, such as `anyio.CapacityLimiter`, that ``admit`` and ``run`` run inside of.
 
         Returns:
             The result, of ``run``, ``admit`` or a wrapper. What any of them raises is raised here.
@@ -281,19 +266,15 @@ class Coordinator(Protocol):
         Raises:
             DeadlineExceeded: A wrapper overran its deadline.
         """
-        ...
 
     async def cleanup(self) -> None:
         """Run the registered cleanups; closing the session does so by itself."""
-        ...
 
     def reset_turn(self) -> None:
         """Start counting injections anew."""
-        ...
 
     def request_cancel(self, immediate: bool = False) -> Any:
         """Request a stop through `cancellation`; this happens at the call."""
-        ...
 
     def start_soon(
         self, fn: Callable[..., Awaitable[Any]], /, *args: Any, name: str | None = None, fatal: bool = False
@@ -306,7 +287,6 @@ class Coordinator(Protocol):
             name: For reports.
             fatal: Whether a crash ends the session; otherwise it is reported and ends only this task.
         """
-        ...
 
     async def host(
         self, context_manager: AbstractAsyncContextManager[Any], /, *, name: str | None = None
@@ -320,7 +300,6 @@ class Coordinator(Protocol):
         Returns:
             A callable that leaves it earlier.
         """
-        ...
 
     async def run_section(
         self, fn: Callable[..., Awaitable[Any]], /, *args: Any, name: str | None = None, shield: bool = False
@@ -339,8 +318,6 @@ class Coordinator(Protocol):
         Returns:
             What it returned. What it raises is raised here.
         """
-        ...
 
     def to_dict(self) -> dict[str, Any]:
         """Describe what is mounted, by names."""
-        ...

@@ -19,4 +19,3 @@ class DisplaySystem(Protocol):
             level: How loud it is.
             source: The origin of the message, such as ``hook:redaction``.
         """
-        ...

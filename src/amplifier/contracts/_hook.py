@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from amplifier.models import HookResult
 
-from ._clause import Clause, recommended, required
+from ._clause import constructors, numbered
 
 
 @runtime_checkable
@@ -30,7 +30,6 @@ class HookHandler(Protocol):
         Returns:
             The verdict. Which verdicts count for an event is in the event catalogue.
         """
-        ...
 
 
 HandlerAnswer: TypeAlias = HookResult | Mapping[str, Any] | None
@@ -49,104 +48,71 @@ A gate that returns nothing has not decided, so that denies, too.
 """
 
 
-CLAUSES: tuple[Clause, ...] = (
-    required(
-        "H1",
-        "A handler is called as handler(event, data).",
-        source="hook contract, Required",
-        hint="Declare async def handler(event, data).",
-    ),
-    required(
-        "H2",
+required, clarified, recommended, advised = constructors("hook contract", "hooks")
+
+CLAUSES = numbered(
+    H1=required("A handler is called as handler(event, data).", hint="Declare async def handler(event, data)."),
+    H2=required(
         "Handlers are registered through coordinator.hooks, not mounted.",
         source="contract clarifications: verdicts",
         hint="Call coordinator.hooks.register(event, handler) in mount.",
         look_at=("mount",),
     ),
-    required(
-        "H3",
+    H3=required(
         "A handler answers with a valid HookResult on every path, for every event and payload, known or not.",
         law="L7",
-        source="hook contract, Required",
         hint='Return HookResult(action="continue") on every path, unknown events and odd payloads included; None '
         "from a gate denies.",
     ),
-    required(
-        "H4",
+    H4=required(
         "A handler raises nothing but cancellation, whatever the payload.",
         law="L4",
-        source="hook contract, Required",
         hint="Read the payload with .get, test what you got, and catch Exception around what may fail.",
     ),
-    required(
-        "H5",
+    H5=clarified(
         "A modify carries the whole new payload, as JSON.",
         law="L7",
-        source="contract clarifications: hooks",
         hint="Return a copy of the whole payload with your changes as data, made of dicts, lists, strings, numbers, booleans and "
         "None.",
     ),
-    required(
-        "H6",
-        "An inject_context carries text.",
-        law="L7",
-        source="contract clarifications: hooks",
-        hint="Set context_injection to a non-empty string.",
-    ),
-    required(
-        "H7",
+    H6=clarified("An inject_context carries text.", law="L7", hint="Set context_injection to a non-empty string."),
+    H7=clarified(
         "A handler does not change the data it was given.",
         law="L7",
-        source="contract clarifications: hooks",
         hint="Copy what you want to change: {**data, ...}, and copy.deepcopy for what is inside.",
     ),
-    recommended(
-        "H8",
-        "Handlers are async.",
-        source="contract clarifications: hooks",
-        hint="Declare handlers with async def.",
+    H8=recommended(
+        "Handlers are async.", source="contract clarifications: hooks", hint="Declare handlers with async def."
     ),
-    recommended(
-        "H9",
+    H9=recommended(
         "mount returns a cleanup that unregisters every handler.",
         law="L1",
-        source="hook contract, Recommended",
         hint="Keep what register returned, and call it in the cleanup that mount returns.",
         look_at=("mount",),
     ),
-    recommended(
-        "H10",
+    H10=recommended(
         "Priorities lie between 10 and 90.",
         law="L7",
-        source="hook contract, Recommended",
         hint="Choose a priority from 10 to 90; the edges belong to the application.",
         look_at=("mount",),
     ),
-    recommended(
-        "H11",
+    H11=recommended(
         "Every registration has a name and is logged.",
-        source="hook contract, Recommended",
         hint='Pass name="..." to register, and log it.',
         look_at=("mount",),
     ),
-    recommended(
-        "H12",
+    H12=recommended(
         "The configuration can choose which events are handled.",
-        source="hook contract, Recommended",
         hint='Read a setting such as "events".',
         look_at=("mount",),
     ),
-    recommended(
-        "H13",
+    H13=advised(
         "A denial carries a reason, a question carries a prompt.",
-        source="recommendation of this project",
         hint="Set reason on a deny and approval_prompt on an ask_user.",
     ),
-    recommended(
-        "H14",
+    H14=advised(
         "A handler that guards something registers with on_failure='deny'.",
         law="L7",
-        source="recommendation of this project",
         hint='Register gates with on_failure="deny".',
         look_at=("mount",),
     ),

@@ -49,6 +49,7 @@ class Hooks(Protocol):
         timeout: float | Inherited | None = DEFAULT,
         on_failure: OnFailure | None = None,
         fields: Collection[str] | None = None,
+        on_demand: bool = False,
     ) -> Callable[[], None]:
         """Add a handler.
 
@@ -63,11 +64,11 @@ class Hooks(Protocol):
             fields: The top-level fields that the handler reads; left out, the whole payload. It receives those that the event
                 has, and the kernel's own. Its cost does not grow with the rest. The data of a "modify" replaces fields and
                 leaves the others as they are.
+            on_demand: It needs no field for itself, only what other handlers receive: `has_handlers` does not count it for a field.
 
         Returns:
             A callable that removes exactly this registration, once or more.
         """
-        ...
 
     def on(
         self,
@@ -79,9 +80,9 @@ class Hooks(Protocol):
         timeout: float | Inherited | None = DEFAULT,
         on_failure: OnFailure | None = None,
         fields: Collection[str] | None = None,
+        on_demand: bool = False,
     ) -> Callable[[], None]:
         """Add a handler; the same as `register`."""
-        ...
 
     async def emit(self, event: str, data: dict[str, Any]) -> HookResult:
         """Call the handlers and merge their verdicts; deny over ask_user over inject_context over modify over continue.
@@ -93,7 +94,6 @@ class Hooks(Protocol):
         Returns:
             The merged verdict; its ``data`` is the final payload, whatever the action.
         """
-        ...
 
     async def emit_and_collect(
         self,
@@ -108,19 +108,21 @@ class Hooks(Protocol):
             data: The payload.
             timeout: Seconds for all of them together; who is late is left out.
         """
-        ...
 
     def unregister(self, name: str) -> None:
         """Remove the newest registration of that name; nothing happens if there is none."""
-        ...
 
     def list_handlers(self, event: str | None = None) -> dict[str, list[str]]:
         """Return the names of handlers by event, in running order."""
-        ...
+
+    def has_handlers(self, event: str, field: str | None = None) -> bool:
+        """Whether some handler would be called for an event; with a field, whether one would receive that field of the payload.
+
+        An emitter need not build what no handler receives.
+        """
 
     def set_default_fields(self, **fields: Any) -> None:
         """Replace the fields that every payload starts from; session_id, parent_id and timestamp cannot be set."""
-        ...
 
 
 @runtime_checkable
@@ -134,32 +136,26 @@ class Cancellation(Protocol):
     @property
     def state(self) -> str:
         """``"none"``, ``"graceful"`` or ``"immediate"``."""
-        ...
 
     @property
     def is_cancelled(self) -> bool:
         """Whether a stop of either kind was requested."""
-        ...
 
     @property
     def is_graceful(self) -> bool:
         """Whether the state is exactly graceful."""
-        ...
 
     @property
     def is_immediate(self) -> bool:
         """Whether the state is immediate."""
-        ...
 
     @property
     def running_tools(self) -> set[str]:
         """The ids of the tool calls under way."""
-        ...
 
     @property
     def running_tool_names(self) -> list[str]:
         """The names of the tools under way, one per call."""
-        ...
 
     def request_graceful(self, grace: float | None = None, *, reason: str | None = None) -> bool:
         """Let running tools finish and start nothing new.
@@ -171,43 +167,33 @@ class Cancellation(Protocol):
         Returns:
             Whether this call changed the state.
         """
-        ...
 
     def request_immediate(self, *, reason: str | None = None) -> bool:
         """Cancel the turn; returns whether this call changed the state."""
-        ...
 
     def request_cancellation(self) -> None:
         """Request a graceful stop."""
-        ...
 
     def reset(self) -> None:
         """Go back to none and forget running tools; children and callbacks stay."""
-        ...
 
     def register_child(self, token: Any, /) -> None:
         """Pass the state on to a child's token, now and from now on."""
-        ...
 
     def unregister_child(self, token: Any, /) -> None:
         """Stop passing the state on to a child's token."""
-        ...
 
     def register_tool_start(self, tool_call_id: str, tool_name: str, /) -> None:
         """Note that a tool call is under way."""
-        ...
 
     def register_tool_complete(self, tool_call_id: str, /) -> None:
         """Note that a tool call is over; an unknown id is fine."""
-        ...
 
     def on_cancel(self, callback: Callable[[], Any]) -> None:
         """Call back, sync or async, when a stop is requested."""
-        ...
 
     async def trigger_callbacks(self) -> None:
         """Run the callbacks now; the kernel does so by itself."""
-        ...
 
 
 @runtime_checkable
@@ -217,21 +203,17 @@ class Session(Protocol):
     @property
     def session_id(self) -> str:
         """The session's id."""
-        ...
 
     @property
     def parent_id(self) -> str | None:
         """The parent's id, for a child."""
-        ...
 
     @property
     def config(self) -> dict[str, Any]:
         """The mount plan."""
-        ...
 
     async def execute(self, prompt: str) -> str:
         """Run one turn; refused at once while another is running."""
-        ...
 
     def fork(self, overlay: dict[str, Any] | None = None, *, session_id: str | None = None) -> Session:
         """Make a child that is not opened yet: open it with ``async with``.
@@ -240,14 +222,11 @@ class Session(Protocol):
             overlay: Merged deeply over this session's plan.
             session_id: The child's id; generated if absent.
         """
-        ...
 
     async def __aenter__(self) -> Session:
         """Mount the plan."""
-        ...
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         """Close; nothing of the session remains."""
-        ...

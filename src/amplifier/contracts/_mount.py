@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias
 
-from ._clause import Clause, recommended, required
+from ._clause import constructors, numbered
 from ._coordinator import Coordinator
 
 SimpleMount: TypeAlias = Callable[[Coordinator, dict[str, Any]], Awaitable[Any]]
@@ -32,36 +32,29 @@ OnSessionReady: TypeAlias = Callable[[Coordinator], Awaitable[None]]
 """``async def on_session_ready(coordinator)``: called once, in mount order, when every module is mounted."""
 
 
-CLAUSES: tuple[Clause, ...] = (
-    required(
-        "A1",
+required, clarified, recommended, advised = constructors("module contracts", "every module")
+
+CLAUSES = numbered(
+    A1=required(
         "The package declares an entry point of the group 'amplifier.modules', and it can be imported.",
-        source="module contracts, Required",
         hint='Write your-module-id = "your_package:mount" under [project.entry-points."amplifier.modules"] in pyproject.toml, '
         "and let every file of the package be valid Python.",
     ),
-    required(
-        "A2",
+    A2=required(
         "Its name is lower-case letters, digits, '-' and '_', starts with a letter and has at most 64 characters.",
-        source="module contracts, Required",
         hint="Rename the entry point, for example to tool-my-name.",
     ),
-    required(
-        "A3",
+    A3=required(
         "The entry point is mount(coordinator, config): an async function or an async context manager factory.",
-        source="module contracts, Required",
         hint="Write async def mount(coordinator, config), or decorate an async generator with @asynccontextmanager.",
         look_at=("mount",),
     ),
-    recommended(
-        "A4",
+    A4=advised(
         "mount returns a cleanup, an instance that keeps the contract of the module's type, or None.",
-        source="recommendation of this project",
         hint="Return a function that cleans up, the instance itself, or None.",
         look_at=("mount",),
     ),
-    required(
-        "A5",
+    A5=required(
         "A mount that fails or is cancelled leaves no task, thread, process or open file behind.",
         law="L1",
         source="L1",
@@ -69,135 +62,100 @@ CLAUSES: tuple[Clause, ...] = (
         "line.",
         look_at=("mount",),
     ),
-    recommended(
-        "A6",
+    A6=advised(
         "on_session_ready, if there is one, is async and takes the coordinator alone.",
-        source="recommendation of this project",
         hint="Write async def on_session_ready(coordinator).",
         look_at=("on_session_ready",),
     ),
-    required(
-        "A7",
+    A7=clarified(
         "Cancellation leaves every call as cancellation: not swallowed, not turned into another error.",
         law="L2",
-        source="contract clarifications: every module",
         hint="Let cancellation pass: catch Exception rather than BaseException, raise it again where you tidy up, and raise no "
         "other error in its place.",
     ),
-    required(
-        "A8",
+    A8=clarified(
         "A cancelled call ends within one second.",
         law="L2",
-        source="contract clarifications: every module",
         hint="Put a deadline on what you do after a cancellation, and do not shield waiting for the outside world.",
     ),
-    required(
-        "A9",
+    A9=clarified(
         "A cancelled call leaves the module whole: no lock held, no slot lost, no state half written.",
         law="L5",
-        source="contract clarifications: every module",
         hint="Use async with for locks and limiters, and change state only when nothing can interrupt the change "
         "any more.",
     ),
-    required(
-        "A10",
+    A10=clarified(
         "A cancelled call leaves no file torn.",
         law="L5",
-        source="contract clarifications: every module",
         hint="Write to a temporary file beside the target and replace the target with os.replace when it is complete.",
     ),
-    required(
-        "A11",
+    A11=clarified(
         "Cleanup may run twice.",
         law="L1",
-        source="contract clarifications: every module",
         hint="Let cleanup remember that it has run, and do nothing the second time.",
         look_at=("cleanup", "close", "aclose"),
     ),
-    required(
-        "A12",
+    A12=clarified(
         "Cleanup ends within its deadline.",
         law="L3",
-        source="contract clarifications: every module",
         hint="Put a deadline on what cleanup waits for, and let go of what does not answer.",
         look_at=("cleanup", "close", "aclose"),
     ),
-    required(
-        "A13",
+    A13=clarified(
         "Cleanup raises nothing.",
         law="L4",
-        source="contract clarifications: every module",
         hint="Catch and log what goes wrong while cleaning up.",
         look_at=("cleanup", "close", "aclose"),
     ),
-    required(
-        "A14",
+    A14=clarified(
         "After cleanup no task, thread, process, open or temporary file or handler remains.",
         law="L1",
-        source="contract clarifications: every module",
         hint="End in cleanup what mount and later calls began: close files, stop threads and processes, delete temporary files, "
         "unregister handlers; own tasks through coordinator.start_soon or a structured mount.",
         look_at=("cleanup", "close", "aclose"),
     ),
-    required(
-        "A15",
+    A15=clarified(
         "Cleanup never deletes what the user configured.",
-        source="contract clarifications: every module",
         hint="Delete only what your module created and the user did not name.",
         look_at=("cleanup", "close", "aclose"),
     ),
-    required(
-        "A16",
+    A16=clarified(
         "Sessions share no state through globals, classes or default paths.",
         law="L8",
-        source="contract clarifications: every module",
         hint="Keep state on the instance that mount makes, and put files under a path that contains the session's id.",
     ),
-    required(
-        "A17",
+    A17=clarified(
         "No call blocks the event loop for more than 100 ms.",
         law="L3",
-        source="contract clarifications: every module",
         hint="Move blocking work to anyio.to_thread.run_sync, wait with anyio.sleep, and let every loop end.",
     ),
-    required(
-        "A18",
+    A18=required(
         "The module behaves the same on asyncio and trio, or declares as __amplifier_backends__ what it runs on.",
         law="L10",
         source="L10",
         hint='Use AnyIO instead of asyncio, or declare __amplifier_backends__ = ("asyncio",).',
     ),
-    recommended(
-        "A19",
+    A19=recommended(
         "Events of the module's own are announced on the channel 'observability.events'.",
-        source="module contracts, Recommended",
         hint='Call coordinator.register_contributor("observability.events", name, lambda: [...]) in mount.',
         look_at=("mount",),
     ),
-    recommended(
-        "A20",
+    A20=advised(
         "The module declares its type as __amplifier_module_type__.",
-        source="recommendation of this project",
         hint='Set __amplifier_module_type__ beside mount to the type of the module, such as "tool" or "hook".',
         look_at=("mount",),
     ),
-    recommended(
-        "A21",
+    A21=advised(
         "mount needs no other module; what does is left to on_session_ready or to the first call.",
-        source="recommendation of this project",
         hint="Look other modules up in on_session_ready, or when they are needed.",
         look_at=("mount",),
     ),
-    recommended(
-        "A22",
+    A22=advised(
         "Keys that the module is given appear in no event, no log and no error.",
-        source="recommendation of this project",
         hint="Leave keys out of payloads, log records and messages, and off the objects whose repr ends up there.",
     ),
-    recommended(
-        "A23",
+    A23=advised(
         "A call closes the files it opens: equal calls do not leave more and more descriptors of a file open until cleanup.",
-        source="recommendation of this project",
         hint="Open a file with a with statement in the call, or once for the session.",
     ),
 )

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from amplifier.models import ChatRequest, ChatResponse, ModelInfo, ProviderInfo, ToolCall
 
-from ._clause import Clause, recommended, required
+from ._clause import constructors, numbered
 
 
 @runtime_checkable
@@ -30,7 +30,6 @@ class Provider(Protocol):
     @property
     def name(self) -> str:
         """The name it is mounted under, such as ``anthropic``."""
-        ...
 
     def get_info(self) -> ProviderInfo:
         """Describe the provider without asking its service.
@@ -38,11 +37,9 @@ class Provider(Protocol):
         Returns:
             Identity, capabilities and ``defaults``; a context reads ``context_window`` and ``max_output_tokens`` there.
         """
-        ...
 
     async def list_models(self) -> list[ModelInfo]:
         """List what can be asked, as far as that is known without credentials."""
-        ...
 
     async def complete(self, request: ChatRequest, **kwargs: Any) -> ChatResponse:
         """Ask the model.
@@ -54,181 +51,132 @@ class Provider(Protocol):
         Raises:
             LLMError: The call failed; the fields state whether a retry may help.
         """
-        ...
 
     def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
         """Return the tool calls of a response, in order."""
-        ...
 
 
-CLAUSES: tuple[Clause, ...] = (
-    required(
-        "P1",
+required, clarified, recommended, advised = constructors("provider contract", "providers")
+
+CLAUSES = numbered(
+    P1=required(
         "The provider has a name, get_info, async list_models, async complete and parse_tool_calls.",
-        source="provider contract, Required",
         hint="Give the provider name, get_info, async list_models, async complete and parse_tool_calls.",
     ),
-    required(
-        "P2",
+    P2=required(
         "The provider is mounted at 'providers', unless mount declined by returning None.",
-        source="provider contract, Required",
         hint='Call coordinator.mount("providers", provider) or return the provider from mount.',
         look_at=("mount",),
     ),
-    required(
-        "P3",
+    P3=required(
         "complete takes a ChatRequest and ignores keywords it does not know.",
-        source="provider contract, Required",
         hint="Declare complete(self, request, **kwargs) and ignore the keywords you do not know.",
     ),
-    required(
-        "P4",
+    P4=required(
         "complete returns a ChatResponse.",
-        source="provider contract, Required",
         hint="Answer every valid request with a ChatResponse whose content is a list of blocks; raise only when the call fails.",
     ),
-    required(
-        "P5",
+    P5=required(
         "Every response reports Usage, and total_tokens is input_tokens plus output_tokens.",
-        source="provider contract, Required",
         hint="Fill usage in every response, with total_tokens = input_tokens + output_tokens.",
     ),
-    required(
-        "P6",
+    P6=required(
         "Block types, their order and their signatures survive, from the wire to the response and back.",
         law="L6",
-        source="provider contract, Required",
         hint="Translate every block by its type in both directions, in order, and carry signatures along unchanged.",
     ),
-    required(
-        "P7",
+    P7=clarified(
         "Every role and every block type is accepted in a request.",
-        source="contract clarifications: providers",
         hint="Translate every role and block type; what the service does not know is sent as text or left out, "
         "never refused.",
     ),
-    required(
-        "P8",
+    P8=clarified(
         "complete does not change the request.",
-        source="contract clarifications: providers",
         hint="Build a new request for the wire instead of changing the one you were given.",
     ),
-    required(
-        "P9",
+    P9=clarified(
         "Tool-call ids are non-empty and unique over the whole conversation.",
         law="L5",
-        source="contract clarifications: providers",
         hint="Take the ids from the service, or make them with uuid4 where it gives none.",
     ),
-    required(
-        "P10",
+    P10=clarified(
         "parse_tool_calls returns exactly the calls of the response: same ids, names, arguments and order.",
         law="L5",
-        source="contract clarifications: providers",
         hint="Return response.tool_calls, or build the list from the tool_call blocks, in order.",
         look_at=("parse_tool_calls",),
     ),
-    recommended(
-        "P11",
+    P11=recommended(
         "Each call emits llm:response.",
         source="contract clarifications: providers",
         hint='Emit "llm:response" once for each call, with usage={"input_tokens": ..., "output_tokens": ...}, through '
         "coordinator.hooks.",
     ),
-    required(
-        "P12",
+    P12=clarified(
         "list_models returns a list of ModelInfo, also without credentials.",
         law="L4",
-        source="contract clarifications: providers",
         hint="Return a list also when there is no key or no connection.",
         look_at=("list_models",),
     ),
-    required(
-        "P13",
+    P13=required(
         "get_info returns a ProviderInfo.",
-        source="provider contract, Required",
         hint="Return a ProviderInfo from get_info, which is a plain function.",
         look_at=("get_info",),
     ),
-    required(
-        "P14",
+    P14=clarified(
         "Concurrent calls do not mix: each gets the answer to its own request.",
         law="L8",
-        source="contract clarifications: providers",
         hint="Keep what belongs to one call in local variables, not on the provider.",
     ),
-    recommended(
-        "P15",
+    P15=recommended(
         "Without the configuration it needs, mount logs a warning and declines by returning None.",
         law="L4",
-        source="provider contract, Recommended",
         hint="Without a key log a warning and return None from mount.",
         look_at=("mount",),
     ),
-    recommended(
-        "P16",
+    P16=recommended(
         "A tool call without its result in a request is repaired and announced, or refused, never sent as it is.",
-        source="provider contract, Recommended",
         hint="Add a result that states that it is missing, or raise InvalidRequestError, before the request is sent.",
     ),
-    recommended(
-        "P17",
+    P17=recommended(
         "A flag in the configuration adds the raw request and response to llm:request and llm:response.",
-        source="provider contract, Recommended",
         hint="Read a setting such as raw, and add the request and response to the events when it is on.",
         look_at=("mount",),
     ),
-    recommended(
-        "P18",
+    P18=recommended(
         "mount returns a cleanup that closes the client.",
         law="L1",
-        source="provider contract, Recommended",
         hint="Return an async function from mount that closes the client.",
         look_at=("mount",),
     ),
-    recommended(
-        "P19",
+    P19=advised(
         "A failed call raises an LLMError whose fields state whether a retry may help.",
         law="L9",
-        source="recommendation of this project",
         hint="Translate the service's errors into the LLMError family, with retryable and retry_after; return no response for a "
         "failed call.",
     ),
-    recommended(
-        "P20",
+    P20=advised(
         "The defaults of get_info hold context_window and max_output_tokens.",
-        source="recommendation of this project",
         hint="Put context_window and max_output_tokens into the defaults of get_info.",
         look_at=("get_info",),
     ),
-    recommended(
-        "P21",
+    P21=advised(
         "stream, if it is offered, ends with the response that complete gives, and its pieces make that up.",
-        source="recommendation of this project",
         hint="Let complete collect the stream, so that there is one path only.",
         look_at=("stream",),
     ),
-    recommended(
-        "P22",
+    P22=advised(
         "What stream returns can be read with async for alone, and closes itself at its end and when its "
         "reader is cancelled.",
         law="L1",
-        source="recommendation of this project",
         hint="Return an object with __aenter__, __aexit__, __aiter__, __anext__ and aclose; leave the exchange in "
         "__anext__ on every exception.",
         look_at=("stream",),
     ),
-    required(
-        "P23",
+    P23=clarified(
         "An llm:response holds the usage of its response under input_tokens, output_tokens and the documented cache keys.",
-        source="contract clarifications: providers",
         hint="Copy input_tokens, output_tokens and the cache counts of the response's usage into the usage of llm:response.",
     ),
-    recommended(
-        "P24",
-        "get_info asks no service.",
-        source="recommendation of this project",
-        hint="Answer get_info from constants and the configuration.",
-        look_at=("get_info",),
+    P24=advised(
+        "get_info asks no service.", hint="Answer get_info from constants and the configuration.", look_at=("get_info",)
     ),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from ._clause import Clause, recommended, required
+from ._clause import constructors, numbered
 
 
 @runtime_checkable
@@ -23,7 +23,6 @@ class ModuleSource(Protocol):
             ModuleNotFoundError: The source cannot be reached or holds no such module.
             OSError: The filesystem refused.
         """
-        ...
 
 
 @runtime_checkable
@@ -44,7 +43,6 @@ class ModuleSourceResolver(Protocol):
         Raises:
             ModuleNotFoundError: This resolver knows no source for the id.
         """
-        ...
 
 
 @runtime_checkable
@@ -53,66 +51,57 @@ class AsyncModuleSourceResolver(Protocol):
 
     async def async_resolve(self, module_id: str, profile_hint: Any = None, /) -> ModuleSource:
         """Choose a source; see `ModuleSourceResolver.resolve`."""
-        ...
 
 
-CLAUSES: tuple[Clause, ...] = (
-    required(
-        "R1",
+required, _, recommended, advised = constructors("module source contract", "resolvers")
+
+CLAUSES = numbered(
+    R1=required(
         "The resolver has resolve(module_id, hint) or an async async_resolve(module_id, hint).",
         source="module source contract, Protocol",
         hint="Give the resolver a plain resolve(module_id, hint=None), or an async async_resolve(module_id, hint=None).",
     ),
-    required(
-        "R2",
+    R2=required(
         "It can be asked without a hint.",
         source="module source contract, Protocol",
         hint="Give the hint a default of None.",
     ),
-    required(
-        "R3",
+    R3=required(
         "It returns a ModuleSource, whose resolve() returns the Path of a directory with an importable package.",
         source="module source contract, Invariants",
         hint="Return an object whose resolve() gives the Path of a directory that contains the package.",
     ),
-    required(
-        "R4",
+    R4=required(
         "A module that cannot be found raises ModuleNotFoundError, from the resolver or from its source.",
         law="L9",
         source="module source contract, Invariants",
         hint="Raise amplifier.errors.ModuleNotFoundError with the id.",
     ),
-    required(
-        "R5",
+    R5=required(
         "Trouble with the filesystem leaves as OSError.",
         law="L9",
         source="L9",
         hint="Let OSError pass; a directory that cannot be read is not a module that cannot be found.",
     ),
-    required(
-        "R6",
+    R6=required(
         "The same question gets the same answer.",
         source="module source contract, Invariants",
         hint="Keep no state between questions that changes the answer.",
     ),
-    required(
-        "R7",
+    R7=required(
         "Resolving imports nothing, and leaves sys.path and the coordinator as they were.",
         law="L8",
         source="module source contract, Invariants",
         hint="Look at files only; leave importing to the loader.",
     ),
-    recommended(
-        "R8",
+    R8=recommended(
         "The error names the module asked for, where it was looked for, and what to do.",
         source="module source contract, Errors",
         hint="Name the module, the places and the remedy in the message.",
     ),
-    recommended(
-        "R9",
+    R9=advised(
         "A resolver that may wait for a network or a disk offers async_resolve.",
         law="L3",
-        source="recommendation of this project",
         hint="Add async def async_resolve and do slow work in a worker thread.",
     ),
 )

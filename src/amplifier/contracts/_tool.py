@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 from amplifier.errors import ContractError
 from amplifier.models import ToolResult
 
-from ._clause import Clause, recommended, required
+from ._clause import constructors, numbered
 
 
 @runtime_checkable
@@ -29,12 +29,10 @@ class Tool(Protocol):
     @property
     def name(self) -> str:
         """The name the model calls it by."""
-        ...
 
     @property
     def description(self) -> str:
         """What it does and what it expects, written for the model."""
-        ...
 
     async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 - published tools call it that
         """Do the work.
@@ -45,7 +43,6 @@ class Tool(Protocol):
         Returns:
             The result; a failure is a result too, with ``success=False`` and an ``error``.
         """
-        ...
 
 
 def tool_schema(tool: object) -> dict[str, Any] | None:
@@ -114,112 +111,83 @@ def tool_repeatable(tool: object) -> bool | None:
     raise ContractError(f"tool {name!r}: repeatable is {value!r:.80}; {expected}", module=str(name))
 
 
-CLAUSES: tuple[Clause, ...] = (
-    required(
-        "T1",
+required, clarified, recommended, advised = constructors("tool contract", "tools")
+
+CLAUSES = numbered(
+    T1=required(
         "The tool has a name, a description and an async execute(input).",
-        source="tool contract, Required",
         hint="Give the tool a name, a description and async def execute(self, input).",
     ),
-    required(
-        "T2",
+    T2=clarified(
         "The name is a non-empty string that stays the same for the life of the tool.",
-        source="contract clarifications: tools",
         hint="Set the name once, in the constructor or on the class.",
         look_at=("name",),
     ),
-    required(
-        "T3",
+    T3=clarified(
         "The description is a non-empty string that stays the same for the life of the tool.",
-        source="contract clarifications: tools",
         hint="Set the description once, and write it for the model.",
         look_at=("description",),
     ),
-    required(
-        "T4",
+    T4=required(
         "The tool is mounted at 'tools', unless mount declined by returning None.",
-        source="tool contract, Required",
         hint='Call coordinator.mount("tools", tool) or return the tool from mount.',
         look_at=("mount",),
     ),
-    required(
-        "T5",
+    T5=required(
         "Any JSON object given to execute gets a ToolResult back, however wrong its keys and values.",
         law="L4",
-        source="tool contract, Required",
         hint="Read every key with .get and test what you got before you use it; return a ToolResult on every path, and put a "
         "deadline on what may never end.",
     ),
-    required(
-        "T6",
+    T6=required(
         "A failure is returned as success=False with an error, not raised.",
         law="L4",
-        source="tool contract, Required",
         hint='Return ToolResult(success=False, error={"message": "..."}) instead of raising; success is True or False, and only '
         "a failure has an error.",
     ),
-    required(
-        "T7",
+    T7=clarified(
         "A schema, if get_schema() or input_schema gives one, is a valid JSON Schema of an object and stays "
         "the same for the life of the tool.",
-        source="contract clarifications: tools",
         hint='Return the same dict every time, with "type": "object", and try it with a JSON Schema validator.',
         look_at=("get_schema", "input_schema"),
     ),
-    required(
-        "T8",
+    T8=clarified(
         "A schema is accurate: an input that it accepts is not refused for its shape, for want of another"
         " key, type or value than it names; accepting more than it states is allowed.",
-        source="contract clarifications: tools",
         hint="Name in the schema exactly the keys and types that execute reads, and those it cannot do without as "
         "required.",
         look_at=("get_schema", "input_schema", "execute"),
     ),
-    required(
-        "T9",
+    T9=clarified(
         "The output and the error of every result are JSON.",
         law="L6",
-        source="contract clarifications: tools",
         hint="Turn what you return into dicts, lists, strings, numbers, booleans and None.",
     ),
-    required(
-        "T10",
+    T10=clarified(
         "Concurrent calls do not mix: each gets the result of its own input, no effect is lost, and a result "
         "does not change once it is given.",
         law="L8",
-        source="contract clarifications: tools",
         hint="Keep what belongs to one call in local variables, not on the tool; guard what spans an await with anyio.Lock, and "
         "return copies of what later calls change.",
     ),
-    recommended(
-        "T11",
+    T11=recommended(
         "The tool gives a JSON Schema of its input through get_schema() or input_schema.",
-        source="tool contract, Recommended",
         hint="Add get_schema() with the JSON Schema of the input.",
     ),
-    recommended(
-        "T12",
+    T12=recommended(
         "Input is checked before any work begins, so that a refused input has no effect.",
-        source="tool contract, Recommended",
         hint="Check all of the input before the first side effect.",
     ),
-    recommended(
-        "T13",
+    T13=recommended(
         "What the tool has to report goes to the logging module; nothing is printed.",
-        source="tool contract, Recommended",
         hint="Use logging.getLogger(__name__) instead of print.",
     ),
-    recommended(
-        "T14",
-        "The name is snake_case and at most 64 characters long.",
-        source="recommendation of this project",
-        hint="Use lower-case words joined by underscores.",
+    T14=advised(
+        "The name is snake_case and at most 64 characters long.", hint="Use lower-case words joined by underscores."
     ),
-    recommended(
-        "T15",
+    T15=advised(
         "execute does not change the input it was given.",
         law="L5",
-        source="recommendation of this project",
         hint="Copy what you want to change; the transcript keeps the input you were given.",
     ),
 )

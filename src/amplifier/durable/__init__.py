@@ -7,7 +7,7 @@
 Workers, in this process or others, run ``await engine.work(make_session)``.
 """
 
-from ._engine import DurableEngine, Question, SessionFactory, TurnState, TurnStatus, WatchedEvent
+from ._engine import DurableEngine, SessionFactory, TurnState, TurnStatus, WatchedEvent
 from ._errors import (
     DurableError,
     EngineClosedError,
@@ -28,7 +28,6 @@ __all__ = [
     "EngineClosedError",
     "EngineUnavailableError",
     "NewerFormatError",
-    "Question",
     "QuestionClosedError",
     "SessionFactory",
     "TurnConflictError",

@@ -10,6 +10,10 @@ from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskStatus
 
 from amplifier.kernel import AmplifierSession
+from amplifier.live import Question
+from amplifier.models import Prompt
+
+__all__ = ["DurableEngine", "Question", "SessionFactory", "TurnState", "TurnStatus", "WatchedEvent"]
 
 TurnState: TypeAlias = Literal["queued", "running", "held", "completed", "failed", "stopped"]
 """What a turn does: the first three are open, the others final. A ``held`` turn waits for `DurableEngine.resume`."""
@@ -21,25 +25,6 @@ It is a plain function and has to be quick. What it raises ends the turn.
 
 Its context has to begin empty, as context-simple does: the engine keeps the conversation and hands it over.
 """
-
-
-@attrs.frozen(kw_only=True)
-class Question:
-    """A question of a running turn that waits for `DurableEngine.approve`.
-
-    Attributes:
-        question_id: The same when the turn is resumed elsewhere.
-        prompt: The question.
-        options: The answers on offer.
-        tool_name: The tool whose call waits, if it is about one.
-        tool_call_id: That call.
-    """
-
-    question_id: str
-    prompt: str
-    options: tuple[str, ...]
-    tool_name: str | None = None
-    tool_call_id: str | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -99,12 +84,12 @@ class DurableEngine(Protocol):
     `EngineClosedError` when the engine has been closed.
     """
 
-    async def start(self, session_id: str, prompt: str, *, turn_id: str | None = None) -> str:
+    async def start(self, session_id: str, prompt: Prompt, *, turn_id: str | None = None) -> str:
         """Hand a turn over; on return it is stored, and a worker will run it.
 
         Args:
             session_id: The session, new or not.
-            prompt: The text of the user.
+            prompt: The text of the user, or a list of texts and blocks, as for `AmplifierSession.execute`.
             turn_id: A name of the caller's for the turn, in the form of a session id. Starting it again with the same session and
                 prompt does nothing.
 
@@ -180,6 +165,17 @@ class DurableEngine(Protocol):
 
     async def resume(self, turn_id: str) -> None:
         """Let a turn that is held go on, with the plan that workers have now. Nothing happens to others.
+
+        Raises:
+            UnknownTurnError: There is no such turn.
+            EngineUnavailableError: Nothing was stored.
+        """
+        ...
+
+    async def release(self, turn_id: str) -> None:
+        """Take a running turn away from its worker, whatever that does, and let another one go on. Nothing happens to others.
+
+        For a worker that beats and gets nowhere. It cannot record anything about the turn any more.
 
         Raises:
             UnknownTurnError: There is no such turn.

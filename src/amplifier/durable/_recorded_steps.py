@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import anyio
 import orjson
 from anyio.lowlevel import checkpoint_if_cancelled
 
@@ -20,7 +21,7 @@ from amplifier.models import ChatResponse, ToolResult, from_dict, to_dict
 from ._errors import DurableError
 from ._storable import as_json, storable_key
 from ._stores import AttemptStore
-from ._turn_rows import ClaimedTurn
+from ._turn_rows import ClaimedTurn, StopRequest
 
 
 class RecordedSteps:
@@ -30,12 +31,20 @@ class RecordedSteps:
         store: Where.
         turn: The attempt.
         on_new_step: Awaited before every step that has no recorded result.
+        on_stop: Called with a stop that is found while a step is recorded, before the worker may have heard of it.
     """
 
-    def __init__(self, store: AttemptStore, turn: ClaimedTurn, on_new_step: Callable[[Step], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        store: AttemptStore,
+        turn: ClaimedTurn,
+        on_new_step: Callable[[Step], Awaitable[None]],
+        on_stop: Callable[[StopRequest], None] = lambda stop: None,
+    ) -> None:
         self._store = store
         self._turn = turn
         self._on_new_step = on_new_step
+        self._on_stop = on_stop
 
     async def __call__(self, step: Step, run: Callable[[], Awaitable[Any]]) -> Any:
         """Return the recorded result of a step, or run it and record its result."""
@@ -49,11 +58,17 @@ class RecordedSteps:
         step.before_start(lambda: self._begin(step))
         result = await run()
         if isinstance(result, kind):
-            await self._store.finish_step(self._turn, step, _as_json(step, result))
+            stop = await self._store.finish_step(self._turn, step, _as_json(step, result))
+            if stop is not None:
+                self._on_stop(stop)
         return result
 
     async def _begin(self, step: Step) -> None:
-        await self._store.begin_step(self._turn, step)
+        stop = await self._store.begin_step(self._turn, step)
+        if stop is not None:
+            self._on_stop(stop)
+            if not stop.graceful:
+                await anyio.sleep_forever()  # until the cancellation arrives
         await checkpoint_if_cancelled()  # a stop may have come while the store, which cannot be cancelled, was slow
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
+from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import attrs
 import orjson
 
@@ -16,18 +19,22 @@ from amplifier.contracts import Step, current_call
 from amplifier.contracts._containment import text_of
 from amplifier.errors import ContractError, ExecutionCancelled
 from amplifier.kernel import AmplifierSession
+from amplifier.live import Question, Questions
 from amplifier.plan._changes import module_hashes, plan_changes
 
-from ._engine import Question, SessionFactory
+from ._engine import SessionFactory, TurnState
 from ._errors import DurableError, EngineClosedError, EngineUnavailableError, TurnLost
 from ._recorded_steps import RecordedSteps
-from ._storable import as_json, storable_text
+from ._storable import as_json, storable_key, storable_text
 from ._stores import AttemptStore
-from ._turn_rows import MOST_ATTEMPTS, ClaimedTurn, Outcome, StopRequest
+from ._turn_rows import MOST_DEATHS, ClaimedTurn, Outcome, StopRequest, prompt_of
 from ._unopened import recorded_messages
 
 _LAST = 2**31
 _LARGEST_EVENT = 16_384
+_LARGEST_AT_ONCE = 1024
+"""Characters of an event that are searched for secrets on the event loop; longer ones are in a thread."""
+_LONGEST_ERROR = 20_000
 _LONGEST_REASON = 1000
 _OPENING_SECONDS = 10.0
 """For the session of a turn that was stopped before; then what is recorded is put into the conversation without it."""
@@ -49,10 +56,12 @@ class RunningTurn:
     Args:
         store: Where it is recorded.
         turn: The attempt.
+        most_deaths: Workers that may die while they run it; then it fails.
     """
 
-    def __init__(self, store: AttemptStore, turn: ClaimedTurn) -> None:
+    def __init__(self, store: AttemptStore, turn: ClaimedTurn, most_deaths: int = MOST_DEATHS) -> None:
         self.turn = turn
+        self._most_deaths = most_deaths
         self._store = store
         self._session: AmplifierSession | None = None
         self._stop_wanted = turn.stop
@@ -62,18 +71,19 @@ class RunningTurn:
         self._late_stop = turn.stop  # obeyed when that is done
         self._scope = anyio.CancelScope()
         self._is_lost = False
-        self._waiting: dict[str, tuple[anyio.Event, list[str]]] = {}
+        self._questions = Questions(closed=self._note_closed)
         self._early_answers: dict[str, str] = {}
         self._given_up: set[str] = set()
         self._events: list[tuple[str, Any]] = []
         self._position = turn.last_position
         self._storing = anyio.Lock()
+        self._threads = anyio.CapacityLimiter(2)  # own ones, so that busy tools do not keep events from being noted
         self._is_over = False
 
     @property
     def is_asking(self) -> bool:
         """Whether it waits for answers."""
-        return bool(self._waiting)
+        return bool(self._questions.waiting())
 
     # ── what the worker hears from the store ──
 
@@ -107,12 +117,12 @@ class RunningTurn:
 
     def answer(self, question_id: str, option: str) -> None:
         """Someone has answered; kept if the store has the question, but the task that asked has not run since."""
-        if question_id in self._waiting:
-            answered, answers = self._waiting[question_id]
-            answers.append(option)
-            answered.set()
-        else:
+        if not self._questions.answer(question_id, option):
             self._early_answers[question_id] = option
+
+    def _note_closed(self, question: Question, answer: str | None) -> None:
+        if answer is None:
+            self._given_up.add(question.question_id)
 
     async def flush(self) -> None:
         """Store the events that are not stored yet, and withdraw questions that were not answered in time.
@@ -175,20 +185,22 @@ class RunningTurn:
             await self._store.finish(self.turn, failed, self._position, [])
 
     async def _attempt(self, make_session: SessionFactory) -> Outcome:
-        too_many = self.turn.attempt - self.turn.most_attempts
-        if too_many > 0 and self._stop_wanted is None:
-            problem = f"{self.turn.attempt - 1} attempts ended with their worker; check the workers' logs, then call resume() or stop()"
-            return Outcome(state="held", error_type="TooManyAttempts", error=problem)
-        if too_many > MOST_ATTEMPTS:  # to put what it has done into the conversation ends its workers as well
-            return Outcome(state="stopped")
+        if (
+            self.turn.deaths > self._most_deaths
+        ):  # to put what it has done into the conversation ends its workers as well
+            return self._too_many_deaths()
+        if self.turn.deaths == self._most_deaths:
+            return await self._end_unopened(self._too_many_deaths())
         try:
             session = self._session = _made(make_session, self.turn.session_id)
             await self._check_plan(session)
         except _PlanChanged as changed:
             return Outcome(state="held", error_type="PlanChanged", error=str(changed))
         except Exception as exc:  # noqa: BLE001 — the application's code; the turn fails with it
-            return await self._end_unopened(exc)
-        session.coordinator.register_step_wrapper(RecordedSteps(self._store, self.turn, self._before_new_step))
+            return await self._end_unopened(_failed(exc, None))
+        session.coordinator.register_step_wrapper(
+            RecordedSteps(self._store, self.turn, self._before_new_step, self.stop)
+        )
         if session.coordinator.approval_system is None:
             session.coordinator.approval_system = self
         session.coordinator.hooks.register("*", self._note_event, priority=_LAST, name="durable", timeout=None)
@@ -199,8 +211,16 @@ class RunningTurn:
                 self._opens_since = None
                 outcome = await self._execute(session)
         except Exception as exc:  # noqa: BLE001 — opening or closing failed; after an outcome that is logged by the session
-            return outcome or await self._end_unopened(exc)
+            return outcome or await self._end_unopened(_failed(exc, None))
         return outcome
+
+    def _too_many_deaths(self) -> Outcome:
+        problem = (
+            f"{self.turn.deaths} workers died while they ran this turn, so it counts as the cause and is not tried again; check the "
+            "workers' logs, for example for a want of memory"
+        )
+        state: TurnState = "failed" if self._stop_wanted is None else "stopped"
+        return Outcome(state=state, error_type="TooManyDeaths", error=problem)
 
     def _limit_opening(self) -> None:
         """A session opens for a turn that was stopped before, since its loop and hooks may add to the conversation; but not for ever."""
@@ -209,9 +229,8 @@ class RunningTurn:
         if anyio.current_time() - self._opens_since >= _OPENING_SECONDS:
             self._session.coordinator.cancellation.request_immediate(reason=self._stop_wanted.reason)
 
-    async def _end_unopened(self, exc: Exception) -> Outcome:
-        """How it ends if its session cannot be made or opened, or was stopped meanwhile; what was done before is kept."""
-        failed = _failed(exc, None)
+    async def _end_unopened(self, failed: Outcome) -> Outcome:
+        """How it ends if its session is not, or cannot be, made or opened, or was stopped meanwhile; what was done before is kept."""
         try:
             messages = await recorded_messages(self._store, self.turn, self._session)
         except Exception as error:  # noqa: BLE001 — records that cannot be read are no reason to try again for ever
@@ -245,7 +264,7 @@ class RunningTurn:
         session.coordinator.turn_number = self.turn.number - 1
         self._is_played_back = bool(self.turn.results)
         try:
-            answer = await session.execute(self.turn.prompt)
+            answer = await session.execute(prompt_of(self.turn))
         except ExecutionCancelled:
             if not self._stopped:
                 raise
@@ -274,7 +293,13 @@ class RunningTurn:
             self.stop(attrs.evolve(self._late_stop, graceful=True) if is_tool else self._late_stop)
 
     async def _note_event(self, event: str, data: dict[str, Any]) -> None:
-        shown = _slim(data)
+        if _is_larger(data, _LARGEST_EVENT):
+            data = {**_plain(data), "truncated": True}
+        if _is_larger(data, _LARGEST_AT_ONCE):
+            with anyio.CancelScope(shield=True):  # bounded by the size
+                shown = await anyio.to_thread.run_sync(_slim, data, limiter=self._threads)
+        else:
+            shown = _slim(data)
         self._position += 1
         self._events.append((event, shown))
 
@@ -291,7 +316,10 @@ class RunningTurn:
         offered = {storable_text(option, allows_nul=False): option for option in options}  # as clients see them
         is_tool = call is not None and call.kind == "tool"
         key = "" if call is None else f"{call.turn_number}/{call.iteration}/{call.call_id}"
-        name = hashlib.sha256(as_json([key, prompt, options]).encode()).hexdigest()[:16]
+        begun = self.turn.started.get(storable_key(key), 0) if is_tool else 0
+        # An answer permits one execution: a call that has begun since then and was cut off is a new question.
+        parts = [key, prompt, options, begun] if begun else [key, prompt, options]
+        name = hashlib.sha256(as_json(parts).encode()).hexdigest()[:16]
         question = Question(
             question_id=name,
             prompt=storable_text(prompt, allows_nul=True),
@@ -305,15 +333,9 @@ class RunningTurn:
         if answer is not None:
             return offered.get(answer, answer)
         self._end_playback(is_tool=is_tool)  # no answer yet, so nothing is recorded behind the question
-        answered, answers = self._waiting[name] = (anyio.Event(), [])
         self._given_up.discard(name)
-        try:
-            await answered.wait()
-        finally:
-            del self._waiting[name]
-            if not answers:
-                self._given_up.add(name)
-        return offered.get(answers[0], answers[0])
+        answer = str(await self._questions.ask(question))
+        return offered.get(answer, answer)
 
 
 def _made(make_session: SessionFactory, session_id: str) -> AmplifierSession:
@@ -352,7 +374,7 @@ def _raise_engine_error(exc: Exception) -> None:
 def _failed(exc: Exception, messages: list[dict[str, Any]] | None) -> Outcome:
     """How a turn ends that raised."""
     _raise_engine_error(exc)
-    error = redact_text(text_of(exc))
+    error = redact_text(text_of(exc)[:_LONGEST_ERROR])
     return Outcome(state="failed", error_type=type(exc).__name__, error=error, messages=messages)
 
 
@@ -361,7 +383,28 @@ def _slim(data: dict[str, Any]) -> Any:
     safe = redact_secrets(data)
     text = as_json(safe)
     if len(text) > _LARGEST_EVENT:
-        plain = {key: value for key, value in safe.items() if isinstance(value, str | int | float | bool | None)}
-        kept = {key: value for key, value in plain.items() if not isinstance(value, str) or len(value) < 1000}
-        return {**kept, "truncated": True}
+        text = as_json({**_plain(safe), "truncated": True})
     return orjson.loads(text)
+
+
+def _plain(data: dict[str, Any]) -> dict[str, Any]:
+    plain = {key: value for key, value in data.items() if isinstance(value, str | int | float | bool | None)}
+    return {key: value for key, value in plain.items() if not isinstance(value, str) or len(value) < 1000}
+
+
+def _is_larger(value: Any, most: int) -> bool:
+    """Whether a value has more than so many characters and parts; looks at no more than that."""
+    waiting = [value]
+    while waiting and most >= 0:
+        each = waiting.pop()
+        if isinstance(each, str | bytes | bytearray):
+            most -= len(each)
+        elif isinstance(each, Mapping):
+            waiting += islice(each.keys(), most + 1)
+            waiting += islice(each.values(), most + 1)
+        elif isinstance(each, list | tuple | set | frozenset):
+            waiting += islice(each, most + 1)
+        elif attrs.has(type(each)):
+            waiting += [getattr(each, field.name, None) for field in attrs.fields(type(each))]
+        most -= 1
+    return most < 0

@@ -9,13 +9,15 @@ from typing import Any
 import anyio
 
 from amplifier.errors import PlanError
+from amplifier.models import Prompt, to_json
+from amplifier.models._prompts import read_prompt
 from amplifier.plan import validate_session_id
 
 from ._engine import TurnStatus, WatchedEvent
 from ._errors import TurnFailedError, TurnHeldError, TurnStoppedError
 from ._storable import storable_text
 from ._stores import ClientStore
-from ._turn_rows import unknown_turn_error
+from ._turn_rows import BLOCKS, unknown_turn_error
 
 
 class StoredTurns:
@@ -30,13 +32,13 @@ class StoredTurns:
         self._turns = store
         self._poll = poll
 
-    async def start(self, session_id: str, prompt: str, *, turn_id: str | None = None) -> str:
+    async def start(self, session_id: str, prompt: Prompt, *, turn_id: str | None = None) -> str:
         """See `DurableEngine.start`."""
         validate_session_id(session_id)
-        _check_prompt(prompt)
+        stored = stored_prompt(prompt)
         if turn_id is not None:
             _check_turn_id(turn_id)
-        return await self._turns.start(session_id, prompt, turn_id)
+        return await self._turns.start(session_id, stored, turn_id)
 
     async def status(self, turn_id: str) -> TurnStatus:
         """See `DurableEngine.status`."""
@@ -56,7 +58,8 @@ class StoredTurns:
 
     async def approve(self, turn_id: str, question_id: str, option: str) -> None:
         """See `DurableEngine.approve`."""
-        await self._turns.answer(_found_form(turn_id), question_id, option)
+        shown = [storable_text(text, allows_nul=False) for text in (question_id, option)]  # as status() has them
+        await self._turns.answer(_found_form(turn_id), *shown)
 
     async def stop(self, turn_id: str, *, graceful: bool = False, reason: str | None = None) -> None:
         """See `DurableEngine.stop`."""
@@ -66,14 +69,31 @@ class StoredTurns:
         """See `DurableEngine.resume`."""
         await self._turns.resume(_found_form(turn_id))
 
+    async def release(self, turn_id: str) -> None:
+        """See `DurableEngine.release`."""
+        await self._turns.release(_found_form(turn_id))
+
     async def messages(self, session_id: str) -> list[dict[str, Any]]:
         """See `DurableEngine.messages`."""
-        return await self._turns.messages(session_id)
+        is_possible = session_id == storable_text(session_id, allows_nul=False)
+        return await self._turns.messages(session_id) if is_possible else []
 
 
-def _check_prompt(prompt: object) -> None:
-    if not isinstance(prompt, str):
-        raise TypeError(f"a prompt must be a str, got {type(prompt).__name__}: {prompt!r:.80}")
+def stored_prompt(given: Prompt) -> str:
+    """A prompt as the text that engines store; one in blocks is JSON behind a mark.
+
+    Raises:
+        TypeError: It is no prompt.
+        ValueError: A database cannot store it.
+    """
+    prompt = read_prompt(given)
+    if isinstance(prompt, list) or prompt.startswith(BLOCKS):
+        return BLOCKS + to_json(prompt)
+    _check_text(prompt)
+    return prompt
+
+
+def _check_text(prompt: str) -> None:
     if prompt != storable_text(prompt, allows_nul=False):
         raise ValueError(
             f"a prompt must be text without NUL and lone surrogates, which databases do not store, got {prompt!r:.80}; remove them "

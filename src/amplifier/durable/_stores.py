@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from amplifier.contracts import Step
 
 from ._engine import Question, TurnStatus, WatchedEvent
-from ._turn_rows import ClaimedTurn, Outcome
+from ._turn_rows import ClaimedTurn, Outcome, StopRequest
 
 
 class ClientStore(Protocol):
@@ -38,6 +38,10 @@ class ClientStore(Protocol):
         """Let a held turn go on with any plan."""
         ...
 
+    async def release(self, turn_id: str) -> None:
+        """Take a turn away from the worker that runs it."""
+        ...
+
     async def messages(self, session_id: str) -> list[dict[str, Any]]:
         """The conversation of a session."""
         ...
@@ -53,12 +57,12 @@ class AttemptStore(Protocol):
         """Record the plan that a turn begins with."""
         ...
 
-    async def begin_step(self, turn: ClaimedTurn, step: Step) -> None:
-        """Record that a model call or a tool call begins now."""
+    async def begin_step(self, turn: ClaimedTurn, step: Step) -> StopRequest | None:
+        """Record that a model call or a tool call begins now; not if an immediate stop is stored. Returns the stop."""
         ...
 
-    async def finish_step(self, turn: ClaimedTurn, step: Step, result: str) -> None:
-        """Record the result of a step, which may never have begun: a hook may have denied the call."""
+    async def finish_step(self, turn: ClaimedTurn, step: Step, result: str) -> StopRequest | None:
+        """Record the result of a step, which may never have begun: a hook may have denied the call. Returns a stop, if known."""
         ...
 
     async def ask(self, turn: ClaimedTurn, question: Question) -> str | None:

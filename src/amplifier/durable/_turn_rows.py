@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -15,8 +15,12 @@ from ._errors import QuestionClosedError, TurnConflictError, TurnLost, UnknownTu
 from ._storable import as_json
 from ._tables._database import Run
 
-MOST_ATTEMPTS = 100
-"""A turn whose workers die every time, for want of memory for example, must not go round for ever."""
+MOST_DEATHS = 5
+"""Workers that may die while they run a turn, for want of memory for example, unless an engine is opened with another number."""
+
+LONGEST_PAUSE = 60.0
+"""Seconds before a turn that workers have died with is tried again."""
+_OPEN = ("queued", "running", "held")
 
 
 @attrs.frozen(kw_only=True)
@@ -25,6 +29,15 @@ class StopRequest:
 
     graceful: bool
     reason: str | None
+
+
+BLOCKS = "\x1eblocks:"
+"""Begins a stored prompt that is JSON: a list of blocks, or a text that begins like this."""
+
+
+def prompt_of(turn: ClaimedTurn) -> Any:
+    """The prompt of a turn as a session takes it."""
+    return orjson.loads(turn.prompt.removeprefix(BLOCKS)) if turn.prompt.startswith(BLOCKS) else turn.prompt
 
 
 @attrs.frozen(kw_only=True)
@@ -37,10 +50,10 @@ class ClaimedTurn:
         plan: Hashes of the plan that the turn began with; None for a new turn.
         messages: The conversation before the turn.
         results: Of steps that have finished, by key.
-        started: Keys of tool calls that have begun.
+        started: How often tool calls have begun, by key.
         last_position: Of the events so far.
         stop: How the turn is to be stopped, if that was asked for before.
-        most_attempts: The last attempt that may run it.
+        deaths: Workers that have died while they ran it.
     """
 
     turn_id: str
@@ -51,10 +64,10 @@ class ClaimedTurn:
     plan: dict[str, str] | None
     messages: list[dict[str, Any]]
     results: dict[str, Any]
-    started: frozenset[str]
+    started: Mapping[str, int]
     last_position: int
     stop: StopRequest | None
-    most_attempts: int
+    deaths: int
 
 
 @attrs.frozen(kw_only=True)
@@ -68,19 +81,35 @@ class Outcome:
     messages: list[dict[str, Any]] | None = None
 
 
-def hold_turn(run: Run, turn: ClaimedTurn) -> None:
-    """Make sure, until the end of the transaction, that the turn belongs to this attempt.
+def move(run: Run, turn_id: str, state: str, attempt: int, /, **changes: Any) -> bool:
+    """Change a turn, if it is in this state and attempt still; every change of a turn's row is made here.
 
-    An update that changes nothing locks the row on Postgres, where reading it would let another worker claim it meanwhile.
+    On Postgres another transaction may have changed it since this one has read it; then the caller reads again. One without
+    changes locks the row until the end of the transaction.
     """
-    held = run(
-        "UPDATE amplifier_turns SET attempt = attempt "
-        "WHERE turn_id = :turn AND attempt = :attempt AND is_open = 1 AND state = 'running' RETURNING 1",
-        turn=turn.turn_id,
-        attempt=turn.attempt,
+    if "state" in changes:
+        changes["is_open"] = int(changes["state"] in _OPEN)
+    assignments = ", ".join(f"{name} = :new_{name}" for name in changes) or "attempt = attempt"
+    moved = run(
+        f"UPDATE amplifier_turns SET {assignments} WHERE turn_id = :turn AND state = :state AND attempt = :attempt RETURNING 1",
+        turn=turn_id,
+        state=state,
+        attempt=attempt,
+        **{f"new_{name}": value for name, value in changes.items()},
     )
-    if not held:
+    return bool(moved)
+
+
+def hold_turn(run: Run, turn: ClaimedTurn, **changes: Any) -> StopRequest | None:
+    """Make sure, until the end of the transaction, that the turn belongs to this attempt; returns the stop that is stored.
+
+    Raises:
+        TurnLost: It does not.
+    """
+    if not move(run, turn.turn_id, "running", turn.attempt, **changes):
         raise TurnLost
+    [(stop,)] = run("SELECT stop FROM amplifier_turns WHERE turn_id = :turn", turn=turn.turn_id)
+    return read_stop_request(stop)
 
 
 def unknown_turn_error(turn_id: str) -> UnknownTurnError:

@@ -15,7 +15,7 @@ from amplifier.models import ChatRequest, ChatResponse, ModelInfo, ProviderInfo,
 
 from ._recorded_steps import RecordedSteps
 from ._stores import AttemptStore
-from ._turn_rows import ClaimedTurn
+from ._turn_rows import ClaimedTurn, prompt_of
 
 _MOST_ITERATIONS = 1_000_000  # the loop of the turn had a limit of its own
 
@@ -80,7 +80,7 @@ async def recorded_messages(
         await context.set_messages(turn.messages)
         playback.coordinator.turn_number = turn.number - 1
         with suppress(ExecutionCancelled):
-            await playback.execute(turn.prompt)
+            await playback.execute(prompt_of(turn))
         messages: list[dict[str, Any]] = await context.get_messages()
         return messages
 

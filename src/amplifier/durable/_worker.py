@@ -5,28 +5,62 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import anyio
+import anyio.to_thread
 
 from ._engine import SessionFactory
 from ._errors import EngineClosedError
 from ._running_turn import RunningTurn
+from ._suspects import Admission, WorkerOptions
+from ._tables._database import DatabaseDown
 from ._tables._turn_store import TurnStore
 from ._turn_rows import ClaimedTurn
 
 logger = logging.getLogger("amplifier.durable")
 
-LEFT = -1
-"""The beats of a worker that has left in good order."""
+_LOOKS = 4
+"""Looks at the others in one lease."""
 
 
 def new_worker_name() -> str:
     """A name that no other worker ever has."""
     return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+
+
+class LoopWatch:
+    """Tells from a thread whether the event loop runs; counts looks and not seconds, so that a suspended process is not stuck.
+
+    Args:
+        options: Of the worker.
+    """
+
+    def __init__(self, options: WorkerOptions) -> None:
+        self._options = options
+        self._looks = 0
+
+    def note_life(self) -> None:
+        """On the event loop, a few times per lease."""
+        self._looks = 0
+
+    def is_stuck(self) -> bool:
+        """In the thread, `_LOOKS` times per lease: whether the loop has stood still for so long that others get its turns."""
+        self._looks += 1
+        seconds = self._looks * self._options.lease / _LOOKS
+        if self._looks == _LOOKS + 1:
+            logger.warning(
+                "the event loop of this worker stands still for %g s: code of a tool or a hook blocks it (run it in a thread); after %g s "
+                "its turns go on elsewhere",
+                seconds,
+                self._options.stuck,
+            )
+        return seconds > self._options.stuck
 
 
 class Worker:
@@ -35,9 +69,8 @@ class Worker:
     Args:
         store: Where turns are.
         make_session: Makes the session of a turn.
-        poll: Seconds between two looks at the store.
-        lease: Seconds without a beat after which a worker counts as dead, by the clock of the one who looks.
-        take_over: Makes the turns of a dead worker ready for others.
+        options: How it behaves.
+        look_after: Called in a thread after each look at the others, for what else an engine has to do.
 
     Attributes:
         name: Its own; no other worker ever has it.
@@ -47,18 +80,45 @@ class Worker:
         self,
         store: TurnStore,
         make_session: SessionFactory,
-        poll: float,
-        lease: float,
-        take_over: Callable[[str], Awaitable[None]],
+        options: WorkerOptions,
+        look_after: Callable[[], None] = lambda: None,
     ) -> None:
         self.name: str = new_worker_name()
         self._store = store
         self._make_session = make_session
-        self._poll = poll
-        self._lease = lease
-        self._take_over = take_over
+        self._options = options
+        self._look_after = look_after
+        self._watch = LoopWatch(options)
         self._running: dict[str, RunningTurn] = {}
-        self._seen: dict[str, tuple[int, float]] = {}
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._looked = time.monotonic()
+        self._admission = Admission(options, self._is_asking)
+        self._is_over = threading.Event()
+
+    async def take(self, turn_id: str) -> bool:
+        """Claim a turn that waits, and run it until it ends or is lost. A suspect runs alone.
+
+        Returns:
+            Whether it has ended or is held, or another worker had claimed it; False if another worker has it now.
+
+        Raises:
+            EngineUnavailableError: What happens cannot be recorded any more.
+        """
+        waiting = await self._store.queued(turn_id)
+        if waiting is None:
+            return True
+        deaths, due = waiting
+        pause = min(due - time.time(), self._options.pause_after(deaths))
+
+        async def still_waits() -> bool:
+            return await self._store.queued(turn_id) is not None
+
+        async with self._admission.admit(turn_id, deaths, pause, still_waits):
+            turn = await self._store.claim(turn_id, self.name)
+            return turn is None or await self.run_turn(turn)
+
+    def _is_asking(self, turn_id: str) -> bool:
+        return turn_id in self._running and self._running[turn_id].is_asking
 
     async def run_turn(self, turn: ClaimedTurn) -> bool:
         """Run a turn that was claimed, until it ends or is lost.
@@ -71,7 +131,7 @@ class Worker:
         """
         if turn.turn_id in self._running:  # this worker was taken for dead, and given its own turn
             self._running[turn.turn_id].lose()
-        running = self._running[turn.turn_id] = RunningTurn(self._store, turn)
+        running = self._running[turn.turn_id] = RunningTurn(self._store, turn, self._options.attempts)
         try:
             return await running.run(self._make_session)
         finally:
@@ -81,7 +141,7 @@ class Worker:
     async def listen(self) -> None:
         """Pass news to the running turns and their events to watchers, for ever."""
         while True:
-            await anyio.sleep(self._poll)
+            await anyio.sleep(self._options.poll)
             for running in list(self._running.values()):
                 await running.flush()
             if self._running:
@@ -101,27 +161,61 @@ class Worker:
         for (turn_id, question_id), option in answers.items():
             running[turn_id].answer(question_id, option)
 
-    async def beat(self) -> None:
-        """Show that this worker lives and look after the others, for ever."""
-        while True:
-            await self.beat_once()
-            await anyio.sleep(self._lease / 4)
+    # ── among others ──
 
-    async def beat_once(self) -> None:
-        """Beat, and take over what dead workers have left."""
-        beats = await self._store.beat(self.name)
+    async def register(self) -> None:
+        """Show that this worker lives, before it gets turns."""
+        await self._store.register(self.name)
+
+    async def beat(self) -> None:
+        """Show that this worker lives and look after the others, until cancelled; from a thread, since a tool may block the loop."""
+        async with anyio.create_task_group() as group:
+            in_thread = partial(anyio.to_thread.run_sync, self._beat_in_thread, limiter=anyio.CapacityLimiter(1))
+            group.start_soon(in_thread)
+            try:
+                while True:
+                    self._watch.note_life()
+                    await anyio.sleep(self._options.lease / _LOOKS)
+            finally:
+                self._is_over.set()
+
+    def _beat_in_thread(self) -> None:
+        failing_since: float | None = None
+        while not self._is_over.is_set():
+            try:
+                if not self._watch.is_stuck():
+                    self._look_at_others()
+                failing_since = None
+            except DatabaseDown as error:
+                failing_since = failing_since or time.monotonic()
+                self._store.check_patience(error, failing_since)
+            except Exception:
+                if self._is_over.is_set():  # what it uses is being closed
+                    return
+                raise
+            self._is_over.wait(self._options.lease / _LOOKS)
+
+    def _look_at_others(self) -> None:
+        """Beat, and take over what dead workers have left.
+
+        A worker has died if it did not beat over as many looks as a lease has. Looks and no seconds: a worker that was suspended
+        itself makes none meanwhile. It begins anew and gives the others the time of a lease.
+        """
+        beats = self._store.beat(self.name)
         now = time.monotonic()
+        if now - self._looked > self._options.lease:
+            self._seen = {}
+        self._looked = now
         self._seen = {
-            name: self._seen[name] if self._seen.get(name, (None, 0.0))[0] == count else (count, now)
+            name: (count, self._seen[name][1] + 1 if self._seen.get(name, (None, 0))[0] == count else 0)
             for name, count in beats.items()
             if name != self.name
         }
-        for name, (count, since) in self._seen.items():
-            if count == LEFT or now - since > self._lease:
-                logger.info(
-                    "worker %s has %s; its turns go on here or elsewhere", name, "left" if count == LEFT else "died"
-                )
-                await self._take_over(name)
+        for name, (count, looks) in self._seen.items():
+            if looks >= _LOOKS and self._store.forget_worker(name, count):
+                logger.info("worker %s has died; its turns go on here or elsewhere", name)
+        self._store.requeue_orphans(self._options.pause_after)
+        self._look_after()
 
     async def leave(self) -> None:
         """Let others take over at once."""

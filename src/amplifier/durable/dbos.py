@@ -22,9 +22,10 @@ from anyio.from_thread import BlockingPortal
 from amplifier.errors import MissingExtraError, SessionStateError
 
 from ._engine import DurableEngine, SessionFactory
-from ._errors import EngineUnavailableError, TurnLost
-from ._local import check_concurrency, open_store, raises_one_error
+from ._errors import EngineUnavailableError
+from ._local import check_work, open_store, raises_one_error
 from ._stored_turns import StoredTurns
+from ._suspects import WorkerOptions
 from ._tables._database import (
     DatabaseBusy,
     DatabaseConflict,
@@ -37,12 +38,12 @@ from ._tables._database import (
     unstorable,
 )
 from ._tables._turn_store import TurnStore
+from ._turn_rows import MOST_DEATHS
 from ._worker import Worker
 
 try:
     import sqlalchemy as sa
     from dbos import DBOS, DBOSClient, DBOSConfig
-    from dbos._context import get_local_dbos_context
 except ImportError as _error:
     raise MissingExtraError("amplifier.durable.dbos", extra="dbos", missing=_error.name) from _error
 
@@ -61,10 +62,10 @@ _ONLY_READS = "amplifier_only_reads"
 _LIMITS = "54"
 """The class of Postgres' errors about values that are too large or too complex."""
 
-_Dispatch: TypeAlias = Callable[[str, str, str | None], None]
+_Dispatch: TypeAlias = Callable[[str], None]
 
 _dispatch: _Dispatch | None = None
-"""Runs a turn in the worker of this process, given the workflow and the token of its execution; DBOS has one instance per process."""
+"""Runs a turn in the worker of this process; DBOS has one instance per process."""
 
 
 class _HandedOver(BaseException):
@@ -73,10 +74,9 @@ class _HandedOver(BaseException):
 
 @DBOS.workflow(name=_WORKFLOW, max_recovery_attempts=None)
 def _run_turn(turn_id: str) -> None:
-    context = get_local_dbos_context()
-    if _dispatch is None or context is None:
+    if _dispatch is None:
         raise _HandedOver
-    _dispatch(turn_id, context.workflow_id, context.owner_xid)
+    _dispatch(turn_id)
 
 
 class _SqlRun:
@@ -157,16 +157,17 @@ def _prepare_sqlite(connection: Any, record: Any) -> None:
 class _DbosEngine(StoredTurns):
     """See `open_dbos_engine`."""
 
-    def __init__(self, store: TurnStore, poll: float, lease: float, url: str, client: DBOSClient) -> None:
-        super().__init__(store, poll)
+    def __init__(self, store: TurnStore, options: WorkerOptions, url: str, client: DBOSClient) -> None:
+        super().__init__(store, options.poll)
         self._store = store
-        self._lease = lease
+        self._options = options
         self._url = url
         self._client = client
-        # SQLite has no schemas, and locks everything for a transaction that writes.
-        table, lock = ("workflow_status", "") if url.startswith("sqlite") else ("dbos.workflow_status", " FOR UPDATE")
-        is_owned = "workflow_uuid = :workflow AND status = 'PENDING' AND owner_xid = :owner"
-        self._owned = f"SELECT 1 FROM {table} WHERE {is_owned}{lock}"
+        table = "workflow_status" if url.startswith("sqlite") else "dbos.workflow_status"  # SQLite has no schemas
+        self._dead = (
+            f"SELECT DISTINCT executor_id FROM {table} WHERE status = 'PENDING' AND queue_name = :queue "
+            "AND executor_id NOT IN (SELECT worker FROM amplifier_workers)"
+        )
 
     async def work(
         self,
@@ -182,40 +183,32 @@ class _DbosEngine(StoredTurns):
         Raises:
             SessionStateError: This process has a worker, or uses DBOS itself: DBOS has one instance per process.
         """
-        check_concurrency(concurrency)
-        worker = Worker(self._store, make_session, self._poll, self._lease, self._take_over)
+        check_work(make_session, concurrency)
+        worker = Worker(self._store, make_session, self._options, self._recover)
         failures: list[Exception] = []
 
-        async def run(turn_id: str, workflow_id: str, owner: str | None) -> bool:
-            def is_owner(run: Run) -> bool:
-                """Whether DBOS has not given the workflow to another worker since, and does not before the turn is claimed."""
-                return bool(run(self._owned, workflow=workflow_id, owner=owner))
-
+        async def run(turn_id: str) -> bool:
             try:
-                turn = await self._store.claim(turn_id, worker.name, is_owner)
-                return turn is None or await worker.run_turn(turn)
-            except TurnLost:
-                return False
+                return await worker.take(turn_id)
             except Exception as error:
                 # DBOS takes the workflow for running as long as this worker lives, so it must not.
                 failures.append(error)
                 group.cancel_scope.cancel()
                 raise
 
-        def dispatch(turn_id: str, workflow_id: str, owner: str | None) -> None:
+        def dispatch(turn_id: str) -> None:
             try:
-                is_over = portal.call(run, turn_id, workflow_id, owner)
+                is_over = portal.call(run, turn_id)
             except BaseException as error:
                 raise _HandedOver from error
             if not is_over:
                 raise _HandedOver
 
         try:
-            await self._store.beat(worker.name)  # DBOS would connect again for an engine that was closed
+            await worker.register()  # first: DBOS would connect again for an engine that was closed
             async with raises_one_error(), anyio.create_task_group() as group, BlockingPortal() as portal:
                 try:
                     async with _serving(dispatch), self._launched(worker, concurrency):
-                        await worker.beat_once()
                         group.start_soon(worker.beat)
                         group.start_soon(worker.listen)
                         task_status.started()
@@ -236,6 +229,8 @@ class _DbosEngine(StoredTurns):
             "executor_id": worker.name,
             "application_version": _VERSION,
             "log_level": "WARNING",
+            # Messages and events of DBOS are not used. Its listener would keep a connection that may be left open when it ends.
+            "use_listen_notify": False,
             "notification_listener_polling_interval_sec": 0.5,  # its thread sleeps that long before it ends
         }
 
@@ -261,15 +256,13 @@ class _DbosEngine(StoredTurns):
             ):  # bounded there, and by DBOS: every thread is waited for at most 10 seconds
                 await anyio.to_thread.run_sync(end)
 
-    async def _take_over(self, name: str) -> None:
-        def recover() -> bool:
-            DBOS._recover_pending_workflows(
-                [name]
-            )  # what DBOS's own recovery service calls, once for each dead executor
-            return not DBOS.list_workflows(status="PENDING", executor_id=name, limit=1)
+    def _recover(self) -> None:
+        """Let DBOS give workflows to others that it has given to workers that are not there any more.
 
-        if await anyio.to_thread.run_sync(recover):
-            await self._store.forget_worker(name)
+        Turns that such a worker had claimed have new workflows; one whose turn does not wait ends at once.
+        """
+        if dead := [str(name) for (name,) in self._store.read(self._dead, queue=_QUEUE)]:
+            DBOS._recover_pending_workflows(dead)  # what DBOS's own recovery service calls
 
 
 @asynccontextmanager
@@ -293,7 +286,13 @@ def _in_use(how: str) -> SessionStateError:
 
 @asynccontextmanager
 async def open_dbos_engine(
-    url: str = "sqlite:///amplifier-turns.sqlite", *, poll: float = 0.2, lease: float = 10.0, patience: float = 30.0
+    url: str = "sqlite:///amplifier-turns.sqlite",
+    *,
+    poll: float = 0.2,
+    lease: float = 10.0,
+    patience: float = 30.0,
+    attempts: int = MOST_DEATHS,
+    stuck: float = 300.0,
 ) -> AsyncIterator[DurableEngine]:
     """Open an engine on DBOS.
 
@@ -302,12 +301,15 @@ async def open_dbos_engine(
         poll: Seconds between two looks at the database: how long a stop, an answer or an event may take to arrive.
         lease: Seconds without a sign of life after which a worker counts as dead.
         patience: Seconds for which a database that went away is asked again before a worker gives up.
+        attempts: Workers that may die while they run a turn; then the turn fails.
+        stuck: Seconds for which a worker keeps its turns while code of theirs blocks its event loop.
 
     Raises:
         EngineUnavailableError: The database cannot be reached.
         NewerFormatError: A newer version wrote its tables.
-        ValueError: The URL is wrong.
+        ValueError: The URL is wrong, or one of the numbers makes no sense.
     """
+    worker_options = WorkerOptions(poll=poll, lease=lease, attempts=attempts, stuck=stuck)
     parsed = _parsed(url)
     logging.getLogger("dbos").setLevel(logging.WARNING)
 
@@ -320,7 +322,7 @@ async def open_dbos_engine(
         text = parsed.render_as_string(hide_password=False)
         client = await anyio.to_thread.run_sync(_open_client, text, parsed.render_as_string(hide_password=True))
         try:
-            yield _DbosEngine(TurnStore(transactions, enqueue), poll, lease, text, client)
+            yield _DbosEngine(TurnStore(transactions, enqueue), worker_options, text, client)
         finally:
             with anyio.CancelScope(shield=True):  # closes connections, which waits for no one
                 await anyio.to_thread.run_sync(client.destroy)

@@ -25,13 +25,15 @@ from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from ._engine import DurableEngine, SessionFactory
-from ._local import check_concurrency, raises_one_error
+from ._local import check_work, raises_one_error
 from ._stored_turns import StoredTurns
+from ._suspects import WorkerOptions
 from ._temporal._asyncio_thread import closed, open_asyncio_thread
 from ._temporal._client import TemporalTurns
 from ._temporal._hosting import Host, polling
 from ._temporal._server import Server, unavailable
 from ._temporal._workflows import SessionWorkflow, TurnWorkflow
+from ._turn_rows import MOST_DEATHS
 
 __all__ = ["open_temporal_engine"]
 
@@ -45,11 +47,11 @@ _LEAVING_SECONDS = 15.0
 class _TemporalEngine(StoredTurns):
     """See `open_temporal_engine`."""
 
-    def __init__(self, server: Server, queue: str, poll: float, lease: float) -> None:
-        super().__init__(TemporalTurns(server, queue, lease, poll), poll)
+    def __init__(self, server: Server, queue: str, options: WorkerOptions) -> None:
+        super().__init__(TemporalTurns(server, queue, options.lease, options.poll), options.poll)
         self._server = server
         self._queue = queue
-        self._lease = lease
+        self._options = options
         self._workers: dict[anyio.CancelScope, anyio.Event] = {}
         self._is_closing = False
 
@@ -61,10 +63,10 @@ class _TemporalEngine(StoredTurns):
         task_status: TaskStatus[None] = TASK_STATUS_IGNORED,
     ) -> None:
         """See `DurableEngine.work`."""
-        check_concurrency(concurrency)
+        check_work(make_session, concurrency)
         if self._is_closing:
             raise closed()
-        host = Host(self._server, self._queue, make_session, self._poll, self._lease)
+        host = Host(self._server, self._queue, make_session, self._options)
         ended = anyio.Event()
         async with raises_one_error():
             with anyio.CancelScope() as scope:  # inside, so that on trio its own cancellation is no further error
@@ -101,6 +103,8 @@ async def open_temporal_engine(
     poll: float = 0.5,
     lease: float = 10.0,
     patience: float = 30.0,
+    attempts: int = MOST_DEATHS,
+    stuck: float = 300.0,
 ) -> AsyncIterator[DurableEngine]:
     """Open an engine on a Temporal server.
 
@@ -116,10 +120,14 @@ async def open_temporal_engine(
         poll: Seconds between two batches of events, and between two looks at a turn that is waited for.
         lease: Seconds without a heartbeat after which a worker counts as dead.
         patience: Seconds for which a server that went away is asked again before a worker gives up.
+        attempts: Workers that may die while they run a turn; then the turn fails.
+        stuck: Seconds for which a worker keeps its turns while code of theirs blocks its event loop.
 
     Raises:
         EngineUnavailableError: The server cannot be reached, or has no such namespace.
+        ValueError: One of the numbers makes no sense.
     """
+    options = WorkerOptions(poll=poll, lease=lease, attempts=attempts, stuck=stuck)
     name = f"{address} (namespace {namespace!r})"
 
     async def connect() -> Client:
@@ -135,7 +143,7 @@ async def open_temporal_engine(
             raise unavailable(name, error) from error
         server = Server(thread, client, name, patience)
         async with polling(thread, lambda: [_workflow_worker(client, task_queue, lease)]):
-            engine = _TemporalEngine(server, task_queue, poll, lease)
+            engine = _TemporalEngine(server, task_queue, options)
             try:
                 yield engine
             finally:

@@ -3,10 +3,10 @@
 from .coordinator.coordinator import ModuleCoordinator
 from .hooks.registry import HookRegistry
 from .runtime.cancellation import CancellationState, CancellationToken
-from .runtime.cleanup_stack import CleanupFailure
+from .runtime.tasks import CleanupFailure
 from .session.opening import ModuleFailure
 from .session.session import AmplifierSession
-from .session.stream import TurnStream
+from .session.stream import TextStream, TurnStream
 
 __all__ = [
     "AmplifierSession",
@@ -16,5 +16,6 @@ __all__ = [
     "HookRegistry",
     "ModuleCoordinator",
     "ModuleFailure",
+    "TextStream",
     "TurnStream",
 ]

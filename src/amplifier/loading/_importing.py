@@ -1,7 +1,7 @@
 """Importing third-party packages so that a bad one does not harm others.
 
-Here are the rules about names (a package may not shadow another one
-or the standard library) and about failures (the cause is kept, sys.modules is as it was before).
+Here are the rules about names (a package may not shadow another one or the standard library), about failures (the cause is kept,
+sys.modules is as it was before) and about sys.path (whose entries are counted for the whole process, and removed with the last user).
 """
 
 from __future__ import annotations
@@ -10,20 +10,15 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import spec_from_file_location
 from pathlib import Path
-from types import ModuleType
-from typing import Final
-
-import anyio
+from types import ModuleType, SimpleNamespace
+from typing import Any, Final
 
 from amplifier.errors import ModuleConflictError, ModuleLoadError
-
-from . import _sys_path
-from ._alias_advice import advise_on_alias
 
 # One import of a module at a time, so that undoing a failed one cannot tear down a neighbour's.
 import_lock: Final = threading.RLock()
@@ -39,14 +34,14 @@ MODULE_PREFIX: Final = "amplifier_module_"
 def foreign_code(module_id: str, doing: str) -> Iterator[None]:
     """Turn whatever foreign code raises at import into a `ModuleLoadError` that keeps it as its cause.
 
-    SystemExit too: a module that calls ``sys.exit()`` failed, the process did not. KeyboardInterrupt and cancellation
-    are not the module's and pass.
+    SystemExit too: a module that calls ``sys.exit()`` failed, the process did not. So did one that raises a cancellation: none can
+    reach code that cannot wait.
     """
     try:
         yield
+    except KeyboardInterrupt:
+        raise
     except BaseException as exc:  # foreign module code may raise anything at all
-        if isinstance(exc, KeyboardInterrupt) or _is_cancellation(exc):
-            raise
         missing = exc.name if isinstance(exc, ModuleNotFoundError) else None
         advice = f"; it needs {missing!r}, which cannot be found" if missing else ""
         raise ModuleLoadError(
@@ -54,13 +49,6 @@ def foreign_code(module_id: str, doing: str) -> Iterator[None]:
             module_id=module_id,
             reason_code="validation_failed",
         ) from exc
-
-
-def _is_cancellation(exc: BaseException) -> bool:
-    try:
-        return isinstance(exc, anyio.get_cancelled_exc_class())
-    except RuntimeError:  # no event loop is running, so there is no cancellation
-        return False
 
 
 @contextmanager
@@ -83,7 +71,13 @@ def package_from(directory: Path, name: str, module_id: str, root: Path) -> Iter
     init = directory / "__init__.py"
     with import_lock, _undone_on_failure(name, root):
         _refuse_taken_name(name, init, module_id)
-        finder = _OnePackageFinder(name, init)
+
+        def find_spec(fullname: str, *_: object) -> ModuleSpec | None:  # its submodules are Python's own business
+            places = [str(directory)]
+            is_meant = fullname == name
+            return spec_from_file_location(name, init, submodule_search_locations=places) if is_meant else None
+
+        finder: Any = SimpleNamespace(find_spec=find_spec)
         # Through the import system rather than by executing the spec here: only it makes other threads wait for a
         # module that is half-way in.
         sys.meta_path.insert(0, finder)
@@ -126,7 +120,7 @@ def find_installed(name: str) -> ModuleSpec | None:
     Imports nothing, and does not look at sys.modules. Namespace packages do not count: any directory of a fitting
     name is one.
     """
-    held = _sys_path.held_roots()
+    held = held_roots()
     for finder in tuple(sys.meta_path):
         if finder is PathFinder:
             spec = PathFinder.find_spec(name, [entry for entry in sys.path if entry not in held])
@@ -148,40 +142,13 @@ def is_from_directory(name: str) -> bool:
     return loaded is not None and origin is not None and _is_from(loaded, Path(origin))
 
 
-def stdlib_neighbours(root: Path) -> list[tuple[str, str]]:
-    """The files in a root that have the name of a standard library module, each with the original's location."""
-    found = []
-    with os.scandir(root) as entries:
-        for entry in entries:
-            name = entry.name.partition(".")[0]
-            if name in sys.stdlib_module_names and _is_importable(entry, name):
-                found.append((entry.path, _stdlib_location(name)))
-    return sorted(found)
+def hijacking_names(root: Path) -> list[str]:
+    """The standard library modules that would be imported from a root on sys.path, because this platform has none of that name.
 
-
-def _is_importable(entry: os.DirEntry[str], name: str) -> bool:
-    if not entry.is_dir():
-        return entry.name.endswith((".py", ".pyc", ".so", ".pyd"))
-    # A plain directory is a namespace package, which loses against any real module; but some standard modules do not
-    # exist on every platform, and `import msvcrt` is how code asks where it runs.
-    if Path(entry.path, "__init__.py").exists():
-        return True
-    return "." not in entry.name and name not in sys.builtin_module_names and find_installed(name) is None
-
-
-class _OnePackageFinder:
-    """Answers for exactly one package name; everything else, its submodules included, is Python's own business."""
-
-    def __init__(self, name: str, init: Path) -> None:
-        self._name = name
-        self._init = init
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != self._name:
-            return None
-        return spec_from_file_location(fullname, str(self._init), submodule_search_locations=[str(self._init.parent)])
+    ``import msvcrt`` is how code asks where it runs. Names that do exist are found before the root, which is last.
+    """
+    names = {name.partition(".")[0] for name in os.listdir(root)} & sys.stdlib_module_names  # noqa: PTH208 — names only
+    return sorted(name for name in names if name not in sys.builtin_module_names and find_installed(name) is None)
 
 
 @contextmanager
@@ -257,3 +224,117 @@ def _stdlib_location(name: str) -> str:
         return "the interpreter (built in)"
     spec = find_installed(name)
     return spec.origin if spec is not None and spec.origin is not None else "the standard library"
+
+
+# ── the alias of published modules ───────────────────────────────────────────────────────────────
+
+# A process of this package makes `amplifier_core` importable by itself. A process that others start may lack it, above all one that
+# is given a PYTHONPATH of its own; where its error reaches us, the message names the command that helps.
+ENABLE_ALIAS: Final = "run `python -m amplifier.compat enable` once for all processes of this environment"
+
+_MISSING: Final = "No module named 'amplifier_core'"
+
+
+def lacks_alias(text: str, error: BaseException | None = None) -> bool:
+    """Whether an error is about a missing ``amplifier_core``.
+
+    Args:
+        text: What the error reports.
+        error: The error itself; one about a process may carry what that process wrote to its standard error.
+    """
+    written = getattr(error, "stderr", None)
+    if isinstance(written, bytes):
+        written = written.decode(errors="replace")
+    return _MISSING in text or (isinstance(written, str) and _MISSING in written)
+
+
+def advise_on_alias(text: str, error: BaseException | None = None) -> str:
+    """An error's text, with the advice if it is about a missing ``amplifier_core`` and does not have it yet."""
+    if ENABLE_ALIAS in text or not lacks_alias(text, error):
+        return text
+    return f"{text}; a process without the alias cannot import 'amplifier_core': {ENABLE_ALIAS}"
+
+
+# ── sys.path ─────────────────────────────────────────────────────────────────────────────────────
+
+_holders: Final[dict[str, set[tuple[HeldRoots, int | None]]]] = {}
+_lock: Final = threading.Lock()
+
+
+def held_roots() -> Container[str]:
+    """The entries that are on sys.path only because loaders put them there, as a live view."""
+    return _holders.keys()
+
+
+class HeldRoots:
+    """The roots that one loader holds on sys.path, by the session that uses them; what no session asked for is held for None.
+
+    An entry stays until the last holder in the process gives it up. Sessions are known by their id, not by reference: a loader that
+    an application keeps must not keep a session alive that was dropped without being closed.
+    """
+
+    __slots__ = ("_users",)
+
+    def __init__(self) -> None:
+        self._users: set[int] = set()
+
+    def __len__(self) -> int:
+        return sum(root in self for root in tuple(_holders))
+
+    def __contains__(self, root: str) -> bool:
+        return any(loader is self for loader, _ in _holders.get(root, ()))
+
+    def begin(self, user: object) -> None:
+        """A session starts to use the loader."""
+        self._users.add(id(user))
+
+    def end(self, user: object) -> None:
+        """A session has closed: its roots are given up; the last session gives up those held for None as well."""
+        if id(user) in self._users:
+            self._users.remove(id(user))
+            self._give_up({id(user)} if self._users else None)
+
+    def add(self, root: str, user: object) -> bool:
+        """Make a root importable for a session, or for None, behind everything that already is.
+
+        Appended, never inserted: an entry before the standard library or installed packages replaces them for every other import in
+        the process.
+
+        Returns:
+            Whether it is held now and was not before; False also when it was on sys.path already, not through a loader.
+        """
+        holder = (self, None if user is None else id(user))
+        with _lock:
+            if root not in _holders and root in sys.path:
+                return False
+            holders = _holders.setdefault(root, set())
+            is_new = holder not in holders
+            holders.add(holder)
+            if root not in sys.path:
+                sys.path.append(root)
+            return is_new
+
+    def discard(self, root: str, user: object) -> None:
+        """Give up a root that `add` has just taken."""
+        self._give_up({None if user is None else id(user)}, root)
+
+    def clear(self) -> None:
+        """Give up every root, whoever uses it."""
+        self._give_up(None)
+
+    def _give_up(self, users: Container[int | None] | None, only: str | None = None) -> None:
+        with _lock:
+            for root in tuple(_holders) if only is None else (only,):
+                held = {
+                    holder for holder in _holders[root] if holder[0] is self and (users is None or holder[1] in users)
+                }
+                _holders[root] -= held
+                if _holders[root]:
+                    continue
+                del _holders[root]
+                # From the end: an equal entry further in front is not a loader's.
+                for position in range(len(sys.path) - 1, -1, -1):
+                    if sys.path[position] == root:
+                        del sys.path[position]
+                        break
+                sys.path_importer_cache.pop(root, None)

@@ -1,103 +1,66 @@
-"""`ModuleLoader`: from a module id to a `LoadedModule`.
-
-The session mounts what it returns. This file holds the order in which the others of this package are asked.
-"""
+"""`ModuleLoader`: from a module id to a `LoadedModule`, which the session mounts."""
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import logging
 import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Final, final
 
 import attrs
 
-from amplifier._loader_extensions import import_loader_extensions
+from amplifier._reading import show
 from amplifier._spelling import did_you_mean, nearest
-from amplifier.errors import (
-    ModuleConflictError,
-    ModuleNotFoundError,
-)
+from amplifier.errors import ModuleConflictError, ModuleLoadError, ModuleNotFoundError
 from amplifier.models import ModuleInfo
+from amplifier.plan._names import MODULE_ID_RULE, is_module_id
 
-from ._catalogue import CatalogueEntry, installed_modules, modules_in, ranked, registered_module
-from ._discovery import (
+from ._found import (
     ENTRY_POINT_GROUP,
     SEARCH_PATH_VARIABLE,
-    EntryPoint,
-    Listing,
+    TYPE_TO_MOUNT_POINT,
+    FoundModule,
+    choose,
     effective_search_paths,
-    entry_points,
     find_directory,
-    module_directories,
+    find_package,
+    installed_modules,
+    is_pin,
+    listed,
+    modules_in,
+    package_name,
+    path_from_source,
 )
 from ._importing import (
+    HeldRoots,
     find_installed,
     foreign_code,
+    hijacking_names,
     import_lock,
     installed_module,
     is_from_directory,
     package_from,
-    stdlib_neighbours,
 )
-from ._loaded_module import (
-    TYPE_TO_MOUNT_POINT,
-    LoadedModule,
-    check_module_id,
-    needs_island,
-    package_name,
-)
-from ._module_definition import Blueprint, examine_imported, examine_registered, find_target
-from ._precedence import choose, find_pinned, read_pin
-from ._sources import (
-    find_package,
-    means_not_found,
-    mounted_resolver,
-    path_from_hint,
-    resolve_with,
-)
-from ._sys_path import HeldRoots
+from ._loaded import LoadedModule, examine_imported, examine_registered, find_target, usable_here
 
 logger = logging.getLogger(__name__)
 
+Listing = dict[str, tuple[FoundModule, ...]]
 
-@attrs.frozen
-class _KnownEntryPoint:
-    """An entry point that was loaded before in this process, and what it was then."""
+_RESOLVER_MOUNT_POINT: Final = "module-source-resolver"
+_EXTENSION: Final = "amplifier.compat"
+"""Sets the hooks of loaders when it is imported; by name, because it is in a layer above, and with the first loader, because most
+processes that import this package load no module."""
 
-    module: ModuleType
-    target: object
-    definition: Blueprint
-
-
-_known_entry_points: Final[dict[EntryPoint, _KnownEntryPoint]] = {}
-
-
-@final
-@attrs.frozen(kw_only=True)
-class LoaderStatistics:
-    """A loader's state at one moment.
-
-    Attributes:
-        registered: Modules registered in process.
-        loaded: Different module ids loaded so far.
-        path_entries: sys.path entries this loader holds.
-    """
-
-    registered: int
-    loaded: int
-    path_entries: int
-
-
-@attrs.frozen
-class _Registration:
-    source: object
-    module_type: str | None
+_known: Final[dict[FoundModule, tuple[ModuleType, object, LoadedModule]]] = {}
+"""Installed modules that were loaded before in this process, and what they were then."""
 
 
 @final
@@ -121,14 +84,13 @@ class ModuleLoader:
     Attributes:
         import_hook: Called with the name of each package about to be imported for the first time, so that a layer
             above can make other names importable first. To set it for all loaders, assign a ``staticmethod``.
-        load_hook: Called with the id and the blueprint of each loaded module that does not declare its backends, so
-            that a layer above can refuse it on the running one by raising `ModuleLoadError`; returns the blueprint
-            to use.
+        load_hook: Called with each loaded module that does not declare its backends, so that a layer above can refuse it on
+            the running one by raising `ModuleLoadError`; returns the module to use.
     """
 
     TYPE_TO_MOUNT_POINT: ClassVar[Mapping[str, str]] = TYPE_TO_MOUNT_POINT
     import_hook: Callable[[str], None] | None = None
-    load_hook: Callable[[str, Blueprint], Blueprint] | None = None
+    load_hook: Callable[[LoadedModule], LoadedModule] | None = None
     _former: weakref.ref[Any] | None = None
 
     def __init__(
@@ -138,26 +100,19 @@ class ModuleLoader:
         *,
         modules: Mapping[str, Any] | None = None,
     ) -> None:
-        import_loader_extensions()
+        importlib.import_module(_EXTENSION)
         self.coordinator: Any = coordinator
         self._search_paths = list(search_paths or ())
-        self._registered: dict[str, _Registration] = {}
-        self._registered_definitions: dict[str, Blueprint] = {}
-        self._loaded: dict[str, None] = {}  # of five ids, a set takes four times the memory
+        self._registered: dict[str, FoundModule] = {}
+        self._loaded: dict[str, LoadedModule | None] = {}  # those registered in process as they were examined
         self._roots = HeldRoots()
         for module_id, module in (modules or {}).items():
             self.register(module_id, module)
 
     def __repr__(self) -> str:
-        now = self.statistics()
         return (
-            f"<ModuleLoader {now.registered} registered, {now.loaded} loaded, {now.path_entries} sys.path entries held>"
-        )
-
-    def statistics(self) -> LoaderStatistics:
-        """Return the loader's present state."""
-        return LoaderStatistics(
-            registered=len(self._registered), loaded=len(self._loaded), path_entries=len(self._roots)
+            f"<ModuleLoader {len(self._registered)} registered, {len(self._loaded)} loaded, "
+            f"{len(self._roots)} sys.path entries held>"
         )
 
     def register(self, module_id: str, module: Any, *, module_type: str | None = None) -> None:
@@ -173,23 +128,96 @@ class ModuleLoader:
             ModuleConflictError: Something else is registered under this id.
             ModuleLoadError: It is not a module id.
         """
-        check_module_id(module_id)
+        _check_module_id(module_id)
         present = self._registered.get(module_id)
-        if present is not None and present.source is not module:
+        if present is not None and present.registered is not module:
             raise ModuleConflictError(
-                f"module {module_id!r} is already registered as {present.source!r} and cannot also be {module!r}; "
+                f"module {module_id!r} is already registered as {present.registered!r} and cannot also be {module!r}; "
                 "use another id or another loader",
                 module_id=module_id,
             )
-        self._registered[module_id] = _Registration(module, module_type)
-        self._registered_definitions.pop(module_id, None)
+        self._loaded.pop(module_id, None)
+        self._registered[module_id] = FoundModule(module_id=module_id, registered=module, registered_type=module_type)
 
     def for_child(self, coordinator: Any) -> ModuleLoader:
         """A loader for a child session: the same search paths and in-process modules, paths held for itself."""
         child = ModuleLoader(coordinator, self._search_paths)
         child._registered = dict(self._registered)
-        child._registered_definitions = dict(self._registered_definitions)
         return child
+
+    # ── finding ──────────────────────────────────────────────────────────────────────────────────
+
+    def locate(self, module_id: str, source: object = None, *, listing: Listing | None = None) -> FoundModule | None:
+        """Find a module without importing anything; None if there is none.
+
+        Args:
+            module_id: What to look for; known to be an id.
+            source: As ``source_hint`` of `load`; no resolver is asked.
+            listing: Filled with what is installed, for those who look for several modules in one moment. What is not in it is
+                looked for afresh.
+
+        Raises:
+            ModuleConflictError: Several distributions claim the id.
+            ModuleLoadError: The source pins what does not exist, or cannot be read.
+        """
+        if is_pin(source):
+            return choose(module_id, self._claims(module_id, listing), source)
+        if source is not None:
+            return FoundModule(module_id=module_id, root=path_from_source(source, module_id))
+        if module_id in self._registered:
+            return self._registered[module_id]
+        claim = choose(module_id, self._claims(module_id, listing))
+        if claim is not None and not claim.is_built_in:
+            return claim
+        root = find_directory(module_id, effective_search_paths(self._search_paths))
+        if root is not None:
+            return FoundModule(module_id=module_id, root=root)
+        return claim or self._locate_package(module_id)
+
+    @staticmethod
+    def is_pin(source: object) -> bool:
+        """Whether a source in a plan pins an installed module; any other one is a path, or for a resolver to read."""
+        return is_pin(source)
+
+    def _claims(self, module_id: str, listing: Listing | None) -> tuple[FoundModule, ...]:
+        if listing is None:
+            return installed_modules().get(module_id, ())
+        if module_id not in listing:
+            listing.update(installed_modules())
+        return listing.get(module_id, ())
+
+    @staticmethod
+    def _locate_package(module_id: str) -> FoundModule | None:
+        name = package_name(module_id)
+        with foreign_code(module_id, f"looking for {name!r}"):
+            installed = find_installed(name)
+            if installed is None:
+                importlib.invalidate_caches()  # a package installed a moment ago may be hidden by a stale listing
+                installed = find_installed(name)
+        if installed is None and (name not in sys.modules or is_from_directory(name)):
+            return None
+        return FoundModule(module_id=module_id, import_name=name)
+
+    async def discover(self) -> list[ModuleInfo]:
+        """List the modules that can be loaded without a resolver, in the order in which they are looked for.
+
+        Of several with one id the one in use is listed; all of them if none is, because they contest the id. Reads files
+        only: no module is imported. What cannot be understood is logged and left out. A kind that is neither declared nor
+        named by the id's first word is listed as a tool.
+        """
+        return [module.info for module in self.catalogue() if module.is_used or module.is_contested]
+
+    def catalogue(self) -> list[FoundModule]:
+        """List all modules that are there, those that others take precedence over included; see `discover`."""
+        claims = [claim for _, each in sorted(installed_modules().items()) for claim in each]
+        return listed(
+            self._registered.values(),
+            [claim for claim in claims if not claim.is_built_in],
+            modules_in(effective_search_paths(self._search_paths)),
+            [claim for claim in claims if claim.is_built_in],
+        )
+
+    # ── loading ──────────────────────────────────────────────────────────────────────────────────
 
     async def load(
         self,
@@ -221,58 +249,116 @@ class ModuleLoader:
             ModuleNotFoundError: There is no such module anywhere we looked.
             ModuleLoadError: It was found but cannot be used.
         """
-        check_module_id(module_id)
-        resolver = mounted_resolver(self.coordinator if coordinator is None else coordinator)
+        _check_module_id(module_id)
+        resolver = _mounted_resolver(self.coordinator if coordinator is None else coordinator)
         source = profile_source if source_hint is None else source_hint
-        settings = _settings(module_id, config)
-        if resolver is None or read_pin(source) is not None:
-            return self.find(module_id, source, user=user).loaded(module_id, settings)
+        if resolver is None or is_pin(source):
+            return self.find(module_id, source, config, user=user)
+        _settings(module_id, config)  # before the resolver downloads something
         profile = source_hint if profile_source is None else profile_source
-        return self._finish(module_id, await self._resolve(resolver, module_id, source, profile, user), settings)
+        try:
+            path = await _resolve_with(resolver, module_id, source, profile)
+        except Exception as exc:  # the application's resolver may raise anything; all but one meaning is passed on
+            if not _means_not_found(exc):
+                raise
+            # An ImportError that names a package is not an answer: the resolver itself lacks something.
+            level = logging.WARNING if isinstance(exc, ImportError) and exc.name else logging.INFO
+            logger.log(level, "resolver %r did not find module %r: %s", type(resolver).__name__, module_id, exc)
+            found = self.locate(module_id)
+            if found is None:
+                asked = f"resolver {type(resolver).__name__}: {exc}"
+                also = exc.searched if isinstance(exc, ModuleNotFoundError) else ()
+                raise self._not_found(module_id, (asked, *also)) from exc
+        else:
+            found = FoundModule(module_id=module_id, root=path)
+        return self._load(found, config, user)
 
     def find(
-        self, module_id: str, source_hint: object = None, listing: Listing | None = None, *, user: object = None
-    ) -> Blueprint:
+        self,
+        module_id: str,
+        source_hint: object = None,
+        config: Mapping[str, Any] | None = None,
+        *,
+        listing: Listing | None = None,
+        user: object = None,
+    ) -> LoadedModule:
         """As `load`, for those who know that no resolver is to be asked: then there is nothing to await.
 
         Args:
             module_id: What to look for; known to be an id.
             source_hint: As in `load`.
-            listing: Shared by the loads of one opening, so that installed modules are looked for once.
+            config: As in `load`.
+            listing: As in `locate`; shared by the loads of one opening.
             user: As in `load`.
         """
-        if source_hint is not None:
-            found: Blueprint | None = self._find_at_source(module_id, source_hint, listing, user)
-        else:
-            found = self._find_directly(module_id, listing, user)
+        found = self.locate(module_id, source_hint, listing=listing)
         if found is None:
             raise self._not_found(module_id)
-        return self._usable(module_id, found)
+        if source_hint is None and module_id not in self._loaded and not found.is_built_in:
+            used, claims = module_id in self._registered, self._claims(module_id, listing)
+            if claims and claims[-1].is_built_in and not used:
+                note = 'module %r: %s is used, not %s; "source": "builtin" pins that one'
+                logger.info(note, module_id, found, claims[-1])
+        return self._load(found, config, user)
 
-    def _find_at_source(self, module_id: str, source: object, listing: Listing | None, user: object) -> Blueprint:
-        pin = read_pin(source)
-        if pin is None:
-            return self._definition_from(path_from_hint(source, module_id), module_id, user)
-        return self._definition_from_claim(find_pinned(module_id, (listing or Listing()).claims(module_id) or (), pin))
+    def _load(self, found: FoundModule, config: Mapping[str, Any] | None, user: object) -> LoadedModule:
+        settings = _settings(found.module_id, config)
+        if found.root is not None:
+            module = self._import_from(found.root, found, user)
+        elif found.import_name:
+            module = self._import_installed(found)
+        else:
+            module = self._loaded.get(found.module_id) or examine_registered(found)
+        self._loaded[found.module_id] = module if found.registered is not None else None
+        if module.complaint is not None:
+            logger.warning("%s", module.complaint)
+        # What is found once may be loaded often, and each time on another backend.
+        if module.backends is not None:
+            module = usable_here(module)
+        elif self.load_hook is not None:
+            module = self.load_hook(module)
+        return module.with_config(settings)
 
-    async def discover(self) -> list[ModuleInfo]:
-        """List the modules that can be loaded without a resolver, in the order in which they are looked for.
+    def _import_installed(self, found: FoundModule) -> LoadedModule:
+        name = found.import_name
+        if (known := _known.get(found)) is not None:
+            module, target, loaded = known
+            if sys.modules.get(name) is module and find_target(module, found.attribute) is target:
+                return loaded
+        self._announce_import(name)
+        with installed_module(name, found.module_id, str(found)) as module:
+            loaded = examine_imported(found, module)
+        if found.distribution:
+            _known[found] = (module, find_target(module, found.attribute), loaded)
+        return loaded
 
-        Of several with one id the one in use is listed; all of them if none is, because they contest the id. Reads files
-        only: no module is imported. What cannot be understood is logged and left out. A kind that is neither declared nor
-        named by the id's first word is listed as a tool.
-        """
-        return [entry.info for entry in self.catalogue() if entry.is_used or entry.is_contested]
+    def _import_from(self, path: Path, found: FoundModule, user: object) -> LoadedModule:
+        root = Path(os.path.realpath(path))
+        found = attrs.evolve(found, root=root)
+        name, directory = find_package(root, found.module_id)
+        self._announce_import(name)
+        with import_lock:
+            # Packages beside the module's own are importable; a root that is a package has none, and its parent is none of our business.
+            hijacked = () if directory == root or str(root) in self._roots else hijacking_names(root)
+            newly_held = directory != root and not hijacked and self._roots.add(str(root), user)
+            try:
+                with package_from(directory, name, found.module_id, root) as module:
+                    loaded = examine_imported(found, module, directory)
+            except BaseException as exc:
+                if newly_held:
+                    self._roots.discard(str(root), user)
+                if hijacked:
+                    exc.add_note(_kept_off(found, hijacked))
+                raise
+        if hijacked:
+            logger.warning("%s", _kept_off(found, hijacked))
+        return loaded
 
-    def catalogue(self) -> list[CatalogueEntry]:
-        """List all modules that are there, those that others take precedence over included; see `discover`."""
-        registered = [registered_module(id_, each.source, each.module_type) for id_, each in self._registered.items()]
-        return ranked(
-            [entry for entry in registered if entry is not None],
-            [*installed_modules(built_in=False)],
-            [*modules_in(effective_search_paths(self._search_paths))],
-            [*installed_modules(built_in=True)],
-        )
+    def _announce_import(self, name: str) -> None:
+        if self.import_hook is not None and name not in sys.modules:
+            self.import_hook(name)
+
+    # ── sys.path ─────────────────────────────────────────────────────────────────────────────────
 
     def acquire(self, user: object) -> None:
         """A session starts to use this loader; `release` must follow."""
@@ -290,165 +376,6 @@ class ModuleLoader:
         """Give up all sys.path entries this loader holds, whoever uses them; may be called any number of times."""
         self._roots.clear()
 
-    # ── without a resolver ───────────────────────────────────────────────────────────────────────
-
-    async def _load_direct(self, module_id: str, config: Mapping[str, Any] | None = None) -> LoadedModule:
-        definition = self._find_directly(module_id)
-        if definition is None:
-            raise self._not_found(module_id)
-        return self._finish(module_id, definition, _settings(module_id, config))
-
-    def _load_entry_point(self, module_id: str, config: Mapping[str, Any] | None = None) -> LoadedModule | None:
-        definition = self._definition_from_entry_point(module_id)
-        return None if definition is None else self._finish(module_id, definition, _settings(module_id, config))
-
-    def _load_filesystem(self, module_id: str, config: Mapping[str, Any] | None = None) -> LoadedModule | None:
-        definition = self._definition_from_filesystem(module_id)
-        return None if definition is None else self._finish(module_id, definition, _settings(module_id, config))
-
-    def _find_directly(self, module_id: str, listing: Listing | None = None, user: object = None) -> Blueprint | None:
-        return (
-            self._definition_from_registry(module_id)
-            or self._definition_from_entry_point(module_id, listing, user)
-            or self._definition_from_filesystem(module_id, user)
-        )
-
-    def _note_precedence(self, module_id: str, used: str, built_in: EntryPoint) -> None:
-        if module_id not in self._loaded:
-            logger.info('module %r: %s is used, not %s; "source": "builtin" pins that one', module_id, used, built_in)
-
-    def _finish(self, module_id: str, definition: Blueprint, config: dict[str, Any]) -> LoadedModule:
-        return self._usable(module_id, definition).loaded(module_id, config)
-
-    def _usable(self, module_id: str, definition: Blueprint) -> Blueprint:
-        """What is found once may be loaded often, and each time on another backend."""
-        if definition.complaint is not None:
-            logger.warning("%s", definition.complaint)
-        if definition.backends is not None:
-            if needs_island(definition.backends, module_id, definition.origin):
-                definition = definition.on_island(module_id)
-        elif self.load_hook is not None:
-            definition = self.load_hook(module_id, definition)
-        self._loaded[module_id] = None
-        return definition
-
-    def _definition_from_registry(self, module_id: str) -> Blueprint | None:
-        definition = self._registered_definitions.get(module_id)
-        registration = self._registered.get(module_id)
-        if definition is not None or registration is None:
-            return definition
-        definition = examine_registered(module_id, registration.source, registration.module_type)
-        self._registered_definitions[module_id] = definition
-        return definition
-
-    def _definition_from_entry_point(
-        self, module_id: str, listing: Listing | None = None, user: object = None
-    ) -> Blueprint | None:
-        claims = (listing or Listing()).claims(module_id)
-        if claims is None:
-            return None
-        claim = choose(module_id, claims)
-        if claim is None:
-            return None
-        if claims[-1].is_built_in:
-            root = find_directory(module_id, effective_search_paths(self._search_paths)) if claim.is_built_in else None
-            if root is not None or not claim.is_built_in:
-                self._note_precedence(module_id, str(claim) if root is None else f"path {root}", claims[-1])
-            if root is not None:
-                return self._definition_from(root, module_id, user)
-        return self._definition_from_claim(claim)
-
-    def _definition_from_claim(self, claim: EntryPoint) -> Blueprint:
-        module_id = claim.module_id
-        known = _known_entry_points.get(claim)
-        if (
-            known is not None
-            and sys.modules.get(claim.module) is known.module
-            and find_target(known.module, claim.attribute) is known.target
-        ):
-            return known.definition
-        origin = str(claim)
-        self._announce_import(claim.module)
-        with installed_module(claim.module, module_id, origin) as module:
-            definition = examine_imported(module_id, module, claim.attribute, origin=origin)
-        _known_entry_points[claim] = _KnownEntryPoint(module, find_target(module, claim.attribute), definition)
-        return definition
-
-    def _definition_from_filesystem(self, module_id: str, user: object = None) -> Blueprint | None:
-        root = find_directory(module_id, effective_search_paths(self._search_paths))
-        if root is not None:
-            return self._definition_from(root, module_id, user)
-        name = package_name(module_id)
-        with foreign_code(module_id, f"looking for {name!r}"):
-            installed = find_installed(name)
-            if installed is None:
-                importlib.invalidate_caches()  # a package installed a moment ago may be hidden by a stale listing
-                installed = find_installed(name)
-        if installed is None and (name not in sys.modules or is_from_directory(name)):
-            return None
-        self._announce_import(name)
-        with installed_module(name, module_id, f"package {name}") as module:
-            return examine_imported(module_id, module, origin=f"package {name}")
-
-    # ── from a directory ─────────────────────────────────────────────────────────────────────────
-
-    async def _resolve(
-        self, resolver: Any, module_id: str, source_hint: object, profile_hint: object, user: object
-    ) -> Blueprint:
-        try:
-            path = await resolve_with(resolver, module_id, source_hint, profile_hint)
-        except Exception as exc:  # the application's resolver may raise anything; all but one meaning is passed on
-            if not means_not_found(exc):
-                raise
-            # An ImportError that names a package is not an answer: the resolver itself lacks something.
-            level = logging.WARNING if isinstance(exc, ImportError) and exc.name else logging.INFO
-            logger.log(level, "resolver %r did not find module %r: %s", type(resolver).__name__, module_id, exc)
-            definition = self._find_directly(module_id, user=user)
-            if definition is None:
-                asked = f"resolver {type(resolver).__name__}: {exc}"
-                also = exc.searched if isinstance(exc, ModuleNotFoundError) else ()
-                raise self._not_found(module_id, (asked, *also)) from exc
-            return definition
-        return self._definition_from(path, module_id, user)
-
-    def _definition_from(self, path: Path, module_id: str, user: object) -> Blueprint:
-        root = Path(os.path.realpath(path))
-        name, directory = find_package(root, module_id)
-        self._announce_import(name)
-        with import_lock:
-            # A root that is a package needs no entry: its parent is none of our business.
-            newly_held, warning = (False, None) if directory == root else self._hold(root, module_id, user)
-            try:
-                with package_from(directory, name, module_id, root) as module:
-                    return examine_imported(module_id, module, origin=f"path {root}", path=directory)
-            except BaseException as exc:
-                if newly_held:
-                    self._roots.discard(str(root), user)
-                if warning is not None:
-                    exc.add_note(warning)
-                raise
-
-    def _hold(self, root: Path, module_id: str, user: object) -> tuple[bool, str | None]:
-        """Put a root on sys.path, for packages beside the module's own.
-
-        Returns:
-            Whether it is held for ``user`` now and was not before; and why it was kept off sys.path, if it was.
-        """
-        shadowing = () if str(root) in self._roots else stdlib_neighbours(root)
-        if shadowing:
-            pairs = ", ".join(f"{file} has the name of {original}" for file, original in shadowing)
-            warning = (
-                f"module {module_id!r}: {root} is kept off sys.path because {pairs}; "
-                "the module cannot import what lies beside its package until that is renamed"
-            )
-            logger.warning("%s", warning)
-            return False, warning
-        return self._roots.add(str(root), user), None
-
-    def _announce_import(self, name: str) -> None:
-        if self.import_hook is not None and name not in sys.modules:
-            self.import_hook(name)
-
     # ── nothing found ────────────────────────────────────────────────────────────────────────────
 
     def _not_found(self, module_id: str, asked_before: Sequence[str] = ()) -> ModuleNotFoundError:
@@ -463,9 +390,7 @@ class ModuleLoader:
             searched.append(f"search paths (none given, and {SEARCH_PATH_VARIABLE} names none)")
         unused = " (imported from a source that another loader was given, so not used)" if name in sys.modules else ""
         searched.append(f"package {name!r}{unused}")
-        known = {*self._registered, *entry_points()}
-        for path in search_paths:
-            known.update(found for found, _ in module_directories(path))
+        known = {*self._registered, *installed_modules(), *(each.module_id for each in modules_in(search_paths))}
         # All ids of a kind begin alike, so more than that has to be alike.
         suggestion = nearest(module_id, known, cutoff=0.75)
         hint = f"; {did_you_mean(suggestion)}" if suggestion else "."
@@ -484,6 +409,23 @@ AmplifierModuleLoader = ModuleLoader
 """The same, by its older name."""
 
 
+def _check_module_id(module_id: object) -> None:
+    """Refuse what is no id; ids become file and package names, so this runs before anything else."""
+    if not is_module_id(module_id):
+        raise ModuleLoadError(
+            f"{show(module_id)} is not a module id; {MODULE_ID_RULE}",
+            module_id=module_id if isinstance(module_id, str) else None,
+            reason_code="validation_failed",
+        )
+
+
+def _kept_off(found: FoundModule, hijacked: Sequence[str]) -> str:
+    return (
+        f"module {found.module_id!r}: {found.root} is kept off sys.path because {', '.join(hijacked)} in it would pass for modules of "
+        "the standard library; the module cannot import what lies beside its package until that is renamed"
+    )
+
+
 def _settings(module_id: str, config: Mapping[str, Any] | None) -> dict[str, Any]:
     """A copy of a module's configuration, so that a module that changes it does not change the plan."""
     if config is None:
@@ -491,3 +433,74 @@ def _settings(module_id: str, config: Mapping[str, Any] | None) -> dict[str, Any
     if type(config) is not dict and not isinstance(config, Mapping):
         raise TypeError(f"config of module {module_id!r} is {config!r}; expected a dict or None")
     return dict(config)
+
+
+# ── resolvers: the application's policy; here is only how to ask one ─────────────────────────────
+
+
+def _mounted_resolver(coordinator: Any) -> Any:
+    """The resolver an application mounted, or None."""
+    if coordinator is None:
+        return None
+    try:
+        return coordinator.get(_RESOLVER_MOUNT_POINT)
+    except ValueError:  # the seeds' coordinators answer so when nothing is mounted there
+        return None
+
+
+async def _resolve_with(resolver: Any, module_id: str, source_hint: object, profile_hint: object) -> Path:
+    """Ask a resolver for a module's directory.
+
+    What the resolver or its source raises leaves unchanged.
+
+    Raises:
+        ModuleLoadError: The answer is neither a source nor a path.
+    """
+    method = getattr(resolver, "async_resolve", None) or resolver.resolve
+    positional, keywords = _hint_arguments(method, source_hint, profile_hint)
+    source = method(module_id, *positional, **keywords)
+    if inspect.isawaitable(source):
+        source = await source
+    answer = source
+    if not isinstance(answer, str | os.PathLike) and callable(getattr(answer, "resolve", None)):
+        answer = answer.resolve()
+        if inspect.isawaitable(answer):
+            answer = await answer
+    if isinstance(answer, str | os.PathLike):
+        path = os.fspath(answer)
+        if isinstance(path, str):
+            return Path(path)
+    raise ModuleLoadError(
+        f"the resolver {resolver!r} answered {source!r} for module {module_id!r}"
+        + ("" if answer is source else f", which resolved to {answer!r}")
+        + "; expected a path or a source whose resolve() gives one, or a ModuleNotFoundError",
+        module_id=module_id,
+        reason_code="missing_source",
+    )
+
+
+def _hint_arguments(
+    method: Any, source_hint: object, profile_hint: object
+) -> tuple[tuple[object, ...], dict[str, object]]:
+    """How this resolver takes its hints: by both keywords, by either, by a second position, or not at all."""
+    try:
+        signature = inspect.signature(method)
+    except (TypeError, ValueError):  # no signature: the seeds' form
+        return (profile_hint,), {}
+    by_source, by_profile = {"source_hint": source_hint}, {"profile_hint": profile_hint}
+    for keywords in ({**by_source, **by_profile}, by_source, by_profile):
+        with suppress(TypeError):
+            signature.bind("", **keywords)
+            return (), keywords
+    with suppress(TypeError):
+        signature.bind("", profile_hint)
+        return (profile_hint,), {}
+    return (), {}
+
+
+def _means_not_found(exc: BaseException) -> bool:
+    """Whether a resolver's error means that it does not know the module.
+
+    By name, not by class: resolvers raise ours, the builtin, or a class of their own framework's.
+    """
+    return any(kind.__name__ == "ModuleNotFoundError" for kind in type(exc).__mro__)

@@ -4,20 +4,7 @@ Models are built with keywords, may be changed, and compare by value. Those that
 `extra` (`OpenModel`). `to_json` and `from_json` are the only way to text and back.
 """
 
-from amplifier.models._codec.converter import from_dict, from_json, to_dict, to_json
-from amplifier.models._definition.base import Model, OpenModel
-
-from ._approval import ApprovalRequest, ApprovalResponse
-from ._chat import (
-    ChatRequest,
-    ChatResponse,
-    Degradation,
-    ResponseFormat,
-    ResponseFormatJson,
-    ResponseFormatJsonSchema,
-    ResponseFormatText,
-    Usage,
-)
+from ._base import Model, OpenModel
 from ._content import (
     ContentBlockUnion,
     ImageBlock,
@@ -30,6 +17,34 @@ from ._content import (
     UnknownBlock,
     Visibility,
 )
+from ._events import (
+    SUB_AGENT_EVENT,
+    AnswerReset,
+    ContentBlock,
+    ContentBlockType,
+    ResultDelta,
+    SubAgentEvent,
+    TextContent,
+    TextDelta,
+    ThinkingContent,
+    ThinkingDelta,
+    ToolCallContent,
+    ToolFinished,
+    ToolResultContent,
+    ToolStarted,
+    TurnEvent,
+)
+from ._hook_results import (
+    ApprovalDefault,
+    ApprovalGate,
+    ApprovalRequest,
+    ApprovalResponse,
+    ContextInjection,
+    ContextInjectionRole,
+    HookAction,
+    HookResult,
+    UserMessageLevel,
+)
 from ._info import (
     ConfigField,
     ConfigFieldType,
@@ -41,29 +56,29 @@ from ._info import (
     SessionState,
     SessionStatus,
 )
-from ._messages import Message, Role, ToolCall, ToolSpec
-from ._results import (
-    ApprovalDefault,
-    ApprovalGate,
-    ContextInjection,
-    ContextInjectionRole,
-    HookAction,
-    HookResult,
-    ToolResult,
-    UserMessageLevel,
+from ._json_text import from_dict, from_json, to_dict, to_json
+from ._messages import (
+    ChatRequest,
+    ChatResponse,
+    Degradation,
+    Message,
+    ResponseFormat,
+    ResponseFormatJson,
+    ResponseFormatJsonSchema,
+    ResponseFormatText,
+    Role,
+    StreamChunk,
+    StreamKind,
+    ToolCall,
+    ToolSpec,
+    Usage,
 )
-from ._stream_chunks import StreamChunk, StreamKind
-from ._streamed_content import (
-    ContentBlock,
-    ContentBlockType,
-    TextContent,
-    ThinkingContent,
-    ToolCallContent,
-    ToolResultContent,
-)
-from ._turn_events import ResultDelta, TextDelta, ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
+from ._prompts import Prompt, file
+from ._tool_results import ToolResult
 
 __all__ = [
+    "SUB_AGENT_EVENT",
+    "AnswerReset",
     "ApprovalDefault",
     "ApprovalGate",
     "ApprovalRequest",
@@ -88,6 +103,7 @@ __all__ = [
     "ModuleType",
     "OpenModel",
     "Pricing",
+    "Prompt",
     "ProviderInfo",
     "ReasoningBlock",
     "RedactedThinkingBlock",
@@ -101,6 +117,7 @@ __all__ = [
     "SessionStatus",
     "StreamChunk",
     "StreamKind",
+    "SubAgentEvent",
     "TextBlock",
     "TextContent",
     "TextDelta",
@@ -121,6 +138,7 @@ __all__ = [
     "Usage",
     "UserMessageLevel",
     "Visibility",
+    "file",
     "from_dict",
     "from_json",
     "to_dict",

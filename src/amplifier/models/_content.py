@@ -6,13 +6,12 @@ written back exactly as it came, so that a newer provider and an older kernel ge
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from amplifier.models._definition.base import OpenModel
-from amplifier.models._definition.decorator import model
+from ._base import OpenModel, model
 
 Visibility: TypeAlias = Literal["internal", "developer", "user"]
 """Who a block is meant for; None leaves it to the application."""
@@ -95,18 +94,17 @@ class ReasoningBlock(OpenModel):
 class UnknownBlock(OpenModel):
     """A block of an unknown type; everything besides the type is in `extra`."""
 
-    __remembers_order__ = True
-
     type: str
-    _type_position: int = attrs.field(default=0, init=False, eq=False)
+    _type_position: int = attrs.field(default=0, init=False, eq=False, repr=False)
 
     @property
     def visibility(self) -> Any:
         """The block's visibility, if it has one; unchecked, unlike the other blocks'."""
         return self.extra.get("visibility")
 
-    def _remember_order(self, names: Iterable[str]) -> None:
-        self._type_position = list(names).index("type")
+    def _fill(self, members: Mapping[str, Any]) -> None:
+        super()._fill(members)
+        self._type_position = list(members).index("type")
 
     def _in_order(self, members: dict[str, Any]) -> dict[str, Any]:
         if not self._type_position:

@@ -9,9 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from amplifier.models._definition.base import Model
-from amplifier.models._definition.decorator import checked, model
-from amplifier.models._definition.field_types import aware
+from ._base import Model, checked, converter_module, model
 
 ModuleType: TypeAlias = Literal["orchestrator", "provider", "tool", "context", "hook", "resolver"]
 """The kinds of modules."""
@@ -175,13 +173,5 @@ class SessionStatus(Model):
 
     def to_dict(self) -> dict[str, Any]:
         """The fields that are set, with times as ISO 8601 text and the cost as text."""
-        shown: dict[str, Any] = {}
-        for field in self.__model_fields_of__:
-            value = getattr(self, field.name)
-            if isinstance(value, datetime):
-                value = aware(value).isoformat()
-            elif isinstance(value, Decimal):
-                value = str(value)
-            if value is not None:
-                shown[field.name] = value.copy() if type(value) is dict else value
-        return shown
+        written: dict[str, Any] = converter_module().converter().unstructure(self)
+        return {name: value.copy() if type(value) is dict else value for name, value in written.items()}

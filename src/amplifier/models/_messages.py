@@ -1,12 +1,11 @@
-"""A message of a conversation, the tools a model is offered and the calls it makes."""
+"""Messages, the tools a model is offered and the calls it makes, requests to a language model, and its responses."""
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any, Literal, TypeAlias
 
-from amplifier.models._definition.base import OpenModel
-from amplifier.models._definition.decorator import model
-
+from ._base import Model, OpenModel, model
 from ._content import ContentBlockUnion
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "function", "tool"]
@@ -54,3 +53,152 @@ class ToolCall(OpenModel):
     id: str
     name: str
     arguments: dict[str, Any]
+
+
+# ── requests ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@model
+class ResponseFormatText(Model):
+    """The response is free text."""
+
+    type: Literal["text"] = "text"
+
+
+@model
+class ResponseFormatJson(Model):
+    """The response is JSON of any form."""
+
+    type: Literal["json"] = "json"
+
+
+@model
+class ResponseFormatJsonSchema(Model):
+    """The response is JSON that conforms to a schema."""
+
+    type: Literal["json_schema"] = "json_schema"
+    json_schema: dict[str, Any]
+    strict: bool | None = None
+
+
+ResponseFormat: TypeAlias = ResponseFormatText | ResponseFormatJson | ResponseFormatJsonSchema
+"""Any response format, distinguished by `type`."""
+
+
+@model
+class ChatRequest(OpenModel):
+    """A request to a language model, independent of providers. What is None is left to the provider.
+
+    Attributes:
+        messages: The conversation, oldest first.
+        tools: The tools the model may call.
+        response_format: The form of the response.
+        max_output_tokens: The limit of the response.
+        conversation_id: For providers that keep conversations.
+        stream: Whether the response is wanted in chunks; providers that can stream have a method for it as well.
+        metadata: For the provider or the application; not for the model.
+        model: Which model; else the provider's default.
+        tool_choice: ``"auto"``, ``"none"``, ``"required"``, or which tool, as the provider understands it.
+        stop: Texts at which the response ends.
+        reasoning_effort: How much to reason, such as ``"low"`` or ``"high"``.
+        timeout: Seconds for the call.
+    """
+
+    messages: list[Message]
+    tools: list[ToolSpec] | None = None
+    response_format: ResponseFormat | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    max_output_tokens: int | None = None
+    conversation_id: str | None = None
+    stream: bool | None = False
+    metadata: dict[str, Any] | None = None
+    model: str | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    stop: list[str] | None = None
+    reasoning_effort: str | None = None
+    timeout: float | None = None
+
+
+@model
+class Usage(OpenModel):
+    """What a response consumed.
+
+    Attributes:
+        input_tokens: Tokens of the request, those read from a cache included.
+        reasoning_tokens: Tokens of reasoning, which are among the output tokens.
+        cost_usd: The price as a Decimal; None if it is not known. Floats are refused.
+    """
+
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+    reasoning_tokens: int | None = None
+    cache_read_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    cost_usd: Decimal | None = None
+
+
+@model
+class Degradation(OpenModel):
+    """The provider delivered less than was requested.
+
+    Attributes:
+        requested: What was requested.
+        actual: What was delivered.
+        reason: Why.
+    """
+
+    requested: str
+    actual: str
+    reason: str
+
+
+@model
+class ChatResponse(OpenModel):
+    """A language model's response.
+
+    Attributes:
+        content: The response in blocks, tool calls among them.
+        tool_calls: The tool calls again, as an orchestrator handles them.
+        usage: What it consumed, if the provider reports it.
+        degradation: What could not be done as requested.
+        finish_reason: Why it ended, in the provider's word.
+        metadata: For the application; not for the model.
+    """
+
+    content: list[ContentBlockUnion]
+    tool_calls: list[ToolCall] | None = None
+    usage: Usage | None = None
+    degradation: Degradation | None = None
+    finish_reason: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+# ── streams ──────────────────────────────────────────────────────────────────────────────────────
+
+StreamKind: TypeAlias = Literal["block_start", "block_delta", "block_end", "response"]
+"""What a chunk is about; ``response`` is always the last one."""
+
+
+@model
+class StreamChunk(Model):
+    """One chunk of a streamed response.
+
+    Attributes:
+        kind: What it is about.
+        index: The index of the content block.
+        block_type: The block's type, at its start and with its deltas.
+        tool_name: At the start of a tool call, the tool, if its name has arrived.
+        text: New text of the block, for deltas; arguments of a tool call arrive as JSON text.
+        block: The finished block, at its end.
+        response: The whole response, in the last chunk.
+    """
+
+    kind: StreamKind
+    index: int = 0
+    block_type: str | None = None
+    tool_name: str | None = None
+    text: str | None = None
+    block: ContentBlockUnion | None = None
+    response: ChatResponse | None = None

@@ -1,6 +1,7 @@
 """Built-in modules. Each lives on `amplifier.contracts` alone, like anyone's module, and has a ``mount``.
 
-The file name is the module id with "_" for "-"; files that start with "_" are shared parts, not modules.
+The folder is the kind of module, the name in it the rest of the module id: `tool-bash` is `tools/bash`. What begins with
+"_" is shared by the modules of its folder.
 """
 
 __all__: list[str] = []

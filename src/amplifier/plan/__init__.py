@@ -6,11 +6,11 @@ order session, providers, tools, hooks. A misspelt section or key is a problem, 
 resembles none that is known is a warning, because applications keep data of their own in plans.
 """
 
-from ._names import is_module_id, new_session_id, validate_module_id, validate_session_id
+from ._names import is_module_id, new_session_id, type_from_id, validate_module_id, validate_session_id
 from ._overlay import expand_variables, merge_plans
-from ._reading import check_plan, parse_plan
-from ._schema import plan_schema
+from ._reading import check_plan, parse_plan, plan_schema
 from ._spec import BudgetLimits, Deadlines, ModuleSpec, MountPlan, TokenPrice
+from ._things import plan_json
 from ._types import (
     BudgetDict,
     DeadlinesDict,
@@ -44,7 +44,9 @@ __all__ = [
     "merge_plans",
     "new_session_id",
     "parse_plan",
+    "plan_json",
     "plan_schema",
+    "type_from_id",
     "validate_module_id",
     "validate_session_id",
 ]

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from .._json import Frame, copy_json, format_path, rebuild
+from .._reading import show
 from ..errors import ModelError, PlanError, Problem
-from ._names import show
 
 
 def merge_plans(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def merge_plans(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str
     for name, plan in (("base", base), ("overlay", overlay)):
         if not isinstance(plan, Mapping):
             raise PlanError(
-                [("$", f"expected the {name} to be a mapping; got {show(plan)}")], subject="cannot merge plans"
+                [("$", f"expected the {name} to be a mapping, got {show(plan)}")], subject="cannot merge plans"
             )
     merged: dict[str, Any] = _copy(dict(base), "$")
     pending: list[tuple[dict[str, Any], Mapping[str, Any], str]] = [(merged, overlay, "$")]
@@ -62,7 +62,7 @@ def expand_variables(plan: Mapping[str, Any], env: Mapping[str, str]) -> dict[st
         PlanError: A variable is not set and has no default, or a reference is malformed; all of them are listed.
     """
     if not isinstance(plan, Mapping):
-        raise PlanError([("$", f"expected a mapping; got {show(plan)}")])
+        raise PlanError([("$", f"expected a mapping, got {show(plan)}")])
     problems: list[Problem] = []
 
     def expand(value: Any, frames: Sequence[Frame]) -> Any:

@@ -1,12 +1,108 @@
-"""The mount plan as the kernel sees it: plain records, keyword-only."""
+"""The mount plan as the kernel sees it: plain records, keyword-only, whose fields declare what a plan may have there.
+
+The reader and the JSON Schema are made from these declarations; the texts are what editors and the reference page show.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Final, Literal, final
 
 import attrs
+
+from .._reading import (
+    Kind,
+    anything,
+    choice,
+    flag,
+    mapping_each,
+    number,
+    object_with,
+    option,
+    optional,
+    record,
+    whole_number,
+)
+from ._names import MODULE_ID, MODULE_ID_RULE, is_module_id
+
+LONGEST_DEADLINE: Final = 1e10  # 300 years: above it the clocks of event loops lose their precision or overflow
+_MOST: Final = 10**15
+_AMOUNT: Final = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15})?")
+_CURRENCY: Final = re.compile(r"[A-Z]{3}")
+# Of this one character, white space to a schema and none to Python, a name may consist.
+_NOT_BLANK: Final = r"[\S\uFEFF]"
+
+
+def _setting(kind: Kind, default: Any, doc: str) -> Any:
+    """An option for which null is as good as no value."""
+
+    def convert(value: Any) -> Any:
+        if value is not None:
+            return kind.convert(value)
+        return default.factory() if isinstance(default, attrs.Factory) else default  # type: ignore[arg-type]  # a class at run time
+
+    return option(attrs.evolve(optional(kind), expected=kind.expected, convert=convert), default, doc)
+
+
+def _is_amount(value: Any) -> bool:
+    if type(value) is int:
+        return 0 <= value <= _MOST
+    if type(value) in (float, Decimal) or (type(value) is str and _AMOUNT.fullmatch(value)):
+        amount = Decimal(str(value))  # through text, because 0.1 has no exact binary form
+        return amount.is_finite() and 0 <= amount <= _MOST
+    return False
+
+
+def _checked_source(source: Any) -> Any:
+    """A source that pins a distribution has to name it; any other form is up to the resolver."""
+    if type(source) is dict and source.keys() == {"distribution"}:
+        _distribution.read(source)
+    return source
+
+
+_seconds = attrs.evolve(number(0, LONGEST_DEADLINE, above=True), expected="seconds, more than 0", convert=float)
+_no_limit_or_seconds = optional(_seconds, null="for no limit")
+_limit = optional(attrs.evolve(whole_number(0), expected="a whole number, 0 or more"), null="for no limit")
+_amount = Kind(
+    "an amount of money, 0 or more, such as 0.5 or '0.50'",
+    _is_amount,
+    lambda value: Decimal(str(value)),
+    schema={"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": f"^{_AMOUNT.pattern}$"}]},
+)
+_currency = Kind(
+    "a currency code of three capital letters, such as 'USD'",
+    lambda value: type(value) is str and _CURRENCY.fullmatch(value) is not None,
+    schema={"type": "string", "pattern": f"^{_CURRENCY.pattern}$"},
+)
+_name = Kind(
+    "a name",
+    lambda value: type(value) is str and bool(value.strip()),
+    schema={"type": "string", "pattern": _NOT_BLANK},
+)
+mapping = Kind(
+    "a mapping",
+    lambda value: type(value) is dict or isinstance(value, Mapping),
+    # A module's config is the very dict of the plan. An object may lie about its class.
+    lambda value: value if issubclass(type(value), dict) else dict(value),
+    schema={"type": "object"},
+)
+module_id = Kind(
+    MODULE_ID_RULE.removeprefix("expected "),
+    is_module_id,
+    schema={"type": "string", "pattern": f"^{MODULE_ID.pattern}$"},
+)
+_distribution = object_with({"distribution": attrs.evolve(_name, expected="the name of an installed distribution")})
+source = Kind(
+    "a source",
+    lambda value: True,
+    _checked_source,
+    schema={
+        "if": {"type": "object", "required": ["distribution"], "maxProperties": 1},
+        "then": {"properties": {"distribution": _name.schema}},
+    },
+)
 
 
 @final
@@ -14,14 +110,20 @@ import attrs
 class Deadlines:
     """Seconds the kernel waits for code it did not write; None means no limit, on purpose."""
 
-    mount: float | None = 120.0  # mounting one module
-    ready: float | None = 60.0  # on_session_ready of one module
-    hook: float | None = 300.0  # one handler; long, because an approval may wait inside one
-    contribution: float | None = 10.0  # one contributor of a channel
-    collection: float | None = 30.0  # all contributors of a channel together
-    cleanup: float | None = 10.0  # one cleanup
-    teardown: float | None = 30.0  # the whole closing of a session
-    turn: float | None = None  # one turn
+    mount: float | None = option(_no_limit_or_seconds, 120.0, "Mounting one module.")
+    ready: float | None = option(_no_limit_or_seconds, 60.0, "on_session_ready of one module.")
+    hook: float | None = option(
+        _no_limit_or_seconds, 300.0, "One handler of an event; long, because an approval may wait inside one."
+    )
+    contribution: float | None = option(_no_limit_or_seconds, 10.0, "One contributor of a channel.")
+    collection: float | None = option(_no_limit_or_seconds, 30.0, "All contributors of a channel together.")
+    cleanup: float | None = option(_no_limit_or_seconds, 10.0, "One cleanup.")
+    teardown: float | None = option(_no_limit_or_seconds, 30.0, "The whole closing of a session.")
+    turn: float | None = option(_no_limit_or_seconds, None, "One turn.")
+
+
+DEFAULT_DEADLINES: Final = Deadlines()
+DEADLINE_NAMES: Final = tuple(field.name for field in attrs.fields(Deadlines))
 
 
 @final
@@ -29,8 +131,8 @@ class Deadlines:
 class TokenPrice:
     """What a model costs, per million tokens, in the currency of the budget."""
 
-    input_per_million: Decimal
-    output_per_million: Decimal
+    input_per_million: Decimal = option(_amount, doc="Of the request.")
+    output_per_million: Decimal = option(_amount, doc="Of the answer.")
 
 
 @final
@@ -50,51 +152,131 @@ class BudgetLimits:
         prices: Prices by model name; they take precedence over those that providers know. ``"*"`` is for all other models.
     """
 
-    tokens: int | None = None
-    cost: Decimal | None = None
-    currency: str = "USD"
-    model_calls: int | None = None
-    tool_calls: int | None = None
-    seconds: float | None = None
-    warn_at: float | None = 0.8
-    unknown_price: Literal["refuse", "allow"] = "refuse"
-    prices: Mapping[str, TokenPrice] = attrs.Factory(dict)
+    tokens: int | None = option(_limit, None, "Input and output tokens of all model calls. null: no limit.")
+    cost: Decimal | None = option(
+        optional(_amount, null="for no limit"),
+        None,
+        "The price of all model calls, as a number or as text. null: no limit.",
+    )
+    currency: str = _setting(
+        _currency, "USD", "Of the cost. Providers report US dollars; for another currency, give prices."
+    )
+    model_calls: int | None = option(_limit, None, "Calls of models; every attempt counts. null: no limit.")
+    tool_calls: int | None = option(_limit, None, "Calls of tools. null: no limit.")
+    seconds: float | None = option(_no_limit_or_seconds, None, "Time in which turns run. null: no limit.")
+    warn_at: float | None = option(
+        optional(
+            attrs.evolve(number(0, 1, above=True), expected="a share, more than 0 and at most 1", convert=float),
+            null="for no warnings",
+        ),
+        0.8,
+        "The share of a limit at which budget:warning is emitted.",
+    )
+    unknown_price: Literal["refuse", "allow"] = _setting(
+        attrs.evolve(choice("refuse", "allow"), expected="'refuse' or 'allow'"),
+        "refuse",
+        "Whether a model without a known price may be called where cost is limited.",
+    )
+    prices: Mapping[str, TokenPrice] = _setting(
+        mapping_each(
+            "a mapping of model names to prices",
+            record(TokenPrice, "a mapping of input_per_million and output_per_million"),
+        ),
+        attrs.Factory(dict),
+        "Prices by model name, instead of those that providers know; `*` is for all other models.",
+    )
+
+
+BUDGET: Final = record(BudgetLimits, f"a mapping of limits by name ({', '.join(attrs.fields_dict(BudgetLimits))})")
 
 
 @final
 @attrs.define(kw_only=True)
 class ModuleSpec:
-    """One module the plan asks for."""
+    """One module the plan asks for.
 
-    module: str
-    source: Any = None  # for the source resolver; opaque to the kernel
-    config: dict[str, Any] = attrs.Factory(dict)  # the very dict the plan holds, or an empty one
-    instance_id: str | None = None  # the name a provider is mounted under, when one module is mounted several times
-    on_failure: Literal["continue", "deny"] = "continue"  # what a failing handler of this hook module means
-    path: str = "$"  # its path in the plan: $.tools[0]
+    Attributes:
+        source: For the source resolver; opaque to the kernel.
+        config: The very dict that the plan holds, or an empty one.
+        instance_id: The name a provider is mounted under, when one module is mounted several times.
+        on_failure: What a failing handler of this hook module means.
+        path: Its path in the plan: ``$.tools[0]``.
+        thing: The module itself, where the plan has a function, an instance or a mount function in place of an id.
+    """
+
+    module: str = option(module_id, doc="The module's id.")
+    source: Any = option(
+        source,
+        None,
+        'Where the module comes from. `"builtin"` pins the module of this package, `{"distribution": NAME}` that of an '
+        "installed distribution, where several have the id. Anything else is read by the source resolver; without one it is a "
+        "path.",
+    )
+    config: dict[str, Any] = _setting(
+        mapping,
+        attrs.Factory(dict),
+        "Handed to the module's mount(); its keys are defined by the module.",
+    )
+    instance_id: str | None = option(
+        attrs.evolve(optional(_name), expected="a name"),
+        None,
+        "The name to mount it under; needed when one module is mounted several times.",
+    )
+    on_failure: Literal["continue", "deny"] = _setting(
+        attrs.evolve(choice("continue", "deny"), expected="'continue' or 'deny'"),
+        "continue",
+        "What a handler that fails or is late means: it is skipped, or it denies (a gate). A gate that returns None denies, too.",
+    )
+    path: str = "$"
+    thing: Any = None
+
+
+@attrs.define(kw_only=True)
+class SessionSettings:
+    """The settings in the plan's section ``session``, without its two modules.
+
+    Attributes:
+        strict: Any failing module is fatal.
+        injection_budget_per_turn: Tokens per turn before a warning; None is no limit.
+        injection_size_limit: Characters in one injection before an error; None is no limit.
+        budget: What the session and its children may use.
+        metadata: The application's own data, sent along with session events.
+        raw: Session events carry the (redacted) plan.
+    """
+
+    strict: bool = _setting(flag, False, "Any module that cannot be used is fatal, not only loop, context and gates.")
+    deadlines: Deadlines = _setting(
+        record(Deadlines, f"a mapping of seconds by name ({', '.join(DEADLINE_NAMES)})"),
+        attrs.Factory(Deadlines),
+        "Seconds the kernel waits for code it did not write; null is no limit.",
+    )
+    injection_budget_per_turn: int | None = option(
+        _limit, None, "Tokens that hooks may inject in one turn before a warning. null: no limit."
+    )
+    injection_size_limit: int | None = option(
+        _limit, None, "Characters of one injection before it is refused. null: no limit."
+    )
+    budget: BudgetLimits | None = _setting(
+        BUDGET, None, "What the session and all its children together may use; null is no limit."
+    )
+    metadata: Any = option(anything, None, "The application's own data, sent along with session events.")
+    raw: bool = _setting(flag, False, "Session events carry the plan, secrets taken out.")
 
 
 @final
 @attrs.define(kw_only=True)
-class MountPlan:
-    """A plan that was read without problems; modules are in mounting order."""
+class MountPlan(SessionSettings):
+    """A plan that was read without problems; modules are in mounting order.
+
+    Attributes:
+        agents: The application's own data, passed through.
+        warnings: What is odd but not wrong, each beginning with its path.
+    """
 
     orchestrator: ModuleSpec
     context: ModuleSpec
     providers: list[ModuleSpec]
     tools: list[ModuleSpec]
     hooks: list[ModuleSpec]
-    agents: Any = None  # the application's own data, passed through
-    strict: bool = False  # any failing module is fatal
-    deadlines: Deadlines = Deadlines()
-    injection_budget_per_turn: int | None = None  # tokens per turn before a warning; None is no limit
-    injection_size_limit: int | None = None  # characters in one injection before an error; None is no limit
-    budget: BudgetLimits | None = None  # what the session and its children may use
-    metadata: Any = None  # the application's own data, sent along with session events
-    raw: bool = False  # session events carry the (redacted) plan
-    warnings: list[str] = attrs.Factory(list)  # what is odd but not wrong, each beginning with its path
-
-
-DEFAULT_DEADLINES: Final = Deadlines()
-DEADLINE_NAMES: Final = tuple(field.name for field in attrs.fields(Deadlines))
-LONGEST_DEADLINE: Final = 1e10  # 300 years: above it the clocks of event loops lose their precision or overflow
+    agents: Any = None
+    warnings: list[str] = attrs.Factory(list)

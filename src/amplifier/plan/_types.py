@@ -1,16 +1,31 @@
 """The mount plan as TypedDicts, for plans that are written in Python and type-checked.
 
-They have the keys of the JSON Schema and no others; a plan that also carries data of the application is a ``dict[str, Any]``.
+They have the keys of the JSON Schema and no others, and take modules themselves where it has ids; a plan that also carries data of the application is a ``dict[str, Any]``.
 """
 
 # Annotations are evaluated here, because `__required_keys__` is wrong where they are strings.
-from typing import Any, Literal, Required, TypedDict
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, Required, TypeAlias, TypedDict
+
+from ..contracts import ContextManager, Orchestrator, Provider, Tool
+
+
+class Mountable(Protocol):
+    """Something with a mount function, such as a Python module."""
+
+    def mount(self, coordinator: Any, config: Any, /) -> Any:
+        """See the contract of modules."""
+
+
+MountFunction: TypeAlias = Callable[[Any, Any], Any] | Mountable
+Function: TypeAlias = Callable[..., Any] | Mountable
+"""A function that is a tool or a hook, or a mount function."""
 
 
 class ModuleDict(TypedDict, total=False):
     """A module of a plan, wherever its id alone does not suffice."""
 
-    module: Required[str]
+    module: Required[str | Orchestrator | ContextManager | Provider | Tool | Function]
     source: Any
     config: dict[str, Any] | None
 
@@ -64,8 +79,8 @@ class BudgetDict(TypedDict, total=False):
 class SessionDict(TypedDict, total=False):
     """The two modules every agent has, and the settings of the session."""
 
-    orchestrator: Required[str | ModuleDict]
-    context: Required[str | ModuleDict]
+    orchestrator: Required[str | ModuleDict | Orchestrator | MountFunction]
+    context: Required[str | ModuleDict | ContextManager | MountFunction]
     orchestrator_source: Any
     context_source: Any
     strict: bool | None
@@ -92,7 +107,7 @@ class PlanDict(_SchemaKey, total=False):
     session: Required[SessionDict]
     orchestrator: RoleDict | None
     context: RoleDict | None
-    providers: list[str | ProviderDict] | None
-    tools: list[str | ModuleDict] | None
-    hooks: list[str | HookDict] | None
+    providers: list[str | ProviderDict | Provider | MountFunction] | None
+    tools: list[str | ModuleDict | Tool | Function] | None
+    hooks: list[str | HookDict | Function] | None
     agents: Any

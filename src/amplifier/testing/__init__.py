@@ -3,6 +3,7 @@
     cancel_everywhere    cancel a scenario at every one of its suspension points, on trio and asyncio
     cancel_at            cancel one call at one suspension, inside a running loop
     TestCoordinator      a real coordinator without a session; create_test_coordinator() mounts doubles on one
+    script               a model that plays texts and tool calls, for tests of your own programs
     MockTool · MockProvider · MockContextManager · ScriptedOrchestrator · MockApprovalSystem · MockDisplaySystem
                          fakes that keep the contracts; those with a script fail on steps too many and on steps unused
     EventRecorder        remembers events
@@ -24,7 +25,7 @@ from amplifier.testing.doubles.coordinator import MockCoordinator, TestCoordinat
 from amplifier.testing.doubles.displays import MockDisplaySystem
 from amplifier.testing.doubles.event_recorder import EventRecorder
 from amplifier.testing.doubles.orchestrators import ScriptedOrchestrator
-from amplifier.testing.doubles.providers import Delayed, MockProvider
+from amplifier.testing.doubles.providers import Delayed, MockProvider, script
 from amplifier.testing.doubles.tools import MockTool
 
 __all__ = [
@@ -49,5 +50,6 @@ __all__ = [
     "cancel_at",
     "cancel_everywhere",
     "create_test_coordinator",
+    "script",
     "wait_for",
 ]

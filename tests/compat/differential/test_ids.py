@@ -20,7 +20,7 @@ async def main():
     loader = ModuleLoader()
     found = [module.id for module in await loader.discover()]
     entries = [entry.name for entry in importlib.metadata.entry_points(group="amplifier.modules")]
-    return [found, entries, loader._load_entry_point("provider-anthropic") is None]
+    return [found, entries]
 
 print(json.dumps(asyncio.run(main())), flush=True)
 os._exit(0)
@@ -37,4 +37,4 @@ def test_the_published_loader_finds_none_of_our_modules_on_either_kernel(referen
             env={**os.environ, "AMPLIFIER_COMPAT": alias},
             check=True,
         )
-        assert json.loads(ran.stdout) == [[], [], True]
+        assert json.loads(ran.stdout) == [[], []]

@@ -16,7 +16,7 @@ def finding(clause: str = "T5", **fields: Any) -> Finding:
     usual: dict[str, Any] = {
         "level": "required",
         "what": f"{clause} does not hold",
-        "check": "tool.answers_listed_inputs",
+        "check": "tool.answers_inputs",
         "backend": "asyncio",
         "hint": f"fix {clause}",
         "reproduce": f"amplifier module validate x --only {clause}",

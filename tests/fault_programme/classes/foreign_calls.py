@@ -20,7 +20,9 @@ import anyio.lowlevel
 from amplifier import AmplifierSession, ChatResponse, HookResult, ModuleLoader, ToolCall, ToolResult
 from amplifier.errors import AmplifierError, ExecutionCancelled
 from amplifier.models import ProviderInfo, StreamChunk, TextBlock, ToolCallBlock
-from amplifier.modules import loop_basic, loop_events, loop_streaming
+from amplifier.modules.loop import basic as loop_basic
+from amplifier.modules.loop import events as loop_events
+from amplifier.modules.loop import streaming as loop_streaming
 from amplifier.testing.virtual_time import virtual_backend
 from tests._support.cancellations import some_cancellation
 from tests._support.worlds import Ledger, what_is_left_in

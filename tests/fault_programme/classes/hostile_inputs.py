@@ -10,8 +10,11 @@ import copy
 import json
 import random
 import resource
+import shutil
+import sqlite3
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -23,17 +26,17 @@ from hypothesis import seed as hypothesis_seed
 
 from amplifier import ToolResult
 from amplifier.cli.agent.plan_files import PlanFileError, read_plan_file
-from amplifier.conformance.inputs.hostile_values import ODD_TEXTS, ODD_VALUES
 from amplifier.conformance.inputs.tool_inputs import sample_inputs
+from amplifier.conformance.inputs.values import ODD_TEXTS, ODD_VALUES
 from amplifier.conformance.strategies import instances
 from amplifier.errors import LLMError, ModelError, PlanError
 from amplifier.models import from_dict, from_json, to_json
-from amplifier.modules import tool_filesystem, tool_search, tool_todo
-from amplifier.modules.context_persistent import LogDamagedError
-from amplifier.modules.context_persistent._errors import JournalError
-from amplifier.modules.context_persistent._log_records import STEPS, encode_message, new_file, scan
-from amplifier.modules.context_persistent._step_journal import Place, StepJournal
+from amplifier.modules.context.persistent._step_journal import JournalError, StepJournal
+from amplifier.modules.tools import filesystem as tool_filesystem
+from amplifier.modules.tools import search as tool_search
+from amplifier.modules.tools import todo as tool_todo
 from amplifier.plan import parse_plan
+from amplifier.store import STORE_FILE, Conversation, StoreDamagedError, encode_message
 from amplifier.testing import TestCoordinator
 from amplifier.tracing import Trace
 from tests.models.test_fields import model_classes
@@ -49,8 +52,7 @@ INPUTS = {
     "plan files": 40_000,
     "provider streams": 8_000,
     "event logs": 30_000,
-    "conversation logs": 60_000,
-    "step journals": 10_000,
+    "stores": 3_000,
     "tool inputs": 4_000,
 }
 INPUTS_PER_CHUNK = 20_000
@@ -235,55 +237,54 @@ _MESSAGES: list[dict[str, Any]] = [
     {"role": "tool", "tool_call_id": "1", "content": "ü"},
     {"role": "assistant", "content": "done"},
 ]
-_STEP: dict[str, Any] = {"generation": 1, "position": 1, "writer": 1}
-STEPS_OF_A_TURN: list[dict[str, Any]] = [
-    {**_STEP, "step": "answered", "calls": ["1", "2"]},
-    {**_STEP, "step": "started", "call": "1"},
-    {**_STEP, "step": "finished", "call": "1", "result": {"success": True, "output": "x"}},
-    {**_STEP, "step": "started", "call": "2"},
+_STEPS: list[dict[str, Any]] = [
+    {"position": 1, "step": "answered", "call": ""},
+    {"position": 1, "step": "finished", "call": "1", "result": {"success": True, "output": "x"}},
+    {"position": 1, "step": "started", "call": "2"},
 ]
 
 
-def _conversation_logs(seed: int, folder: Path) -> Reader:
-    def read(chance: random.Random) -> None:
-        if chance.random() < 0.5:
-            whole = new_file("s", 1, [encode_message(message)[0] for message in _MESSAGES])[0]
-            data = mutated_bytes(whole, chance)
-        else:  # records that are whole and hold something else
-            trees = [mutated_tree(message, chance) for message in _MESSAGES]
-            texts = [json.dumps(tree).encode(errors="replace") for tree in trees]
-            data = new_file("s", 1, texts)[0]
-        try:
-            found = scan(data, Path("x"), "s").records
-        except LogDamagedError:
-            return
-        if not all(isinstance(message, dict) for message in found):
-            raise AssertionError(f"a record that is no message: {found!r}")
-
-    return read
-
-
-def _step_journals(seed: int, folder: Path) -> Reader:
-    folder.chmod(0o700)
+def _stores(seed: int, folder: Path) -> Reader:
+    """Conversations and step journals: bytes that were changed, and records that are whole and hold something else."""
+    whole = folder / "whole"
+    conversation = Conversation(whole / "s", "s")
+    conversation.open()
+    conversation.append([encode_message(message)[0] for message in _MESSAGES], _STEPS)
+    conversation.close()
+    content = (whole / STORE_FILE).read_bytes()
 
     async def in_thread(call: Callable[[], None]) -> None:
         call()
 
     def read(chance: random.Random) -> None:
-        trees = [mutated_tree(step, chance) if chance.random() < 0.5 else step for step in STEPS_OF_A_TURN]
-        data = new_file("s", 1, [json.dumps(tree).encode(errors="replace") for tree in trees], STEPS)[0]
+        root = folder / "image"
+        shutil.rmtree(root, ignore_errors=True)
+        shutil.copytree(whole, root)
         if chance.random() < 0.5:
-            data = mutated_bytes(data, chance)
-        place = Place(1, 1)
-        journal = StepJournal(folder, "s", in_thread, lambda: place, lambda: place)
-        journal.path.write_bytes(data)
-        journal.path.chmod(0o600)
+            (root / STORE_FILE).write_bytes(mutated_bytes(content, chance))
+        else:
+            database = sqlite3.connect(root / STORE_FILE, isolation_level=None)
+            table, records = chance.choice([("messages", _MESSAGES), ("steps", _STEPS)])
+            number = chance.randrange(len(records))
+            text = json.dumps(mutated_tree(records[number], chance)).encode(errors="replace").decode()
+            position = number if table == "messages" else 1
+            which = "position = ?" if table == "messages" else "position = 1 AND CAST(call AS TEXT) = ?"
+            key = number if table == "messages" else records[number]["call"]
+            database.execute(
+                f"UPDATE {table} SET body = ?, checksum = ? WHERE {which}",
+                (text, zlib.crc32(text.encode(), position), key),
+            )
+            database.close()
+        stored = Conversation(root / "s", "s")
         try:
-            journal.open(["1", "2"], place)
-        except (LogDamagedError, JournalError):
+            found = stored.open()
+            StepJournal(stored, in_thread, lambda: 1, lambda: 1).open(["1", "2"], 1)
+        except (StoreDamagedError, JournalError):
             return
         finally:
-            journal.close(remove=False)
+            stored.close()
+        if not all(isinstance(message, dict) for message in found):
+            raise AssertionError(f"a record that is no message: {found!r}")
 
     return read
 
@@ -293,8 +294,7 @@ READERS: dict[str, Callable[[int, Path], Reader]] = {
     "plans": _plans,
     "plan files": _plan_files,
     "event logs": _event_logs,
-    "conversation logs": _conversation_logs,
-    "step journals": _step_journals,
+    "stores": _stores,
 }
 
 

@@ -1,6 +1,6 @@
 """A writer of the persistent context is killed (SIGKILL) at random moments; what reloads is the state before or after each acknowledged call.
 
-The writer and the moments are those of `tests/modules/test_context_persistent_killed.py`.
+The writer and the moments are those of `tests/modules/context/test_context_persistent_killed.py`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.modules.test_context_persistent import stored
-from tests.modules.test_context_persistent_killed import KILLS_PER_CONVERSATION, STEPS, kill_once, open_writers, states
+from tests.modules.context.test_context_persistent import stored
+from tests.modules.context.test_context_persistent_killed import (
+    KILLS_PER_CONVERSATION,
+    STEPS,
+    kill_once,
+    open_writers,
+    states,
+)
 
 from ..parts import Chunk, Outcome, part_of, ranges
 

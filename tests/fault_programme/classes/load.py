@@ -22,7 +22,8 @@ import anyio.lowlevel
 
 from amplifier import AmplifierSession, ChatResponse, ExecutionCancelled, HookRegistry, ModuleLoader
 from amplifier.models import TextBlock, ToolCall
-from amplifier.modules import context_simple, loop_basic
+from amplifier.modules.context import simple as context_simple
+from amplifier.modules.loop import basic as loop_basic
 from amplifier.testing import MockTool
 from amplifier.testing.virtual_time import virtual_backend
 from tests._support.leaks import Resources

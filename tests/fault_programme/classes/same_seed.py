@@ -9,7 +9,8 @@ import anyio
 
 from amplifier import AmplifierSession, ChatResponse, HookResult, ModuleLoader
 from amplifier.models import ProviderInfo, TextBlock, ToolCall
-from amplifier.modules import loop_basic, loop_events
+from amplifier.modules.loop import basic as loop_basic
+from amplifier.modules.loop import events as loop_events
 from amplifier.testing import MockContextManager, MockTool
 from amplifier.testing.cancel_sweep.asyncio_trial import run_asyncio_trial
 from amplifier.testing.cancel_sweep.injection import TrialSettings

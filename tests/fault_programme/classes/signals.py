@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import subprocess
 import tempfile
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from amplifier.cli.sessions.store import SessionStore
+from tests._support.processes import running_processes
 from tests._support.terminal import command, environment
 from tests._support.tree import ROOT
 from tests.cli._scripted_agent import write_plan
@@ -128,15 +130,15 @@ def try_signal(outcome: Outcome, backend: str, kind: str, moment: int, events: i
     signals, expected = SIGNALS[kind]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        pids = folder / "pids"
+        # Processes are found by this text: in a sandbox they have other ids.
+        sleep = f"sleep {2 if kind == 'INT' else 600}.{secrets.randbelow(10**12)}"  # one Ctrl-C lets the running step finish
         if moment < AT_EVENTS:
             at, shell = 1 + moment * (events - 1) // (AT_EVENTS - 1), SHELL
             where, is_reached = f"event {at} of {events}", (folder / REACHED).exists
         else:
             at, where = 0, OTHER_MOMENTS[moment - AT_EVENTS]
-            child = "(trap '' INT HUP TERM; sleep 600) & echo $! >> pids; " if "child" in where else ""
-            # One Ctrl-C lets the running step finish.
-            shell = f"cd {name}; {child}echo $$ >> pids; touch {REACHED}; sleep {2 if kind == 'INT' else 600}"
+            child = f"(trap '' INT HUP TERM; {sleep}) & " if "child" in where else ""
+            shell = f"cd {name}; {child}touch {REACHED}; {sleep}"
             is_reached = (folder / REACHED).exists if "command" in where else (folder / "work").exists
         run_ = Run(folder, backend, shell, at)
         try:
@@ -158,24 +160,17 @@ def try_signal(outcome: Outcome, backend: str, kind: str, moment: int, events: i
             outcome.fail(f"{where}: exit status {code}, expected {expected}: {errors[-300:]}")
         if "Traceback" in errors and "starts" not in where:
             outcome.fail(f"{where}: a traceback: {errors[-500:]}")
-        for pid in pids.read_text().split() if pids.exists() else ():
-            if not _is_gone(int(pid)):
-                outcome.fail(f"{where}: the command's process {pid} is still running")
-                os.kill(int(pid), signal.SIGKILL)
+        for line in _still_running(sleep):
+            outcome.fail(f"{where}: a process of the command is still running: {line}")
+            os.kill(int(line.split()[0]), signal.SIGKILL)
         _check_session(outcome, where, run_.home, is_killed=kind == "KILL")
 
 
-def _is_gone(pid: int) -> bool:
+def _still_running(text: str) -> list[str]:
     give_up = time.monotonic() + PATIENCE / 10
-    while time.monotonic() < give_up:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return True
-        if state == "Z":
-            return True
+    while (found := running_processes(text)) and time.monotonic() < give_up:
         time.sleep(0.02)
-    return False
+    return found
 
 
 def _check_session(outcome: Outcome, where: str, home: Path, *, is_killed: bool) -> None:
@@ -183,7 +178,7 @@ def _check_session(outcome: Outcome, where: str, home: Path, *, is_killed: bool)
     store = SessionStore(home / "sessions")
     try:
         for record in store.records():
-            messages: list[Any] = store.transcript(record.session_id).messages
+            messages: list[Any] = store.transcript(record.session_id)
             calls = [call["id"] for message in messages for call in message.get("tool_calls") or ()]
             results = [message["tool_call_id"] for message in messages if message["role"] == "tool"]
             if results != (calls[: len(results)] if is_killed else calls):

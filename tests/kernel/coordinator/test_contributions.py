@@ -7,8 +7,7 @@ import asyncio
 import anyio
 import pytest
 
-from amplifier.kernel.coordinator.contributions import Contributions
-from amplifier.kernel.coordinator.ownership import Ledger
+from amplifier.kernel.coordinator.ownership import Contributions, Ledger, Owner
 from tests._support.small_agent import agent, give_up_after
 
 pytestmark = pytest.mark.virtual_time
@@ -20,8 +19,12 @@ def ledger():
 
 
 @pytest.fixture
-def channels(ledger):
-    return Contributions(ledger)
+def channels():
+    return Contributions()
+
+
+def owner(name, ledger=None):
+    return Owner(name, "continue", ledger or Ledger())
 
 
 def after(seconds, value):
@@ -37,8 +40,8 @@ async def collect(channels, channel="x", *, each=10.0, total=30.0):
 
 
 async def test_contributions_come_in_registration_order_however_long_each_takes(channels):
-    channels.register("x", "slow", after(5, "slow"), "a")
-    channels.register("x", "sync", lambda: "sync", "b")
+    channels.register("x", "slow", after(5, "slow"), owner("a"))
+    channels.register("x", "sync", lambda: "sync", owner("b"))
     channels.register("x", "fast", after(0, "fast"), None)
     channels.register("y", "other", lambda: "other channel", None)
     assert await collect(channels) == ["slow", "sync", "fast"]
@@ -87,7 +90,7 @@ async def test_late_contributor_is_cut_off_at_its_own_deadline_and_named(channel
         finally:
             left.append(anyio.current_time() - began)
 
-    channels.register("events", "slow one", hang, "hooks-slow")
+    channels.register("events", "slow one", hang, owner("hooks-slow"))
     channels.register("events", "next", after(9, "next"), None)
     began = anyio.current_time()
     assert await channels.collect("events", each=10.0, total=30.0) == ["next"]
@@ -131,7 +134,7 @@ async def test_failing_contributor_is_named_and_the_rest_collected(channels, cap
         await anyio.sleep(1)
         raise error
 
-    channels.register("x", "bad", fail_later if is_async else fail, "tool-bad")
+    channels.register("x", "bad", fail_later if is_async else fail, owner("tool-bad"))
     channels.register("x", "good", after(0, "good"), None)
     assert await collect(channels) == ["good"]
     assert "Contributor 'bad' of module 'tool-bad' on channel 'x' failed" in caplog.text
@@ -169,9 +172,10 @@ def test_wrong_registration_is_a_type_error_and_leaves_nothing(channels, channel
 
 
 async def test_undoing_a_module_removes_its_contributors_from_every_channel(channels, ledger):
-    for owner in ("a", None, "b", "a"):
-        channels.register("x", "n", lambda owner=owner: f"of {owner}", owner)
-    channels.register("y", "n", len, "a")
+    for name in ("a", None, "b", "a"):
+        of = None if name is None else owner(name, ledger)
+        channels.register("x", "n", lambda name=name: f"of {name}", of)
+    channels.register("y", "n", len, owner("a", ledger))
     ledger.undo("a")
     assert await collect(channels) == ["of None", "of b"]
     assert list(channels.as_dict()) == ["x"]
@@ -180,7 +184,7 @@ async def test_undoing_a_module_removes_its_contributors_from_every_channel(chan
 
 
 def test_contributors_are_shown_by_channel_name_and_callback(channels):
-    channels.register("x", "n", len, "a")
+    channels.register("x", "n", len, owner("a"))
     shown = channels.as_dict()
     assert shown == {"x": [{"name": "n", "callback": len}]}
     shown["x"].clear()

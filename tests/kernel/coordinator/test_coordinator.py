@@ -9,9 +9,10 @@ from types import SimpleNamespace
 import anyio
 import pytest
 
-from amplifier import ContextInjection, HookResult, ModuleCoordinator, SessionStateError
+from amplifier import HookResult, ModuleCoordinator, SessionStateError
 from amplifier.contracts import Coordinator
 from amplifier.errors import DeadlineExceeded
+from amplifier.models import ContextInjection
 from amplifier.plan import Deadlines
 from tests._support.small_agent import Echo, Memory, agent
 

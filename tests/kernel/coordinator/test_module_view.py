@@ -107,22 +107,25 @@ def test_attributes_of_modules_are_shared_by_all_views_and_the_coordinator(core,
 
 
 def test_everything_readable_on_the_coordinator_reads_the_same_through_a_view(core, view):
-    for name in ("session", "session_id", "parent_id", "config", "loader", "mount_points", "cancellation", "channels"):
+    for name in ("session", "session_id", "parent_id", "config", "loader", "cancellation", "channels"):
         assert getattr(view, name) == getattr(core, name)
     for name in ("injection_size_limit", "injection_budget_per_turn", "approval_system", "display_system"):
         assert getattr(view, name) is getattr(core, name)
+    assert {**view.mount_points, "hooks": core.hooks} == core.mount_points
     assert view.get("tools") is core.get("tools")
     assert view.get_mounted("tools") is core.get("tools")
     assert view.module_id == "tool-a"
     assert view.to_dict() == core.to_dict()
 
 
-@pytest.mark.parametrize("name", ["session_id", "parent_id", "config", "hooks", "cancellation", "_core", "_owner"])
+@pytest.mark.parametrize(
+    "name", ["session_id", "parent_id", "config", "hooks", "mount_points", "cancellation", "module_id"]
+)
 def test_what_is_read_only_stays_so_through_a_view(core, view, name):
-    before = getattr(view, name)
+    before = getattr(core, name)
     with pytest.raises(AttributeError):
         setattr(view, name, "forged")
-    assert getattr(view, name) is before
+    assert getattr(core, name) is before
 
 
 def test_unknown_attribute_is_an_attribute_error(view):
@@ -144,8 +147,8 @@ def test_module_that_replaces_the_applications_systems_is_named_in_the_log(core,
 
 
 def test_reprs_name_the_module(core, view):
-    assert repr(view) == f"<{core!r} for module 'tool-a'>"
-    assert repr(view.hooks) == f"<hooks of {core.hooks!r} for module 'tool-a'>"
+    assert repr(view) == repr(core).replace(">", ", for module 'tool-a'>")
+    assert repr(view.hooks) == repr(core.hooks).replace(">", ", for module 'tool-a'>")
 
 
 async def test_view_processes_hook_results_and_emits_like_the_coordinator(core, view):
@@ -157,6 +160,54 @@ async def test_view_processes_hook_results_and_emits_like_the_coordinator(core, 
     view.request_cancel()
     assert core.cancellation.is_graceful
     view.reset_turn()
+
+
+# ── the hooks of a module, however it gets them ──────────────────────────────────────────────────
+
+WAYS = {
+    "hooks": lambda coordinator: coordinator.hooks,
+    "get": lambda coordinator: coordinator.get("hooks"),
+    "get with a name": lambda coordinator: coordinator.get("hooks", "any"),
+    "get_mounted": lambda coordinator: coordinator.get_mounted("hooks"),
+    "mount_points": lambda coordinator: coordinator.mount_points["hooks"],
+    "mount_points.get": lambda coordinator: coordinator.mount_points.get("hooks"),
+    "items of mount_points": lambda coordinator: dict(coordinator.mount_points.items())["hooks"],
+    "a copy of mount_points": lambda coordinator: {**coordinator.mount_points}["hooks"],
+}
+OF_EVERY_WAY = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+
+
+@OF_EVERY_WAY
+async def test_handlers_belong_to_the_module_however_it_gets_the_hooks(core, view, way):
+    assert way(view) is view.hooks
+    assert way(core) is core.hooks
+    way(view).register("e", lambda event, data: None, name="mine")
+    assert [registration.name for registration in core.hooks.registrations_of("tool-a")] == ["mine"]
+    way(core.view_for("tool-b")).unregister("mine")
+    assert core.hooks.list_handlers() == {"e": ["mine"]}
+    await core.undo("tool-a")
+    assert core.hooks.list_handlers() == {}
+
+
+@OF_EVERY_WAY
+async def test_handlers_of_a_failed_mount_are_gone_however_it_got_the_hooks(way):
+    async def mount(coordinator, config):
+        way(coordinator).register("e", lambda event, data: None, name="left behind")
+        raise OSError("no")
+
+    async with agent(hooks={"hooks-bad": mount}) as session:
+        assert session.coordinator.hooks.list_handlers() == {}
+        assert [failure.module_id for failure in session.failures] == ["hooks-bad"]
+
+
+def test_the_mount_points_of_a_module_are_the_live_ones(core, view):
+    points = view.mount_points
+    core.mount("tools", "later", "x")
+    assert points["tools"] == {"x": "later"}
+    points["context"] = "put there by hand"
+    assert core.get("context") == "put there by hand"
+    assert list(points) == list(core.mount_points)
+    assert len(points) == len(core.mount_points)
 
 
 # ── in a session ─────────────────────────────────────────────────────────────────────────────────

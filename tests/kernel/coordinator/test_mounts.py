@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amplifier import ContractError
-from amplifier.kernel.coordinator.mounts import DONE, Mounts
-from amplifier.kernel.coordinator.ownership import Ledger
+from amplifier.kernel.coordinator.ownership import DONE, Ledger, Mounts
 
 SINGLE = ["orchestrator", "context", "module-source-resolver"]
 NAMED = ["providers", "tools"]
@@ -294,24 +293,27 @@ def test_clearing_leaves_what_the_application_mounted_also_where_a_module_had_re
     assert mounts.get("context") is None
 
 
-# ── renaming ─────────────────────────────────────────────────────────────────────────────────────
+# ── instances of one provider ────────────────────────────────────────────────────────────────────
 
 
-def test_renaming_moves_a_module_and_lets_what_it_had_replaced_come_back(mounts, ledger):
+def test_the_first_provider_of_an_instance_gets_the_name_from_the_plan(mounts, ledger):
     mounts.mount("providers", "first", "mock", "provider-mock")
+    mounts.instance = ("provider-mock#fast", "fast")
+    mounts.mount("tools", "tool", "mock", "provider-mock#fast")
     mounts.mount("providers", "second", "mock", "provider-mock#fast")
-    mounts.rename("providers", "mock", "fast")
-    assert mounts.get("providers") == {"mock": "first", "fast": "second"}
+    mounts.mount("providers", "third", "other", "provider-mock#fast")
+    assert mounts.get("providers") == {"mock": "first", "fast": "second", "other": "third"}
     assert mounts.owner_of("providers", "mock") == "provider-mock"
     assert mounts.owner_of("providers", "fast") == "provider-mock#fast"
     ledger.undo("provider-mock#fast")
     assert mounts.get("providers") == {"mock": "first"}
+    assert mounts.get("tools") == {}
 
 
-def test_renaming_onto_a_taken_name_is_logged(mounts, ledger, caplog):
+def test_an_instance_under_a_taken_name_is_logged(mounts, ledger, caplog):
     mounts.mount("providers", 1, "fast", "a")
+    mounts.instance = ("b", "fast")
     mounts.mount("providers", 2, "mock", "b")
-    mounts.rename("providers", "mock", "fast")
     assert warnings(caplog) == ["providers 'fast' mounted by a is replaced by b"]
     ledger.undo("b")
     assert mounts.get("providers") == {"fast": 1}

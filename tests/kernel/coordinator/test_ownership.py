@@ -89,7 +89,7 @@ def test_what_the_application_registers_is_not_in_the_ledger_unless_a_module_cov
     core.view_for("tool-a").mount("context", "module's")
     core.mount("context", "application's again")
     assert len(core.ledger.entries) == 1
-    core.forget_modules()
+    core.end_closing()
     assert core.ledger.entries == {}
     assert core.get("context") == "application's again"
 
@@ -148,7 +148,7 @@ def test_whatever_was_done_closing_leaves_what_the_application_did(program):
                 where.register_contributor(name, f"{owner}'s", nothing)
             elif what == "undo" and owner is not None:
                 core.ledger.undo(owner)
-    core.forget_modules()
+    core.end_closing()
     assert core.ledger.entries == {}
     own = [registered(one) for one in (core, alone)]
     assert (own[0][0], own[0][3], own[0][4]) == (own[1][0], own[1][3], own[1][4])

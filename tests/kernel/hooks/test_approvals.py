@@ -7,8 +7,9 @@ import asyncio
 import anyio
 import pytest
 
-from amplifier import ApprovalGate, HookResult, ModuleCoordinator
+from amplifier import HookResult, ModuleCoordinator
 from amplifier.errors import ApprovalTimeoutError
+from amplifier.models import ApprovalGate
 from tests._support.small_agent import give_up_after
 
 pytestmark = pytest.mark.virtual_time
@@ -287,3 +288,53 @@ async def test_always_holds_in_its_own_session_only():
     await ask(first, question())
     assert (await ask(second, question())).action == "deny"
     assert len(asker.asked) == 1
+
+
+# ── a deadline that is none ──────────────────────────────────────────────────────────────────────
+
+NO_DEADLINES = [float("nan"), float("inf"), -float("inf"), 0, 0.0, -1, True, "5", [5]]
+
+
+@pytest.mark.parametrize("is_gate", [False, True])
+@pytest.mark.parametrize("seconds", NO_DEADLINES, ids=repr)
+async def test_question_with_a_wrong_timeout_is_denied_and_not_asked(seconds, is_gate, caplog):
+    coordinator, system, events = made("Allow")
+    result = gates("hooks-guard") if is_gate else question()
+    if is_gate:
+        result.approval_gates[0].timeout = seconds
+    else:
+        result.approval_timeout = seconds
+    denied = await ask(coordinator, result)
+    assert denied.action == "deny"
+    assert "approval_timeout: a timeout must be" in (denied.reason or "")
+    assert repr(seconds) in (denied.reason or "")
+    assert (system.asked, events) == ([], [])
+    assert "'hooks-guard'" in caplog.text
+
+
+@pytest.mark.parametrize("form", ["result", "gate", "dict", "gate in a dict"])
+@pytest.mark.parametrize("seconds", NO_DEADLINES, ids=repr)
+async def test_handler_that_asks_with_a_wrong_timeout_has_given_an_invalid_answer(seconds, form):
+    coordinator, system, _ = made("Allow")
+    failed = []
+
+    def ask_wrongly(event, data):
+        if form == "dict":
+            return {"action": "ask_user", "approval_timeout": seconds}
+        gate = ApprovalGate(prompt="?")
+        gate.timeout = seconds
+        if form == "gate in a dict":
+            return {"action": "ask_user", "approval_gates": [gate]}
+        result = HookResult(action="ask_user", approval_gates=[gate] if form == "gate" else [])
+        result.approval_timeout = seconds
+        return result
+
+    coordinator.hooks.register("tool:pre", ask_wrongly, name="wrong")
+    coordinator.hooks.register("hook:failed", lambda event, data: failed.append(data["hook_name"]))
+    result = await coordinator.hooks.emit("tool:pre", {"tool_name": "rm"})
+    assert result.action == "deny"
+    assert result.reason is not None
+    assert result.reason.startswith("Hook handler returned invalid response: approval_timeout: a timeout must be")
+    assert repr(seconds) in result.reason
+    assert failed == ["wrong"]
+    assert system.asked == []

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from amplifier import AmplifierSession, ModuleLoader
 from amplifier.events import TERMINAL_EVENTS
-from amplifier.kernel.hooks.merge import INVALID_RESPONSE, merge, was_modified
+from amplifier.kernel.hooks.merge import INVALID_RESPONSE, was_modified
 from amplifier.models import HookResult
 from tests._support.answers import chatter, denials, names, payloads, unusable_answers, values
 from tests._support.backends_alone import loop_turns, run_on_asyncio
-from tests._support.hook_registry import registry, sleeper
+from tests._support.hook_registry import of_module, registry, sleeper
+from tests._support.merging import merge
 
 pytestmark = pytest.mark.virtual_time
 
@@ -345,7 +346,7 @@ async def test_observers_hear_which_handler_failed_and_which_overran():
         raise ValueError("bad")
 
     hooks.register("tool:pre", failing, name="failing")
-    hooks.register_as("hooks-x", "tool:pre", sleeper(log, 9, "late"), name="late", timeout=3, on_failure="deny")
+    of_module(hooks, "hooks-x").register("tool:pre", sleeper(log, 9, "late"), name="late", timeout=3, on_failure="deny")
     for name in ("hook:failed", "hook:timeout"):
         hooks.register(name, lambda event, data: heard.append((event, data)))
     result = await hooks.emit("tool:pre", {})
@@ -386,7 +387,7 @@ async def test_a_gate_that_returns_nothing_denies_and_is_named(answer, asynchron
         return answer
 
     gate = silent_later if asynchronous else silent
-    hooks.register_as("hooks-x", "tool:pre", gate, name="forgetful", on_failure="deny")
+    of_module(hooks, "hooks-x").register("tool:pre", gate, name="forgetful", on_failure="deny")
     hooks.register("tool:pre", lambda event, data: called.append(event))
     hooks.register("hook:failed", lambda event, data: heard.append(data))
     result = await hooks.emit("tool:pre", {"tool_name": "rm"})
@@ -459,7 +460,7 @@ def circular() -> Data:
 )
 async def test_an_invalid_answer_is_logged_with_the_module_the_handler_and_what_it_was(answer, shown, caplog):
     hooks, heard = registry(), []
-    hooks.register_as("hooks-x", "tool:pre", lambda event, data: answer, name="wordy")
+    of_module(hooks, "hooks-x").register("tool:pre", lambda event, data: answer, name="wordy")
     hooks.register("hook:failed", lambda event, data: heard.append(data))
     result = await hooks.emit("tool:pre", {})
     assert (result.action, result.reason) == ("deny", INVALID_RESPONSE)
@@ -481,7 +482,7 @@ async def test_a_denial_in_the_words_of_an_invalid_answer_is_no_invalid_answer(c
 
 async def test_an_invalid_answer_is_logged_when_answers_are_collected(caplog):
     hooks = registry()
-    hooks.register_as("hooks-x", "tool:pre", lambda event, data: "words", name="wordy")
+    of_module(hooks, "hooks-x").register("tool:pre", lambda event, data: "words", name="wordy")
     hooks.register("tool:pre", lambda event, data: {"data": {"n": 1}}, name="fine")
     hooks.register("tool:pre", lambda event, data: None, name="silent", on_failure="deny")
     assert await hooks.emit_and_collect("tool:pre", {}) == [{"n": 1}]

@@ -12,7 +12,7 @@ from amplifier import AmplifierSession, ModuleLoader
 from amplifier.errors import MisspellingWarning
 from amplifier.events import CATALOGUE
 from amplifier.kernel import HookRegistry
-from amplifier.kernel.hooks.event_names import meant_event
+from amplifier.kernel.hooks.registry import meant_event
 
 
 def watch(event: str, data: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -156,6 +157,19 @@ async def test_a_registry_knows_whether_an_event_or_a_field_has_a_receiver():
     assert not hooks.has_handlers("tool:pre")
 
 
+async def test_a_handler_on_demand_receives_what_others_do_and_is_no_reason_to_build_a_field():
+    hooks, seen = registry(), []
+    hooks.register("provider:request", lambda _, data: seen.append(data["messages"]), on_demand=True)
+    assert hooks.has_handlers("provider:request")
+    assert not hooks.has_handlers("provider:request", "messages")
+    undo = hooks.register("provider:request", lambda *_: None, fields=("messages",))
+    assert hooks.has_handlers("provider:request", "messages")
+    await hooks.emit("provider:request", {"messages": ["a"]})
+    undo()
+    await hooks.emit("provider:request", {"messages": None})
+    assert seen == [["a"], None]
+
+
 class Unread(list[Any]):
     """A list whose methods must not be run."""
 
@@ -180,3 +194,25 @@ async def test_handlers_receive_a_subclass_of_list_as_plain_lists_of_their_own(m
         messages[0]["content"][0]["text"] = "spoiled"
         messages.clear()
     assert kept[0] == {"role": "user", "content": [{"text": "a"}]}
+
+
+async def test_a_handler_that_asks_for_no_fields_gets_the_whole_payload_whatever_its_code_reads():
+    hooks, seen = registry(), []
+
+    def peek() -> None:
+        seen.append(sys._getframe(1).f_locals["data"])
+
+    async def awaits_nothing(event: str, data: dict[str, Any]) -> None:
+        assert data["a"] == 1
+        peek()
+
+    def plain(event: str, data: dict[str, Any]) -> None:
+        assert data.get("a") == 1
+        peek()
+
+    hooks.register("x:y", awaits_nothing)
+    hooks.register("x:y", plain)
+    assert hooks.has_handlers("x:y", "b")
+    await hooks.emit("x:y", {"a": 1, "b": {"c": [2]}})
+    assert [data["b"] for data in seen] == [{"c": [2]}] * 2
+    assert seen[0]["b"]["c"] is not seen[1]["b"]["c"]

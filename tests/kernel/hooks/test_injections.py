@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier import ContextInjection, HookResult, ModuleCoordinator
-from amplifier.kernel.hooks.injections import sanitised_injections
+from amplifier import HookResult, ModuleCoordinator
+from amplifier.kernel.hooks.merge import sanitised_injections
+from amplifier.models import ContextInjection
 from tests._support.small_agent import Memory, agent
 
 

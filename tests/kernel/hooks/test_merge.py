@@ -11,13 +11,13 @@ from amplifier.kernel.hooks.merge import (
     INVALID_RESPONSE,
     gates_of,
     is_plain_continue,
-    merge,
     parse_answer,
     processed_result,
     was_modified,
 )
 from amplifier.models import ApprovalGate, ContextInjection, HookResult, to_dict
 from tests._support.answers import chatter, denials, names, payloads, permissions, silences, unusable_answers
+from tests._support.merging import merge
 
 OWNED = {"timestamp": "2026-01-31T12:00:00.000001+00:00", "session_id": "s-1", "parent_id": None}
 RANK = ["continue", "modify", "inject_context", "ask_user", "deny"]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from amplifier.kernel import HookRegistry
 from amplifier.kernel.coordinator.ownership import Ledger
+from tests._support.hook_registry import of_module
 
 EVENTS = ["a", "b", "*"]
 events = st.sampled_from(EVENTS)
@@ -95,7 +96,6 @@ class Real:
     def __init__(self) -> None:
         self.hooks = HookRegistry()
         self.ledger = Ledger()
-        self.hooks.belong_to("s-1", None, None, self.ledger)
         self.removers: list[Any] = []
         self.log: list[Any] = []
 
@@ -117,7 +117,8 @@ class Real:
         elif what == "unregister":
             self.hooks.unregister(rest[0])
         else:
-            self.hooks.unregister_as(*rest)
+            module, name = rest
+            self.of(module).unregister(name)
 
     def register(self, event: str, priority: int, name: str, module: str | None, script: list[Any]) -> None:
         number = len(self.removers)
@@ -133,7 +134,10 @@ class Real:
             self.log.append((heard, number))
 
         handler = acting if script or number % 2 else noting
-        self.removers.append(self.hooks.register_as(module, event, handler, priority, name))
+        self.removers.append(self.of(module).register(event, handler, priority, name))
+
+    def of(self, module: str | None) -> HookRegistry:
+        return self.hooks if module is None else of_module(self.hooks, module, self.ledger)
 
 
 @given(programs)

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import re
+import time
 import weakref
 from enum import StrEnum
 from types import MappingProxyType
@@ -22,6 +23,8 @@ from amplifier.kernel.coordinator.ownership import Ledger
 from amplifier.kernel.hooks.registry import DEEPEST
 from amplifier.models import HookResult
 from tests._support.backends_alone import run_on, run_on_asyncio
+from tests._support.hook_registry import of_module
+from tests._support.interrupts import Interrupter
 
 Data = dict[str, Any]
 
@@ -132,20 +135,19 @@ def test_same_named_handlers_are_peeled_off_newest_first():
 
 def test_a_module_cannot_unregister_what_another_one_registered():
     hooks = registry()
-    hooks.register_as("hooks-a", "tool:pre", print, name="twin")
-    hooks.register_as("hooks-b", "tool:pre", print, name="twin")
-    hooks.unregister_as("hooks-a", "twin")
+    of_module(hooks, "hooks-a").register("tool:pre", print, name="twin")
+    of_module(hooks, "hooks-b").register("tool:pre", print, name="twin")
+    of_module(hooks, "hooks-a").unregister("twin")
     assert [r.module for r in hooks._handlers["tool:pre"]] == ["hooks-b"]
-    hooks.unregister_as("hooks-a", "twin")
+    of_module(hooks, "hooks-a").unregister("twin")
     assert [r.module for r in hooks._handlers["tool:pre"]] == ["hooks-b"]
 
 
 def test_clearing_what_modules_registered_keeps_the_applications_own():
     hooks, ledger = HookRegistry(), Ledger()
-    hooks.belong_to("s-1", None, None, ledger)
-    hooks.register_as("hooks-a", "tool:pre", print, name="theirs")
+    of_module(hooks, "hooks-a", ledger).register("tool:pre", print, name="theirs")
     hooks.register("tool:pre", print, name="ours")
-    hooks.register_as("hooks-b", "*", print, name="theirs")
+    of_module(hooks, "hooks-b", ledger).register("*", print, name="theirs")
     ledger.undo_all()
     assert hooks.list_handlers() == {"tool:pre": ["ours"]}
 
@@ -726,3 +728,48 @@ def test_unknown_names_are_no_error():
     hooks.unregister("nobody")
     assert hooks.list_handlers("tool:pre") == {"tool:pre": []}
     assert hooks.list_handlers() == {}
+
+
+# ── many ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def seconds_for(count: int, event: str) -> float:
+    """The processor time of this thread for registering so many handlers and taking them back, the fastest of three."""
+    times = []
+    for _ in range(3):
+        hooks, ledger = registry(), Ledger()
+        module = of_module(hooks, "hooks-many", ledger)
+        began = time.thread_time()
+        for number in range(count):
+            module.register(event, print, priority=number % 3)
+        ledger.undo_all()
+        times.append(time.thread_time() - began)
+        assert hooks.list_handlers() == {}
+    return min(times)
+
+
+@pytest.mark.parametrize("event", ["*", "tool:pre"])
+def test_registering_handlers_takes_time_in_proportion_to_their_number(event):
+    few, many = seconds_for(1000, event), seconds_for(16_000, event)
+    assert many / few < 16 * 4  # in the square it would be 256
+
+
+def test_a_removal_that_ctrl_c_interrupts_is_completed_by_the_next_one():
+    def interrupted_at(point: int) -> bool:
+        hooks, ledger = registry(), Ledger()
+        of_module(hooks, "hooks-a", ledger).register("tool:pre", lambda *_: None, name="kept")
+        undo = of_module(hooks, "hooks-b", ledger).register("tool:pre", lambda *_: None, name="removed")
+        interrupter = Interrupter([point], "asyncio-bare")
+        try:
+            with interrupter.watching():
+                undo()
+        except KeyboardInterrupt:
+            undo()
+        assert hooks.list_handlers() == {"tool:pre": ["kept"]}
+        assert len(ledger.entries) == 1
+        return bool(interrupter.hits)
+
+    points = 0
+    while interrupted_at(points):
+        points += 1
+    assert points > 3

@@ -14,7 +14,7 @@ import anyio.lowlevel
 import pytest
 
 from amplifier.contracts._containment import is_real_cancellation
-from amplifier.kernel.runtime.sections import run_section
+from amplifier.kernel.runtime.uninterrupted import run_section
 from tests._support.backends_alone import loop_turns, run_on_asyncio
 
 Section = Callable[[], Awaitable[Any]]
@@ -121,7 +121,7 @@ def test_a_native_cancel_is_not_lost_when_a_shielded_section_raises(times):
     assert run_on_asyncio(main) == (["raised ValueError", "cancelled at the next await"], times)
 
 
-def test_the_first_native_cancel_reaches_a_guarded_section_and_the_second_leaves_its_unwinding_in_peace():
+def test_the_first_native_cancel_reaches_a_guarded_section_and_later_ones_leave_what_it_shields_in_peace():
     async def main() -> list[str]:
         release = asyncio.Event()
 
@@ -130,7 +130,8 @@ def test_the_first_native_cancel_reaches_a_guarded_section_and_the_second_leaves
                 await asyncio.sleep(1000)
             finally:
                 caller.log.append("reached")
-                await release.wait()  # an await that a second cancel would break
+                with anyio.CancelScope(shield=True):  # which alone does not keep a native cancel away
+                    await release.wait()
                 caller.log.append("unwound")
 
         caller = Caller(run_guarded, unwinding)
@@ -140,6 +141,29 @@ def test_the_first_native_cancel_reaches_a_guarded_section_and_the_second_leaves
         return await caller.ended()
 
     assert run_on_asyncio(main) == ["reached", "unwound", "cancelled"]
+
+
+def test_code_that_swallows_a_native_cancel_is_cancelled_at_every_await_from_the_second_one_on():
+    async def main() -> tuple[list[str], int]:
+        swallowed = 0
+
+        async def stubborn() -> None:
+            nonlocal swallowed
+            while swallowed < 1000:
+                try:
+                    await asyncio.sleep(1000)
+                except asyncio.CancelledError:
+                    swallowed += 1
+                    if swallowed > 5:
+                        raise
+
+        caller = Caller(run_guarded, stubborn)
+        await cancel_times(caller, 1)
+        assert (caller.log, swallowed) == ([], 1)
+        await cancel_times(caller, 1)
+        return await caller.ended(), swallowed
+
+    assert run_on_asyncio(main) == (["cancelled"], 6)
 
 
 def test_a_native_cancel_of_a_guarded_section_is_edge_triggered_like_any_native_cancel():
@@ -202,7 +226,8 @@ def test_a_second_native_cancel_is_not_lost_when_the_section_answers_the_first_w
             try:
                 await asyncio.sleep(1000)
             finally:
-                await release.wait()
+                with anyio.CancelScope(shield=True):
+                    await release.wait()
                 raise ValueError("while unwinding")
 
         caller = Caller(run_guarded, failing)
@@ -234,7 +259,8 @@ def test_a_native_cancel_that_finds_a_guarded_section_unwinding_already_waits_fo
         release = asyncio.Event()
 
         async def unwinding() -> str:
-            await release.wait()  # from a cancellation of the section's own, of which the caller knows nothing
+            with anyio.CancelScope(shield=True):  # from a cancellation of its own, of which the caller knows nothing
+                await release.wait()
             caller.log.append("unwound")
             if ending == "error":
                 raise ValueError("stopped")

@@ -11,8 +11,8 @@ import pytest
 
 from amplifier import ModuleCoordinator
 from amplifier.errors import ContainedError, SpuriousCancellation
-from amplifier.kernel.runtime.cleanup_stack import CleanupStack
 from amplifier.kernel.runtime.deadlines import DeadlinePassed, TimeBudget
+from amplifier.kernel.runtime.tasks import CleanupFailure, CleanupStack
 
 pytestmark = pytest.mark.virtual_time
 
@@ -54,7 +54,9 @@ def raising(error):
 
 async def unwind(stack, *, each=10.0, total=30.0, owner=None):
     budget = TimeBudget() if total is None else TimeBudget(anyio.current_time() + total)
-    return await stack.unwind(each=each, budget=budget, owner=owner)
+    failures: list[CleanupFailure] = []
+    await stack.unwind(failures, each=each, budget=budget, owner=owner)
+    return failures, next((failure.error for failure in failures if not isinstance(failure.error, Exception)), None)
 
 
 # ── order, and once ──────────────────────────────────────────────────────────────────────────────

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amplifier.errors import ContainedError, SpuriousCancellation
-from amplifier.kernel.runtime.await_location import where_suspended
+from amplifier.kernel.runtime.backend import where_suspended
 from amplifier.kernel.runtime.deadlines import DeadlinePassed
 from tests._support.backends_alone import loop_turns, run_on_asyncio
 from tests._support.deadline_calls import Calls, SingleCall

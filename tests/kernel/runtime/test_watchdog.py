@@ -13,8 +13,13 @@ import anyio.lowlevel
 import pytest
 
 from amplifier import AmplifierSession, ModuleLoader
-from amplifier.kernel.runtime.deadlines import DeadlinePassed, run_bounded
-from amplifier.kernel.runtime.watchdog import LONGEST_INTERVAL, UNWINDING, Unresponsive, Watchdog
+from amplifier.kernel.runtime.deadlines import (
+    LONGEST_INTERVAL,
+    UNWINDING,
+    DeadlinePassed,
+    Unresponsive,
+    Watchdog,
+)
 from tests._support.deadline_calls import Calls
 
 pytestmark = pytest.mark.virtual_time
@@ -206,25 +211,6 @@ async def test_a_finished_call_is_not_kept_by_the_watch():
         assert len(reports.watch._tasks) == 1
         series.close()
         assert not reports.watch._tasks
-
-
-async def test_calls_that_wait_for_nothing_are_not_watched_and_take_no_timer():
-    async def at_once() -> str:
-        return "there"
-
-    async with reporting() as reports:
-        for _ in range(3):
-            assert await run_bounded(at_once(), 5, "label", reports.watch) == "there"
-        assert not reports.watch._tasks
-        assert reports.watch._wakes_at == math.inf
-
-        async def waiting() -> int:
-            await anyio.lowlevel.checkpoint()
-            return len(reports.watch._tasks)
-
-        assert await run_bounded(waiting(), 5, "label", reports.watch) == 1
-        assert not reports.watch._tasks
-        assert reports.watch._wakes_at == pytest.approx(anyio.current_time() + 5 + UNWINDING)
 
 
 def test_a_watch_without_deadlines_has_no_timer():

@@ -424,8 +424,8 @@ async def test_closing_under_a_turn_of_another_task_cancels_it_and_waits(delay, 
     assert delay == 0 or "unwound" in log
 
 
-async def test_turn_that_does_not_end_is_waited_for_and_reported(log, caplog):
-    session = agent(unwinding(log, seconds=70))
+async def test_turn_that_does_not_end_is_reported_and_takes_half_of_the_closing_at_most(log, caplog):
+    session = agent(unwinding(log, seconds=70), hooks={"hooks-a": closing_hook(log)})
     await session.initialize()
 
     async def execute():
@@ -435,9 +435,13 @@ async def test_turn_that_does_not_end_is_waited_for_and_reported(log, caplog):
     async with anyio.create_task_group() as group:
         group.start_soon(execute)
         await anyio.sleep(1)
+        began = anyio.current_time()
         await session.cleanup()
-    assert log == ["unwound"]
-    assert caplog.text.count("does not end although it was cancelled") == 2
+        assert anyio.current_time() - began == pytest.approx(15, abs=1)
+    assert log == ["mounted", "closed", "unwound"]
+    [failure] = session.cleanup_failures
+    assert str(failure) == "turn of the application: no answer within 15 s"
+    assert caplog.text.count("does not end although it was cancelled") == 1
 
 
 @pytest.mark.parametrize("how", ["scope", "native"])

@@ -81,14 +81,14 @@ async def test_first_session_to_close_leaves_the_entry_to_the_other_and_the_last
         await session.initialize()
         assert session.failures == []
     assert sys.path.count(entry) == 1
-    assert loader.statistics().path_entries == 1
+    assert "1 sys.path entries held" in repr(loader)
     await sessions[first].cleanup()
     assert entry in sys.path
     await sessions[first].cleanup()  # a second time
     assert entry in sys.path
     await sessions[1 - first].cleanup()
     assert entry not in sys.path
-    assert loader.statistics().path_entries == 0
+    assert "0 sys.path entries held" in repr(loader)
 
 
 async def test_module_imports_what_is_beside_it_after_another_session_has_closed(checkout, loader, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 
 import anyio
@@ -13,7 +14,7 @@ from amplifier import ExecutionCancelled, ExecutionTimeout, SessionBusyError, Se
 from amplifier.errors import SpuriousCancellation
 from amplifier.kernel.session.stream import BUFFERED
 from amplifier.models import TextDelta, ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
-from tests._support.backends_alone import run_on_asyncio
+from tests._support.backends_alone import loop_turns, run_on_asyncio
 from tests._support.small_agent import Turn, agent, give_up_after
 
 pytestmark = pytest.mark.virtual_time
@@ -677,3 +678,71 @@ async def test_stream_never_entered_runs_nothing():
         session.stream("hi")
         await anyio.lowlevel.checkpoint()
         assert not session.statistics().turn_running
+
+
+# ── tasks ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_stream_left_in_another_task_is_reported_in_words_and_its_turn_cancelled(log):
+    entered, release = anyio.Event(), anyio.Event()
+
+    async def body(turn):
+        try:
+            await anyio.sleep_forever()
+        finally:
+            log.append("unwound")
+
+    async with agent(body) as session:
+        stream = session.stream("hi")
+
+        async def enter() -> None:
+            await stream.__aenter__()
+            entered.set()
+            await release.wait()
+
+        async def both() -> None:
+            async with anyio.create_task_group() as group:
+                group.start_soon(enter)
+                await entered.wait()
+                await anyio.wait_all_tasks_blocked()
+                with pytest.raises(SessionStateError, match="must be left in the task that entered it"):
+                    await stream.__aexit__(None, None, None)
+                while session.statistics().turn_running:
+                    await anyio.lowlevel.checkpoint()
+                log.append("ended")
+                release.set()
+
+        # The task that entered ends with an open task group, which AnyIO and trio report in their own way.
+        with contextlib.suppress(Exception):
+            await both()
+    assert log == ["unwound", "ended"]
+
+
+@pytest.mark.filterwarnings("ignore:coroutine 'TurnStream._run' was never awaited:RuntimeWarning")  # AnyIO wraps it
+def test_a_stream_whose_task_is_cancelled_before_its_first_step_raises_and_does_not_wait():
+    async def main() -> None:
+        async with agent() as session:
+            async with session.stream("hi") as events:
+                (task,) = [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
+                task.cancel()  # as the end of the loop does
+                with anyio.fail_after(60), pytest.raises(ExecutionCancelled, match="before it began"):
+                    await anext(aiter(events))
+            assert events.result is None
+            assert await session.execute("again") == "again"
+
+    run_on_asyncio(main)
+    gc.collect()
+
+
+def test_a_stream_whose_task_alone_is_cancelled_does_not_end_as_if_the_turn_had():
+    async def main() -> None:
+        async with agent(wait_for_ever) as session:
+            async with session.stream("hi") as events:
+                await loop_turns()
+                (task,) = [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
+                task.cancel()
+                with anyio.fail_after(60), pytest.raises(ExecutionCancelled, match="its task was cancelled"):
+                    await drain(events)
+            assert events.result is None
+
+    run_on_asyncio(main)

@@ -131,7 +131,9 @@ class ScriptedHttpServer:
         headers: dict[str, str] = {}
         while (line := lines.readline().strip()) != b"":
             name, _, value = line.decode().partition(":")
-            headers[name.lower()] = value.strip()
+            headers[name.lower()] = ", ".join(
+                filter(None, (headers.get(name.lower()), value.strip()))
+            )  # as HTTP reads two
         text = lines.read(int(headers.get("content-length", 0)))
         self.requests.append(Received(method, path, headers, json.loads(text) if text else None))
         self._asked.put(path)

@@ -11,7 +11,9 @@ from typing import Any
 import attrs
 
 from amplifier.models import ChatRequest, Message, StreamChunk
-from amplifier.modules import provider_anthropic, provider_openai, provider_openai_compatible
+from amplifier.modules.providers import anthropic as provider_anthropic
+from amplifier.modules.providers import openai as provider_openai
+from amplifier.modules.providers import openai_compatible as provider_openai_compatible
 from amplifier.testing import EventRecorder, TestCoordinator
 from tests.modules.providers.scripted_http_server import END, EVENT_STREAM, ScriptedHttpServer, Step, event, reply
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from amplifier import AmplifierSession, ModuleLoader
@@ -28,21 +28,26 @@ from amplifier.models import (
     ToolSpec,
     to_dict,
 )
-from amplifier.modules import (
-    context_simple,
-    loop_basic,
-    loop_streaming,
-    provider_offline,
-    tool_filesystem,
-    tool_search,
-    tool_todo,
-)
-from amplifier.modules.provider_offline._answers import TOOLS
-from amplifier.modules.provider_offline._prompt_rules import RULES, read_instructions
+from amplifier.modules.context import simple as context_simple
+from amplifier.modules.loop import basic as loop_basic
+from amplifier.modules.loop import streaming as loop_streaming
+from amplifier.modules.providers import offline as provider_offline
+from amplifier.modules.providers.offline import DISCLAIMER, RULES
+from amplifier.modules.tools import filesystem as tool_filesystem
+from amplifier.modules.tools import search as tool_search
 from amplifier.testing import MODES, MockTool, cancel_everywhere
 from tests.modules.providers.test_provider_mock import EVERY_BLOCK, Booth, check_chunks, check_response
 
-SPECS = [ToolSpec(name=name, parameters={"type": "object"}) for name in TOOLS]
+SPECS = [ToolSpec(name=name, parameters={"type": "object"}) for name in sorted({rule.tool for rule in RULES})]
+EXAMPLES = {
+    "list the files in src": "list_directory",
+    "count the Python files": "glob",
+    "summarise README.md": "read_file",
+    "read README.md": "read_file",
+    'find "timeout" in src': "grep",
+    'write "some text" to notes.txt': "write_file",
+    'run "git status"': "bash",
+}
 
 
 async def calls_for(prompt: str) -> list[tuple[str, dict[str, Any]]]:
@@ -77,163 +82,50 @@ PYTHON = "{*.py,[!.]*/**/*.py}"
         ("show the files in the src folder", [("list_directory", {"path": "src"})]),
         ("list all files", [globbing("{[!.]*,[!.]*/**/*}")]),
         ("find all Python files in src", [globbing(PYTHON, "src")]),
-        ("list the .cfg files", [globbing("{*.cfg,[!.]*/**/*.cfg}")]),
         ("count the YAML files", [globbing("{*.{yaml,yml},[!.]*/**/*.{yaml,yml}}")]),
-        ("How many Python files are there?", [globbing(PYTHON)]),
-        ("how many files are in src", [globbing("{[!.]*,[!.]*/**/*}", "src")]),
         ("read README.md", [reading("README.md", 40)]),
         ("Could you read the file `a b.txt`?", [reading("a b.txt", 40)]),
         ("read .env", [reading(".env", 40)]),
         ("count the lines of a.md", [reading("a.md")]),
-        ("how many lines are in a.md?", [reading("a.md")]),
         ("summarize a.md", [reading("a.md")]),
         ("grep L5", [grepping("L5")]),
         ("find where Anna is mentioned", [grepping("Anna")]),
         ('find "f(x)" in README.md', [grepping(r"f\(x\)", "README.md")]),
         ("search for 'cancel scope' in the docs folder", [grepping("cancel scope", "docs")]),
         ('write "hello world" to notes.txt', [("write_file", {"file_path": "notes.txt", "content": "hello world\n"})]),
-        (
-            'replace "a" with "b" in x.txt',
-            [("edit_file", {"file_path": "x.txt", "old_string": "a", "new_string": "b", "replace_all": True})],
-        ),
         ('run "echo a, and list; b"', [("bash", {"command": "echo a, and list; b"})]),
-        ("fetch https://example.org/x.", [("web_fetch", {"url": "https://example.org/x"})]),
-        ('add "buy milk" to my todos', [("todo", {"action": "list"})]),
-        ("show my todo list", [("todo", {"action": "list"})]),
         ("hello", []),
         ("What can you do?", []),
         ("Write a poem about spring", []),
         ("run the tests", []),
         ("list the files" + " " * 9000, []),
+        ("count the files not in src", []),
         ("read a.py and show.py", []),
         ("", []),
         ("list the files, read a.txt and then count the lines in b.txt",
          [("list_directory", {"path": "."}), reading("a.txt", 40), reading("b.txt")]),
-        ("Hi! List the files; read a.txt.\n- read b.txt",
-         [("list_directory", {"path": "."}), reading("a.txt", 40), reading("b.txt", 40)]),
     ],
 )  # fmt: skip
 async def test_a_prompt_becomes_tool_calls(prompt, calls):
     assert await calls_for(prompt) == calls
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.example)
-async def test_every_example_that_help_lists_calls_the_tool_it_names(rule):
-    help_text = (await (await Booth.open(provider_offline)).ask("help")).content[0].text
-    assert f"- {rule.example} — not here: needs {rule.tool} of {TOOLS[rule.tool].module}" in help_text
-    for sentence in rule.example.split("; "):
-        assert [name for name, _ in await calls_for(sentence)] == [rule.tool]
+async def test_every_tool_has_an_example_here():
+    assert {tool for prompt, tool in EXAMPLES.items() if (await calls_for(prompt))[0][0] == tool} == {
+        rule.tool for rule in RULES
+    }
 
 
-# ── no word is dropped ───────────────────────────────────────────────────────────────────────────
-
-AFTER = [
-    "not in src",
-    "except in src",
-    "except src",
-    "excluding tests",
-    "without tests",
-    "other than a.py",
-    "outside src",
-    "but not in src",
-    "that do not contain x",
-    "larger than 1000 bytes",
-    "with more than 10 lines",
-    "modified today",
-    "in src and in sub2",
-    "in src and sub2",
-    "per directory",
-    "and directories",
-    "by size",
-    "that are empty",
-    "(not in src)",
-    ", excluding src",
-    "named a.py or b.py",
-    "todos",
-]
-BEFORE = [
-    "empty",
-    "first 3",
-    "last 2",
-    "hidden",
-    "non-empty",
-    "newest",
-    "largest 3",
-    "unused",
-    "long",
-    "one line",
-    "binary",
-    "non-",
-    "blank",
-    "todos",
-]
-QUESTIONS = [
-    "count the {}files{}",
-    "how many {}files are there{}",
-    "how many {}Python files are there{}",
-    "count the {}lines in a.md{}",
-    "list all {}files{}",
-    "find all {}files{}",
-    "list the {}Python files{}",
-    "summarise {}a.md{}",
-    "find where {}x is mentioned{}",
-]
-KINDS = {"python", "markdown", "shell"}  # words of five letters or more that belong before "files"
+async def test_a_prompt_it_does_not_understand_gets_two_lines_about_what_it_is_and_how_to_get_a_model():
+    answer = (await (await Booth.open(provider_offline)).ask("Who won in 1998?", tools=SPECS)).content[0].text
+    assert answer == DISCLAIMER
+    assert len(answer.splitlines()) == 2
+    assert "no language model" in answer
+    assert "ANTHROPIC_API_KEY" in answer
 
 
-@given(question=st.sampled_from(QUESTIONS), before=st.sampled_from(["", *BEFORE]), after=st.sampled_from(["", *AFTER]))
-@settings(max_examples=300)
-def test_a_question_with_a_qualifier_is_not_answered_without_it(question, before, after):
-    (plain,) = read_instructions(question.format("", ""))
-    assert plain.rule is not None
-    asked = question.format(f"{before} " if before else "", f" {after}" if after else "")
-    if before or after:
-        assert [(part.words, part.rule) for part in read_instructions(asked)] == [(asked, None)]
+# ── with the real tools ──────────────────────────────────────────────────────────────────────────
 
-
-@given(
-    question=st.sampled_from(QUESTIONS),
-    word=st.text("abcdefghijklmnopqrstuvwxyzäß", min_size=5, max_size=9) | st.just("todos"),
-    is_before=st.booleans(),
-)
-async def test_a_word_it_does_not_know_is_named_and_nothing_is_called(question, word, is_before):
-    assume(word not in KINDS)
-    asked = question.format(f"{word} ", "") if is_before else question.format("", f" {word}")
-    response = await (await Booth.open(provider_offline)).ask(asked, tools=SPECS)
-    assert response.tool_calls is None
-    assert f"I do not understand '{asked}'." in response.content[0].text
-
-
-async def test_what_it_does_not_understand_is_named_in_its_place_and_the_rest_is_done(tree):
-    agent = Agent(tree)
-    answer = await agent.ask("read setup.cfg. Sing a song! Count the Python files")
-    unknown = "### Sing a song\n\nI do not understand this and did nothing for it."
-    assert answer.index("[x]") < answer.index(unknown) < answer.index("There are 3 Python files")
-    assert sorted(agent.names) == ["glob", "read_file"]
-
-
-async def test_a_prompt_it_does_not_understand_gets_what_it_is_and_what_it_can(tree):
-    agent = Agent(tree)
-    answer = await agent.ask("what is the meaning of life?")
-    assert agent.names == []
-    assert answer.startswith(
-        "I do not understand 'what is the meaning of life'.\nI am provider-offline, no language model:"
-    )
-    assert all(f"- {rule.example}" in answer for rule in RULES)
-    assert "- fetch https://example.org — not here: needs web_fetch of tool-web\n" in answer
-    assert "- read README.md\n" in answer
-    assert answer.endswith("`-p local` runs a model file on this machine.")
-
-
-async def test_more_instructions_than_it_carries_out_are_counted():
-    booth = await Booth.open(provider_offline)
-    messages = [Message(role="user", content="read a.txt. " * 15)]
-    response = await play(booth, messages, lambda call: "no")
-    assert sum(message.role == "tool" for message in messages) == 12
-    assert "12 instructions at a time; the last 3 are left out" in response.content[0].text
-
-
-# ── with real tools ──────────────────────────────────────────────────────────────────────────────
 
 TREE = {
     "README.md": "# Demo\n\nA tree to look at.\n\n## Parts\n\nmore words\n",
@@ -260,7 +152,7 @@ def ran(given: dict[str, Any]) -> Any:
 class Agent:
     """A session on a folder with the built-in tools, and what they were called with."""
 
-    def __init__(self, root: Path, *, tools: Any = ("tool-filesystem", "tool-search", "tool-todo", "tool-bash"),
+    def __init__(self, root: Path, *, tools: Any = ("tool-filesystem", "tool-search", "tool-bash"),
                  loop: Any = loop_streaming, deny: str = "", config: dict[str, Any] | None = None) -> None:  # fmt: skip
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.requests = 0
@@ -279,7 +171,6 @@ class Agent:
             "provider-offline": provider_offline,
             "tool-filesystem": tool_filesystem,
             "tool-search": tool_search,
-            "tool-todo": tool_todo,
             "tool-bash": self._mount_bash,
             "hooks-x": self._mount_hooks,
         }
@@ -313,45 +204,25 @@ class Agent:
 @pytest.mark.parametrize(
     ("prompt", "expected", "tools"),
     [
-        ("list the files", ["2 directories and 2 files in the working directory:", "- src/", "- setup.cfg (4 bytes)", "1 hidden entry left out."], ["list_directory"]),
-        ("list the Python files", ["There are 3 Python files in the working directory:", "- src/deep/b.py", "Hidden files are left out"], ["glob"]),
-        ("list the Python files in .cache", ["There is 1 Python file in .cache:", "- .cache/big.py"], ["glob"]),
-        ("list the Rust files", ["I do not understand"], []),
-        ("list the .rs files", ["There are 0 .rs files in the working directory."], ["glob"]),
-        ("how many files are there?", ["There are 5 files in the working directory."], ["glob"]),
-        ("read README.md", ["README.md has 7 lines:", "A tree to look at."], ["read_file"]),
-        ("read src/deep/b.py", ["src/deep/b.py has 50 lines; here are the first 40:"], ["read_file"]),
-        ("find Deadline", ["“Deadline” is in 1 line. Hidden files are left out.", "- src/a.py:8: `class Deadline:`"], ["grep"]),
-        ("find deadline in .cache", ["“deadline” is in at least 200 lines in .cache.", "- … and 185 more", "Note: there are more matches"], ["grep"]),
-        ("find unobtainium", ["“unobtainium” is in no line; 5 files searched. Hidden files are left out."], ["grep"]),
-        ("count the lines in README.md", ["README.md has 7 lines."], ["read_file"]),
-        ("summarise README.md", ["README.md has 7 lines, 11 words and 49 characters.", "2 headings:", "- Parts", "It begins: A tree to look at."], ["read_file"]),
-        ('write "hi" to new/n.txt', ["Made new/n.txt with 3 bytes."], ["write_file"]),
-        ('replace "x" with "y" in setup.cfg', ["Changed setup.cfg in 1 place."], ["edit_file"]),
+        ("list the files", ["4 visible entries", "- src/", "- setup.cfg"], ["list_directory"]),
+        ("list the Python files in src", ["2 Python files in src:", "- src/a.py"], ["glob"]),
+        ("count the Python files", ["3 Python files."], ["glob"]),
+        ("count the lines in setup.cfg", ["setup.cfg has 1 line."], ["read_file"]),
+        ("read setup.cfg", ["setup.cfg has 1 line:", "```\n[x]\n```"], ["read_file"]),
+        ("summarise README.md", ["README.md has", " words", "It begins: "], ["read_file"]),
+        ("find Deadline", ["“Deadline” is in 1 line:", "- src/a.py:8: class Deadline:"], ["grep"]),
+        ('write "x" to new.txt', ["Wrote 2 bytes to new.txt."], ["write_file"]),
         ('run "make all"', ["ran make all", "It ended with code 0."], ["bash"]),
-        ('add "buy milk" to the todo list', ["- buy milk (pending)"], ["todo", "todo"]),
-        ("show the todo list", ["The todo list is empty."], ["todo"]),
-        ("read ../outside.txt", ["Could not read ../outside.txt: "], ["read_file"]),
-        ("count the lines in src", ["Could not read src: "], ["read_file"]),
-        ("count the files in README.md", ["Could not look for files in README.md: "], ["glob"]),
-        ('replace "nowhere" with "y" in setup.cfg', ["Could not change setup.cfg: "], ["edit_file"]),
-        ("fetch https://example.org", ["this needs the tool `web_fetch` of tool-web, not offered here"], []),
+        ("read ../outside.txt", ["Could not do it: "], ["read_file"]),
+        ("read setup.cfg and juggle", ["I do not understand this", "[x]"], ["read_file"]),
     ],
 )  # fmt: skip
 async def test_it_drives_the_real_tools_and_answers_from_their_results(tree, prompt, expected, tools):
     agent = Agent(tree)
-    answer = await agent.ask(prompt)
+    answer = await agent.ask(prompt.replace(" and juggle", ". Juggle"))
     assert [words for words in expected if words not in answer] == [], answer
     assert agent.names == tools
-    assert answer.count("no language model") == 1
-    assert "ANTHROPIC_API_KEY" in answer
-
-
-async def test_a_hidden_file_is_looked_at_only_if_it_is_named(tree):
-    (tree / "src" / ".env").write_text("Deadline\n")
-    assert "“Deadline” is in 1 line in src. Hidden files are left out." in await Agent(tree).ask("find Deadline in src")
-    assert "There are 2 files in src." in await Agent(tree).ask("count the files in src")
-    assert "“Deadline” is in 1 line in src/.env." in await Agent(tree).ask("find Deadline in src/.env")
+    assert answer.count(DISCLAIMER) == 1
 
 
 async def test_instructions_that_only_look_are_carried_out_at_once_and_answered_in_order(tree):
@@ -359,7 +230,7 @@ async def test_instructions_that_only_look_are_carried_out_at_once_and_answered_
     answer = await agent.ask("count the Python files, find Deadline, read setup.cfg and list the files")
     assert agent.requests == 2
     assert sorted(agent.names) == ["glob", "grep", "list_directory", "read_file"]
-    places = [answer.index(words) for words in ("3 Python files", "src/a.py:8", "[x]", "2 directories")]
+    places = [answer.index(words) for words in ("3 Python files", "src/a.py:8", "[x]", "visible entries")]
     assert places == sorted(places)
 
 
@@ -367,38 +238,30 @@ async def test_changes_are_made_in_order_and_seen_by_what_follows(tree):
     agent = Agent(tree)
     answer = await agent.ask('read setup.cfg, then write "new" to setup.cfg, then read setup.cfg')
     assert agent.names == ["read_file", "write_file", "read_file"]
-    assert answer.index("[x]") < answer.index("Wrote setup.cfg") < answer.index("\nnew\n")
-    edited = await Agent(tree).ask('replace "new" with "old" in setup.cfg and read setup.cfg')
-    assert "Changed setup.cfg in 1 place." in edited
-    assert "\nold\n" in edited
+    assert answer.index("[x]") < answer.index("Wrote 4 bytes") < answer.index("\nnew\n")
 
 
 @pytest.mark.parametrize("loop", [loop_basic, loop_streaming])
-async def test_a_conversation_goes_on_from_turn_to_turn(tree, loop):
+async def test_the_disclaimer_is_shown_once_in_a_conversation(tree, loop):
     agent = Agent(tree, loop=loop)
     async with agent.session as session:
         first = await session.execute("count the Python files")
         (tree / "more.py").write_text("")
         second = await session.execute("count the Python files")
-        third = await session.execute("read setup.cfg")
-    assert "There are 3 Python files" in first
-    assert "There are 4 Python files" in second
-    assert "[x]" in third
+    assert first == f"3 Python files.\n\n{DISCLAIMER}"
+    assert second == "4 Python files."
 
 
 async def test_a_denied_call_is_reported_with_its_reason(tree):
     answer = await Agent(tree, deny="grep").ask("count the Python files and find Deadline")
-    assert "Could not search for “Deadline”: denied: not on a Sunday" in answer
-    assert "There are 3 Python files" in answer
-    answer = await Agent(tree, deny="write_file").ask('write "new" to setup.cfg, then read setup.cfg')
-    assert "Could not write setup.cfg: denied: not on a Sunday" in answer
-    assert "[x]" in answer
+    assert "Could not do it: denied: not on a Sunday" in answer
+    assert "3 Python files" in answer
 
 
 async def test_a_tool_that_is_missing_is_named_and_nothing_else_is_called(tree):
     agent = Agent(tree, tools=("tool-filesystem",))
     answer = await agent.ask("find Deadline and read setup.cfg")
-    assert "Could not search for “Deadline”: this needs the tool `grep` of tool-search, not offered here" in answer
+    assert "Not done: it needs the tool `grep`, which is not offered here." in answer
     assert "[x]" in answer
     assert agent.names == ["read_file"]
 
@@ -421,80 +284,57 @@ async def play(booth: Booth, messages: list[Message], answer: Any, *, specs: Any
     raise AssertionError("the turn does not end")
 
 
-vocabulary = st.sampled_from(
+words = st.sampled_from(
     [
+        "list",
+        "read",
+        "find",
+        "count",
+        "summarise",
+        "write",
+        "run",
+        "show",
+        "the",
+        "files",
+        "Python",
+        "lines",
+        "in",
+        "of",
+        "to",
+        "and",
+        "then",
+        "README",
+        "a.py",
+        "`x",
+        "y`",
+        '"quoted',
+        'text"',
+        "'q'",
+        ".",
+        ",",
+        ";",
+        "?",
+        "all",
+        "not",
+        ".env",
+        "../up",
+        "/etc/passwd",
         "\n",
-        *[
-            "list",
-            "read",
-            "find",
-            "count",
-            "summarise",
-            "write",
-            "run",
-            "replace",
-            "fetch",
-            "add",
-            "show",
-            "search",
-            "the",
-            "files",
-            "Python",
-            "lines",
-            "words",
-            "in",
-            "of",
-            "to",
-            "and",
-            "then",
-            "README",
-            "a.py",
-            "src/b.md",
-            "`x",
-            "y`",
-            '"quoted',
-            'text"',
-            "'q'",
-            ".",
-            ",",
-            ":",
-            ";",
-            "?",
-            "where",
-            "how",
-            "many",
-            "is",
-            "mentioned",
-            "todos",
-            "https://x.org",
-            "with",
-            "first",
-            "last",
-            "10",
-            "*.md",
-            "../up",
-            "/etc/passwd",
-            "all",
-            "not",
-            ".env",
-        ],
     ]
 )
-examples = st.sampled_from([sentence for rule in RULES for sentence in rule.example.split("; ")])
 prompts = st.one_of(
     st.text(max_size=80),
-    st.lists(vocabulary, max_size=25).map(" ".join),
-    st.lists(examples, min_size=1, max_size=8).map(", then ".join),
+    st.lists(words, max_size=25).map(" ".join),
+    st.lists(st.sampled_from([*EXAMPLES]), min_size=1, max_size=14).map(", then ".join),
 )
 results = st.one_of(
     st.text(max_size=40),
     st.dictionaries(
-        st.sampled_from([*(tool.key for tool in TOOLS.values()), "lines", "total_lines", "truncated", "note", "returncode",
-                         "stderr", "files_searched", "created", "status"]),
+        st.sampled_from([*(rule.key for rule in RULES), "total_lines", "truncated", "note", "returncode", "stderr"]),
         st.recursive(
             st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from(["a.py", "README", "d/e.md", "", "f/"]),
             lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-                st.sampled_from(["name", "type", "size", "file_path", "line", "text", "content", "status"]), inner, max_size=3),
+                st.sampled_from(["name", "type", "file_path", "line", "text"]), inner, max_size=3),
             max_leaves=6),
         max_size=6,
     ).map(json.dumps),
@@ -502,7 +342,7 @@ results = st.one_of(
 
 
 @given(prompt=prompts, drawn=st.lists(results, min_size=1, max_size=6))
-@settings(max_examples=150)
+@settings(max_examples=50)
 @example(prompt="find \ud800, read \"\ud800.py\" and write '\ud800' to x.txt", drawn=["{}"])
 @example(prompt="read x, read y", drawn=['{"content": "\\ud800"}'])
 @example(prompt="read x" + " and y" * 3000, drawn=["{}"])
@@ -516,30 +356,26 @@ async def test_any_prompt_and_any_results_end_in_one_valid_answer(prompt, drawn)
     assert len(ids) == len(set(ids)) <= 40
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.example)
+@pytest.mark.parametrize("prompt", EXAMPLES)
 @given(
     text=st.one_of(st.text(max_size=40), st.sampled_from(["{}", '{"ok": true}', '{"bytes": ', "Success", "denied: no"]))
 )
 @settings(max_examples=20)
-async def test_a_result_that_is_not_the_tools_object_is_never_taken_for_success(rule, text):
-    booth = await Booth.open(provider_offline)
-    messages = [Message(role="user", content=rule.example.split("; ")[0])]
-    response = await play(booth, messages, lambda call: text)
+async def test_a_result_that_is_not_the_tools_object_is_never_taken_for_success(prompt, text):
+    messages = [Message(role="user", content=prompt)]
+    response = await play(await Booth.open(provider_offline), messages, lambda call: text)
     assert sum(message.role == "tool" for message in messages) == 1
-    assert response.content[0].text.startswith("Could not ")
+    assert response.content[0].text.startswith("Could not do it: ")
 
 
 @pytest.mark.parametrize(
     ("prompt", "output", "answer"),
     [
-        ("fetch https://x.org", {"content": "gone", "status": 404}, "The server answered with status 404:\n\n```\ngone\n```"),
-        ("fetch https://x.org", {"content": "hi"}, "The server answered:\n\n```\nhi\n```"),
-        ('run "x"', {"stdout": "", "stderr": "no such command\n", "returncode": 127}, "On standard error:\n\n```\nno such command\n```\n\nIt ended with code 127."),
-        ('run "x"', {"stdout": "", "returncode": None}, "The tool reported no exit code."),
-        ("read a.txt", {"content": "x\n"}, "a.txt has an unknown number of lines; here are the first 1:"),
-        ("find x", {"matches": []}, "“x” is in no line; an unknown number of files searched."),
-        ("count the files", {"paths": ["a", "b/", "b/c"], "truncated": True, "note": "cut"}, "There are at least 2 files in the working directory."),
-        ("list the files", {"entries": [{"name": "a", "type": "link"}, {"name": "b", "type": "file"}]}, "0 directories and 1 file in the working directory:\n\n- b (an unknown number of bytes)\n- a (link)"),
+        ('run "x"', {"stdout": "", "stderr": "no such command\n", "returncode": 127}, "```\nno such command\n```\n\nIt ended with code 127."),
+        ('run "x"', {"stdout": ""}, "It ended with code unknown."),
+        ("read a.txt", {"content": "x\n"}, "a.txt has unknown lines:"),
+        ("find x", {"matches": []}, "“x” is in 0 lines."),
+        ("count the files", {"paths": ["a", "b/", "b/c"], "note": "cut"}, "2 files.\n\nNote: cut."),
     ],
 )  # fmt: skip
 async def test_an_answer_holds_only_what_the_result_holds(prompt, output, answer):
@@ -563,18 +399,17 @@ async def test_a_context_that_forgets_results_neither_repeats_a_change_nor_keeps
             break
         made += calls
         last = [Message(role="assistant", content=response.content)]
-        last += [Message(role="tool", tool_call_id=call.id, content='{"todos": []}') for call in calls[:1]]
+        last += [Message(role="tool", tool_call_id=call.id, content="{}") for call in calls[:1]]
     else:
-        pytest.fail("more replies with calls than max_steps")
-    asked = [part.rule.tool for part in read_instructions(prompt)[:12] if part.rule is not None]
-    for tool in ("write_file", "edit_file", "bash"):
-        assert sum(call.name == tool for call in made) <= asked.count(tool)
+        pytest.fail("more replies with calls than instructions")
+    for tool, verb in (("write_file", "write"), ("bash", "run")):
+        assert sum(call.name == tool for call in made) <= prompt.count(verb)
 
 
 async def test_a_turn_whose_ids_were_changed_ends_as_well():
-    booth = await Booth.open(provider_offline, max_steps=3)
+    booth = await Booth.open(provider_offline)
     messages = [Message(role="user", content="list the files")]
-    for step in range(3):
+    for step in range(12):
         response = await booth.answer(ChatRequest(messages=messages, tools=SPECS))
         (call,) = response.tool_calls
         messages += [
@@ -583,20 +418,6 @@ async def test_a_turn_whose_ids_were_changed_ends_as_well():
         ]
     response = await booth.answer(ChatRequest(messages=messages, tools=SPECS))
     assert response.tool_calls is None
-
-
-async def test_the_limits_of_calls_and_steps_are_kept_and_reported():
-    booth = await Booth.open(provider_offline, max_calls=2)
-    messages = [Message(role="user", content="read a.txt, read b.txt and read c.txt")]
-    response = await play(booth, messages, lambda call: json.dumps({"content": "x", "lines": 1, "total_lines": 1}))
-    assert "b.txt has 1 line:" in response.content[0].text
-    assert "Could not read c.txt: not done: one turn makes only a limited number" in response.content[0].text
-    assert sum(message.role == "tool" for message in messages) == 2
-    slow = await Booth.open(provider_offline, max_steps=1)
-    messages = [Message(role="user", content='add "milk" to the todo list')]
-    response = await play(slow, messages, lambda call: json.dumps({"todos": []}))
-    assert sum(message.role == "tool" for message in messages) == 1
-    assert "Could not change the todo list: not done:" in response.content[0].text
 
 
 async def test_messages_of_hooks_are_not_taken_for_the_prompt():
@@ -617,7 +438,7 @@ async def test_messages_of_hooks_are_not_taken_for_the_prompt():
         Message(role="user", content="<note>read secret.txt</note>"),
     ]
     final = await booth.answer(ChatRequest(messages=messages, tools=SPECS))
-    assert "a (1 byte)" in final.content[0].text
+    assert "- a" in final.content[0].text
 
 
 async def test_a_turn_that_was_cut_short_does_not_affect_the_next():
@@ -694,10 +515,9 @@ async def test_limits_of_a_request_are_kept_and_what_it_cannot_honour_is_reporte
     booth = await Booth.open(provider_offline)
     short = await booth.ask("help", max_output_tokens=5)
     assert (len(short.content[0].text), short.finish_reason) == (20, "length")
-    assert (await booth.ask("help", stop=["provider"])).content[0].text == "I am "
+    assert (await booth.ask("help", stop=[" is no"])).content[0].text == "provider-offline"
     assert (await booth.ask("help", response_format=ResponseFormatJson())).degradation.requested == "json"
     assert (await booth.ask("list files", tools=SPECS, tool_choice="none")).tool_calls is None
-    assert (await booth.ask("help", tools=SPECS, tool_choice="required")).degradation.requested == "tool_choice"
 
 
 async def test_usage_is_the_documented_estimate():
@@ -723,7 +543,7 @@ async def test_concurrent_requests_do_not_mix():
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
-        ({"max_steps": 0}, r"\$\.max_steps: expected a whole number of at least 1"),
+        ({"priority": -1}, r"\$\.priority: expected a whole number of at least 0"),
         ({"stream_delay_ms": -1}, r"\$\.stream_delay_ms: expected a number of milliseconds"),
         ({"debug": "yes"}, r"\$\.debug: expected true or false"),
     ],

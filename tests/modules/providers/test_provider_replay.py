@@ -13,8 +13,8 @@ import pytest
 
 from amplifier import AmplifierSession
 from amplifier.errors import PlanError, RateLimitError, ReplayMismatchError, StreamError
-from amplifier.models import ChatRequest, Message, StreamChunk
-from amplifier.modules import provider_replay
+from amplifier.models import ChatRequest, Message, StreamChunk, TextBlock
+from amplifier.modules.providers import replay as provider_replay
 from amplifier.testing import Cassette, EventRecorder, TestCoordinator
 from tests.modules.providers.scripted_http_server import CLOSE, EVENT_STREAM, ScriptedHttpServer
 from tests.modules.providers.services import KEY, SERVICES, ServiceCase, arguments
@@ -126,7 +126,7 @@ async def test_the_same_request_gets_its_answers_in_order_and_not_more_often_tha
     assert "it was made 3 times, and recorded 2 times" in replayed[2]
 
 
-async def test_an_error_keeps_its_type_and_fields_and_waits_only_if_asked_to(service, server, tmp_path):
+async def test_an_error_keeps_its_type_and_fields_and_is_retried_at_once(service, server, tmp_path):
     server.answers(service.error(429, "slow down", retry_after="30"))
     path = tmp_path / "a.jsonl"
     plan = plan_for(service, server.url)
@@ -141,9 +141,6 @@ async def test_an_error_keeps_its_type_and_fields_and_waits_only_if_asked_to(ser
     replayed = await error_of(Cassette(path).plan(plan))
     assert (replayed.status_code, replayed.retryable, str(replayed)) == (429, True, str(recorded))
     assert (recorded.retry_after, replayed.retry_after) == (30, None)
-    waiting = Cassette(path).plan(plan)
-    waiting["providers"][-1]["config"]["waits"] = True
-    assert (await error_of(waiting)).retry_after == 30
 
 
 async def test_a_stream_that_breaks_off_replays_its_pieces_and_then_the_error(server, tmp_path):
@@ -341,6 +338,37 @@ async def test_a_message_is_written_once_however_many_requests_have_it(server, t
     assert len([line for line in lines if "request" in line][-1]["messages"]) == 10
 
 
+FIRST_FORMAT = """\
+{"cassette": 1}
+{"provider": "mock", "info": {"id": "mock", "display_name": "Mock", "capabilities": [], "defaults": {"model": "m"}}}
+{"message": "aaa", "value": {"role": "user", "content": "hello"}}
+{"request": "main", "provider": "mock", "messages": ["aaa"], "tools": [], "settings": {}}
+{"chunk": "block_start", "index": 0, "block_type": "text"}
+{"chunk": "block_delta", "index": 0, "block_type": "text", "text": "Hel"}
+{"error": "StreamError", "message": "broken off", "provider": "mock", "retryable": true, "retry_after": 60.0}
+{"request": "main", "provider": "mock", "messages": ["aaa"], "tools": [], "settings": {}}
+{"chunk": "block_start", "index": 0, "block_type": "text"}
+{"chunk": "block_delta", "index": 0, "block_type": "text", "text": "Hel"}
+{"chunk": "block_delta", "index": 0, "block_type": "text", "text": "lo."}
+{"chunk": "block_end", "index": 0, "block_type": "text"}
+{"response": {"content": [{"type": "text", "text": "Hello."}]}}
+"""
+
+
+async def test_a_file_of_the_first_format_is_replayed_with_its_error_and_its_chunks(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(FIRST_FORMAT, encoding="utf-8")
+    plan = {"session": {"orchestrator": "loop-basic", "context": "context-simple"}}
+    async with AmplifierSession(Cassette(path).plan(plan)) as session:
+        provider: Any = session.coordinator.get("providers", "mock")
+        with pytest.raises(StreamError, match="broken off") as caught:
+            [chunk async for chunk in provider.stream(_request("hello"))]
+        chunks = [chunk async for chunk in provider.stream(_request("hello"))]
+    assert (caught.value.retryable, caught.value.retry_after) == (True, None)
+    assert [chunk.text for chunk in chunks if chunk.kind == "block_delta"] == ["Hel", "lo."]
+    assert chunks[-2].block == chunks[-1].response.content[0] == TextBlock(text="Hello.")
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -350,6 +378,8 @@ async def test_a_message_is_written_once_however_many_requests_have_it(server, t
         ('{"cassette": 1}\n{"what": 1}\n', "line 2: expected one of provider, message"),
         ('{"cassette": 1}\n[]\n', "line 2: expected one of provider, message"),
         ('{"cassette": 1}\n{"response": {"content": []}}\n', "line 2: expected a request before the answer"),
+        (f'{FIRST_FORMAT}{{"response": {{"content": []}}}}\n', "line 14: expected a request before the answer"),
+        (FIRST_FORMAT.replace("StreamError", "OSError"), "line 7: expected an error of amplifier.errors"),
         (
             '{"cassette": 1}\n{"request": "main", "provider": "x", "messages": ["a"], "tools": [], "settings": {}}\n',
             "line 2: no member 'a'",
@@ -400,3 +430,44 @@ async def test_no_file_is_written_if_nothing_was_answered(server, tmp_path):
     async with AmplifierSession(Cassette(tmp_path / "a.jsonl", mode="once").plan(plan_for(service, server.url))):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("run", [None, "one"])
+async def test_a_session_closes_while_another_one_is_still_asking(server, tmp_path, run):
+    """The file is written twice, and neither session loses what the other one has recorded or still replays."""
+    service = SERVICES["openai-chat"]
+    server.answers(service.answer(["slow ", "answer"]), service.answer(["quick ", "answer"]), service.answer(["last"]))
+    plan = plan_for(service, server.url)
+
+    async def both() -> list[str]:
+        recorded = {"cassette": str(tmp_path / "a.jsonl"), "mode": "once", **({} if run is None else {"run": run})}
+        shared = {**plan, "providers": [*plan["providers"], {"module": "provider-replay", "config": recorded}]}
+        begun, closed = anyio.Event(), anyio.Event()
+        answers: list[str] = []
+
+        async def wait(event: str, data: dict[str, Any]) -> None:
+            begun.set()
+            await closed.wait()
+
+        async def ask_slowly() -> None:
+            async with AmplifierSession(shared) as slow:
+                slow.coordinator.hooks.register("content_block:delta", wait, name="wait")
+                answers.append(await slow.execute("one"))
+                answers.append(await slow.execute("three"))
+
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                group.start_soon(ask_slowly)
+                await begun.wait()
+                async with AmplifierSession(shared) as quick:
+                    answers.append(await quick.execute("two"))
+                closed.set()
+        return answers
+
+    assert await both() == ["quick answer", "slow answer", "last"]
+    requests = [line["request"] for line in lines_of(tmp_path / "a.jsonl") if "request" in line]
+    assert requests == ["main", "main", "main-2"]
+    server.close()
+    provider_replay._cassette._cassettes.clear()  # as in another process
+    assert await both() == ["quick answer", "slow answer", "last"]
+    assert len(server.requests) == 3

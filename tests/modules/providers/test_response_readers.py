@@ -17,10 +17,10 @@ from amplifier.models import (
     Usage,
     to_dict,
 )
-from amplifier.modules._llm_provider import ResponseReader, SseEvent
-from amplifier.modules._openai_wire.chat_completions_reader import ChatCompletionsReader
-from amplifier.modules._openai_wire.responses_api_reader import ResponsesApiReader
-from amplifier.modules.provider_anthropic._messages_api_reader import MessagesApiReader
+from amplifier.modules.providers._chat_completions import ChatCompletionsReader
+from amplifier.modules.providers._response_reader import ResponseReader, SseEvent
+from amplifier.modules.providers._responses_api import ResponsesApiReader
+from amplifier.modules.providers.anthropic import MessagesApiReader
 
 NOTHING = Usage(input_tokens=0, output_tokens=0, total_tokens=0)
 

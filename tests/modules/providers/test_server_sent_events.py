@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier.modules._llm_provider.response_reader import ContentBlocks, join_surrogates
-from amplifier.modules._llm_provider.server_sent_events import SseEvent, SseParser, read_json
+from amplifier.modules.providers._response_reader import ContentBlocks, SseEvent, SseParser, join_surrogates, read_json
 
 
 def parse(*pieces: bytes) -> list[SseEvent]:

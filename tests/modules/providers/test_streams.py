@@ -15,8 +15,9 @@ import pytest
 
 from amplifier.errors import StreamError
 from amplifier.models import StreamChunk
-from amplifier.modules import provider_mock, provider_offline
-from amplifier.modules._llm_provider import AnswerStreams
+from amplifier.modules.providers import mock as provider_mock
+from amplifier.modules.providers import offline as provider_offline
+from amplifier.modules.providers._streams import AnswerStreams
 from amplifier.testing import TestCoordinator, cancel_everywhere
 from tests.modules.providers.scripted_http_server import EVENT_STREAM, STALL
 from tests.modules.providers.services import SERVICES, ask, chunks_of, mounted

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import anyio
 import anyio.to_thread
 import pytest
 
-from amplifier import AmplifierSession, ExecutionCancelled, ModuleLoader, RateLimitError
-from amplifier.models import TextDelta, ToolFinished
-from amplifier.modules import context_simple, loop_basic, loop_streaming
+from amplifier import AmplifierSession, ExecutionCancelled, ModuleLoader, RateLimitError, file
+from amplifier.errors import InvalidRequestError
+from amplifier.models import Prompt, TextDelta, ToolFinished
+from amplifier.modules.context import simple as context_simple
+from amplifier.modules.loop import basic as loop_basic
+from amplifier.modules.loop import streaming as loop_streaming
 from amplifier.testing import EventRecorder, MockTool
 from tests.modules.providers.scripted_http_server import EVENT_STREAM, STALL, ScriptedHttpServer
 from tests.modules.providers.services import KEY, SERVICES, ServiceCase, arguments
@@ -79,6 +83,48 @@ async def test_a_turn_with_two_tools_ends_in_words(service, server, loop):
     assert "look" in str(server.requests[0].body["tools"])
     if service.name == "anthropic":
         assert server.last.body["messages"][1]["content"][0]["signature"] == "c2lnbmVk"
+
+
+async def test_images_and_pdf_files_go_out_in_the_form_of_the_service(service, server, loop):
+    server.answers(service.answer(["A cat."]))
+    png, pdf = file(b"\x89PNG\r\n\x1a\n..", name="cat.png"), file(b"%PDF-1.7", name="cat.pdf")
+    async with session_with(service, server, loop) as session:
+        assert await session.execute(["Compare", png, pdf, file(b"meow", name="cat.txt")]) == "A cat."
+    image, document = (base64.b64encode(data).decode() for data in (b"\x89PNG\r\n\x1a\n..", b"%PDF-1.7"))
+    sent = server.last.body.get("messages") or server.last.body["input"]
+    first, *media, last = sent[-1]["content"]
+    assert (first["text"], last["text"]) == ("Compare", '<file name="cat.txt">\nmeow\n</file>')
+    source = {"type": "base64", "media_type": "application/pdf", "data": document}
+    image_url, file_data = f"data:image/png;base64,{image}", f"data:application/pdf;base64,{document}"
+    expected: dict[str, list[Any]] = {
+        "/messages": [
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": image}},
+            {"type": "document", "source": source, "title": "cat.pdf"},
+        ],
+        "/responses": [
+            {"type": "input_image", "image_url": image_url, "detail": "auto"},
+            {"type": "input_file", "filename": "cat.pdf", "file_data": file_data},
+        ],
+        "/chat/completions": [
+            {"type": "image_url", "image_url": {"url": image_url}},
+            {"type": "file", "file": {"filename": "cat.pdf", "file_data": file_data}},
+        ],
+    }
+    assert media == next(blocks for path, blocks in expected.items() if server.last.path.endswith(path))
+
+
+async def test_a_document_on_the_web_goes_out_or_is_refused_with_the_name_of_the_provider(service, server):
+    server.answers(service.answer(["Read."]), service.answer(["Read."]))
+    prompt: Prompt = ["Read", {"type": "document", "source": {"type": "url", "url": "https://x/y.pdf"}}]
+    is_chat = service.path.endswith("/chat/completions")
+    async with session_with(service, server, "loop-basic") as session:
+        if is_chat:
+            with pytest.raises(InvalidRequestError, match=rf"provider '{service.name}' \(model .*https://x/y.pdf"):
+                await session.execute(prompt)
+        else:
+            await session.execute(prompt)
+        await session.execute("Go on.")
+    assert ("https://x/y.pdf" in str(server.last.body)) != is_chat
 
 
 async def test_an_embedder_sees_the_words_as_they_come(service, server):

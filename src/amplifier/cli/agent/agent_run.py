@@ -17,12 +17,11 @@ from amplifier._json import visible_text
 from amplifier.cli.core.backend import require_backend
 from amplifier.cli.core.error_messages import error_message, exit_code_of, traceback_text
 from amplifier.cli.core.exit_codes import CommandError, Exit, OutputLostError
-from amplifier.cli.core.turn_record import Outcome, TurnRecord, as_json
+from amplifier.cli.core.outcome import Outcome, as_json
 from amplifier.cli.sessions.conversation_text import text_of_message
 from amplifier.cli.sessions.home_folder import running_folder
 from amplifier.cli.sessions.running_commands import answer_task_requests
 from amplifier.cli.sessions.store import SessionRecord, SessionStore, now
-from amplifier.cli.sessions.turn_plan import read_turn_plan
 from amplifier.cli.terminal.display import Display, OutputFormat
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.log_output import LogNotices, install_log_handler
@@ -34,12 +33,13 @@ from amplifier.kernel import AmplifierSession
 from amplifier.loading import ModuleLoader
 from amplifier.plan import check_plan
 from amplifier.plan._changes import plan_changes
+from amplifier.tracing import export_traces
+from amplifier.turns import TurnRecord
 
-from .approvals import AllowEverything, AskAtTerminal, DenyEverything
+from .approvals import AllowEverything, AskAtTerminal, LeaveTheTurn
 from .budget import budget_as_json, budget_text, with_budget
 from .chat import Chat
-from .default_plan import AgentPlan, build_plan, with_recordings, with_storage_paths
-from .otel_export import export_traces, with_traces
+from .default_plan import AgentPlan, build_plan, with_recordings, with_storage_paths, with_traces
 from .signals import SignalHandler, handled_signals
 from .terminal_agent import TerminalAgent
 
@@ -88,13 +88,15 @@ class RunRequest:
     max_total_tokens: int | None = None
     yes: bool = False
     quiet: bool = False
+    plain: bool = False
+    project_instructions: bool = True
     debug: bool = False
 
 
 def run_agent(request: RunRequest) -> int:
     """Run an agent, report the result and return the exit code."""
     require_backend(request.backend)
-    streams = StandardStreams()
+    streams = StandardStreams(plain=request.plain)
     display = Display(streams, request.output_format, quiet=request.quiet)
     agent_run = _AgentRun(request, streams, display, install_log_handler(display, debug=request.debug))
     try:
@@ -161,7 +163,13 @@ class _AgentRun:
     async def _run(self) -> None:
         request = self._request
         available = {info.id for info in await ModuleLoader().discover()}
-        agent_plan = build_plan(available, file=request.plan, provider=request.provider, model=request.model)
+        agent_plan = build_plan(
+            available,
+            file=request.plan,
+            provider=request.provider,
+            model=request.model,
+            project_instructions=request.project_instructions,
+        )
         approval_system = self._approval_system()
         if request.goes_on:
             await self._check_plan_changes(agent_plan.plan, approval_system)
@@ -174,12 +182,19 @@ class _AgentRun:
         )
         self._log.hold()
         async with session:
+            session.coordinator.hooks.register("tool:pre", self._display.edits, name="cli-diffs")
             record = self._session_record(agent_plan)
             agent = self._agent = TerminalAgent(
                 session, request.store, record, agent_plan.plan, self._display, self._signal_handler
             )
             agent.check_modules(self._log, wanted=None if request.plan is None else request.provider)
+            if request.plan is None and self._streams.err.is_terminal:
+                tools, hooks = (session.coordinator.get("tools") or {}), agent_plan.plan["hooks"]
+                parts = [*(entry["module"] for entry in agent_plan.plan["session"].values()), agent_plan.provider]
+                self._display.notice(f"plan: {', '.join(map(str, parts))}, {len(tools)} tools, {len(hooks)} hooks")
             self._show_sandbox(session)
+            if agent_plan.instructions:
+                self._display.notice(f"instructions of the project: {', '.join(agent_plan.instructions)}")
             self._log.show_held()
             for note in agent_plan.notes:
                 self._display.notice(note, "warning")
@@ -207,14 +222,14 @@ class _AgentRun:
             CommandError: The user does not want to, or cannot be asked.
         """
         request = self._request
-        changes = plan_changes(read_turn_plan(request.store.folder(request.session_id)), plan)
+        changes = plan_changes(request.store.turn_plan(request.session_id), plan)
         if not changes:
             return
         listed = visible_text("\n".join(["The plan has changed since the turn was cut off:", *changes]))
         if request.accept_plan_changes:
             self._display.notice(listed, "warning")
             return
-        if not isinstance(approval_system, DenyEverything):
+        if not isinstance(approval_system, LeaveTheTurn):
             with anyio.move_on_after(_SECONDS_TO_DECIDE):
                 question = f"{listed}\nGo on with the turn?"
                 if (
@@ -233,7 +248,7 @@ class _AgentRun:
         try:
             return await agent.run_turn(None)
         except NoUnfinishedTurnError:
-            messages = self._request.store.transcript(self._request.session_id).messages
+            messages = self._request.store.transcript(self._request.session_id)
             answers = [
                 text_of_message(message, full=True) for message in messages if message.get("role") == "assistant"
             ]
@@ -265,15 +280,13 @@ class _AgentRun:
             self._display.notice("sandbox off: commands can do what you can do")
         else:
             network = "with network" if sandbox.get("network") else "no network"
-            self._display.notice(
-                f"sandbox {sandbox.get('kind')}: commands change files below {Path.cwd()} only, {network}"
-            )
+            self._display.notice(f"sandbox {sandbox.get('kind')}: commands change files in this folder only, {network}")
 
     def _approval_system(self) -> ApprovalSystem:
         if self._request.yes:
             return AllowEverything(self._display)
         if self._keyboard is None or not self._streams.err.is_terminal:
-            return DenyEverything(self._display)
+            return LeaveTheTurn(f"amplifier session resume {self._request.session_id}")
         return AskAtTerminal(self._display, self._streams.err, self._keyboard, self._signal_handler)
 
     def _session_record(self, agent_plan: AgentPlan) -> SessionRecord:
@@ -320,7 +333,7 @@ class _AgentRun:
     def _delete_empty_session(self) -> None:
         store, session_id = self._request.store, self._request.session_id
         is_new = self._request.resumed is None and store.exists(session_id)
-        if is_new and not store.transcript(session_id).messages:
+        if is_new and not store.transcript(session_id):
             with suppress(OSError, CommandError):
                 store.delete(session_id)
 
@@ -352,16 +365,11 @@ class _AgentRun:
             )
             _print_object(self._streams, shown)
         elif agent is not None:
-            turn = agent.latest
-            calls = f"{len(turn.tools)} tool call{'' if len(turn.tools) == 1 else 's'}, {turn.seconds:.1f} s"
-            tokens = f", {agent.tokens} tokens" if agent.tokens else ""
-            self._display.notice(f"session {request.session_id} ({calls}{tokens})")
+            self._display.notice(f"session {request.session_id} ({agent.latest_in_words()})")
             if (used := budget_text(agent.session.budget)) is not None:
                 self._display.notice(f"budget {used}")
             if request.record is not None and request.record.exists():
-                files["recording"] = str(request.record)
-            for name, path in files.items():
-                self._display.notice(f"{name} {path}")
+                self._display.notice(f"recording {request.record}")
 
 
 def _print_object(streams: StandardStreams, value: dict[str, Any]) -> None:

@@ -1,10 +1,11 @@
-"""The approval systems of the command line: ask the person at the terminal, allow everything, or deny everything.
+"""The approval systems of the command line: ask the person at the terminal, allow everything, or leave the turn because no one can be asked.
 
 The kernel keeps the time limit of a question and cancels the question when the time is over.
 """
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Any, Final
 
 import anyio
@@ -14,15 +15,18 @@ from amplifier._json import visible_text
 from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.output import Output
+from amplifier.errors import NoOneToAskError
+from amplifier.live._edits import diff_style
 
 from .signals import SignalHandler
 
-__all__ = ["AllowEverything", "AskAtTerminal", "DenyEverything"]
+__all__ = ["AllowEverything", "AskAtTerminal", "DenyEverything", "LeaveTheTurn"]
 
 _ALLOWING = ("allow once", "allow", "allow always")
 """What counts as yes for the kernel, the narrowest first."""
 
 _DENY = "Deny"
+_NOTICE_LENGTH = 500
 _LEFT_OUT: Final = object()
 """An empty line for a value that is not required."""
 
@@ -42,15 +46,41 @@ class AllowEverything:
 
 @attrs.frozen
 class DenyEverything:
-    """Without a terminal no one can be asked."""
+    """A server has no one to ask about a request whose client takes no questions: the call is denied, and the turn goes on."""
 
     _display: Display
 
     async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
-        """Deny, and show how to allow."""
-        advice = "There is no terminal to ask at. Run it in one, or allow everything with --yes."
-        self._display.notice(f"denied: {_in_one_line(prompt)}\n{advice}", "warning")
-        return _DENY
+        """Show what was asked.
+
+        Raises:
+            NoOneToAskError: Always.
+        """
+        self._display.notice(f"denied, no one could be asked: {_in_one_line(prompt)}", "warning")
+        raise NoOneToAskError("the client takes no questions")
+
+
+@attrs.frozen
+class LeaveTheTurn:
+    """Without a terminal no one can be asked: the turn ends where it is, and can be resumed where someone can be.
+
+    Attributes:
+        resume: The command that resumes it.
+    """
+
+    resume: str
+
+    async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
+        """Say what was asked, and how to allow it.
+
+        Raises:
+            NoOneToAskError: Always.
+        """
+        raise NoOneToAskError(
+            f"no one could be asked: {_in_one_line(prompt)}\nThere is no terminal to ask at. The turn stays as it was. Go on "
+            f"with it in a terminal, or allow everything with --yes: {self.resume}",
+            keeps_turn=True,
+        )
 
 
 @attrs.frozen
@@ -65,10 +95,18 @@ class AskAtTerminal:
 
     async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
         """Ask until one of the options is chosen. Ctrl-C and the end of input deny."""
+        with self._display.waiting():
+            return await self._request_approval(prompt, options, timeout, default)
+
+    async def _request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
         async with self._one_at_a_time:
             self._display.pause()
             try:
-                self._show(prompt, options, timeout, default)
+                if not await self._show(prompt):
+                    return _DENY
+                choices = [f"[{key}] {_one_line(option)}" for key, option in _keys(options).items()]
+                self._terminal.line(f"  {'  '.join(choices)}")
+                self._terminal.line(self._terminal.styled(f"  (no answer within {timeout:g} s means {default})", "dim"))
                 self._keyboard.discard_input()
                 return await self._answer(options)
             except BaseException:  # the time is over, or everything is being cancelled
@@ -77,15 +115,32 @@ class AskAtTerminal:
             finally:
                 self._display.resume()
 
-    def _show(self, prompt: str, options: list[str], timeout: float, default: str) -> None:
+    async def _show(self, prompt: str) -> bool:
+        """Show a question, a screen at a time if it is longer; False if the person denies before the end."""
         terminal = self._terminal
         terminal.line(terminal.styled("Permission needed", "yellow"))
-        for line in visible_text(prompt).splitlines():
-            # Indented, so that no line of it can pass for one of ours.
-            terminal.line(f"  {terminal.glyph('│', '|')} {line}")
-        choices = [f"[{key}] {visible_text(option, multiline=False)}" for key, option in _keys(options).items()]
-        terminal.line(f"  {'  '.join(choices)}")
-        terminal.line(terminal.styled(f"  (no answer within {timeout:g} s means {default})", "dim"))
+        width, height = terminal.size()
+        lines: list[tuple[str, str | None]] = [(line, None) for line in visible_text(prompt, strict=True).splitlines()]
+        if (edit := self._display.edits.current()) is not None:
+            # In place of the arguments that it shows; what it does not show stays.
+            lines = [line for line in lines if line[0] not in edit.covers]
+            lines[-1:-1] = [(line, diff_style(line)) for line in edit.lines]
+        rows = [terminal.styled(row, style) for line, style in lines for row in _rows(line, width - 5)]
+        page = max(height - 4, 4)
+        for first in range(0, len(rows), page):
+            if first:
+                self._keyboard.discard_input()
+                terminal.write(f"  [Enter] shows the rest ({len(rows) - first} more lines)  [n] Deny: ")
+                answer = await self._read()
+                if answer is None:
+                    terminal.write("\n")
+                if answer is None or answer in ("n", "no", "deny"):
+                    self._display.notice("denied")
+                    return False
+            for row in rows[first : first + page]:
+                # Indented, so that no line of it can pass for one of ours.
+                terminal.line(f"  {terminal.glyph('│', '|')} {row}")
+        return True
 
     async def _answer(self, options: list[str]) -> str:
         keys = _keys(options)
@@ -108,7 +163,7 @@ class AskAtTerminal:
             try:
                 terminal = self._terminal
                 terminal.line(terminal.styled("Input needed (Ctrl-C declines)", "yellow"))
-                for line in visible_text(prompt).splitlines():
+                for line in visible_text(prompt, strict=True).splitlines():
                     terminal.line(f"  {terminal.glyph('│', '|')} {line}")
                 self._keyboard.discard_input()
                 values: dict[str, Any] = {}
@@ -126,11 +181,11 @@ class AskAtTerminal:
 
     async def _ask_for_value(self, name: str, about: dict[str, Any], *, is_required: bool) -> Any:
         """A value that fits; `_LEFT_OUT` for an empty line where none is needed, None if the user declines."""
-        words = visible_text(str(about.get("title") or name), multiline=False)
+        words = _one_line(str(about.get("title") or name))
         if about.get("description"):
-            words += f" ({visible_text(str(about['description']), multiline=False)})"
+            words += f" ({_one_line(str(about['description']))})"
         if about.get("enum"):
-            words += f" [{'/'.join(visible_text(str(each), multiline=False) for each in about['enum'])}]"
+            words += f" [{'/'.join(_one_line(str(each)) for each in about['enum'])}]"
         elif about.get("type") == "boolean":
             words += " [yes/no]"
         while True:
@@ -188,8 +243,26 @@ def _expected(about: dict[str, Any]) -> str:
     return kinds.get(str(about.get("type")), "a text")
 
 
+def _rows(line: str, width: int) -> list[str]:
+    """A line in pieces that fit into a row; some characters take two columns."""
+    rows, used = [""], 0
+    for character in line:
+        columns = 2 if unicodedata.east_asian_width(character) in "WF" else 1
+        if used + columns > max(width, 20):
+            rows, used = [*rows, ""], 0
+        rows[-1] += character
+        used += columns
+    return rows
+
+
 def _in_one_line(prompt: str) -> str:
-    return visible_text(" ".join(prompt.split()), multiline=False)
+    """A question for a notice, not for a decision."""
+    words = " ".join(prompt.split())
+    return _one_line(words if len(words) <= _NOTICE_LENGTH else f"{words[:_NOTICE_LENGTH]}… ({len(words)} characters)")
+
+
+def _one_line(text: str) -> str:
+    return visible_text(text, multiline=False, strict=True)
 
 
 def _keys(options: list[str]) -> dict[str, str]:

@@ -12,11 +12,10 @@ from amplifier._json import visible_text
 from amplifier._spelling import nearest
 from amplifier.cli.agent.terminal_agent import TerminalAgent
 from amplifier.cli.core.error_messages import error_message
-from amplifier.cli.core.turn_record import Outcome
+from amplifier.cli.core.outcome import Outcome
 from amplifier.cli.sessions.home_folder import history_file
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.output import Output
-from amplifier.cli.terminal.prompt_history import PromptHistory
 from amplifier.errors import AmplifierError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ class Chat:
 
     async def _open_line_prompt(self) -> LinePrompt:
         try:
-            from amplifier.cli.terminal.line_prompt import LinePrompt  # noqa: PLC0415  # other commands save the time its import takes
+            from amplifier.cli.terminal.line_prompt import LinePrompt, PromptHistory  # noqa: PLC0415  # other commands save the time its import takes
         except ModuleNotFoundError as error:
             raise MissingExtraError("a chat at a terminal", extra="cli", missing=error.name) from error
         messages = await self._messages()
@@ -150,6 +149,7 @@ class Chat:
             self._display.notice(outcome.error or "the turn failed", "error")
         elif outcome.status == "cancelled":
             self._display.notice(self._agent.stopped_message(), "warning")
+        self._display.notice(f"({self._agent.latest_in_words()})")
 
     async def _command(self, name: str) -> None:
         found = self._commands.get({"quit": "exit", "q": "exit", "?": "help"}.get(name, name))

@@ -13,19 +13,22 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from amplifier._json import copy_json
+from amplifier._spelling import suggestion
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.core.installed_modules import BUILT_IN_SOURCE, missing_package
 from amplifier.cli.sessions.store import EVENTS_FILE
 from amplifier.plan import expand_variables, merge_plans
 
 from .plan_files import read_plan_file
+from .project_instructions import ProjectInstructions, find_instructions
 
 if TYPE_CHECKING:
     from amplifier.testing import CassetteMode
 
-__all__ = ["AgentPlan", "build_plan", "with_recordings", "with_storage_paths"]
+__all__ = ["AgentPlan", "build_plan", "with_recordings", "with_storage_paths", "with_traces"]
 
 OFFLINE_PROVIDER: Final = "provider-offline"
+_TRACING: Final = "hooks-otel"
 API_KEYS: Final = {"ANTHROPIC_API_KEY": "provider-anthropic", "OPENAI_API_KEY": "provider-openai"}
 """The first key that is set selects the provider."""
 
@@ -46,7 +49,7 @@ AGENTS: Final[dict[str, Any]] = {
 SYSTEM_PROMPT: Final = (
     "You are Amplifier, an assistant in a terminal. You work in the directory {directory} with the tools you are given. "
     "Look before you answer: read the files a question is about. Change nothing the user did not ask you to change. "
-    "Answer briefly, in plain text."
+    "Answer briefly; Markdown is rendered."
 )
 
 
@@ -57,11 +60,13 @@ class AgentPlan:
     Attributes:
         provider: The module id of the provider that will answer, where it is known.
         notes: Decisions made on the user's behalf that the user should know.
+        instructions: The files whose text is part of the system prompt.
     """
 
     plan: dict[str, Any]
     provider: str | None = None
     notes: list[str] = attrs.field(factory=list)
+    instructions: tuple[str, ...] = ()
 
 
 def build_plan(
@@ -72,6 +77,7 @@ def build_plan(
     model: str | None = None,
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
+    project_instructions: bool = True,
 ) -> AgentPlan:
     """Build the plan of a run.
 
@@ -82,6 +88,7 @@ def build_plan(
         model: The model the user wants.
         environment: Variables; those of the process if absent.
         directory: Where the agent works; the working directory of the process if absent.
+        project_instructions: Give the model the instructions of the project, with the default plan.
 
     Raises:
         CommandError: The file cannot be read, or there is no such provider.
@@ -89,7 +96,9 @@ def build_plan(
     """
     variables = os.environ if environment is None else environment
     if file is None:
-        built = _default_plan(available, provider, variables, directory or Path.cwd())
+        folder = directory or Path.cwd()
+        found = find_instructions(folder) if project_instructions else ProjectInstructions()
+        built = _default_plan(available, provider, variables, folder, found)
     else:
         built = _plan_from_file(file, available, provider, variables)
     return built if model is None else attrs.evolve(built, plan=_with_model(built.plan, model))
@@ -127,9 +136,14 @@ def with_recordings(plan: dict[str, Any], *, record: Path | None, replay: Path |
 
 
 def _default_plan(
-    available: Collection[str], wanted: str | None, variables: Mapping[str, str], directory: Path
+    available: Collection[str],
+    wanted: str | None,
+    variables: Mapping[str, str],
+    directory: Path,
+    instructions: ProjectInstructions,
 ) -> AgentPlan:
     provider, notes = _choose_provider(available, wanted, variables)
+    system_prompt = "\n\n".join(filter(None, [SYSTEM_PROMPT.format(directory=directory), instructions.text]))
     tools = [module_id for module_id in DEFAULT_TOOLS if module_id in available and missing_package(module_id) is None]
     # Modules that this command relies on are pinned: for the system prompt, the files of a session, the gates and the agents.
     # Tools and providers are whatever is installed.
@@ -143,7 +157,7 @@ def _default_plan(
             "orchestrator": {
                 "module": "loop-streaming",
                 "source": BUILT_IN_SOURCE,
-                "config": {"system_prompt": SYSTEM_PROMPT.format(directory=directory)},
+                "config": {"system_prompt": system_prompt},
             },
             "context": {
                 "module": "context-persistent",
@@ -160,7 +174,9 @@ def _default_plan(
     }
     if "tool-task" in tools:
         plan["agents"] = copy_json(AGENTS)
-    return AgentPlan(plan=plan, provider=provider, notes=notes)
+    return AgentPlan(
+        plan=plan, provider=provider, notes=[*notes, *instructions.problems], instructions=instructions.files
+    )
 
 
 def _choose_provider(
@@ -188,7 +204,8 @@ def _provider_id(wanted: str, available: Collection[str]) -> str:
         if module_id.startswith("provider-") and module_id in available:
             return module_id
     known = sorted(name.removeprefix("provider-") for name in available if name.startswith("provider-"))
-    raise CommandError(f"no provider {wanted!r} is installed; there are: {', '.join(known) or 'none'}")
+    meant = suggestion(wanted.removeprefix("provider-"), known)
+    raise CommandError(f"no provider {wanted!r} is installed; there are: {', '.join(known) or 'none'}{meant}")
 
 
 # ── the user's own plan ─────────────────────────────────────────────────────────────────────────
@@ -222,6 +239,16 @@ def _names_of(entry: Any) -> list[str]:
 
 
 # ── changing a plan ──────────────────────────────────────────────────────────────────────────────
+
+
+def with_traces(plan: dict[str, Any]) -> dict[str, Any]:
+    """The plan with the hook that traces, unless it has it."""
+    hooks = plan.get("hooks") or []
+    if not isinstance(hooks, list) or any(
+        _TRACING in (entry, entry.get("module") if isinstance(entry, dict) else None) for entry in hooks
+    ):
+        return plan
+    return {**plan, "hooks": [*hooks, {"module": _TRACING, "source": BUILT_IN_SOURCE}]}
 
 
 def _with_model(plan: dict[str, Any], model: str) -> dict[str, Any]:

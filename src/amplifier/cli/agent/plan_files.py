@@ -9,14 +9,29 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
+from amplifier._regular_file import read_file
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.errors import MissingExtraError
 
 __all__ = ["PlanFileError", "UnknownFormat", "read_plan_file"]
 
 
+_LARGEST = 16_000_000
+"""Bytes of a file."""
+
+
 _MOST_EXPANDED = 1_000_000
 """Aliases let a few hundred bytes stand for gigabytes. Real plans have some thousand characters."""
+
+
+_MOST_TOKENS = 50_000
+"""Of YAML, whose parser takes up to a tenth of a millisecond for one. Real plans have some hundred."""
+_DEEPEST = 100
+"""Levels of YAML; for each token its parser looks at all of them."""
+
+
+_LONGEST_NUMBER = 500
+"""Characters; numbers of YAML may have the base 60, which takes time that grows with the square of their length."""
 
 
 class PlanFileError(CommandError):
@@ -46,7 +61,7 @@ def read_plan_file(file: Path) -> Any:
     if parse is None:
         raise UnknownFormat(f"{file.name!r} ends in {file.suffix!r}; expected one of {', '.join(_PARSERS)}")
     try:
-        return parse(file.read_text(encoding="utf-8"))
+        return parse(read_file(file, most=_LARGEST).decode("utf-8"))
     except OSError as error:
         raise PlanFileError(f"{file}: the plan cannot be read: {error.strerror or error}") from error
     except _RepeatedKey as error:
@@ -89,7 +104,9 @@ def _parse_yaml(text: str) -> Any:
     except ModuleNotFoundError as error:
         raise MissingExtraError("reading YAML plans", extra="cli", missing="pyyaml") from error
     try:
-        loader = yaml.SafeLoader(text)  # refuses characters that YAML does not allow
+        if len(text) > _MOST_EXPANDED:
+            raise ValueError(f"it has {len(text):,} characters, more than the {_MOST_EXPANDED:,} that a plan may have")
+        loader = _bounded_loader(yaml.SafeLoader)(text)  # refuses characters that YAML does not allow
         try:
             root = loader.get_single_node()
             if root is None:
@@ -102,6 +119,25 @@ def _parse_yaml(text: str) -> Any:
             loader.dispose()
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
+
+
+def _bounded_loader(base: Any) -> Any:
+    """PyYAML's loader, which stops where a file is larger or deeper than any plan."""
+
+    class Loader(base):  # type: ignore[misc]  # PyYAML is imported when it is needed
+        fetched = 0
+
+        def fetch_more_tokens(self) -> Any:
+            self.fetched += 1
+            if self.fetched > _MOST_TOKENS:
+                raise ValueError(f"line {self.line + 1}: it has more than {_MOST_TOKENS:,} tokens, more than any plan")
+            if self.flow_level > _DEEPEST or len(self.indents) > _DEEPEST:
+                raise ValueError(
+                    f"line {self.line + 1}: it is nested more than {_DEEPEST} levels deep, more than any plan"
+                )
+            return super().fetch_more_tokens()
+
+    return Loader
 
 
 def _check_yaml_keys(root: Any, loader: Any) -> None:
@@ -152,6 +188,10 @@ def _expanded_size(node: Any, known: dict[int, int | None]) -> int:
         return size
     if isinstance(node.value, str):
         size = 1 + len(node.value)
+        if size > _LONGEST_NUMBER and not node.tag.endswith((":str", ":binary")):
+            raise ValueError(
+                f"line {node.start_mark.line + 1}: a value of {len(node.value):,} characters that is no text; quote it"
+            )
     else:
         known[id(node)] = None
         size = 1

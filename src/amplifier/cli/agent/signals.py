@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from signal import Signals
 from typing import Any
@@ -23,7 +23,7 @@ import anyio
 
 from amplifier.cli.terminal.display import Display
 
-__all__ = ["SignalHandler", "handled_signals"]
+__all__ = ["SignalHandler", "handled_signals", "until_signal"]
 
 FORCE_EXIT_AFTER = 2.0
 """Seconds after "stop now" in which a further Ctrl-C is ignored; later ones end the process."""
@@ -33,6 +33,39 @@ def handled_signals() -> list[Signals]:
     """The signals to handle; one that the parent process ignores (nohup, a background job) stays ignored."""
     wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     return [each for each in wanted if signal.getsignal(each) is not signal.SIG_IGN]
+
+
+async def until_signal(
+    serve: Callable[[], Awaitable[object]], stop: Callable[[], object] | None = None
+) -> Signals | None:
+    """Run a server until it ends, or a signal comes; returns the signal.
+
+    Args:
+        serve: Runs it.
+        stop: Called for the first signal, so that it ends by itself; without one it is cancelled. A second signal always cancels it.
+    """
+    ended_by: list[Signals] = []
+    problem: Exception | None = None
+    with anyio.open_signal_receiver(*handled_signals()) as signals:
+        async with anyio.create_task_group() as group:
+
+            async def watch() -> None:
+                async for received in signals:
+                    ended_by.append(received)
+                    if stop is None or len(ended_by) > 1:
+                        group.cancel_scope.cancel()
+                    else:
+                        stop()
+
+            group.start_soon(watch)
+            try:
+                await serve()
+            except Exception as error:  # noqa: BLE001  # raised below, outside of the group that would wrap it
+                problem = error
+            group.cancel_scope.cancel()
+    if problem is not None:
+        raise problem
+    return ended_by[0] if ended_by else None
 
 
 class SignalHandler:

@@ -8,17 +8,18 @@ from typing import Any
 import attrs
 
 from amplifier._json import redact_text, visible_text
-from amplifier.cli.core.error_messages import error_message
-from amplifier.cli.core.exit_codes import CommandError, OutputLostError
-from amplifier.cli.core.turn_record import Outcome, TurnRecord
-from amplifier.cli.sessions.store import EVENTS_FILE, RUNNING, SessionRecord, SessionStore, now
-from amplifier.cli.sessions.transcript import FILE_NAME
-from amplifier.cli.sessions.turn_plan import remove_turn_plan, write_turn_plan
-from amplifier.cli.terminal.display import Display
+from amplifier.cli.core.exit_codes import CommandError
+from amplifier.cli.core.outcome import Outcome
+from amplifier.cli.sessions.store import EVENTS_FILE, INTERRUPTED, RUNNING, SessionRecord, SessionStore, now
+from amplifier.cli.terminal.display import Display, spent
 from amplifier.cli.terminal.log_output import LogNotices
-from amplifier.errors import ExecutionCancelled, NoUnfinishedTurnError
+from amplifier.errors import NoOneToAskError, NoUnfinishedTurnError
 from amplifier.events import BUDGET_WARNING, TURN_RESUMED
 from amplifier.kernel import AmplifierSession
+from amplifier.live import run_turn
+from amplifier.models import TurnEvent
+from amplifier.plan._changes import module_hashes
+from amplifier.turns import TurnRecord
 
 from .default_plan import OFFLINE_PROVIDER
 from .module_failures import check_failures, failure_reason, list_failures
@@ -108,57 +109,47 @@ class TerminalAgent:
             NoUnfinishedTurnError: There is no turn to go on with.
         """
         self._start_turn(prompt)
-        token = self.session.coordinator.cancellation
-        response: str | None = None
+        outcome, stays_cut_off = (
+            Outcome(status="cancelled"),
+            False,
+        )  # unless it ends: the whole command may be cancelled
         try:
-            with self.signal_handler.during_turn(token):
-                stream = self.session.stream_resumed_turn() if prompt is None else self.session.stream(prompt)
-                async with stream as events:
-                    async for event in events:
-                        self.latest.add(event)
-                        if event.name == TURN_RESUMED:
-                            self.display.notice(_resumed_message(event.data))
-                        elif event.name == BUDGET_WARNING:
-                            self.display.notice(_warning_message(event.data), "warning")
-                        self.display.show(event, self.latest)
-                response = events.result
-            was_stopped = self.session.status.status == "cancelled"
-            outcome = Outcome(status="cancelled" if was_stopped else "success", response=response)
-        except ExecutionCancelled as stopped:
-            streamed = self.latest.unfinished or None
-            outcome = Outcome(status="cancelled", response=streamed, error=error_message(stopped), exception=stopped)
-        except NoUnfinishedTurnError:
-            self._end_turn(Outcome(status="success"))
-            raise
-        except (BrokenPipeError, OutputLostError):
-            self._end_turn(Outcome(status="cancelled"))
-            raise
-        except Exception as error:  # noqa: BLE001  # a turn runs third-party code; what it raises is the turn's outcome
-            outcome = Outcome(status="error", error=error_message(error), exception=error)
-        except BaseException:  # the whole command is being cancelled
-            self._end_turn(Outcome(status="cancelled"))
-            raise
+            with self.signal_handler.during_turn(self.session.coordinator.cancellation):
+                ended = await run_turn(self.session, prompt, self.latest, self._show)
+            if isinstance(ended.error, NoUnfinishedTurnError):
+                outcome = Outcome(status="success")
+                raise ended.error
+            outcome = Outcome.of(ended, self.latest)
+            stays_cut_off = isinstance(ended.error, NoOneToAskError) and ended.error.keeps_turn
+            self.display.end_turn(ended.result)
         finally:
-            self.display.clear_live_lines()
-        try:
-            self.display.end_turn(response)
-        finally:
-            self._end_turn(outcome)
+            self.display.end_turn(None)  # of a turn that raised as well
+            self._end_turn(outcome, stays_cut_off=stays_cut_off)
         return outcome
+
+    async def _show(self, event: TurnEvent, text: str) -> None:
+        if event.name == TURN_RESUMED:
+            self.display.notice(_resumed_message(event.data))
+        elif event.name == BUDGET_WARNING:
+            self.display.notice(_warning_message(event.data), "warning")
+        self.display.show(event, self.latest)
 
     def _start_turn(self, prompt: str | None) -> None:
         self.latest = TurnRecord()
         self.turns += 1
         title = self.record.title or redact_text(" ".join((prompt or "").split()))[:_TITLE_LENGTH] or None
         self.record = attrs.evolve(self.record, title=title, updated=now(), status=RUNNING)
-        self.store.write(self.record)
-        write_turn_plan(self.store.folder(self.record.session_id), self.plan)
+        self.store.write(self.record, turn_plan=module_hashes(self.plan))
 
-    def _end_turn(self, outcome: Outcome) -> None:
+    def _end_turn(self, outcome: Outcome, *, stays_cut_off: bool = False) -> None:
         self.tokens += self.latest.input_tokens + self.latest.output_tokens
-        self.record = attrs.evolve(self.record, updated=now(), status=outcome.status)
-        self.store.write(self.record)
-        remove_turn_plan(self.store.folder(self.record.session_id))
+        self.record = attrs.evolve(self.record, updated=now(), status=INTERRUPTED if stays_cut_off else outcome.status)
+        self.store.write(self.record, **({} if stays_cut_off else {"turn_plan": None}))
+
+    def latest_in_words(self) -> str:
+        """What the latest turn did, took and cost."""
+        calls = len(self.latest.tools)
+        return f"{calls} tool call{'' if calls == 1 else 's'}, {spent(self.latest)}"
 
     def stopped_message(self) -> str:
         """Which parts of a stopped turn the next turn will know."""
@@ -166,10 +157,12 @@ class TerminalAgent:
         return f"Stopped. What was asked and every finished step are kept{rest}."
 
     def files(self) -> dict[str, str]:
-        """The session's files that exist in its folder, by their purpose."""
-        folder = self.store.folder(self.session.session_id)
-        paths = {"transcript": folder / FILE_NAME, "events": folder / EVENTS_FILE}
-        return {name: str(path) for name, path in paths.items() if path.exists()}
+        """The files that have something of the session, by their purpose."""
+        events = self.store.folder(self.session.session_id) / EVENTS_FILE
+        found = {"events": str(events)} if events.exists() else {}
+        if self.store.has_messages(self.session.session_id):
+            found = {"transcript": str(self.store.path), **found}
+        return found
 
 
 def _warning_message(data: Mapping[str, Any]) -> str:

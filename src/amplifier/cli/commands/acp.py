@@ -27,7 +27,7 @@ def acp(global_options: GlobalOptions, /, backend: str, plan: Path | None, **opt
     Exit codes: 0 the editor has closed the connection, 2 it could not begin, 130, 143 and 129 ended by SIGINT, SIGTERM and SIGHUP,
     141 the editor stopped reading.
     """
-    from amplifier.cli.serving.editor import EditorRequest, serve_editor  # noqa: PLC0415  # --help does not need it
+    from amplifier.cli.agent.editor import EditorRequest, serve_editor  # noqa: PLC0415  # --help does not need it
 
     store = open_store()
     require_writable(store.root)

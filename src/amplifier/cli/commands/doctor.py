@@ -208,7 +208,7 @@ def _is_ours(path: str) -> bool:
 
 
 def _check_sandbox() -> Iterator[Finding]:
-    from amplifier.modules.tool_bash import sandbox_here  # noqa: PLC0415  # loads what only this check needs
+    from amplifier.modules.tools.bash import sandbox_here  # noqa: PLC0415  # loads what only this check needs
 
     kind, problem = sandbox_here()
     if problem is not None:

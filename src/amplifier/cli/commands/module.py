@@ -23,10 +23,10 @@ from amplifier.cli.core.installed_modules import (
     modules_on_island,
     nearest_module,
 )
-from amplifier.cli.terminal.tables import print_table
+from amplifier.cli.terminal.output import print_table
 from amplifier.contracts import CONTRACTS
 from amplifier.errors import AmplifierError
-from amplifier.loading import CatalogueEntry, LoadedModule, ModuleLoader
+from amplifier.loading import FoundModule, LoadedModule, ModuleLoader
 from amplifier.models import to_dict
 
 from .lazy_group import LazyGroup
@@ -66,23 +66,23 @@ def list_modules(kind: str | None, as_json: bool) -> None:
     )
 
 
-def _description(entry: CatalogueEntry) -> dict[str, Any]:
+def _description(entry: FoundModule) -> dict[str, Any]:
     about = {"from": entry.origin, "source": entry.source, "in_use": entry.is_used}
     return {**to_dict(entry.info), **about, "missing": _missing(entry)}
 
 
-def _missing(entry: CatalogueEntry) -> dict[str, str] | None:
+def _missing(entry: FoundModule) -> dict[str, str] | None:
     lacking = missing_package(entry.info.id) if entry.source == BUILT_IN_SOURCE else None
     return None if lacking is None else {"package": lacking[0], "extra": lacking[1]}
 
 
-def _remark(entry: CatalogueEntry) -> str:
+def _remark(entry: FoundModule) -> str:
     lacking = _missing(entry)
     text = entry.info.description if lacking is None else f"needs {_how_to_get(lacking)}"
     return f"{text} ({ON_ISLAND})" if entry.needs_asyncio else text
 
 
-def _origin(entry: CatalogueEntry) -> str:
+def _origin(entry: FoundModule) -> str:
     if entry.is_used:
         return entry.origin
     why = "contested" if entry.is_contested else "not used"

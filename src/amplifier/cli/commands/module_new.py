@@ -10,7 +10,7 @@ import click
 
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.contracts import CONTRACTS
-from amplifier.loading import is_module_id, type_from_id
+from amplifier.plan import is_module_id, type_from_id
 
 from .shared_options import debug_option
 

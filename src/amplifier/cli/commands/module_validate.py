@@ -45,7 +45,6 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("-v", "--verbose", is_flag=True, help="List kept and unexamined clauses, too.")
 @click.option("--html", type=_FILE, help="Write the report as a page.")
 @click.option("--junit", type=_FILE, help="Write it as JUnit XML: a test for each clause.")
-@click.option("--sarif", type=_FILE, help="Write it as SARIF 2.1.0, for code scanning services.")
 @click.option("--github", is_flag=True, help="Print annotations for GitHub Actions, too.")
 @json_option
 @debug_option
@@ -63,7 +62,6 @@ def validate(
     verbose: bool,
     html: Path | None,
     junit: Path | None,
-    sarif: Path | None,
     github: bool,
     as_json: bool,
 ) -> int:
@@ -73,7 +71,7 @@ def validate(
 
     Exit codes: 0 it conforms, 1 it breaks a required clause, 2 it could not be checked.
     """
-    files = {"html": html, "junit": junit, "sarif": sarif}
+    files = {"html": html, "junit": junit}
     wanted = {name: file for name, file in files.items() if file is not None}
     _reject_unwritable(wanted)
     streams = StandardStreams()
@@ -157,10 +155,8 @@ def _reject_unwritable(files: dict[str, Path]) -> None:
 def _write(name: str, file: Path, report: Report) -> None:
     if name == "html":
         from amplifier.conformance.page import write_page as write  # noqa: PLC0415 — for those who want one
-    elif name == "junit":
-        from amplifier.conformance.report.junit import write_junit as write  # noqa: PLC0415 — as above
     else:
-        from amplifier.conformance.report.sarif import write_sarif as write  # noqa: PLC0415 — as above
+        from amplifier.conformance.report.junit import write_junit as write  # noqa: PLC0415 — as above
     try:
         file.write_text(write(report), encoding="utf-8")
     except OSError as error:
@@ -192,7 +188,7 @@ def _progress(streams: StandardStreams, *, quiet: bool) -> Iterator[Callable[[st
 
 
 def _described_step(step: str) -> str:
-    from amplifier.conformance.harness.check_registry import CHECKS  # noqa: PLC0415 — only for a terminal
+    from amplifier.conformance.checks.registry import CHECKS  # noqa: PLC0415 — only for a terminal
 
     name, _, backend = step.partition(":")
     if name not in CHECKS:

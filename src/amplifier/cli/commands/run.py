@@ -79,8 +79,19 @@ def run_options(command: F) -> F:
                 is_flag=True,
                 help="Go on with a turn that was cut off, even if the plan is not the one it began with.",
             ),
+            click.option(
+                "--project-instructions/--no-project-instructions",
+                default=True,
+                help="Give the model AGENTS.md and CLAUDE.md of the folder and its parents, or not.",
+            ),
             click.option("-y", "--yes", is_flag=True, help="Answer every question for permission with yes."),
             click.option("-q", "--quiet", is_flag=True, help="Show the answer, warnings and errors only."),
+            click.option(
+                "--plain",
+                is_flag=True,
+                envvar="AMPLIFIER_PLAIN",
+                help="Write plain text line by line, as for a screen reader: nothing rendered, redrawn or coloured.",
+            ),
         ]
     ):
         command = option(command)

@@ -7,11 +7,10 @@ from typing import Any
 
 import click
 
-from amplifier.cli.serving.http_access import read_token
 from amplifier.cli.sessions.home_folder import require_writable
 from amplifier.errors import MissingExtraError
 
-from .shared_options import PLAN_FILE, GlobalOptions, agent_options, http_options, open_store
+from .shared_options import PLAN_FILE, GlobalOptions, agent_options, http_options, open_store, read_token
 
 __all__ = ["serve"]
 
@@ -40,8 +39,8 @@ def serve(global_options: GlobalOptions, /, plan: Path | None, backend: str, **o
     Exit codes: 0 stopped by SIGTERM, 130 by Ctrl-C, 129 by SIGHUP, 2 it could not begin.
     """
     try:
-        from amplifier.cli.serving.http_server import ServeRequest, serve_http  # noqa: PLC0415  # belongs to an extra
-        from amplifier.serve import Limits  # noqa: PLC0415
+        from amplifier.cli.agent.http_server import ServeRequest, serve_http  # noqa: PLC0415  # belongs to an extra
+        from amplifier.servers.http import Limits  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "hypercorn"):
             raise

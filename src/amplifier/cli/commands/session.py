@@ -9,11 +9,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import anyio
 import attrs
 import click
 
 from amplifier._json import visible_text
+from amplifier._programs import with_safe_search_path
 from amplifier.cli.commands.run import PROMPT_SETTINGS, reject_unquoted_prompt, run_options, start_run
 from amplifier.cli.commands.shared_options import GlobalOptions, complete_session, debug_option, json_option, open_store
 from amplifier.cli.core.exit_codes import CommandError, Exit
@@ -22,9 +22,9 @@ from amplifier.cli.sessions.conversation_text import heading_of_message, text_of
 from amplifier.cli.sessions.session_trace import read_trace
 from amplifier.cli.sessions.store import SessionRecord, SessionStore, now
 from amplifier.cli.terminal.keyboard import Keyboard
-from amplifier.cli.terminal.tables import print_table
+from amplifier.cli.terminal.output import print_table
 from amplifier.errors import MissingExtraError
-from amplifier.modules.context_persistent import PersistentContext, PersistentOptions
+from amplifier.store import Conversation, encode_message
 from amplifier.tracing import (
     compare,
     totals,
@@ -95,7 +95,7 @@ def show_session(session_id: str, full: bool, as_json: bool) -> None:
     """
     store = open_store()
     record = store.find(session_id)
-    transcript = store.transcript(record.session_id)
+    messages = store.transcript(record.session_id)
     total = totals(read_trace(store, record.session_id))
     if as_json:
         # Of the event log; null without one.
@@ -103,7 +103,7 @@ def show_session(session_id: str, full: bool, as_json: bool) -> None:
         shown = {
             **attrs.asdict(record),
             "activity": activity if total.turns or total.steps else None,
-            "messages": transcript.messages,
+            "messages": messages,
         }
         click.echo(json.dumps(shown, indent=2))
     else:
@@ -112,11 +112,9 @@ def show_session(session_id: str, full: bool, as_json: bool) -> None:
                 click.echo(f"{name.replace('_', ' '):12} {visible_text(value, multiline=False)}")
         if total.turns or total.steps:
             click.echo(f"{'activity':12} {write_summary(total)}")
-        for message in transcript.messages:
+        for message in messages:
             click.echo(f"\n{click.style(heading_of_message(message), bold=True)}")
             click.echo(text_of_message(message, full=full))
-    if transcript.unread:
-        click.echo(f"the last {transcript.unread} bytes of the transcript could not be read", err=True)
 
 
 @session.command("trace")
@@ -171,14 +169,17 @@ def trace_session(
         raise CommandError(f"{path} is not a regular file; `-o -` writes to standard output")
     replace_file(path, content.encode(errors="backslashreplace"))
     click.echo(path)
-    if open_browser and not webbrowser.open(path.absolute().as_uri()):
-        raise CommandError(f"no browser could be started; open {path.absolute()} yourself", exit_code=Exit.FAILED)
+    if open_browser:
+        with with_safe_search_path():
+            is_opened = webbrowser.open(path.absolute().as_uri())
+        if not is_opened:
+            raise CommandError(f"no browser could be started; open {path.absolute()} yourself", exit_code=Exit.FAILED)
     return Exit.OK
 
 
 def _follow(store: SessionStore, session_id: str, *, backend: str, open_browser: bool) -> int:
     try:
-        from amplifier.cli.serving.trace_server import follow_session  # noqa: PLC0415  # belongs to an extra
+        from amplifier.cli.agent.trace_server import follow_session  # noqa: PLC0415  # belongs to an extra
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "hypercorn"):
             raise
@@ -211,34 +212,25 @@ def fork_session(session_id: str, turns: int | None) -> None:
     """Copy a session's conversation into a new session and print the new id."""
     store = open_store()
     origin = store.find(session_id)
-    transcript = store.transcript(origin.session_id)
-    if transcript.unread and turns is None:
-        raise CommandError(
-            f"the last {transcript.unread} bytes of session {origin.session_id!r} cannot be read; it is either being "
-            "written at the moment or damaged. --turns takes over what can be read"
-        )
-    messages, starts = transcript.messages, transcript.turns()
+    messages = store.transcript(origin.session_id)
+    starts = [index for index, message in enumerate(messages) if message.get("role") == "user"]
     if turns is not None and turns < len(starts):
         messages = messages[: starts[turns]]
     elif turns is not None and turns > len(starts):
         counted = "1 turn" if len(starts) == 1 else f"{len(starts)} turns"
         click.echo(f"session {origin.session_id!r} has only {counted}; all of them are taken over", err=True)
     new_id = store.new_id()
-    anyio.run(_write_messages, store, new_id, messages)
+    conversation = Conversation(store.folder(new_id), new_id)
+    conversation.open()
+    try:
+        conversation.replace([encode_message(message)[0] for message in messages])
+    finally:
+        conversation.close()
     record = attrs.evolve(
         origin, session_id=new_id, created=now(), updated=now(), status=None, forked_from=origin.session_id
     )
     store.write(record)
     click.echo(new_id)
-
-
-async def _write_messages(store: SessionStore, session_id: str, messages: list[dict[str, Any]]) -> None:
-    context = PersistentContext(PersistentOptions(folder=store.folder(session_id), session_id=session_id))
-    await context.open()
-    try:
-        await context.set_messages(messages)
-    finally:
-        await context.close()
 
 
 @session.command("delete")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,9 +24,12 @@ __all__ = [
     "json_option",
     "open_store",
     "plan_option",
+    "read_token",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_TOKEN_VARIABLE = "AMPLIFIER_SERVE_TOKEN"
 
 
 class GlobalOptions:
@@ -158,6 +162,30 @@ def http_options(*, port: int) -> Callable[[F], F]:
         return command
 
     return add
+
+
+def read_token(file: Path | None, *, none: bool) -> str | None:
+    """The token for HTTP that the user gives; empty for none, None to generate one.
+
+    Raises:
+        CommandError: It cannot be read.
+        PlanError: It is not fit to be one.
+    """
+    from amplifier.cli.core.exit_codes import CommandError  # noqa: PLC0415  # ``--help`` does not need it
+    from amplifier.servers._access import check_token  # noqa: PLC0415  # the same
+
+    given = os.environ.get(_TOKEN_VARIABLE)
+    if none:
+        if file is not None:
+            raise CommandError("leave out --token-file or --no-token: they exclude each other")
+        return ""
+    if file is not None:
+        try:
+            given = file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise CommandError(f"{file}: the token cannot be read: {error}") from error
+    check_token(given, _TOKEN_VARIABLE if file is None else str(file))
+    return given
 
 
 def plan_option(command: F) -> F:

@@ -20,7 +20,7 @@ from amplifier.errors import (
     ProviderUnavailableError,
     RateLimitError,
 )
-from amplifier.loading._alias_advice import advise_on_alias
+from amplifier.loading._importing import advise_on_alias
 
 from .exit_codes import CommandError, Exit
 from .installed_modules import resembles_module

@@ -6,18 +6,16 @@ Only files are read; no module is imported.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Final
 
 import anyio
 
 from amplifier._spelling import did_you_mean, nearest_names, resemble
 from amplifier.errors import AmplifierError, ModuleLoadError
-from amplifier.loading import CatalogueEntry, ModuleLoader, choose, entry_points, find_pinned, is_built_in, read_pin
+from amplifier.loading import FoundModule, ModuleLoader
 from amplifier.plan import is_module_id
 
 __all__ = [
@@ -42,9 +40,9 @@ BUILT_IN_SOURCE: Final = "builtin"
 
 REQUIRED_PACKAGES: Final[Mapping[str, tuple[str, str]]] = {
     "hooks-otel": ("opentelemetry", "otel"),
-    "provider-anthropic": ("anthropic", "anthropic"),
-    "provider-openai": ("openai", "openai"),
-    "provider-openai-compatible": ("openai", "openai"),
+    "provider-anthropic": ("httpx2", "anthropic"),
+    "provider-openai": ("httpx2", "openai"),
+    "provider-openai-compatible": ("httpx2", "openai"),
     "provider-local": ("xllamacpp", "local"),
     "tool-mcp": ("mcp", "mcp"),
     "tool-web": ("truststore", "web"),
@@ -57,13 +55,13 @@ _MIN_NAME_SIMILARITY = 0.6
 """Half of an id is its type, which ids have in common; the rest has to be similar by itself."""
 
 
-def all_modules() -> list[CatalogueEntry]:
+def all_modules() -> list[FoundModule]:
     """Every module found, in order of type and id; of those with the same id the one in use comes first."""
     found = ModuleLoader().catalogue()
     return sorted(found, key=lambda entry: (_ORDER.index(entry.info.type), entry.info.id, not entry.is_used))
 
 
-def installed_modules() -> list[CatalogueEntry]:
+def installed_modules() -> list[FoundModule]:
     """Every module that a plan can name by its id alone, or whose id is contested."""
     return [entry for entry in all_modules() if entry.is_used or entry.is_contested]
 
@@ -79,10 +77,16 @@ def installed_ids() -> list[str]:
 
 def missing_package(module_id: str) -> tuple[str, str] | None:
     """The package that a built-in module lacks and the extra that installs it; None for any other module."""
-    if module_id not in REQUIRED_PACKAGES or not is_built_in(module_id):
+    try:
+        used = ModuleLoader().locate(module_id)
+    except ModuleLoadError:  # others contest the id
         return None
-    package, extra = REQUIRED_PACKAGES[module_id]
-    return (package, extra) if find_spec(package) is None else None
+    return _lacking(module_id) if used is not None and used.is_built_in else None
+
+
+def _lacking(module_id: str) -> tuple[str, str] | None:
+    package, extra = REQUIRED_PACKAGES.get(module_id, ("", ""))
+    return (package, extra) if package and find_spec(package) is None else None
 
 
 def modules_on_island(module_ids: Iterable[str]) -> list[str]:
@@ -136,19 +140,17 @@ def missing_modules(plan: Any) -> list[tuple[str, str]]:
 
 
 def _problem(module_id: str, source: Any, known: list[str]) -> str | None:
-    pin = read_pin(source)
-    if source is not None and pin is None:
+    if source is not None and not ModuleLoader.is_pin(source):
         return None
-    claims = entry_points().get(module_id, ())
     try:
-        used = choose(module_id, claims) if pin is None else find_pinned(module_id, claims, pin)
+        used = ModuleLoader().locate(module_id, source)
     except ModuleLoadError as error:
         return str(error)
-    if used is not None and used.is_built_in and (lacking := missing_package(module_id)) is not None:
+    if used is not None and used.is_built_in and (lacking := _lacking(module_id)) is not None:
         package, extra = lacking
         install = f"pip install 'amplifier[{extra}]'"
         return f"module {module_id!r} needs {package}, which is not installed; install it with: {install}"
-    if used is not None or module_id in known or _is_importable(module_id):
+    if used is not None:
         return None
     near = nearest_module(module_id, known)
     advice = "install it, name its folder in AMPLIFIER_MODULES or give its 'source'"
@@ -174,15 +176,3 @@ def _modules_in(plan: Any) -> Iterator[tuple[str, str, Any]]:
         spec = {"module": entry} if isinstance(entry, str) else entry
         if isinstance(spec, Mapping) and is_module_id(spec.get("module")):
             yield path, spec["module"], spec.get("source")
-
-
-def _is_importable(module_id: str) -> bool:
-    """Whether the loader's last resort exists: a package of that name on ``sys.path`` or in a search path."""
-    package = f"amplifier_module_{module_id.replace('-', '_')}"
-    search_paths = filter(None, os.environ.get("AMPLIFIER_MODULES", "").split(os.pathsep))
-    if any((Path(folder) / package / "__init__.py").is_file() for folder in search_paths):
-        return True
-    try:
-        return find_spec(package) is not None
-    except ValueError:  # the package is in sys.modules without a spec
-        return True

@@ -1,4 +1,4 @@
-"""Replaces a file that only its owner may read."""
+"""Replaces files that only their owner may read."""
 
 from __future__ import annotations
 

@@ -66,7 +66,10 @@ def _text_of_block(block: Any, full: bool) -> str:
         case "tool_result":
             return _text_of_output(block.get("output"), full)
         case kind:
-            return visible_text(f"[{kind}]", multiline=False)
+            title = block.get("title")
+            return visible_text(
+                f"[{kind}: {title[:_LONGEST_LINE]}]" if isinstance(title, str) else f"[{kind}]", multiline=False
+            )
 
 
 def _text_of_parts(parts: Any) -> str:
@@ -107,6 +110,8 @@ def _text_of_output(output: Any, full: bool) -> str:
 def _text_of_part(part: Any) -> str:
     if isinstance(part, dict) and part.get("type") == "text":
         return str(part.get("text") or "")
+    if isinstance(part, dict) and part.get("type") in ("image", "audio", "document"):
+        return _text_of_block(part, full=False)
     return part if isinstance(part, str) else json.dumps(part, ensure_ascii=False, default=str)
 
 

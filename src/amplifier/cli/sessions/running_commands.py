@@ -1,11 +1,8 @@
-"""Requests the tasks of a running command, also of one that hangs.
+"""Requests the tasks of a running command, also of one that hangs: SIGUSR1, and one file per process, ``<home>/running/<pid>.json``.
 
-    <home>/running/<pid>.json      process, session and start time; the process holds a lock on it while it runs
-    <home>/running/<pid>.ask       exists if the answer is to go to a file instead of the terminal
-    <home>/running/<pid>.tasks     that answer
-    <home>/running/<pid>.stacks    the stack of its main thread, written by C code in case Python itself hangs
-
-The request is the signal SIGUSR1. It would end a process that does not handle it, so it is only sent to one that holds its lock.
+The process holds a lock on its file while it runs; only such a process is sent the signal, which would end any other. The first line names the
+process. Who asks appends a line ``?``. On the signal C code appends the stack of the main thread, in case Python itself hangs, and Python appends the
+task tree as one line of JSON; without a ``?`` it shows the tree where the command writes.
 """
 
 from __future__ import annotations
@@ -23,20 +20,18 @@ from pathlib import Path
 import attrs
 
 from amplifier.cli.core.exit_codes import CommandError, Exit
-from amplifier.cli.core.private_file import replace_file
 from amplifier.cli.terminal.display import Display
 from amplifier.errors import ModelError
 from amplifier.models import from_json, to_json
-from amplifier.observability import TaskTree, tasks_on_signal
+from amplifier.tracing import TaskTree, tasks_on_signal
 
 from .store import LAST, now
-
-__all__ = ["RunningCommand", "answer_task_requests", "find_running", "request_tasks", "running_commands"]
 
 ANSWER_TIMEOUT = 5.0
 """Seconds a process gets to answer; one that runs Python at all needs milliseconds."""
 
 _POLL = 0.02
+_ASK = b"?\n"
 
 
 @attrs.frozen(kw_only=True)
@@ -49,75 +44,55 @@ class RunningCommand:
     backend: str
 
 
-# ── answer_task_requests ────────────────────────────────────────────────────────────────────────────────────
-
-
 @contextmanager
 def answer_task_requests(folder: Path, session_id: str, backend: str, display: Display) -> Iterator[None]:
-    """Answer SIGUSR1 with the tasks of this process, and list this process among the running commands.
-
-    Args:
-        folder: The folder of running commands; a command runs without being listed if the folder cannot be written to.
-        session_id: The running session.
-        backend: The event loop it runs on.
-        display: Shows the answer unless it was requested in a file.
-    """
-    own = folder / str(os.getpid())
+    """Answer SIGUSR1 with the tasks of this process, and list it among the running commands, if ``folder`` can be written to."""
+    running = RunningCommand(pid=os.getpid(), session_id=session_id, started=now(), backend=backend)
+    file, answered = -1, 0
 
     def show(tree: TaskTree) -> None:
-        try:
-            own.with_suffix(".ask").unlink()
-        except OSError:  # not requested in a file
-            _show_immediately(display, str(tree))
+        nonlocal answered
+        if file != -1 and _ASK in os.pread(file, 2**20, answered):
+            os.write(file, to_json(tree).encode(errors="backslashreplace") + b"\n")
         else:
-            replace_file(own.with_suffix(".tasks"), to_json(tree).encode(errors="backslashreplace"))
+            try:
+                display.show_immediately(str(tree))
+            except RuntimeError:  # the signal came in the middle of a write to the same stream
+                os.write(2, f"\r\n{tree}\r\n".encode(errors="backslashreplace"))
+        answered = 0 if file == -1 else os.fstat(file).st_size
 
     with tasks_on_signal(signal.SIGUSR1, show), ExitStack() as stack:
         with suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            stack.enter_context(main_thread_stack(own.with_suffix(".stacks")))
-            running = RunningCommand(pid=os.getpid(), session_id=session_id, started=now(), backend=backend)
-            stack.enter_context(_registered(own.with_suffix(".json"), running))
+            file = stack.enter_context(_listed(folder / f"{running.pid}.json", running))
+            stack.enter_context(main_thread_stack(file))
         yield
 
 
-def _show_immediately(display: Display, text: str) -> None:
-    try:
-        display.show_immediately(text)
-    except RuntimeError:  # the signal came in the middle of a write to the same stream
-        os.write(2, f"\r\n{text}\r\n".encode(errors="backslashreplace"))
-
-
 @contextmanager
-def main_thread_stack(path: Path) -> Iterator[None]:
+def main_thread_stack(file: int) -> Iterator[None]:
     """Write the stack of the main thread on the signal, in C code, before Python handles it.
 
     Not those of other threads: they go on running meanwhile, and reading the stack of one that runs can crash the process.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    faulthandler.register(signal.SIGUSR1, file=file, all_threads=False, chain=True)
     try:
-        faulthandler.register(signal.SIGUSR1, file=descriptor, all_threads=False, chain=True)
         yield
     finally:
         faulthandler.unregister(signal.SIGUSR1)
-        os.close(descriptor)
-        path.unlink(missing_ok=True)
 
 
 @contextmanager
-def _registered(path: Path, running: RunningCommand) -> Iterator[None]:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _listed(path: Path, running: RunningCommand) -> Iterator[int]:
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, json.dumps(attrs.asdict(running)).encode())
-        yield
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(file, 0)
+        os.write(file, json.dumps(attrs.asdict(running)).encode() + b"\n")
+        yield file
     finally:
-        _remove_files(path)
-        os.close(descriptor)
-
-
-# ── asking ───────────────────────────────────────────────────────────────────────────────────────
+        path.unlink(missing_ok=True)
+        os.close(file)
 
 
 def running_commands(folder: Path) -> list[RunningCommand]:
@@ -125,18 +100,15 @@ def running_commands(folder: Path) -> list[RunningCommand]:
     found: list[RunningCommand] = []
     with suppress(FileNotFoundError, NotADirectoryError):
         for path in sorted(folder.glob("*.json")):
-            running = _read(path)
-            if running is not None and _is_held(path):
+            running: RunningCommand | None = None
+            with suppress(OSError, ModelError):
+                text = path.read_text(encoding="utf-8", errors="backslashreplace")
+                running = from_json(RunningCommand, text.partition("\n")[0]) if _is_held(path) else None
+            if running is not None:
                 found.append(running)
             else:
-                _remove_files(path)
+                path.unlink(missing_ok=True)
     return sorted(found, key=lambda each: (each.started, each.pid), reverse=True)
-
-
-def _remove_files(path: Path) -> None:
-    """Remove all files of one process."""
-    for file in path.parent.glob(f"{path.stem}.*"):
-        file.unlink(missing_ok=True)
 
 
 def find_running(folder: Path, wanted: str) -> RunningCommand:
@@ -165,56 +137,40 @@ def request_tasks(folder: Path, running: RunningCommand) -> TaskTree:
     Raises:
         CommandError: It does not answer; the message has the stack of its main thread.
     """
-    own = folder / str(running.pid)
-    answer, stacks = own.with_suffix(".tasks"), own.with_suffix(".stacks")
-    answer.unlink(missing_ok=True)
-    with suppress(OSError):
-        os.truncate(stacks, 0)
-    own.with_suffix(".ask").touch(mode=0o600)
-    gone = CommandError(f"process {running.pid} has ended meanwhile", exit_code=Exit.FAILED)
+    path, written = folder / f"{running.pid}.json", b""
     try:
+        with path.open("r+b") as file:
+            start = file.seek(0, os.SEEK_END)
+            file.write(_ASK)
         os.kill(running.pid, signal.SIGUSR1)
-    except ProcessLookupError:
-        raise gone from None
-    give_up = time.monotonic() + ANSWER_TIMEOUT
-    while time.monotonic() < give_up:
-        with suppress(FileNotFoundError):
-            text = answer.read_text(encoding="utf-8")
-            answer.unlink(missing_ok=True)
-            return from_json(TaskTree, text)
-        if not _is_held(own.with_suffix(".json")):
-            raise gone
-        time.sleep(_POLL)
-    own.with_suffix(".ask").unlink(missing_ok=True)
-    raise CommandError(_no_answer(running, stacks), exit_code=Exit.FAILED)
-
-
-def _no_answer(running: RunningCommand, stacks: Path) -> str:
-    stack = ""
-    with suppress(OSError):
-        stack = stacks.read_text(encoding="utf-8", errors="backslashreplace").strip()
-    start = f"process {running.pid} does not answer within {ANSWER_TIMEOUT:g} s: "
-    if not stack:
-        return start + "it is stopped, or the system does not let it run"
-    return f"{start}it is inside a call that does not return to Python. Its main thread:\n{stack}"
-
-
-def _read(path: Path) -> RunningCommand | None:
-    try:
-        return from_json(RunningCommand, path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, ModelError):
-        return None
+        give_up = time.monotonic() + ANSWER_TIMEOUT
+        while time.monotonic() < give_up:
+            written = path.read_bytes()[start + len(_ASK) :]
+            for line in written.splitlines(keepends=True):
+                if line.startswith(b"{") and line.endswith(b"\n"):
+                    return from_json(TaskTree, line.decode())
+            if not _is_held(path):
+                raise ProcessLookupError
+            time.sleep(_POLL)
+    except (FileNotFoundError, ProcessLookupError):
+        raise CommandError(f"process {running.pid} has ended meanwhile", exit_code=Exit.FAILED) from None
+    stack = written.decode(errors="backslashreplace").strip()
+    what = (
+        "it is inside a call that does not return to Python. Its main thread:\n"
+        if stack
+        else "it is stopped, or the system does not let it run"
+    )
+    raise CommandError(
+        f"process {running.pid} does not answer within {ANSWER_TIMEOUT:g} s: {what}{stack}", exit_code=Exit.FAILED
+    )
 
 
 def _is_held(path: Path) -> bool:
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:
-        os.close(descriptor)
+        os.close(file)
     return False

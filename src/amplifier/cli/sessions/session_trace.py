@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from amplifier._json import visible_text
 from amplifier.events import SESSION_FORK, SESSION_RESUME, SESSION_START
+from amplifier.store import StoreDamagedError
 from amplifier.tracing import LogEvent, LogFollower, Trace, log_parts
 
 from .conversation_text import text_of_message
@@ -73,12 +74,13 @@ def read_trace(store: SessionStore, session_id: str) -> Trace:
     follower.update(to_end=True)
     trace = follower.trace
     if trace.lines:
-        trace.add_steps(store.steps(session_id))
+        try:
+            trace.add_steps(store.steps(session_id))
+        except (StoreDamagedError, OSError) as error:
+            trace.notes.append(f"the step journal cannot be read: {error}")
         return trace
-    transcript = store.transcript(session_id)
-    texts = [" ".join(text_of_message(message).split()) for message in transcript.messages]
-    trace.add_messages(transcript.messages, [visible_text(text, multiline=False)[:300] for text in texts])
+    messages = store.transcript(session_id)
+    texts = [" ".join(text_of_message(message).split()) for message in messages]
+    trace.add_messages(messages, [visible_text(text, multiline=False)[:300] for text in texts])
     trace.notes.append(NO_LOG)
-    if transcript.unread:
-        trace.notes.append(f"the last {transcript.unread} bytes of the transcript could not be read")
     return trace

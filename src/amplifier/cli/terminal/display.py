@@ -1,25 +1,36 @@
 """What a person sees of a turn: the answer as it is streamed, a live line for each running tool, notices.
 
-Standard output gets the answer and nothing else. Everything else goes to standard error, as lines that stay. If that is a terminal,
-running tools have live lines below, which are cleared before anything else is written. The cursor is never hidden and the mode of
-the terminal is not changed, so that nothing has to be restored if the process is killed.
+Standard output gets the answer and nothing else. Everything else goes to standard error, as lines that stay. At a terminal that can
+move its cursor, the answer is rendered Markdown, and live lines are below what stays: the block of the answer that is being written,
+the running tools, the time and the tokens of the turn. They are redrawn from the first one that has changed, and cleared before
+anything else is written. The cursor is never hidden and the mode of the terminal is not changed, so that nothing has to be restored
+if the process is killed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from rich.cells import cell_len, set_cell_size
 
 from amplifier._json import redact_text, visible_text
-from amplifier.cli.core.turn_record import ToolUse, TurnRecord
+from amplifier.contracts import current_call
 from amplifier.events import CONTENT_BLOCK_END, CONTENT_BLOCK_START, PROVIDER_REQUEST, PROVIDER_RETRY
-from amplifier.models import TextDelta, ToolFinished, ToolStarted, TurnEvent
+from amplifier.live._edits import CONTENT_ARGUMENTS, Edit, Edits, diff_style
+from amplifier.models import AnswerReset, TextDelta, ToolFinished, ToolStarted, TurnEvent
+from amplifier.turns import ToolUse, TurnRecord
 
 from .output import StandardStreams
 
-__all__ = ["Display", "OutputFormat"]
+if TYPE_CHECKING:
+    from .markdown import MarkdownRows
+
+__all__ = ["Display", "OutputFormat", "spent"]
 
 OutputFormat: TypeAlias = Literal["text", "json", "json-trace"]
 
@@ -29,7 +40,16 @@ MOST_LIVE_LINES = 8
 _TARGET_ARGUMENTS = ("file_path", "path", "command", "pattern", "url", "query", "prompt", "agent")
 """The arguments that best describe a tool call, the best first."""
 
+_MOST_DIFF_LINES = 20
+"""Of an edit that was made; a question shows all of them."""
+
+_LONGEST_ARGUMENT = 60
+_REDRAW_INTERVAL = 0.05
+"""Seconds between two redraws of the answer's unfinished block, unless rendering it takes longer."""
+
 _NOTICE_STYLES = {"info": "dim", "warning": "yellow", "error": "red"}
+_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_STYLING = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Display:
@@ -39,6 +59,9 @@ class Display:
         streams: The standard streams.
         output_format: Only with ``text`` the answer is written here.
         quiet: Leave out everything but the answer, warnings and errors.
+
+    Attributes:
+        edits: What the running calls change.
     """
 
     def __init__(self, streams: StandardStreams, output_format: OutputFormat = "text", *, quiet: bool = False) -> None:
@@ -47,13 +70,21 @@ class Display:
         self._quiet = quiet
         self._is_text = output_format == "text"
         self._streams_answer = self._is_text and self._out.is_terminal
+        self._renders = self._streams_answer and self._out.can_move_cursor and bool(self._out.glyph("•─", ""))
         self._shares_terminal = streams.share_a_terminal
+        self._record: TurnRecord | None = None  # of the turn that runs
+        self.edits: Edits = Edits()
         self._running: dict[str, ToolUse] = {}
-        self._live_rows = 0
+        self._live = self._out if self._renders else self._err
+        self._live_rows: list[str] = []
         self._paused = False
         self._redraw_prompt: Callable[[], None] | None = None
         self._held_back: list[str] = []
         self._shown = ""  # of the answer that is being written
+        self._late = ""  # of the answer, while a question waited
+        self._markdown: MarkdownRows | None = None  # renders that answer
+        self._next_redraw = 0.0
+        self._above: Literal["", "text", "lines"] = ""  # what was written last
         self._streamed_blocks: set[Any] = set()
 
     # ── a turn ──
@@ -64,6 +95,7 @@ class Display:
         Raises:
             BrokenPipeError: The reader of the answer has gone.
         """
+        self._record = record
         if isinstance(event, TextDelta):
             self._streamed_blocks.add(event.data.get("block_index"))
             self._write_delta(event.text)
@@ -71,31 +103,53 @@ class Display:
             self._streamed_blocks.discard(event.data.get("block_index"))
         elif event.name == CONTENT_BLOCK_END:
             self._write_block(event.data)
+        elif isinstance(event, AnswerReset):
+            self._drop_answer()
+            self.notice("the answer was cut off; it begins again", "warning")
         elif event.name == PROVIDER_REQUEST:
+            self.end_text()
             self._shown = ""
             self._streamed_blocks.clear()
         elif event.name == PROVIDER_RETRY:
             self.notice(_retry_text(event.data), "warning")
         elif isinstance(event, ToolStarted):
+            self.end_text()
             self._running[event.tool_call_id] = record.tools[event.tool_call_id]
             self._show_started(record.tools[event.tool_call_id])
         elif isinstance(event, ToolFinished):
+            self.end_text()
             self._running.pop(event.tool_call_id, None)
-            self._show_finished(record.tools[event.tool_call_id])
+            self._show_finished(record.tools[event.tool_call_id], self.edits.pop(event.tool_call_id))
 
     def end_turn(self, response: str | None) -> None:
         """Clear the live lines and write what was not streamed of the answer."""
         self._running.clear()
-        self.clear_live_lines()
-        if not self._is_text or response is None:
-            return
+        self._record = None
         shown, self._shown = self._shown, ""
-        if self._streams_answer and response.startswith(shown):
-            self._write_answer(response[len(shown) :])
-        elif not (self._streams_answer and shown == response):
+        if self._is_text and response is not None:
+            if self._streams_answer and response.startswith(shown):
+                self._write_answer(response[len(shown) :])
+            else:
+                self.end_text()
+                self._end_line()
+                self._write_answer(response)
+        self.end_text()
+        self.clear_live_lines()
+        if self._is_text and response is not None:
             self._end_line()
-            self._write_answer(response)
-        self._end_line()
+
+    def end_text(self) -> None:
+        """Let the unfinished block of the answer stay as it is: something else follows, or the turn has ended."""
+        if self._markdown is not None:
+            rows, self._markdown = self._markdown.finish(), None
+            self._draw(rows)
+
+    def _drop_answer(self) -> None:
+        if self._markdown is not None:
+            self._markdown.drop()
+        self.end_text()
+        self._shown = self._late = ""
+        self._streamed_blocks.clear()
 
     def _write_delta(self, text: str) -> None:
         if not self._streams_answer or not text:
@@ -114,8 +168,32 @@ class Display:
             self._write_delta(str(block.get("text") or ""))
 
     def _write_answer(self, text: str) -> None:
-        self.clear_live_lines()
-        self._out.write(visible_text(text))
+        if self._paused:
+            self._late += text
+        elif self._renders and text:
+            self._render(text)
+        elif text:
+            self.clear_live_lines()
+            self._out.write(visible_text(text))
+
+    def _render(self, text: str) -> None:
+        if self._markdown is None:
+            from .markdown import MarkdownRows  # noqa: PLC0415  # the time that its import takes is saved where nothing is rendered
+
+            self._separate("text")
+            self._markdown = MarkdownRows(self._out.width(), colour=self._out.has_colour)
+        began = time.monotonic()
+        rows = self._markdown.add(text)
+        if rows or began >= self._next_redraw:
+            self._draw(rows)
+            self._next_redraw = time.monotonic() + max(_REDRAW_INTERVAL, 4 * (time.monotonic() - began))
+
+    def _separate(self, kind: Literal["text", "lines"]) -> None:
+        """A blank line above rendered text, and below the answer of a turn."""
+        if self._renders and self._above and (kind == "text" or (self._above == "text" and self._record is None)):
+            self.clear_live_lines()
+            self._live.line()
+        self._above = kind
 
     def _end_line(self) -> None:
         self.clear_live_lines()
@@ -143,6 +221,8 @@ class Display:
             return
         self.clear_live_lines()
         self._break_line()
+        if self._markdown is None:  # else the line goes above the unfinished block
+            self._separate("lines")
         self._err.line(text)
         self.draw_live_lines()
 
@@ -170,15 +250,23 @@ class Display:
         else:
             self.line(f"{self._err.glyph('→', '->')} {summary(use)}")
 
-    def _show_finished(self, use: ToolUse) -> None:
+    def _show_finished(self, use: ToolUse, edit: Edit | None) -> None:
         if self._quiet:
             return
         glyphs, colour = (("✓", "ok"), "green") if use.success else (("✗", "failed"), "red")
         mark = self._err.styled(self._err.glyph(*glyphs), colour)
         text = summary(use) if self._err.can_move_cursor else visible_text(use.tool, multiline=False)
+        folded = "" if not use.success else _folded(use) if edit is None else f"{edit.counts} "
+        after = f"{folded}({use.seconds:.1f} s)"
+        if cell_len(after) > self._err.width() // 2:
+            after = f"({use.seconds:.1f} s)"
         failure = "" if use.success else f": {_failure(use)}"
-        took = self._err.styled(f"({use.seconds:.1f} s)", "dim")
-        self.line(f"{mark} {self._cut(f'{text}{failure}', 12)} {took}")
+        self.line(f"{mark} {self._cut(f'{text}{failure}', cell_len(after) + 4)} {self._err.styled(after, 'dim')}")
+        if use.success and edit is not None and self._err.is_terminal:
+            for line in edit.lines[:_MOST_DIFF_LINES]:
+                self.line(f"  {self._err.styled(self._cut(redact_text(line), 4), diff_style(line))}")
+            if len(edit.lines) > _MOST_DIFF_LINES:
+                self.line(self._err.styled(f"  and {len(edit.lines) - _MOST_DIFF_LINES} more lines", "dim"))
 
     def _cut(self, text: str, reserved: int) -> str:
         """Text that fits one row of the terminal; files and pipes get all of it."""
@@ -187,36 +275,71 @@ class Display:
             return text
         return set_cell_size(text, max(width - 1, 1)) + self._err.glyph("…", "~")
 
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """A person is asked about the current call; the time that takes is not the call's own."""
+        began, call = time.monotonic(), current_call()
+        try:
+            yield
+        finally:
+            while call is not None:
+                if (use := self._running.get(call.call_id)) is not None:
+                    use.waited += time.monotonic() - max(began, use.started_at)
+                call = call.parent
+
     # ── live lines ──
 
     def draw_live_lines(self) -> None:
-        """Show the running tools with the time they have taken."""
-        if not self._running or not self._err.can_move_cursor or self._quiet or self._paused:
-            return
-        self.clear_live_lines()
-        self._break_line()
-        bullet = self._err.glyph("⋯", "..")
+        """Show the unfinished block of the answer, the running tools with the time they have taken, and the turn's time and tokens."""
+        if self._live.can_move_cursor and not self._paused:
+            self._draw()
+
+    def _draw(self, final: Sequence[str] = ()) -> None:
+        """Write rows that stay above the live lines, and draw these anew, from the first row that differs from what is on the screen."""
+        wanted = [] if self._paused else [*self._activity()]
+        if self._markdown is not None and not self._paused:
+            room = max(self._live.size()[1] - 1 - len(wanted), 1)
+            wanted = [*self._markdown.unfinished()[-room:], *wanted]
+        rows = [*final, *wanted]
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self._live_rows, rows, strict=False)))
+        self._erase(self._live_rows[same:])
+        if rows[same:]:
+            self._break_line()
+            self._live.write("".join(f"{row}\n" for row in rows[same:]))
+        self._live_rows = wanted
+
+    def _activity(self) -> list[str]:
+        """A row for each running tool, and one for the turn."""
+        if self._quiet or not self._err.can_move_cursor:
+            return []
+        bullet = self._err.styled(self._err.glyph("⋯", ".."), "cyan")
         running = list(self._running.values())
-        rows = [
-            f"{self._err.styled(bullet, 'cyan')} {self._cut(f'{use.seconds:.0f} s  {summary(use)}', 6)}\n"
-            for use in running[:MOST_LIVE_LINES]
-        ]
+        rows = [f"{bullet} {self._cut(f'{use.seconds:.0f} s  {summary(use)}', 6)}" for use in running[:MOST_LIVE_LINES]]
         if len(running) > MOST_LIVE_LINES:
-            rows.append(f"{self._err.styled(bullet, 'cyan')} and {len(running) - MOST_LIVE_LINES} more\n")
-        self._err.write("".join(rows))
-        self._live_rows = len(rows)
+            rows.append(f"{bullet} and {len(running) - MOST_LIVE_LINES} more")
+        if self._record is not None and (self._renders or not self._streams_answer):
+            spinner = self._err.glyph(_SPINNER[int(self._record.seconds * 4) % len(_SPINNER)], "*")
+            text = self._cut(f"{spent(self._record, digits=0)}, Ctrl-C stops", 4)
+            rows.append(f"{self._err.styled(spinner, 'cyan')} {self._err.styled(text, 'dim')}")
+        return rows
 
     def clear_live_lines(self) -> None:
-        """Remove the live lines."""
-        if self._live_rows:
-            self._err.write(f"\x1b[{self._live_rows}F\x1b[J")
-            self._err.at_line_start = True
-            self._live_rows = 0
+        """Remove the live lines; they come back with the next ones."""
+        self._erase(self._live_rows)
+        self._live_rows = []
+
+    def _erase(self, rows: Sequence[str]) -> None:
+        """Erase the last rows that were drawn; a window that has become narrower shows some of them in several lines."""
+        if rows:
+            width = self._live.width()
+            lines = sum(max(-(-cell_len(_STYLING.sub("", row)) // width), 1) for row in rows)
+            self._live.write(f"\x1b[{lines}F\x1b[J")
+            self._live.at_line_start = True
 
     def note_terminal_echo(self) -> None:
         """Take into account that the terminal has echoed a key at the cursor, such as ^C."""
         if self._err.is_terminal and not self._live_rows:
-            self._err.at_line_start = False
+            (self._out if self._shares_terminal else self._err).at_line_start = False
 
     def pause(self, redraw: Callable[[], None] | None = None) -> None:
         """Hold lines back until `resume`: the person is being asked something, and nothing may appear below the question.
@@ -224,6 +347,7 @@ class Display:
         Args:
             redraw: Draws the question again below lines that are shown immediately.
         """
+        self.end_text()
         self.clear_live_lines()
         self._break_line()
         self._paused = True
@@ -237,22 +361,50 @@ class Display:
         held_back, self._held_back = self._held_back, []
         for text in held_back:
             self.line(text)
+        late, self._late = self._late, ""
+        self._write_answer(late)
         self.draw_live_lines()
 
 
+def spent(record: TurnRecord, *, digits: int = 1) -> str:
+    """The time, the tokens and the cost of a turn, as far as they are known."""
+    parts = [f"{record.seconds:.{digits}f} s"]
+    if record.input_tokens or record.output_tokens:
+        parts.append(f"{record.input_tokens + record.output_tokens:,} tokens")
+    if record.cost:
+        parts.append(f"${record.cost:.4f}")
+    return ", ".join(parts)
+
+
 def summary(use: ToolUse) -> str:
-    """A tool call in one line: the tool, and the argument that describes the call best."""
-    arguments = use.arguments
-    target = next((arguments[key] for key in _TARGET_ARGUMENTS if isinstance(arguments.get(key), str)), None)
-    if target is None:
-        target = next((value for value in arguments.values() if isinstance(value, str)), "")
-    return visible_text(redact_text(f"{use.tool} {target}".strip()), multiline=False)
+    """A tool call in one line: the tool, the argument that describes the call best, then the others, shortened."""
+    given = {key: value for key, value in use.arguments.items() if key not in CONTENT_ARGUMENTS}
+    best = next((key for key in _TARGET_ARGUMENTS if isinstance(given.get(key), str)), None)
+    if best is None:
+        best = next((key for key, value in given.items() if isinstance(value, str)), None)
+    words = [use.tool, *([] if best is None else [given.pop(best)])]
+    words += [f"{key}={value}" for key, value in given.items() if value not in (None, "", [], {})]
+    short = [word if len(word) <= _LONGEST_ARGUMENT else f"{word[:_LONGEST_ARGUMENT]}…" for word in words[2:]]
+    return visible_text(redact_text(" ".join([*words[:2], *short]).strip()), multiline=False)
+
+
+def _folded(use: ToolUse) -> str:
+    """The result in a few words: its only line if that is short, else the number of its lines."""
+    text = use.output if isinstance(use.output, str) else None
+    if isinstance(use.output, dict):
+        text = next(
+            (use.output[key] for key in ("stdout", "content", "text") if isinstance(use.output.get(key), str)), None
+        )
+    if not text or not text.strip():
+        return ""
+    lines = text.strip().splitlines()
+    if len(lines) > 1:
+        return f"{len(lines)} lines "
+    return f"{visible_text(redact_text(lines[0]), multiline=False)} " if len(lines[0]) <= _LONGEST_ARGUMENT else ""
 
 
 def _failure(use: ToolUse) -> str:
-    error: Any = use.result.get("error") if isinstance(use.result, dict) else None
-    message = error.get("message") if isinstance(error, dict) else error
-    return visible_text(redact_text(str(message or "failed")), multiline=False)
+    return visible_text(redact_text(use.error or "failed"), multiline=False)
 
 
 def _retry_text(data: dict[str, Any]) -> str:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from io import TextIOWrapper
 from typing import Any, TextIO
 
+from amplifier._json import visible_text
 from amplifier.cli.core.exit_codes import OutputLostError
 
-__all__ = ["Output", "StandardStreams"]
+__all__ = ["Output", "StandardStreams", "print_table"]
 
 _PLAIN_TERMINALS = frozenset({"", "dumb", "unknown"})
 _STYLES = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
@@ -27,6 +29,7 @@ class Output:
     Args:
         stream: Where to write.
         is_required: Whether the command is useless without this stream.
+        plain: Take a terminal for one that can neither move its cursor nor show colours, for screen readers.
 
     Attributes:
         is_terminal: Whether it is a terminal.
@@ -36,11 +39,13 @@ class Output:
         at_line_start: Whether the last thing written ended a line.
     """
 
-    def __init__(self, stream: TextIO, *, is_required: bool) -> None:
+    def __init__(self, stream: TextIO, *, is_required: bool, plain: bool = False) -> None:
         self._stream = stream
         self._is_vital = is_required
         self.is_terminal: bool = _is_terminal(stream)
-        self.can_move_cursor: bool = self.is_terminal and os.environ.get("TERM", "") not in _PLAIN_TERMINALS
+        self.can_move_cursor: bool = (
+            self.is_terminal and not plain and os.environ.get("TERM", "") not in _PLAIN_TERMINALS
+        )
         self.has_colour: bool = self.can_move_cursor and not os.environ.get("NO_COLOR")
         self.is_lost: bool = False
         self.at_line_start: bool = True
@@ -79,9 +84,9 @@ class Output:
         """Write a line of its own."""
         self.write(f"{'' if self.at_line_start else chr(10)}{text}\n")
 
-    def styled(self, text: str, style: str) -> str:
+    def styled(self, text: str, style: str | None) -> str:
         """The text in a style, if the stream may be coloured."""
-        return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.has_colour else text
+        return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.has_colour and style is not None else text
 
     def glyph(self, fancy: str, plain: str) -> str:
         """The first text if the stream's encoding has it, else the second."""
@@ -93,17 +98,22 @@ class Output:
 
     def width(self) -> int:
         """Columns of the terminal; 80 if unknown."""
+        return self.size()[0]
+
+    def size(self) -> tuple[int, int]:
+        """Columns and lines of the terminal; 80 and 24 if unknown."""
         with suppress(OSError, ValueError, AttributeError):
-            return os.get_terminal_size(self._stream.fileno()).columns or 80
-        return 80
+            size = os.get_terminal_size(self._stream.fileno())
+            return size.columns or 80, size.lines or 24
+        return 80, 24
 
 
 class StandardStreams:
     """Standard output for answers, standard error for everything else."""
 
-    def __init__(self) -> None:
-        self.out: Output = Output(sys.stdout, is_required=True)
-        self.err: Output = Output(sys.stderr, is_required=False)
+    def __init__(self, *, plain: bool = False) -> None:
+        self.out: Output = Output(sys.stdout, is_required=True, plain=plain)
+        self.err: Output = Output(sys.stderr, is_required=False, plain=plain)
 
     @property
     def share_a_terminal(self) -> bool:
@@ -123,6 +133,25 @@ class StandardStreams:
     def discard_stdout() -> None:
         """Point standard output to the null device, or Python reports an error at exit because the reader has gone."""
         _point_to_null_device(sys.stdout)
+
+
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows of text of any origin to standard output: columns on a terminal, tab-separated values in a pipe."""
+    shown = [[visible_text(cell, multiline=False) for cell in row] for row in rows]
+    if not sys.stdout.isatty():
+        for row in shown:
+            print("\t".join(row))
+        return
+    from rich.console import Console  # noqa: PLC0415  # a fifth of a second that pipes need not wait
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, heading in enumerate(headings):
+        table.add_column(heading, no_wrap=number == 0, overflow="ellipsis")
+    for row in shown:
+        table.add_row(*(Text(cell) for cell in row))  # Text: brackets of others are not markup
+    Console().print(table)
 
 
 def _point_to_null_device(stream: TextIO) -> None:

@@ -1,7 +1,8 @@
-"""The alias for every Python process of an environment: ``python -m amplifier.compat enable``, ``disable`` and ``status``.
+"""The alias in other processes: those that this one starts, and with ``python -m amplifier.compat enable`` all of an environment.
 
-The PYTHONPATH that a process inherits (`child_processes`) is lost when the process is given one of its own, as test suites do. Every
-interpreter of the environment reads the ``.pth`` files in site-packages when it starts. Ours puts one directory in front of
+A child process looks up imports by its own rules, so only what it inherits can make the alias importable there: a directory in front of
+PYTHONPATH, in which ``amplifier_core`` installs the alias. That is lost when the process is given a PYTHONPATH of its own, as test suites
+do. Every interpreter of the environment reads the ``.pth`` files in site-packages when it starts. Ours puts one directory in front of
 sys.path and imports nothing: a process pays for the alias when it imports ``amplifier_core``, and not before.
 """
 
@@ -14,13 +15,37 @@ import sysconfig
 from pathlib import Path
 from typing import Final
 
-from .child_processes import PLACE
-from .finder import ALIAS, MIRROR
+from amplifier._programs import python_command
 
+from .install import ALIAS, MIRROR
+
+PLACE: Final = str(Path(__file__).parent / "path")
 FILE: Final = "amplifier_core_alias.pth"
+_VARIABLE: Final = "PYTHONPATH"
 _PROBE: Final = (
     f"import importlib.util as util; spec = util.find_spec({ALIAS!r}); print(spec.origin if spec is not None else '')"
 )
+
+
+def export_alias() -> None:
+    """Make the alias importable in processes that this one starts; repeating it does nothing."""
+    entries = _entries()
+    if PLACE not in entries:
+        os.environ[_VARIABLE] = os.pathsep.join([PLACE, *entries])
+
+
+def withdraw_alias() -> None:
+    """Undo `export_alias`."""
+    entries = _entries()
+    if PLACE in entries:
+        entries.remove(PLACE)
+        os.environ[_VARIABLE] = os.pathsep.join(entries)
+        if not entries:
+            del os.environ[_VARIABLE]
+
+
+def _entries() -> list[str]:
+    return [entry for entry in os.environ.get(_VARIABLE, "").split(os.pathsep) if entry]
 
 
 def enable() -> int:
@@ -75,8 +100,8 @@ def _line() -> str:
 
 def _seen() -> str:
     """What a new process of this environment imports as ``amplifier_core``, whatever this one inherited."""
-    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    ran = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, text=True, env=inherited, check=False)
+    inherited = {name: value for name, value in os.environ.items() if name != _VARIABLE}
+    ran = subprocess.run(python_command("-c", _PROBE), capture_output=True, text=True, env=inherited, check=False)
     origin = ran.stdout.strip()
     if not origin:
         return f"a new Python process finds no {ALIAS}"

@@ -1,1 +1,1 @@
-"""Published modules in sessions: recognized, adapted, cancelled, and mounted on an island on trio where they need asyncio."""
+"""Published modules in sessions: recognized, adapted, cancelled the published way."""

@@ -1,182 +1,200 @@
-"""Published modules in our sessions: what they mount and register is adapted in place.
+"""Published modules in our sessions: what they mount is adapted in place, in native sessions and in those of the alias.
 
-On asyncio a published loop is cancelled the published way (`turns`) and the processes of published tools are ended with their calls
-(`processes`). On trio a module that calls asyncio runs on an asyncio island, where the same holds; of the others, failures for
-want of asyncio are translated (`on_trio`). A native loader passes every module that it has loaded to `adapted`; the mirror's loader
-mounts through `mount_published`.
+A published loop is cancelled the published way, and the processes of published tools are ended with their calls (`processes`). In a session
+of the alias a module gets the published coordinator. Published modules are asyncio code, so on trio they run on an asyncio island, where
+the same holds. A native loader passes every module that it has loaded to `adapted`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable
-from typing import Any
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Final
 
+import anyio
 import attrs
 
 from amplifier.contracts._containment import running_asyncio_loop
-from amplifier.kernel.coordinator.module_view import HooksView, ModuleView
-from amplifier.kernel.coordinator.mounts import Done
-from amplifier.loading import Blueprint
+from amplifier.kernel.runtime.uninterrupted import run_section
+from amplifier.loading import LoadedModule
 
-from .asyncio_use import is_built_in, is_published, needs_island
-from .methods import put_around
-from .on_trio import translate_methods, translated
+from .foreign import is_built_in, is_published, put_around
 from .processes import guard_tools
-from .turns import run_in_a_turn
+
+logger = logging.getLogger("amplifier_core.session")
+
+IMMEDIATE_GRACE: Final = 1.0
+"""Seconds in which a published loop may answer an immediate request by itself, in a session of the alias."""
+
+_STUBS: Final = ("_has_pending_tools", "_process_tools")
+"""Methods of the published streaming loop that do nothing: on its path for providers that stream, tool calls would be lost silently."""
 
 
-def adapted(module_id: str, blueprint: Blueprint) -> Blueprint:
-    """A module that a native loader loaded, so that it fits our sessions if it was written for the published kernel.
-
-    Of other third-party modules only the failures of ``on_session_ready`` for want of asyncio are translated: their mount
-    function is theirs, and what it raises fails the mount under the module's name.
-    """
-    mount, ready = blueprint.mount, blueprint.on_session_ready
-    package = getattr(mount, "__module__", None)
-    if not isinstance(package, str) or is_built_in(package):
-        return blueprint
-    if not is_published(package):
-        if ready is None or running_asyncio_loop() is not None:
-            return blueprint
-        return attrs.evolve(blueprint, on_session_ready=translated(module_id, ready))
-    if needs_island(package):
-        return attrs.evolve(blueprint, mount=_adapted_on_island(mount)).on_island(module_id)
-    if inspect.iscoroutinefunction(mount):  # a structured mount is none, and no published module has one
-        mount = _with_view(module_id, mount)
-    return attrs.evolve(blueprint, mount=mount, on_session_ready=ready and _with_view(module_id, ready))
+def adapted(module: LoadedModule) -> LoadedModule:
+    """A module that a native loader loaded, so that it fits our sessions if it was written for the published kernel."""
+    mount, ready = module.mount, module.on_session_ready
+    # A structured mount is no coroutine function, and no published module has one.
+    if not is_published(str(getattr(mount, "__module__", ""))) or not inspect.iscoroutinefunction(mount):
+        return module
+    adapting = attrs.evolve(
+        module,
+        mount=_mounting(mount, module.mount_point),
+        on_session_ready=None if ready is None else _getting_ready(ready),
+    )
+    return adapting.on_island() if _is_on_trio() else adapting
 
 
-def _with_view(module_id: str, fn: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """A function of a published module that gets a `PublishedView`, with its failures translated."""
-
-    @functools.wraps(fn)
-    async def calling(coordinator: Any, *args: Any) -> Any:
-        if isinstance(coordinator, ModuleView):
-            coordinator = PublishedView(coordinator, module_id)
-        return await translated(module_id, fn)(coordinator, *args)
-
-    return calling
+def _is_on_trio() -> bool:
+    try:
+        return anyio.get_cancelled_exc_class().__module__.startswith("trio")
+    except RuntimeError:  # no event loop is running: the module may be meant for a later one
+        return False
 
 
-class PublishedView(ModuleView):
-    """The coordinator of a native session as a published module sees it: what it mounts and registers is adapted, at any time.
-
-    Args:
-        view: The module's view that the kernel made.
-        module_id: What failures are named after; the view's owner may have the number of an instance.
-    """
-
-    __slots__ = ("_named",)
-
-    _named: str
-
-    def __init__(self, view: ModuleView, module_id: str) -> None:
-        super().__init__(view._core, view._owner, view._on_failure)
-        core = view._core
-        hooks = _PublishedHooks(core.hooks, view._owner, view._on_failure, core.ledger, view._generation)
-        hooks.named = module_id
-        own = object.__setattr__
-        own(self, "_generation", view._generation)
-        own(self, "_named", module_id)
-        own(self, "_hooks_view", hooks)
-
-    def mount(self, mount_point: str, module: Any, name: str | None = None) -> Done:
-        """Adapt a thing and mount it; see `ModuleCoordinator.mount`."""
-        point = name if mount_point == "session" else mount_point
-        translate_methods(self._named, point, module)
-        if point == "tools":
-            guard_tools({name or getattr(module, "name", self._named): module})
-        elif point == "orchestrator" and running_asyncio_loop() is not None:
-            run_in_a_turn(module)
-        elif point == "orchestrator":
-            put_around(module, "execute", self._execute, key="hooks")
-        return super().mount(mount_point, module, name)
-
-    async def _execute(self, call: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
-        """Call a loop with the hooks of this view, so that failures of handlers it registers are translated, too."""
-        if "hooks" in kwargs:
-            kwargs["hooks"] = self.hooks
-        return await call(*args, **kwargs)
-
-
-class _PublishedHooks(HooksView):
-    """The hook registry of a native session as a published module sees it."""
-
-    __slots__ = ("named",)
-
-    named: str
-
-    def register(self, event: str, handler: Any, priority: int = 0, name: str | None = None, **options: Any) -> Any:
-        """Add a handler with its failures translated; see `HookRegistry.register`."""
-        return super().register(event, translated(self.named, handler), priority, name, **options)
-
-    on = register
-
-
-def _adapted_on_island(mount: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """A mount function that runs on an island, where what the module mounts is adapted as on asyncio."""
-
+def _mounting(mount: Callable[..., Awaitable[Any]], point: str | None) -> Callable[..., Awaitable[Any]]:
     @functools.wraps(mount)
     async def mounting(coordinator: Any, config: Any) -> Any:
-        return await mount(_IslandView(coordinator), config)
+        answer = await mount(published_view(coordinator), config)
+        guard_tools(coordinator.get("tools"))
+        adapt_mounted("orchestrator", coordinator.get("orchestrator"))
+        adapt_mounted(point, answer)
+        return answer
 
     return mounting
 
 
-class _IslandView:
-    """The coordinator as a published module on an island sees it."""
+def _getting_ready(on_session_ready: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    @functools.wraps(on_session_ready)
+    async def getting_ready(coordinator: Any) -> Any:
+        return await on_session_ready(published_view(coordinator))
 
-    __slots__ = ("_behind",)
+    return getting_ready
 
-    _behind: Any
 
-    def __init__(self, coordinator: Any) -> None:
-        object.__setattr__(self, "_behind", coordinator)
+def published_view(coordinator: Any) -> Any:
+    """A module's coordinator in its published form, in a session of the alias; in a native one as it is."""
+    published = getattr(coordinator, "published_session", None)
+    session = None if published is None else published()
+    if session is None or isinstance(coordinator, type(session.coordinator)):
+        return coordinator
+    return type(session.coordinator).over(coordinator)
 
-    def mount(self, mount_point: str, module: Any, name: str | None = None) -> Any:
-        """Adapt a thing and mount it."""
-        point = name if mount_point == "session" else mount_point
-        if point == "tools":
-            guard_tools({name or getattr(module, "name", "tool"): module})
-        elif point == "orchestrator":
-            run_in_a_turn(module)
-        return self._behind.mount(mount_point, module, name)
+
+def adapt_mounted(point: str | None, thing: Any, name: str | None = None) -> None:
+    """Adapt what is mounted at a point, unless it is one of ours; repeating it does nothing."""
+    if point == "tools":
+        guard_tools({name or str(getattr(thing, "name", "tool")): thing})
+    elif point == "orchestrator" and not is_built_in(type(thing).__module__):
+        put_around(thing, "execute", partial(_run_turn, thing), key="turn")
+
+
+async def _run_turn(loop: Any, call: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
+    tools = kwargs.get("tools")
+    guard_tools(tools)
+    if "providers" in kwargs:
+        kwargs["providers"] = _providers_for(loop, kwargs["providers"], tools)
+    coordinator = kwargs.get("coordinator")
+    seen = None if coordinator is None else published_view(coordinator)
+    if seen is None or seen is coordinator:
+        return await run_published(lambda: call(*args, **kwargs))
+    kwargs["coordinator"] = seen
+    if "hooks" in kwargs:
+        kwargs["hooks"] = seen.hooks
+
+    async def answer() -> Any:
+        # For the session: the native one raises after an immediate stop, whatever the loop answers.
+        seen.published_answer = await call(*args, **kwargs)
+        return seen.published_answer
+
+    return await run_published(answer, lambda: IMMEDIATE_GRACE if seen.cancellation.is_immediate else 0.0)
+
+
+async def run_published(fn: Callable[[], Awaitable[Any]], grace: Callable[[], float] = lambda: 0.0) -> Any:
+    """Run a published turn so that a cancellation reaches it once and does not interrupt its unwinding.
+
+    Published loops are written for asyncio's edge cancellation: the exception arrives once, they catch it, and then *await*: they store
+    the results of cancelled tools, emit ``cancel:*``, add a closing message, and raise it again. Inside a cancelled AnyIO scope each of
+    these awaits would be cancelled again. So the turn runs in a task of its own, which is cancelled by exactly one ``Task.cancel()``,
+    whatever the source of the cancellation, and the caller waits until the task has ended.
+
+    Args:
+        fn: The turn.
+        grace: Asked when a scope around it is cancelled: for how many seconds the turn may end by itself. A native cancel ends that time.
+    """
+    event_loop = running_asyncio_loop()
+    if event_loop is None:  # a loop that a program on trio has mounted by itself
+        return await fn()
+    failures: list[BaseException] = []
+
+    async def run() -> Any:
+        try:
+            return await fn()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as exc:  # noqa: BLE001 — raised by the caller: in a task of its own, an exit would end the loop
+            failures.append(exc)
+
+    task: asyncio.Task[Any] = event_loop.create_task(run(), name="amplifier published turn")
+    try:
+        await asyncio.wait((task,))
+    except asyncio.CancelledError as first:
+        held = first
+        try:
+            if (seconds := grace()) > 0:
+                with anyio.CancelScope(shield=True):
+                    await asyncio.wait((task,), timeout=seconds)
+        except asyncio.CancelledError as native:
+            held = native
+        task.cancel(*held.args)
+        await run_section(asyncio.wait, (task,), name="amplifier published turn", shield=True)
+        if not failures:
+            raise held from None
+    if failures:
+        try:
+            raise failures.pop()
+        finally:
+            failures.clear()
+    return task.result()
+
+
+# ── loops that stream ──
+
+
+def _providers_for(loop: Any, providers: Any, tools: Any) -> Any:
+    """The providers to call a loop with: the same ones, unless it would lose the tool calls of their streams.
+
+    No published provider streams; ours do. Without ``stream`` the loop calls ``complete``, as it does with published ones.
+    """
+    if not tools or not isinstance(providers, Mapping) or not all(hasattr(loop, name) for name in _STUBS):
+        return providers
+    hidden = {
+        name
+        for name, provider in providers.items()
+        # A budget wraps providers.
+        if hasattr(provider, "stream") and not is_published(type(getattr(provider, "__wrapped__", provider)).__module__)
+    }
+    if hidden:
+        logger.info("%s does not read tool calls from streams: it gets %s without stream()", loop, ", ".join(hidden))
+    return {name: _WholeAnswers(provider) if name in hidden else provider for name, provider in providers.items()}
+
+
+class _WholeAnswers:
+    """A provider without its ``stream``."""
+
+    def __init__(self, provider: Any) -> None:
+        object.__setattr__(self, "_provider", provider)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._behind, name)
+        if name == "stream":
+            raise AttributeError(f"{self._provider!r} is used without stream() by this loop", name=name, obj=self)
+        return getattr(self._provider, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._behind, name, value)
+        setattr(self._provider, name, value)
 
     def __repr__(self) -> str:
-        return repr(self._behind)
-
-
-async def mount_published(module_id: str, mount: Callable[..., Any], coordinator: Any, config: Any) -> Any:
-    """Mount a module in a published session, on an island if it needs one; other failures for want of asyncio are translated."""
-    package = str(getattr(mount, "__module__", ""))
-    if is_built_in(package):
-        return await _mount(mount, coordinator, config)
-    if needs_island(package):
-        from amplifier._islands import mount_on_island  # noqa: PLC0415 — asyncio on trio is for few sessions
-
-        return await mount_on_island(_adapted_on_island(mount), module_id)(coordinator, config)
-    return await translated(module_id, _mount)(mount, coordinator, config)
-
-
-def ready_published(module_id: str, on_session_ready: Callable[..., Any]) -> Callable[..., Any]:
-    """``on_session_ready`` of a module in a published session; see `mount_published`."""
-    if needs_island(str(getattr(on_session_ready, "__module__", ""))):
-        from amplifier._islands import ready_on_island  # noqa: PLC0415 — asyncio on trio is for few sessions
-
-        return ready_on_island(on_session_ready, module_id)
-    return translated(module_id, on_session_ready)
-
-
-async def _mount(mount: Callable[..., Any], coordinator: Any, config: Any) -> Any:
-    answer = mount(coordinator, config)
-    if hasattr(type(answer), "__aenter__"):  # a module of ours, in the structured form
-        return await coordinator.host(answer, name=getattr(mount, "__module__", None))
-    return await answer
+        return repr(self._provider)

@@ -24,13 +24,11 @@ from typing import Any, Final
 
 import anyio
 import anyio.lowlevel
-import attrs
 
 from amplifier._json import redact_text
 from amplifier.contracts._containment import is_cancellation_type
 
-from .asyncio_use import is_built_in
-from .methods import put_around
+from .foreign import is_built_in, put_around
 
 logger = logging.getLogger("amplifier_core.tools")
 
@@ -76,24 +74,12 @@ async def _guarded(tool: str, call: Callable[..., Awaitable[Any]], /, *args: Any
 
 # ── what was started ─────────────────────────────────────────────────────────────────────────────
 
-
-@attrs.frozen
-class _Seen:
-    """A process at one moment; id and birth together belong to no other."""
-
-    pid: int
-    born: str
-    state: str = attrs.field(eq=False)
-    parent: int = attrs.field(eq=False)
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether it still runs; a zombie does not."""
-        return self.state not in ("Z", "X", "x")
+_Known = tuple[int, str]
+"""Id and time of birth of a process, which together belong to no other."""
 
 
-def _look_at(pid: int) -> _Seen | None:
-    """The entry of a process in ``/proc``; where there is no ``/proc``, a process that can be signalled runs."""
+def _look_at(pid: int) -> tuple[_Known, int] | None:
+    """A process that runs and its parent, by its entry in ``/proc``; where there is no ``/proc``, one that can be signalled."""
     try:
         text = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -103,22 +89,27 @@ def _look_at(pid: int) -> _Seen | None:
             os.kill(pid, 0)
         except OSError:
             return None
-        return _Seen(pid, "", "R", 0)
+        return (pid, ""), 0
     # The program's name is in brackets and may contain spaces and brackets itself.
     fields = text[text.rindex(b")") + 2 :].split()
-    return _Seen(pid, fields[19].decode(), fields[0].decode(), int(fields[1]))
+    return None if fields[0] in b"ZXx" else ((pid, fields[19].decode()), int(fields[1]))
+
+
+def _runs(known: _Known) -> bool:
+    seen = _look_at(known[0])
+    return seen is not None and seen[0] == known
 
 
 class _Process:
     """A process that a tool started, with what descends from it."""
 
-    __slots__ = ("_family", "_first", "_group", "_is_of_the_loop", "popen")
+    __slots__ = ("_group", "_is_of_the_loop", "_known", "popen")
 
     def __init__(self, popen: subprocess.Popen[Any], *, is_of_the_loop: bool) -> None:
         self.popen = popen
         self._is_of_the_loop = is_of_the_loop
-        self._first = _look_at(popen.pid)
-        self._family: set[_Seen] = set()
+        seen = _look_at(popen.pid)
+        self._known: set[_Known] = set() if seen is None else {seen[0]}
         try:
             self._group = os.getpgid(popen.pid)
         except OSError:  # it has ended already
@@ -127,19 +118,21 @@ class _Process:
     @property
     def is_alive(self) -> bool:
         """Whether it, or what was seen to descend from it, still runs. Nothing is reaped here: the owner of the process waits for it."""
-        known = {self._first, *self._family} - {None}
-        return any((now := _look_at(one.pid)) == one and now.is_alive for one in known if one is not None)
+        return any(map(_runs, self._known))
 
     def signal(self, number: signal.Signals) -> None:
         """Signal its group, unless that is our own, and whatever descends from it."""
-        self._family |= _descendants(self.popen.pid)
+        everyone = [seen for entry in Path("/proc").glob("[0-9]*") if (seen := _look_at(int(entry.name))) is not None]
+        parents = {self.popen.pid}
+        while found := {known for known, parent in everyone if parent in parents and known not in self._known}:
+            self._known |= found
+            parents |= {pid for pid, _ in found}
         if self._group != os.getpgrp():
             with contextlib.suppress(OSError):  # the group is empty
                 os.killpg(self._group, number)
-        for one in [self._first, *self._family]:
-            if one is not None and _look_at(one.pid) == one:
-                with contextlib.suppress(OSError):  # gone, or another user's
-                    os.kill(one.pid, number)
+        for known in filter(_runs, self._known):
+            with contextlib.suppress(OSError):  # gone, or another user's
+                os.kill(known[0], number)
 
     def is_reaped(self) -> bool:
         """Whether its end was waited for: by the event loop for its own processes, by us for others."""
@@ -149,20 +142,6 @@ class _Process:
         args = self.popen.args
         words = " ".join(map(str, args)) if isinstance(args, list | tuple) else str(args)
         return f"{self.popen.pid} ({redact_text(words)[:_MOST_SHOWN]})"
-
-
-def _descendants(pid: int) -> set[_Seen]:
-    by_parent: dict[int, list[_Seen]] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        if (seen := _look_at(int(entry.name))) is not None:
-            by_parent.setdefault(seen.parent, []).append(seen)
-    found: set[_Seen] = set()
-    pending = [pid]
-    while pending:
-        children = by_parent.get(pending.pop(), [])
-        found.update(children)
-        pending += [child.pid for child in children]
-    return found
 
 
 class _Call:

@@ -13,8 +13,8 @@ import enum
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from datetime import date, datetime, time, timedelta
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import PurePath
 from types import GeneratorType
@@ -25,10 +25,10 @@ import attrs
 import orjson
 
 from amplifier.models import ResponseFormatJsonSchema, ToolResult
-from amplifier.models._definition.base import FieldType, Model, ModelField, OpenModel
+from amplifier.models._base import Model, OpenModel, declared_fields, default_of, is_required
 
 from .errors import serialization_error
-from .schema import OURS
+from .fields import OURS
 
 _MISSING: Final = object()
 _ATOMS: Final = frozenset({str, int, bool, type(None)})
@@ -86,7 +86,7 @@ class Rules:
         """One of our models."""
         cls = type(model)
         dumped: dict[str, Any] = {}
-        for field in cls.__model_fields_of__:
+        for field in declared_fields(cls):
             value = getattr(model, field.name, _MISSING)
             chosen = choice.of(field.name)
             if value is _MISSING or chosen is None or self._is_left_out(model, field, value):
@@ -94,7 +94,7 @@ class Rules:
             name = _alias(cls, field.name) if self.by_alias else field.name
             dumped[name] = value if type(value) in _ATOMS else self._field(model, field, value, chosen)
         if isinstance(model, OpenModel):
-            declared = {field.name for field in cls.__model_fields_of__}
+            declared = {field.name for field in declared_fields(cls)}
             for name, value in model.extra.items():
                 chosen = choice.of(name)
                 if chosen is None or name in declared or (self.exclude_none and value is None):
@@ -102,22 +102,22 @@ class Rules:
                 dumped[name] = self.value(value, chosen)
         return model._in_order(dumped)
 
-    def _is_left_out(self, model: Model, field: ModelField, value: Any) -> bool:
+    def _is_left_out(self, model: Model, field: attrs.Attribute[Any], value: Any) -> bool:
         if value is None and self.exclude_none:
             return True
-        if self.exclude_defaults and not field.is_required and value == field.make_default():
+        if self.exclude_defaults and not is_required(field) and value == default_of(field):
             return True
         if value or field.name not in _SOMETIMES_LEFT_OUT:
             return False
         return any(isinstance(model, cls) and name == field.name for cls, name in _LEFT_OUT_WHEN_EMPTY)
 
-    def _field(self, model: Model, field: ModelField, value: Any, choice: _Choice) -> Any:
+    def _field(self, model: Model, field: attrs.Attribute[Any], value: Any, choice: _Choice) -> Any:
         if field.name == "cost_usd" and isinstance(value, Decimal):
             return str(value)  # in both forms: loops put the dump into events
         if field.name == "content" and isinstance(model, ToolResult) and isinstance(value, list):
             blocks = attrs.evolve(self, exclude_none=True)
             return [blocks.value(block, _EVERYTHING) for block in value]
-        if type(value) is float and type(field.type) is not FieldType:
+        if type(value) is float and field.type is not Any:
             return value  # even NaN; the text has null for it, and free-form values have None in JSON form
         return self.value(value, choice)
 
@@ -147,9 +147,7 @@ class Rules:
 
     def _members(self, value: Any, choice: _Choice) -> Any:
         members = [
-            self.value(member, chosen)
-            for index, member in enumerate(value)
-            if (chosen := choice.of_member(index, len(value))) is not None
+            self.value(member, chosen) for index, member in enumerate(value) if (chosen := choice.of(index)) is not None
         ]
         if self.is_json or isinstance(value, list):
             return members
@@ -195,31 +193,17 @@ def _moment_text(moment: datetime | time) -> str:
     return re.sub(r"\+00:00$", "Z", moment.isoformat())
 
 
-def _duration_text(duration: timedelta) -> str:
-    sign = "-" if duration < timedelta(0) else ""
-    duration = abs(duration)
-    clock = ""
-    seconds, rest = duration.seconds, duration.microseconds
-    if seconds or rest:
-        fraction = f".{rest:06d}".rstrip("0") if rest else ""
-        clock = f"T{seconds}{fraction}S"
-    days = f"{duration.days}D" if duration.days or not clock else ""
-    return f"{sign}P{days}{clock}" if days != "0D" else f"{sign}PT0S"
-
-
 _JSON_WRITERS: Final[tuple[tuple[Any, Callable[[Any], Any]], ...]] = (
     (Decimal, str),
     ((datetime, time), _moment_text),
     (date, date.isoformat),
-    (timedelta, _duration_text),
     ((bytes, bytearray), lambda value: value.decode()),
     ((PurePath, UUID), str),
-    (complex, lambda value: str(value).strip("()")),
 )
 
 
 class _Choice:
-    """``include`` or ``exclude`` for the members of one value: a set of names, or a dict with rules for their members."""
+    """``include`` or ``exclude`` for the members of one model: names, or a dict with rules for their members."""
 
     __slots__ = ("_exclude", "_include")
 
@@ -229,41 +213,21 @@ class _Choice:
 
     def of(self, name: Any) -> _Choice | None:
         """The choice for a member's own members; None if the member itself is not wanted."""
-        return self if self._include is None and self._exclude is None else self._among(name, (name,))
-
-    def of_member(self, index: int, length: int) -> _Choice | None:
-        """The same for a member of a list, which may also be counted from the end or be meant by ``__all__``."""
         if self._include is None and self._exclude is None:
             return self
-        return self._among(index, (index, index - length, "__all__"))
-
-    def _among(self, name: Any, names: tuple[Any, ...]) -> _Choice | None:
-        excluded = list(_said(self._exclude, names))
-        if any(part is None for part in excluded):
+        excluded = _rule(self._exclude, name)
+        included = True if self._include is None else _rule(self._include, name)
+        if excluded is True or included is None:
             return None
-        included = list(_said(self._include, names))
-        if self._include is not None and not included:
-            return None
-        deeper_include = None if any(part is None for part in included) else _joined(included)
-        return _Choice(deeper_include, _joined(excluded))
+        return _Choice(None if included is True else included, excluded)
 
 
-def _said(chosen: Any, names: tuple[Any, ...]) -> Iterator[Any]:
-    """The rule for a member: None for all of it, or the rules for its members."""
-    if chosen is None:
-        return
-    for name in names:
-        if name in chosen:
-            deeper = chosen[name] if isinstance(chosen, Mapping) else True
-            if deeper is not False:
-                yield None if deeper is True or deeper is ... else deeper
-
-
-def _joined(parts: list[Any]) -> Any:
-    joined: dict[Any, Any] = {}
-    for part in parts:
-        joined.update(part if isinstance(part, Mapping) else dict.fromkeys(part, True))
-    return joined or None
+def _rule(chosen: Any, name: Any) -> Any:
+    """The rule for a member: True for all of it, None for nothing of it, or the rules for its members."""
+    if chosen is None or name not in chosen:
+        return None
+    deeper = chosen[name] if isinstance(chosen, Mapping) else True
+    return True if deeper is ... else deeper or None
 
 
 _EVERYTHING: Final = _Choice()

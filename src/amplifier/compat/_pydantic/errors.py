@@ -2,8 +2,8 @@
 
 Published code catches pydantic's error, which cannot be inherited from; our own code catches `ModelError`. So it depends
 on who called the constructor: code of the package ``amplifier`` gets ours, all other code gets pydantic's. Without pydantic
-all code gets ours. Both are ValueErrors. Everything that can be wrong with a model leaves through `Coercion.finish`, so
-that is the one place to step in, and a model that is right pays nothing.
+all code gets ours. Both are ValueErrors. Everything that can be wrong with a model leaves through the one constructor and
+through the assignments to a `ToolResult`, so those are the places to step in.
 """
 
 from __future__ import annotations
@@ -14,33 +14,34 @@ from types import FrameType
 from typing import Any, Final, TypeAlias
 
 from amplifier.errors import ModelError
-from amplifier.models._definition.base import Coercion
+from amplifier.models import Model, ToolResult
 
-GENERATED: Final = "<generated __init__ of "
 _OUR_CODE: Final = "amplifier."
 _NOT_OUR_CODE: Final = "amplifier.compat."
-_finish: Final = Coercion.finish
+_init: Final = Model.__init__
+_assign: Final = ToolResult.__setattr__
 
 _Location: TypeAlias = tuple[str | int, ...]
 
 
-def convert_errors() -> None:
-    """From now on, raise what the caller expects."""
-    Coercion.finish = _finish_for_caller  # type: ignore[method-assign]  # restored by keep_errors
-
-
-def keep_errors() -> None:
-    """From now on, raise ours."""
-    Coercion.finish = _finish  # type: ignore[method-assign]
-
-
-def _finish_for_caller(self: Coercion, subject: str) -> None:
+def init(self: Model, /, *positional: Any, **keywords: Any) -> None:
+    """The constructor of every model."""
     try:
-        _finish(self, subject)
+        _init(self, *positional, **keywords)
     except ModelError as error:
-        if is_called_by_us(sys._getframe(1)):
-            raise
-        raise validation_error(error) from None
+        raise _for_caller(error) from None
+
+
+def assign(self: ToolResult, name: str, value: Any) -> None:
+    """An assignment to a checked model."""
+    try:
+        _assign(self, name, value)
+    except ModelError as error:
+        raise _for_caller(error) from None
+
+
+def _for_caller(error: ModelError) -> ValueError:
+    return error if is_called_by_us(sys._getframe(1)) else validation_error(error)
 
 
 def is_called_by_us(frame: FrameType | None) -> bool:
@@ -52,11 +53,10 @@ def is_called_by_us(frame: FrameType | None) -> bool:
 
 
 def _belongs_to_the_model(frame: FrameType) -> bool:
-    code = frame.f_code
-    if code.co_filename.startswith(GENERATED):
+    if frame.f_code in (init.__code__, assign.__code__):
         return True
     in_models = str(frame.f_globals.get("__name__", "")).startswith("amplifier.models.")
-    return in_models and code.co_name in ("__init__", "__setattr__")
+    return in_models and frame.f_code.co_name in ("__init__", "__setattr__")
 
 
 def validation_error(error: ModelError) -> ValueError:

@@ -18,14 +18,14 @@ from weakref import WeakKeyDictionary
 
 import attrs
 
+from amplifier._json._values import type_name
 from amplifier.errors import ModelError
 from amplifier.models import StreamChunk, ToolResult
-from amplifier.models._definition.base import Model, OpenModel
-from amplifier.models._definition.problems import type_name
+from amplifier.models._base import Model, OpenModel, declared_fields, default_of, is_required
 
 from .dump import Rules, dump, dump_text
-from .errors import is_called_by_us, validation_error
-from .schema import FieldView, fields_of, json_schema_of, published_fields, schema_for_pydantic
+from .errors import assign, init, is_called_by_us, validation_error
+from .fields import FieldView, fields_of, published_fields
 from .subclasses import notice_subclass, prepare
 
 _MISSING: Final = object()
@@ -45,32 +45,10 @@ class _ClassProperty:
 
 
 def model_dump(
-    self: Model,
-    *,
-    mode: str = "python",
-    include: Any = None,
-    exclude: Any = None,
-    by_alias: bool | None = None,
-    exclude_unset: bool = False,
-    exclude_defaults: bool = False,
-    exclude_none: bool = False,
-    fallback: Callable[[Any], Any] | None = None,
-    context: Any = None,
-    round_trip: bool = False,
-    warnings: Any = True,
-    serialize_as_any: bool = False,
-    exclude_computed_fields: bool = False,
-    polymorphic_serialization: bool | None = None,
+    self: Model, *, mode: str = "python", include: Any = None, exclude: Any = None, **options: Any
 ) -> dict[str, Any]:
     """The model as a dict; ``mode="json"`` for JSON values only."""
-    rules = Rules(
-        is_json=mode == "json",
-        by_alias=bool(by_alias),
-        exclude_defaults=exclude_defaults or exclude_unset,
-        exclude_none=exclude_none,
-        fallback=fallback,
-    )
-    return dump(self, rules, include, exclude)
+    return dump(self, _rules(mode == "json", **options), include, exclude)
 
 
 def model_dump_json(
@@ -80,31 +58,33 @@ def model_dump_json(
     ensure_ascii: bool = False,
     include: Any = None,
     exclude: Any = None,
+    **options: Any,
+) -> str:
+    """The model as JSON text."""
+    return dump_text(self, _rules(True, **options), include, exclude, indent, ensure_ascii=ensure_ascii)
+
+
+def _rules(
+    is_json: bool,
+    *,
     by_alias: bool | None = None,
     exclude_unset: bool = False,
     exclude_defaults: bool = False,
     exclude_none: bool = False,
     fallback: Callable[[Any], Any] | None = None,
-    context: Any = None,
-    round_trip: bool = False,
-    warnings: Any = True,
-    serialize_as_any: bool = False,
-    exclude_computed_fields: bool = False,
-    polymorphic_serialization: bool | None = None,
-) -> str:
-    """The model as JSON text."""
-    rules = Rules(
-        is_json=True,
+    **_options: Any,
+) -> Rules:
+    return Rules(
+        is_json=is_json,
         by_alias=bool(by_alias),
         exclude_defaults=exclude_defaults or exclude_unset,
         exclude_none=exclude_none,
         fallback=fallback,
     )
-    return dump_text(self, rules, include, exclude, indent, ensure_ascii=ensure_ascii)
 
 
 def _pairs(self: Model) -> Iterator[tuple[str, Any]]:
-    for field in self.__model_fields_of__:
+    for field in declared_fields(type(self)):
         value = getattr(self, field.name, _MISSING)
         if value is not _MISSING and (value or field.name != "approval_gates"):
             yield field.name, value
@@ -159,11 +139,11 @@ def model_construct(cls: type[Model], _fields_set: set[str] | None = None, **val
     """A model without any checks; required fields may be missing."""
     prepare(cls)
     made = cls.__new__(cls)
-    for field in cls.__model_fields_of__:
+    for field in declared_fields(cls):
         if field.name in values:
             object.__setattr__(made, field.name, values.pop(field.name))
-        elif not field.is_required:
-            object.__setattr__(made, field.name, field.make_default())
+        elif not is_required(field):
+            object.__setattr__(made, field.name, default_of(field))
     for attribute in attrs.fields(cls):
         if not attribute.init:
             object.__setattr__(made, attribute.name, attribute.default)
@@ -187,7 +167,7 @@ def model_copy(self: Model, *, update: Mapping[str, Any] | None = None, deep: bo
             object.__setattr__(made, attribute.name, copy.deepcopy(value) if deep else value)
     if isinstance(made, OpenModel):
         object.__setattr__(made, "extra", dict(made.extra))
-    declared = {field.name for field in cls.__model_fields_of__}
+    declared = {field.name for field in declared_fields(cls)}
     for name, value in (update or {}).items():
         if name in declared:
             object.__setattr__(made, name, value)
@@ -299,11 +279,6 @@ def _no_computed_fields(cls: type[Model]) -> dict[str, Any]:
     return {}
 
 
-def model_json_schema(cls: type[Model], *_positional: Any, **_options: Any) -> dict[str, Any]:
-    """The model's JSON Schema."""
-    return json_schema_of(cls)
-
-
 def model_rebuild(cls: type[Model], **_options: Any) -> None:
     """Nothing to do: types are resolved when they are first needed."""
 
@@ -320,11 +295,6 @@ def core_schema(cls: type[Model], _source: Any, _handler: Any) -> Any:
     )
 
 
-def json_schema(cls: type[Model], _core_schema: Any, handler: Any) -> dict[str, Any]:
-    """The JSON Schema of a pydantic model or type adapter that holds one of ours."""
-    return schema_for_pydantic(cls, handler)
-
-
 def _written_for_pydantic(value: Any, info: Any) -> Any:
     return model_dump(value, mode=info.mode, exclude_none=info.exclude_none) if isinstance(value, Model) else value
 
@@ -336,17 +306,16 @@ def _members(functions: Iterable[Callable[..., Any]], wrap: Callable[[Any], Any]
 FACE: Final[dict[type, dict[str, Any]]] = {
     Model: {
         **_members((model_dump, model_dump_json, model_copy)),
-        **_members(
-            (model_validate, model_validate_json, model_construct, model_json_schema, model_rebuild), classmethod
-        ),
+        **_members((model_validate, model_validate_json, model_construct, model_rebuild), classmethod),
         "model_extra": property(_model_extra),
         "model_fields_set": property(_model_fields_set),
         "model_config": _ClassProperty(_model_config),
         "model_fields": _ClassProperty(_model_fields),
         "model_computed_fields": _ClassProperty(_no_computed_fields),
+        "_reports_misspellings": False,  # the published models do not
+        "__init__": init,
         "__init_subclass__": classmethod(notice_subclass),
         "__get_pydantic_core_schema__": classmethod(core_schema),
-        "__get_pydantic_json_schema__": classmethod(json_schema),
         "__vars__": _fields_as_dict,
         "__iter__": _pairs,
         "__str__": _text,
@@ -354,5 +323,39 @@ FACE: Final[dict[type, dict[str, Any]]] = {
     },
     OpenModel: {"__getattr__": _get_unknown, "__setattr__": _set_any, "__delattr__": _delete_any},
     StreamChunk: {"get": get_piece},
-    ToolResult: {"model_copy": checked_copy, "get_serialized_output": get_serialized_output},
+    ToolResult: {"__setattr__": assign, "model_copy": checked_copy, "get_serialized_output": get_serialized_output},
 }
+
+
+# ── putting the face on our base classes, and taking it off again with nothing left behind ──
+
+_before: Final[list[tuple[type, str, Any]]] = []
+
+
+def attach() -> None:
+    """Give our models the published form."""
+    for cls, members in FACE.items():
+        for name, member in members.items():
+            _replace(cls, name, member)
+    for cls in _below(Model):  # attrs has given each a repr of its own
+        if "__attrs_attrs__" in cls.__dict__ and "__repr__" in cls.__dict__:
+            _replace(cls, "__repr__", FACE[Model]["__repr__"])
+
+
+def _replace(cls: type, name: str, member: Any) -> None:
+    _before.append((cls, name, cls.__dict__.get(name, _MISSING)))
+    setattr(cls, name, member)
+
+
+def _below(cls: type[Model]) -> list[type[Model]]:
+    return [below for child in cls.__subclasses__() for below in (child, *_below(child))]
+
+
+def detach() -> None:
+    """Take the published form away."""
+    while _before:
+        cls, name, member = _before.pop()
+        if member is _MISSING:
+            delattr(cls, name)
+        else:
+            setattr(cls, name, member)

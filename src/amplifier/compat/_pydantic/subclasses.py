@@ -10,47 +10,30 @@ from __future__ import annotations
 import inspect
 import sys
 import threading
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import attrs
 
-from amplifier.models._definition.base import Model, ModelField, OpenModel
-from amplifier.models._definition.decorator import model
+from amplifier.models._base import Model, OpenModel, model
 
 _lock: Final = threading.RLock()
 _ABSENT: Final = object()
 
 
-class _FieldsWhenAsked:
-    def __get__(self, instance: object, owner: type[Model]) -> tuple[ModelField, ...]:
-        prepare(owner)
-        # A class that attrs made anew, without our decorator, has this descriptor still; its fields are the inherited ones.
-        for base in owner.__mro__:
-            if base.__dict__.get("__model_fields_of__", self) is not self:
-                return cast("type[Model]", base).__model_fields_of__
-        return ()
-
-
-_fields_when_asked: Final = _FieldsWhenAsked()
-
-
 def notice_subclass(cls: type[Model], /, **_options: Any) -> None:
     """What `Model` does when it is inherited from."""
     super(Model, cls).__init_subclass__()
+    own_init = cls.__dict__.get("__init__")
     if "__attrs_attrs__" in cls.__dict__:
         return
-    own_init = cls.__dict__.get("__init__")
+    if own_init is None:
+        cls._before_first_use = classmethod(prepare)  # type: ignore[assignment]  # it takes the class, as declared
+        return
 
     def __init__(self: Model, /, *positional: Any, **keywords: Any) -> None:
-        if own_init is None:
-            prepare(cls)
-            cls.__init__(self, *positional, **keywords)
-        else:
-            _keep_fields_as_unknown(cls)
-            own_init(self, *positional, **keywords)
+        _keep_fields_as_unknown(cls)
+        own_init(self, *positional, **keywords)
 
-    if own_init is None:
-        cls.__model_fields_of__ = _fields_when_asked  # type: ignore[assignment]  # gives what is promised
     cls.__init__ = __init__  # type: ignore[assignment, method-assign]
 
 
@@ -77,9 +60,9 @@ def _keep_fields_as_unknown(cls: type[Model]) -> None:
 
 
 def prepare(cls: type[Model]) -> None:
-    """Make a recorded class into a model, unless that has happened."""
+    """Make a class without the decorator into a model, unless that has happened."""
     with _lock:
-        if not _is_waiting(cls):
+        if not _is_bare(cls):
             return
         for base in cls.__mro__[1:]:
             if issubclass(base, Model):
@@ -91,15 +74,18 @@ def prepare(cls: type[Model]) -> None:
                 setattr(cls, name, _default(cls.__dict__[name]))
         if "model_post_init" in cls.__dict__:
             cls.__attrs_post_init__ = _post_init  # type: ignore[attr-defined]  # what attrs looks for
+        has_own_repr = "__repr__" in cls.__dict__
         model(slots=False)(cls)
+        if not has_own_repr:
+            del cls.__repr__  # the inherited one is the published one
         for function in (__getstate__, __setstate__):
             if function.__name__ not in cls.__dict__:
                 setattr(cls, function.__name__, function)
-        cls.__model_fields_of__ = _in_published_order(cls)
 
 
-def _is_waiting(cls: type[Model]) -> bool:
-    return cls.__dict__.get("__model_fields_of__") is _fields_when_asked and "__attrs_attrs__" not in cls.__dict__
+def _is_bare(cls: type[Model]) -> bool:
+    """Whether neither attrs has made the class nor a constructor of its own knows its fields."""
+    return cls is not Model and "__attrs_attrs__" not in cls.__dict__ and "__init__" not in cls.__dict__
 
 
 def _is_field(name: str) -> bool:
@@ -129,11 +115,3 @@ def __setstate__(self: Any, state: dict[str, Any]) -> None:
 
 def _post_init(self: Any) -> None:
     self.model_post_init(None)
-
-
-def _in_published_order(cls: type[Model]) -> tuple[ModelField, ...]:
-    """A field that is declared again keeps its place."""
-    fields = {field.name: field for field in cls.__model_fields_of__}
-    inherited = [field.name for base in cls.__mro__[1:2] for field in getattr(base, "__model_fields_of__", ())]
-    order = [name for name in inherited if name in fields]
-    return tuple(fields[name] for name in [*order, *(name for name in fields if name not in order)])

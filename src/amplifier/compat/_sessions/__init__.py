@@ -1,1 +1,1 @@
-"""Session, coordinator and hooks in their published form."""
+"""The published session, coordinator and hook registry: façades over the native ones, with which they share everything."""

@@ -17,41 +17,6 @@ EMBEDDINGS = "embeddings"
 LONG_CONTEXT = "long_context"
 BATCH = "batch"
 
-ALL_WELL_KNOWN_CAPABILITIES = [
-    TOOLS,
-    STREAMING,
-    THINKING,
-    VISION,
-    JSON_MODE,
-    FAST,
-    CODE_EXECUTION,
-    WEB_SEARCH,
-    DEEP_RESEARCH,
-    LOCAL,
-    AUDIO,
-    IMAGE_GENERATION,
-    COMPUTER_USE,
-    EMBEDDINGS,
-    LONG_CONTEXT,
-    BATCH,
-]
+ALL_WELL_KNOWN_CAPABILITIES = [value for name, value in list(globals().items()) if name.isupper()]
 
-__all__ = [
-    "ALL_WELL_KNOWN_CAPABILITIES",
-    "AUDIO",
-    "BATCH",
-    "CODE_EXECUTION",
-    "COMPUTER_USE",
-    "DEEP_RESEARCH",
-    "EMBEDDINGS",
-    "FAST",
-    "IMAGE_GENERATION",
-    "JSON_MODE",
-    "LOCAL",
-    "LONG_CONTEXT",
-    "STREAMING",
-    "THINKING",
-    "TOOLS",
-    "VISION",
-    "WEB_SEARCH",
-]
+__all__ = [name for name in list(globals()) if name.isupper()]

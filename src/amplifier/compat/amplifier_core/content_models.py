@@ -1,19 +1,3 @@
 """Streamed content, as published modules import it."""
 
-from amplifier.models import (
-    ContentBlock,
-    ContentBlockType,
-    TextContent,
-    ThinkingContent,
-    ToolCallContent,
-    ToolResultContent,
-)
-
-__all__ = [
-    "ContentBlock",
-    "ContentBlockType",
-    "TextContent",
-    "ThinkingContent",
-    "ToolCallContent",
-    "ToolResultContent",
-]
+from amplifier.models import *  # noqa: F403 — ours are the published ones and more

@@ -1,5 +1,5 @@
-"""The coordinator, as published modules import it; suites read the next line."""
+"""The coordinator, as published modules import it."""
 
-from amplifier_core._engine import RustCoordinator as ModuleCoordinator  # type: ignore[import-not-found]
+from amplifier.compat._sessions.coordinator import ModuleCoordinator
 
 __all__ = ["ModuleCoordinator"]

@@ -1,7 +1,6 @@
 """The fixtures that suites of published modules use; pytest finds this file by the alias's metadata.
 
-The directory of a test file names the module under test: ``amplifier-module-<type>-<name>/`` with a package
-``amplifier_module_<type>_<name>`` in it.
+The module under test is the package ``amplifier_module_<type>_<name>`` beside the test file's directory, or above it.
 """
 
 from __future__ import annotations
@@ -10,31 +9,19 @@ import asyncio
 import importlib
 import importlib.util
 import inspect
-import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from .message_models import ChatResponse, TextBlock
 from .models import ProviderInfo
+from .testing import EventRecorder, MockContextManager, MockCoordinator, MockTool
 
-__all__ = ["AmplifierModulePlugin"]
+__all__: list[str] = []
 
-_DIRECTORY = re.compile(r"amplifier-module-(\w+)-")
-_PACKAGE = re.compile(r"amplifier_module_(\w+?)_")
-_TYPES = {
-    "hooks": "hook",
-    "hook": "hook",
-    "loop": "orchestrator",
-    "orchestrator": "orchestrator",
-    "provider": "provider",
-    "tool": "tool",
-    "context": "context",
-}
-_BEHAVIORAL = "amplifier_core/validation/behavioral"
+_TYPES = {"hooks": "hook", "loop": "orchestrator", "provider": "provider", "tool": "tool", "context": "context"}
 
 
 def _has_pytest_asyncio() -> bool:
@@ -80,59 +67,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-def _detect_module_info(start_path: Path) -> tuple[Path | None, str | None]:
-    """The package and the raw type of the module a directory belongs to."""
-    for directory in (start_path, *start_path.parents):
-        found = _DIRECTORY.match(directory.name)
-        if found:
-            package = next((item for item in directory.iterdir() if item.is_dir() and _PACKAGE.match(item.name)), None)
-            if package is not None:
-                return package, found[1]
-    if start_path.is_dir():
-        for item in start_path.iterdir():
-            named = _PACKAGE.match(item.name)
-            if item.is_dir() and named:
-                return item, named[1]
-    return None, None
-
-
-def _normalize_module_type(raw_type: str | None) -> str | None:
-    """The one word for a type that has several."""
-    return _TYPES.get(raw_type, raw_type) if raw_type else None
-
-
-def _infer_type_from_name(name: str) -> str | None:
-    """The type that a name contains."""
-    return next(
-        (_TYPES[word] for word in ("provider", "tool", "hook", "loop", "orchestrator", "context") if word in name), None
-    )
-
-
-class AmplifierModulePlugin:
-    """The module under test of the whole run, if its directories name one."""
-
-    def __init__(self) -> None:
-        self.module_path: Path | None = None
-        self.module_type: str | None = None
-        self._detected = False
-
-    def detect(self, config: Any) -> None:
-        """Look at the working directory, the root and what pytest was given; once."""
-        if self._detected:
-            return
-        self._detected = True
-        given = [Path(argument) for argument in config.args]
-        places = [Path.cwd(), Path(str(config.rootpath)), *(p if p.is_dir() else p.parent for p in given if p.exists())]
-        for place in places:
-            self.module_path, raw_type = _detect_module_info(place)
-            if self.module_path is not None:
-                self.module_type = _normalize_module_type(raw_type or _infer_type_from_name(str(self.module_path)))
-                return
-
-
-_plugin = AmplifierModulePlugin()
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that names the module."""
     parser.addoption(
@@ -141,80 +75,44 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Find out what the run is about."""
-    _plugin.detect(config)
+    """Declare the marks."""
     config.addinivalue_line("markers", "module_validation: mark test as module validation test")
     if not _has_pytest_asyncio():
         config.addinivalue_line("markers", "asyncio: run this test on asyncio")
 
 
-def pytest_collection_modifyitems(session: Any, config: Any, items: list[Any]) -> None:
-    """Of the suites collected from the mirror itself, run only those of the module's own type."""
-    expected = None if _plugin.module_type is None else f"test_{_plugin.module_type}.py"
-    for item in items:
-        path = Path(str(item.path))
-        if _BEHAVIORAL not in path.as_posix():
-            continue
-        if _plugin.module_path is None:
-            if "module_path" in getattr(item, "fixturenames", ()):
-                item.add_marker(pytest.mark.skip(reason="Not running in Amplifier module context"))
-        elif expected is not None and path.name != expected:
-            reason = f"Test for different module type (detected: {_plugin.module_type})"
-            item.add_marker(pytest.mark.skip(reason=reason))
-
-
 # ── the module ──
-
-
-def _module_directory(file: Path) -> Path | None:
-    return next((place for place in file.parents if place.name.startswith("amplifier-module-")), None)
 
 
 @pytest.fixture
 def module_path(request: pytest.FixtureRequest) -> Path | None:
-    """The package of the module that the test file belongs to."""
+    """The package of the module under test: the option's, or the one beside the nearest directory of tests."""
     named = request.config.getoption("--module-path", default=None)
     if named:
         return Path(str(named))
-    directory = _module_directory(Path(str(request.path)))
-    if directory is not None:
-        for item in directory.iterdir():
-            if item.is_dir() and item.name.startswith("amplifier_") and (item / "__init__.py").exists():
+    for directory in (*Path(str(request.path)).parents, Path(str(request.config.rootpath))):
+        for item in sorted(directory.iterdir()):
+            if item.name.startswith("amplifier_module_") and (item / "__init__.py").exists():
                 return item
-    return _plugin.module_path
+    return None
 
 
 @pytest.fixture
-def module_type(request: pytest.FixtureRequest) -> str | None:
-    """The type of the module that the test file belongs to."""
-    directory = _module_directory(Path(str(request.path)))
-    if directory is None:
-        return _plugin.module_type
-    word = directory.name.removeprefix("amplifier-module-").partition("-")[0]
-    return {"provider": "provider", "tool": "tool", "hooks": "hook", "loop": "orchestrator", "context": "context"}.get(
-        word
-    )
+def module_type(module_path: Path | None) -> str | None:
+    """The type of the module under test, by its name."""
+    word = "" if module_path is None else module_path.name.removeprefix("amplifier_module_").partition("_")[0]
+    return _TYPES.get(word)
 
 
 @pytest.fixture
-def is_module_context() -> bool:
-    """Whether the run is about a module at all."""
-    return _plugin.module_path is not None
-
-
-@pytest.fixture
-def coordinator() -> Any:
+def coordinator() -> MockCoordinator:
     """A coordinator to mount into."""
-    from .testing import MockCoordinator  # noqa: PLC0415 — tests patch the name there
-
     return MockCoordinator()
 
 
 @pytest.fixture
 def mock_deps(coordinator: Any) -> tuple[Any, dict[str, Any], dict[str, Any], Any]:
     """What an orchestrator's execute needs: context, providers, tools, hooks."""
-    from .testing import EventRecorder, MockContextManager, MockTool  # noqa: PLC0415 — as above
-
     tool = MockTool(name="test_tool", output="test result")
     return MockContextManager(), {"default": _TalkingProvider()}, {"test_tool": tool}, EventRecorder()
 
@@ -240,47 +138,34 @@ class _TalkingProvider:
 # ── the module, mounted ──
 
 
-def _import_file(path: Path) -> Any:
-    """A module from its file, apart from sys.modules: each test gets a fresh one."""
-    source = path / "__init__.py" if path.is_dir() else path
-    if not source.exists():
-        raise FileNotFoundError(f"Module path not found: {source}")
-    spec = importlib.util.spec_from_file_location(path.name if path.is_dir() else path.stem, source)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"Could not load spec for {path}")
+async def _mount_fresh(module_path: Path | None, coordinator: Any) -> Any:
+    """Load the module under test from its file, apart from sys.modules, and mount it; returns its cleanup."""
+    if module_path is None:
+        pytest.skip("No module path detected")
+    spec = importlib.util.spec_from_file_location(module_path.name, module_path / "__init__.py")
+    assert spec is not None, f"{module_path} is no package"
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
-
-
-async def _load_module(module_path: Path, coordinator: Any, config: dict[str, Any] | None = None) -> Any:
-    """Load a module from its file, mount it, and return its cleanup.
-
-    Raises:
-        FileNotFoundError: There is no such module.
-        ImportError: Python cannot load it.
-        AttributeError: It has no mount.
-    """
-    module = _import_file(Path(module_path))
-    if not hasattr(module, "mount"):
-        raise AttributeError("Module has no mount() function")
-    cleanup = await module.mount(coordinator, config or {})
+    cleanup = await module.mount(coordinator, {})
     return cleanup if callable(cleanup) else None
 
 
-async def _mounted(module_path: Path | None, coordinator: Any, point: str | None, words: str) -> Any:
-    """Mount the module under test; gives what it mounted and its cleanup."""
-    if module_path is None:
-        pytest.skip("No module path detected")
-    cleanup = await _load_module(module_path, coordinator)
-    if point is None:
-        return SimpleNamespace(instance=cleanup, cleanup=cleanup)
-    found = coordinator.mount_points.get(point)
-    if isinstance(found, dict):
-        found = next(iter(found.values()), None)
-    if found is None:
-        pytest.fail(f"No {words} was mounted")
-    return SimpleNamespace(instance=found, cleanup=cleanup)
+def _mounted_at(point: str, name: str) -> Any:
+    """The fixture that gives what the module under test mounts at a point, the first one of several."""
+
+    async def mounted(module_path: Path | None, coordinator: Any) -> AsyncIterator[Any]:
+        cleanup = await _mount_fresh(module_path, coordinator)
+        found = coordinator.mount_points.get(point)
+        if isinstance(found, dict):
+            found = next(iter(found.values()), None)
+        if found is None:
+            pytest.fail(f"The module mounted nothing at {point!r}")
+        yield found
+        await _clean_up(cleanup)
+
+    mounted.__name__ = name
+    return _async_fixture(mounted)
 
 
 async def _clean_up(cleanup: Any) -> None:
@@ -290,41 +175,15 @@ async def _clean_up(cleanup: Any) -> None:
             await answer
 
 
-@_async_fixture
-async def provider_module(module_path: Path | None, coordinator: Any) -> AsyncIterator[Any]:
-    """The first provider that the module mounts."""
-    mounted = await _mounted(module_path, coordinator, "providers", "provider")
-    yield mounted.instance
-    await _clean_up(mounted.cleanup)
-
-
-@_async_fixture
-async def tool_module(module_path: Path | None, coordinator: Any) -> AsyncIterator[Any]:
-    """The first tool that the module mounts."""
-    mounted = await _mounted(module_path, coordinator, "tools", "tool")
-    yield mounted.instance
-    await _clean_up(mounted.cleanup)
+provider_module: Any = _mounted_at("providers", "provider_module")
+tool_module: Any = _mounted_at("tools", "tool_module")
+orchestrator_module: Any = _mounted_at("orchestrator", "orchestrator_module")
+context_module: Any = _mounted_at("context", "context_module")
 
 
 @_async_fixture
 async def hook_cleanup(module_path: Path | None, coordinator: Any) -> AsyncIterator[Any]:
     """The cleanup of a mounted hook module, if it gave one."""
-    mounted = await _mounted(module_path, coordinator, None, "hook")
-    yield mounted.cleanup
-    await _clean_up(mounted.cleanup)
-
-
-@_async_fixture
-async def orchestrator_module(module_path: Path | None, coordinator: Any) -> AsyncIterator[Any]:
-    """The orchestrator that the module mounts."""
-    mounted = await _mounted(module_path, coordinator, "orchestrator", "orchestrator")
-    yield mounted.instance
-    await _clean_up(mounted.cleanup)
-
-
-@_async_fixture
-async def context_module(module_path: Path | None, coordinator: Any) -> AsyncIterator[Any]:
-    """The context manager that the module mounts."""
-    mounted = await _mounted(module_path, coordinator, "context", "context manager")
-    yield mounted.instance
-    await _clean_up(mounted.cleanup)
+    cleanup = await _mount_fresh(module_path, coordinator)
+    yield cleanup
+    await _clean_up(cleanup)

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import anyio
 
-from ._engine import RustCoordinator as ModuleCoordinator
+from .coordinator import ModuleCoordinator
 from .models import HookResult, ToolResult
 
 __all__ = [
@@ -50,12 +50,12 @@ class MockCoordinator(ModuleCoordinator):
         self.mount_history = []
         self.unmount_history = []
 
-    async def mount(self, mount_point: str, module: Any, name: str | None = None) -> None:  # type: ignore[override]  # published as a coroutine
+    async def mount(self, mount_point: str, module: Any, name: str | None = None) -> None:
         """Mount and note it."""
         self.mount_history.append({"mount_point": mount_point, "module": module, "name": name})
         await super().mount(mount_point, module, name)
 
-    async def unmount(self, mount_point: str, name: str | None = None) -> None:  # type: ignore[override]  # as above
+    async def unmount(self, mount_point: str, name: str | None = None) -> None:
         """Unmount and note it."""
         self.unmount_history.append({"mount_point": mount_point, "name": name})
         await super().unmount(mount_point, name)

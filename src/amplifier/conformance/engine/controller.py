@@ -15,19 +15,21 @@ from typing import Any
 import anyio
 import attrs
 
-from amplifier.conformance.checks import all_checks as _all_checks  # noqa: F401 — importing the checks registers them
-from amplifier.conformance.harness.check_registry import checks_for
-from amplifier.conformance.harness.coverage import Unexamined
+from amplifier.conformance.checks.registry import checks_for
+from amplifier.conformance.engine.job import (
+    Job,
+    reject_inapplicable,
+    reject_unknown,
+    reject_unknown_modules,
+    require_packages,
+)
+from amplifier.conformance.engine.results import IMPORT, BackendRun, Progress, Results
+from amplifier.conformance.engine.verdict import make_report
+from amplifier.conformance.engine.worker_process import run_worker
 from amplifier.conformance.report.model import Report
 from amplifier.conformance.target.locate import find_target
+from amplifier.conformance.target.mounted import Unexamined
 from amplifier.errors import ModuleLoadError
-
-from .findings import IMPORT
-from .job import Job
-from .results import BackendRun, Progress, Results
-from .selection import reject_inapplicable, reject_unknown, reject_unknown_modules, require_packages
-from .verdict import make_report
-from .worker_process import run_worker
 
 _MAX_HANGS = 3
 """Steps on one backend in which the module may end its process; it breaks its contract, and each costs seconds."""

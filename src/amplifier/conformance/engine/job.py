@@ -1,15 +1,26 @@
-"""What one run of the kit has to do. The controller sends it to each worker process as JSON."""
+"""What one run of the kit has to do, and whether that can be asked: unknown or inapplicable names are rejected before anything is examined.
+
+The controller sends a job to each worker process as JSON. A clause that no check could look at must not count as kept, and a module must not be blamed
+for a package that is missing here.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import attrs
 
-from amplifier.conformance.harness.check_registry import Check
+from amplifier._spelling import did_you_mean, nearest_names, suggestion
+from amplifier.conformance.checks.registry import CHECKS, Check, all_clauses, checks_for
 from amplifier.conformance.target.locate import BACKENDS, Target
+from amplifier.errors import AmplifierError, MissingExtraError
+from amplifier.loading import ModuleLoader
+from amplifier.plan._things import find_things
 
 
 @attrs.frozen(kw_only=True)
@@ -70,3 +81,127 @@ def read_replay_token(text: str) -> tuple[str, Any]:
     """
     step, _, packed = text.rpartition(":")
     return step, json.loads(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4)))
+
+
+_TOKEN = re.compile(r"[\w.]+:(asyncio|trio):[\w-]+", re.ASCII)
+
+
+class InvalidSelection(AmplifierError, ValueError):
+    """The caller asked for something that there is not; the text states what was found and what was expected."""
+
+
+def require_packages(backends: Iterable[str]) -> None:
+    """Make sure that everything is installed that running a module takes.
+
+    Raises:
+        MissingExtraError: A package is missing; the error names it and its extra.
+    """
+    for package in ("hypothesis", "jsonschema_rs", *(name for name in backends if name == "trio")):
+        if find_spec(package) is None:
+            raise MissingExtraError("examining a module", extra="testing", missing=package)
+
+
+def reject_unknown(backends: Sequence[str], only: Iterable[str] = (), replay: str | None = None) -> None:
+    """Make sure that every backend, clause and check exists.
+
+    Raises:
+        InvalidSelection: One does not.
+    """
+    if isinstance(backends, str):
+        raise InvalidSelection(f"backends is the text {backends!r}; expected a list such as [{backends!r}]")
+    if not backends:
+        raise InvalidSelection(
+            "backends is empty; expected 'asyncio', 'trio' or both; static=True only reads the module"
+        )
+    for name in backends:
+        if name not in BACKENDS:
+            raise InvalidSelection(f"backends holds {name!r}; expected 'asyncio' or 'trio'")
+    if isinstance(only, str):
+        raise InvalidSelection(f"only is the text {only!r}; expected a list of clauses or checks: [{only!r}]")
+    known = [*all_clauses(), *CHECKS]
+    for name in only:
+        if name not in known:
+            noun = "check" if "." in name else "clause"
+            raise InvalidSelection(f"only {name!r}: there is no such {noun}; {_nearest(name, known)}")
+    if replay is not None:
+        _reject_bad_token(replay, backends)
+
+
+def reject_unknown_modules(plan: Mapping[str, Any]) -> None:
+    """Make sure that every module that a plan names by its id alone is installed: a session would go on without it.
+
+    Raises:
+        InvalidSelection: One is not, or the plan has functions or objects, which another process cannot get.
+    """
+    for path, what in find_things(plan):
+        raise InvalidSelection(
+            f"plan: {path} is {what}; the module runs in a process of its own, so name modules by their ids"
+        )
+    named: list[tuple[str, str]] = []
+    for part in ("providers", "tools", "hooks"):
+        entries = plan.get(part)
+        for number, entry in enumerate(entries if isinstance(entries, list) else ()):
+            module_id = entry.get("module") if isinstance(entry, Mapping) and "source" not in entry else entry
+            named += [(f"$.{part}[{number}]", module_id)] if isinstance(module_id, str) else []
+    if not named:
+        return
+    known = {entry.info.id for entry in ModuleLoader().catalogue()}
+    for path, module_id in named:
+        if module_id not in known:
+            near = suggestion(module_id, known) or "; install it, or give its source"
+            raise InvalidSelection(f"plan: {path} names the module {module_id!r}, which is not installed{near}")
+
+
+def reject_inapplicable(
+    module_type: str | None, *, static: bool, only: Iterable[str] = (), replay: str | None = None
+) -> None:
+    """Make sure that every name applies to this type of module; nothing is rejected while the type is not known.
+
+    Raises:
+        InvalidSelection: One belongs to another type, or is only looked at by running the module.
+    """
+    if module_type is None:
+        return
+    replayed = [] if replay is None else [replay.partition(":")[0]]
+    for name in [*only, *replayed]:
+        found = [each for each in checks_for(module_type) if name == each.name or name in each.clauses]
+        asked = f"replay {replay!r}" if name in replayed else f"only {name!r}"
+        if not found:
+            raise InvalidSelection(
+                f"{asked}: this is not looked at in a module of the type {module_type!r}; {_clauses_of(module_type)}"
+            )
+        if static and (name in replayed or all(each.kind != "static" for each in found)):
+            raise InvalidSelection(f"{asked}: this takes running the module; leave static out")
+
+
+def _reject_bad_token(replay: str, backends: Sequence[str]) -> None:
+    try:
+        step, _ = read_replay_token(replay)
+    except ValueError:
+        step = ""
+    if not step or not _TOKEN.fullmatch(replay):
+        raise InvalidSelection(f"replay {replay!r} is not what a report printed behind --replay; copy it whole")
+    name, _, backend = step.partition(":")
+    if name not in CHECKS:
+        raise InvalidSelection(f"replay {replay!r}: there is no check {name!r}; {_nearest(name, list(CHECKS))}")
+    if backend not in backends:
+        raise InvalidSelection(
+            f"replay {replay!r} is for {backend}; expected one for {', '.join(backends)}; add the backend"
+        )
+
+
+def _nearest(name: str, names: list[str]) -> str:
+    near = nearest_names(name, names)
+    if not near:
+        return "expected a clause such as 'T5' or a check such as 'tool.is_a_tool'"
+    exact = [each for each in near if each.casefold() == name.casefold()]
+    return did_you_mean(*(exact or near))
+
+
+def _clauses_of(module_type: str) -> str:
+    """The clauses of a type of module, as ranges: A1 to A23 and T1 to T15."""
+    groups: dict[str, list[int]] = {}
+    for clause in {clause for check in checks_for(module_type) for clause in check.clauses}:
+        groups.setdefault(clause[0], []).append(int(clause[1:]))
+    ranges = [f"{letter}{min(numbers)} to {letter}{max(numbers)}" for letter, numbers in sorted(groups.items())]
+    return f"expected one of {' and '.join(ranges)}"

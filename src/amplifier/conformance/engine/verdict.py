@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import attrs
 
-from amplifier.conformance.harness.check_registry import CHECKS, Check, checks_for
-from amplifier.conformance.harness.coverage import DECLINED
-from amplifier.conformance.harness.mounted_module import Fault
+from amplifier.conformance.checks.registry import CHECKS, Check, checks_for
+from amplifier.conformance.engine.results import Results
 from amplifier.conformance.report.model import Report, Verdict
 from amplifier.conformance.report.outcome import ClauseOutcome, Finding
+from amplifier.conformance.target.advice import missing_package_hint
 from amplifier.conformance.target.locate import BACKENDS
-from amplifier.conformance.target.missing_package import missing_package_hint
+from amplifier.conformance.target.mounted import DECLINED, Fault
 from amplifier.contracts import Clause, clauses_for
 from amplifier.errors import ModuleLoadError
-
-from .results import Results
 
 
 def make_report(results: Results, profile: str) -> Report:
@@ -26,7 +24,7 @@ def make_report(results: Results, profile: str) -> Report:
     target, job = results.job.target, results.job
     if results.module_type is None:
         raise ModuleLoadError(
-            f"the type of {target.module_id!r} is not known; name it with --type, or declare "
+            f"the type of {target.module_id!r} is not known; name it with --type, mark its functions with @tool or @on, or declare "
             "__amplifier_module_type__ in the module",
             module_id=target.module_id,
         )

@@ -17,23 +17,21 @@ from typing import Any, NoReturn
 
 import attrs
 
-from amplifier.conformance.checks import all_checks as _all_checks  # noqa: F401 — importing the checks registers them
-from amplifier.conformance.harness.calls.outcome import remember_hang
-from amplifier.conformance.harness.cpu_clock import cpu_wait, machine_load, skipped
-from amplifier.conformance.harness.mounted_module import Fault
-from amplifier.conformance.harness.resources.snapshot import mark_descendants
-from amplifier.conformance.harness.virtual_clock import KIT_THREAD, let_time_jump
+from amplifier.conformance.engine.job import Job
+from amplifier.conformance.engine.results import IMPORT, IMPORT_HINT, make_finding
+from amplifier.conformance.engine.steps import Emit, Runner
+from amplifier.conformance.engine.worker_process import ABANDONED, TOO_SLOW
 from amplifier.conformance.report.outcome import Finding
+from amplifier.conformance.target.advice import missing_package_hint
+from amplifier.conformance.target.calls import remember_hang
+from amplifier.conformance.target.clock import cpu_wait, machine_load, skipped
 from amplifier.conformance.target.load import load
-from amplifier.conformance.target.missing_package import missing_package_hint
+from amplifier.conformance.target.mounted import Fault
+from amplifier.conformance.target.process import mark_descendants
+from amplifier.conformance.target.virtual_clock import KIT_THREAD, let_time_jump
 from amplifier.errors import ModuleLoadError
-from amplifier.loading._alias_advice import advise_on_alias
+from amplifier.loading._importing import advise_on_alias
 from amplifier.models import from_json
-
-from .findings import IMPORT, IMPORT_HINT, make_finding
-from .job import Job
-from .step_runner import Emit, Runner
-from .worker_process import ABANDONED, TOO_SLOW
 
 _ALIVE_INTERVAL = 1.0
 _STEP_SECONDS = {"quick": 25.0, "thorough": 400.0}

@@ -17,10 +17,10 @@ import anyio.abc
 import attrs
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from amplifier.conformance.harness.cpu_clock import machine_load
+from amplifier._programs import python_command
+from amplifier.conformance.engine.job import Job
+from amplifier.conformance.target.clock import machine_load
 from amplifier.models import to_json
-
-from .job import Job
 
 SILENCE_SECONDS = 20.0
 """After that long without a message the worker counts as dead."""
@@ -59,7 +59,7 @@ async def run_worker(job: Job, receive: Receive) -> WorkerExit:
         tempfile.TemporaryDirectory(prefix="conformance-", dir=_memory_directory()) as home,
     ):
         process = await anyio.open_process(
-            [sys.executable, "-m", "amplifier.conformance.engine.worker"],
+            python_command("-m", "amplifier.conformance.engine.worker"),
             stderr=stderr,
             env=_environment(home),
             start_new_session=True,

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from amplifier._json import SchemaRefused, Validator, build_validator
 from amplifier.errors import MissingExtraError
 
 _DEEPEST = 900
@@ -58,11 +59,12 @@ def schema_problem(schema: Any) -> str | None:
     kinds = schema.get("type", "object")
     if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
         return f"it describes {kinds!r}, expected 'object'"
-    validator, plain = _validator(), json.loads(json.dumps(schema))  # with lists for tuples
+    plain = json.loads(json.dumps(schema))  # with lists for tuples
     try:
-        validator.meta.validate(plain)
-    except (validator.ValidationError, ValueError) as error:
-        return str(error).partition("\n")[0]
+        _build(plain)
+    except SchemaRefused as error:
+        if error.is_invalid:
+            return str(error)
     return next(_lost_references(plain, plain), None)
 
 
@@ -70,10 +72,11 @@ def acceptor(schema: Mapping[str, Any] | None) -> Accepts | None:
     """A function that decides whether a schema accepts a value; None if the schema cannot be understood."""
     if not schema:
         return None
-    validator = _validator()
     try:
         plain = json.loads(json.dumps(schema))
-        accepts = validator.validator_for(plain, retriever=_refuse, validate_formats=True).is_valid
+        accepts = _build(plain).is_valid
+    except MissingExtraError:
+        raise
     except Exception:  # noqa: BLE001 — a third-party schema in a third-party library: it fails in many ways
         return None
 
@@ -153,13 +156,8 @@ def _compiles(pattern: str) -> bool:
     return True
 
 
-def _refuse(uri: str) -> Any:
-    raise ValueError(f"{uri} is another document; checks do not fetch any")
-
-
-def _validator() -> Any:
+def _build(schema: Any) -> Validator:
     try:
-        import jsonschema_rs  # noqa: PLC0415 — an extra; most of the kit works without it
-    except ImportError as error:
+        return build_validator(schema, check_formats=True)
+    except MissingExtraError as error:  # most of the kit works without it
         raise MissingExtraError("checking tools", extra="testing", missing="jsonschema_rs") from error
-    return jsonschema_rs

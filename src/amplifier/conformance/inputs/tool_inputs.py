@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .hostile_values import LONG, ODD_VALUES, is_harmless
-from .json_schema import acceptor, fingerprint, resolved
-from .schema_values import Values, kinds_of, properties_of, required_of
+from amplifier.conformance.inputs.json_schema import acceptor, fingerprint, resolved
+from amplifier.conformance.inputs.values import (
+    LONG,
+    ODD_VALUES,
+    Values,
+    is_harmless,
+    kinds_of,
+    properties_of,
+    required_of,
+)
 
 Input = dict[str, Any]
 

@@ -6,11 +6,9 @@ import secrets
 from collections.abc import Sequence
 
 from amplifier._json import visible_text
-
-from .causes import Cause
-from .model import Report
-from .paths import repository_path
-from .text import details
+from amplifier.conformance.report.model import Report
+from amplifier.conformance.report.outcome import Cause
+from amplifier.conformance.report.text import details, repository_path
 
 _LONGEST_INPUT = 300
 

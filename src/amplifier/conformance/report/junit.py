@@ -5,12 +5,9 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from amplifier._json import visible_text
-
-from .causes import causes_of
-from .model import Report
-from .outcome import ClauseOutcome
-from .paths import repository_path
-from .text import cause_lines
+from amplifier.conformance.report.model import Report
+from amplifier.conformance.report.outcome import ClauseOutcome, causes_of
+from amplifier.conformance.report.text import cause_lines, repository_path
 
 
 def write_junit(report: Report) -> str:

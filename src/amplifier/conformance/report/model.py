@@ -10,10 +10,8 @@ from typing import Literal
 from attrs import Factory, define
 
 from amplifier._json import visible_text
-
-from .causes import Cause, causes_of
-from .outcome import ClauseOutcome, Finding
-from .text import Paint, cause_lines, clause_lines, id_ranges, no_paint, paragraph
+from amplifier.conformance.report.outcome import Cause, ClauseOutcome, Finding, causes_of
+from amplifier.conformance.report.text import Paint, cause_lines, clause_lines, id_ranges, no_paint, paragraph
 
 Verdict = Literal["conforms", "violations", "unchecked"]
 

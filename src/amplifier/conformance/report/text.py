@@ -1,17 +1,49 @@
-"""The sections of a report as lines of text, for a terminal or a file. Every text of the module is made inert."""
+"""The sections of a report as lines of text, for a terminal or a file, and how files are named in them. Every text of the module is made inert."""
 
 from __future__ import annotations
 
+import os
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Literal
 
 from amplifier._json import visible_text
+from amplifier.conformance.report.outcome import STATUS_WORDS, Cause, ClauseOutcome, Finding
 
-from .causes import Cause
-from .outcome import STATUS_WORDS, ClauseOutcome
-from .paths import shown_location
+
+def shown_location(found: Finding) -> str | None:
+    """The location for a reader: below the working directory relative to it, elsewhere absolute, so that editors find it."""
+    if found.file is None:
+        return found.location
+    file = _below(Path(found.file), Path()) or found.file
+    return file if found.line is None else f"{file}:{found.line}"
+
+
+def repository_path(file: str) -> str | None:
+    """The path of a file from the root of its repository, with forward slashes; None if it belongs to none.
+
+    The root is the checkout of a GitHub job that contains the file, else the nearest folder above it with a ``.git``, else the
+    working directory.
+    """
+    path = Path(file)
+    workspace = os.environ.get("GITHUB_WORKSPACE")
+    checkouts = [Path(workspace)] if workspace else []
+    repositories = [folder for folder in path.parents if (folder / ".git").exists()][:1]
+    for root in [*checkouts, *repositories, Path()]:
+        relative = _below(path, root)
+        if relative is not None:
+            return relative
+    return None
+
+
+def _below(path: Path, folder: Path) -> str | None:
+    try:
+        return path.resolve().relative_to(folder.resolve()).as_posix()
+    except (ValueError, OSError):
+        return None
+
 
 Colour = Literal["red", "green", "yellow", "dim", "bold"]
 Paint = Callable[[str, Colour], str]

@@ -12,12 +12,11 @@ from typing import Any
 
 import attrs
 
-from amplifier._loader_extensions import import_loader_extensions
+from amplifier.conformance.target.locate import BACKENDS, EXPECTED_MOUNT, Target
 from amplifier.contracts import CONTRACTS
 from amplifier.errors import ModuleLoadError
-from amplifier.loading import Blueprint, ModuleLoader
-
-from .locate import BACKENDS, Target
+from amplifier.functions import mount_functions
+from amplifier.loading import LoadedModule, ModuleLoader
 
 
 @attrs.frozen(kw_only=True)
@@ -35,6 +34,7 @@ class LoadedTarget:
         config: What it is mounted with; ``{directory}`` in a text is replaced by a directory of the session's own.
         given: What it was to be mounted with before anything was guessed, as far as it can be mounted with that.
         plan: What else the mount plan of its session holds.
+        triggers: Texts that its handlers may be looking for inside others: what the patterns of its source match.
         starts_processes: Whether its typical calls start processes, which take long, so that fewer calls are made.
     """
 
@@ -48,32 +48,33 @@ class LoadedTarget:
     config: dict[str, Any]
     given: dict[str, Any] = attrs.field(factory=dict)
     plan: dict[str, Any] = attrs.field(factory=dict)
+    triggers: tuple[str, ...] = ()
     starts_processes: bool = False
 
     def mount_on(self, backend: str) -> Callable[..., Any]:
         """The mount function for a backend; call it there."""
-        return self._blueprint_on(backend).mount
+        return self._loaded_on(backend).mount
 
     def ready_on(self, backend: str) -> Callable[..., Any] | None:
         """``on_session_ready`` for a backend; call it there."""
-        return self._blueprint_on(backend).on_session_ready
+        return self._loaded_on(backend).on_session_ready
 
-    def _blueprint_on(self, backend: str) -> Blueprint:
-        plain = Blueprint(
+    def _loaded_on(self, backend: str) -> LoadedModule:
+        plain = LoadedModule(
+            module_id=self.target.module_id,
             mount=self.mount,
             module_type=self.module_type,
             on_session_ready=self.on_session_ready,
             origin=self.target.reference,
             path=self.target.file,
-            complaint=None,
         )
         if backend != "trio":
             return plain
         if self.needs_island:
-            return plain.on_island(self.target.module_id)
+            return plain.on_island()
         # Published modules need not declare anything: their source shows that they call asyncio.
         adapt = ModuleLoader.load_hook
-        adapted = plain if adapt is None else adapt(self.target.module_id, plain)
+        adapted = plain if adapt is None else adapt(plain)
         return adapted if adapted.is_on_island else plain
 
 
@@ -84,7 +85,7 @@ def load(target: Target, config: dict[str, Any], plan: dict[str, Any]) -> Loaded
         ModuleLoadError: It has no mount, or its type is not known.
         BaseException: Whatever importing it raised.
     """
-    import_loader_extensions()
+    ModuleLoader()  # the first one sets the hooks
     if ModuleLoader.import_hook is not None:  # makes `amplifier_core` importable for published modules
         ModuleLoader.import_hook(target.import_name)
     module = _import(target)
@@ -92,15 +93,17 @@ def load(target: Target, config: dict[str, Any], plan: dict[str, Any]) -> Loaded
     for name in target.attribute.split("."):
         entry = getattr(entry, name, None)
     mount = getattr(entry, "mount", entry)
+    if mount is None and target.attribute == "mount":
+        mount = mount_functions(module)
     if not callable(mount):
         raise ModuleLoadError(
-            f"{target.import_name} has no {target.attribute!r}; expected async def mount(coordinator, config)",
+            f"{target.import_name} has no {target.attribute!r}; expected {EXPECTED_MOUNT}",
             module_id=target.module_id,
         )
     module_type: Any = target.module_type or getattr(module, "__amplifier_module_type__", None)
     if module_type not in CONTRACTS:
         raise ModuleLoadError(
-            f"the type of {target.module_id!r} is not known; name it with --type, or declare "
+            f"the type of {target.module_id!r} is not known; name it with --type, mark its functions with @tool or @on, or declare "
             f"__amplifier_module_type__ as one of {', '.join(CONTRACTS)}",
             module_id=target.module_id,
         )
@@ -131,7 +134,8 @@ def load_anew(loaded: LoadedTarget) -> LoadedTarget:
     prefix = loaded.target.import_name if top == "amplifier" else top
     for name in [name for name in sys.modules if name == prefix or name.startswith(f"{prefix}.")]:
         del sys.modules[name]
-    return attrs.evolve(load(loaded.target, loaded.config, loaded.plan), starts_processes=loaded.starts_processes)
+    fresh = load(loaded.target, loaded.config, loaded.plan)
+    return attrs.evolve(fresh, triggers=loaded.triggers, starts_processes=loaded.starts_processes)
 
 
 def _import(target: Target) -> ModuleType:

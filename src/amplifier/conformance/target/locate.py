@@ -7,10 +7,8 @@ Everything is read from files and syntax trees.
 from __future__ import annotations
 
 import ast
-import importlib.machinery
 import os
 import re
-import sys
 import tomllib
 import traceback
 from collections.abc import Iterator
@@ -19,14 +17,17 @@ from typing import Any, Literal
 
 import attrs
 
+from amplifier._regular_file import read_file
 from amplifier.contracts import CONTRACTS
 from amplifier.errors import ModuleLoadError, ModuleNotFoundError
-from amplifier.loading import choose, entry_points, type_from_id
+from amplifier.loading import FoundModule, ModuleLoader
+from amplifier.plan import is_module_id, type_from_id
 
 BACKENDS = ("asyncio", "trio")
 Origin = Literal["folder", "file", "installed"]
 
 _ENTRY_POINT_GROUP = "amplifier.modules"
+EXPECTED_MOUNT = "async def mount(coordinator, config), or functions marked with @tool or @on"
 _PREFIXES = ("amplifier_module_", "amplifier-module-")
 
 
@@ -119,6 +120,23 @@ class Target:
         """Where a module-level name is defined, followed through relative imports; None if that cannot be read."""
         return _find_definition(name, self.file, self.folder, set())
 
+    def functions(self) -> dict[str, list[Definition]]:
+        """The functions that ``@tool`` and ``@on`` mark, by mark; none in a module that has a mount function."""
+        tree = parsed(self.file)
+        if tree is None or self.attribute != "mount" or self.definition("mount") is not None:
+            return {}
+        imports = [node for node in _module_level(tree.body) if isinstance(node, ast.ImportFrom)]
+        ours = [alias for node in imports if (node.module or "").startswith("amplifier") for alias in node.names]
+        marks = {alias.asname or alias.name: alias.name for alias in ours if alias.name in ("tool", "on")}
+        marks |= {"amplifier.tool": "tool", "amplifier.on": "on"}
+        found: dict[str, list[Definition]] = {}
+        for node in reversed(list(_module_level(tree.body))):
+            for decorator in getattr(node, "decorator_list", ()):
+                name = ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator)
+                if name in marks:
+                    found.setdefault(marks[name], []).append(Definition(node=node, file=self.file, folder=self.folder))
+        return found
+
     def constant(self, name: str) -> Any:
         """The constant assigned to a module-level name; None if there is none."""
         found = self.definition(name)
@@ -156,7 +174,12 @@ def find_target(reference: str | Path, module_type: str | None = None) -> Target
         )
     else:
         found = _from_installed(str(reference))
-    declared = module_type or found.constant("__amplifier_module_type__") or type_from_id(found.module_id)
+    functions = found.functions()
+    declared = (
+        module_type
+        or found.constant("__amplifier_module_type__")
+        or ("tool" if "tool" in functions else "hook" if functions else type_from_id(found.module_id))
+    )
     return attrs.evolve(found, module_type=declared if declared in CONTRACTS else None)
 
 
@@ -215,36 +238,26 @@ def _from_folder(reference: str, folder: Path) -> Target:
 
 
 def _from_installed(reference: str) -> Target:
-    claim = choose(reference, entry_points().get(reference, ()))
-    import_name = claim.module if claim else reference
-    file = next((f for base in sys.path if (f := _file_of(Path(base or "."), import_name)) is not None), None)
-    if file is None and claim:  # installed in place: only an import hook knows where
-        file = _file_by_hook(import_name)
+    found = ModuleLoader().locate(reference) if is_module_id(reference) else None
+    if found is not None and found.root is not None:
+        return _from_folder(reference, found.root.resolve())
+    module = found or FoundModule(module_id=_id_from(reference.rpartition(".")[2]), import_name=reference)
+    file = module.file
     if file is None:
-        known = ", ".join(sorted(entry_points())[:20])
+        known = ", ".join(sorted({each.module_id for each in ModuleLoader().catalogue()})[:20])
         raise ModuleNotFoundError(
             f"{reference!r} is neither a folder, a .py file, an installed module nor an importable package; "
             f"installed modules: {known or 'none'}"
         )
     return Target(
         reference=reference,
-        module_id=reference if claim else _id_from(import_name.rpartition(".")[2]),
+        module_id=module.module_id,
         origin="installed",
-        import_name=import_name,
-        attribute=(claim and claim.attribute) or "mount",
-        file=file,
-        declared={claim.module_id: f"{claim.module}:{claim.attribute}"} if claim else {},
+        import_name=module.import_name,
+        attribute=module.attribute or "mount",
+        file=file.resolve(),
+        declared={module.module_id: f"{module.import_name}:{module.attribute}"} if module.distribution else {},
     )
-
-
-def _file_by_hook(import_name: str) -> Path | None:
-    top, *rest = import_name.split(".")
-    for finder in sys.meta_path:
-        find = getattr(finder, "find_spec", None)
-        spec = find(top, None, None) if find is not None else None
-        if isinstance(spec, importlib.machinery.ModuleSpec) and spec.origin:
-            return _file_of(Path(spec.origin).parent, ".".join(rest)) if rest else Path(spec.origin)
-    return None
 
 
 def _project_of(folder: Path) -> tuple[Path | None, dict[str, str]]:
@@ -253,7 +266,7 @@ def _project_of(folder: Path) -> tuple[Path | None, dict[str, str]]:
     for place in places:
         file = place / "pyproject.toml"
         try:
-            text = file.read_text(encoding="utf-8")
+            text = read_file(file).decode("utf-8")
         except (OSError, UnicodeDecodeError):
             continue
         try:
@@ -304,7 +317,7 @@ def _id_from(name: str) -> str:
 def parsed(file: Path) -> ast.Module | None:
     """The syntax tree of a file; None when it cannot be read."""
     try:
-        return ast.parse(file.read_bytes(), str(file))
+        return ast.parse(read_file(file), str(file))
     except (OSError, SyntaxError, ValueError):
         return None
 

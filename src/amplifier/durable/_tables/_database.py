@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 import threading
 import time
@@ -12,6 +13,9 @@ from typing import Any, Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
+
+from amplifier.store import Database as StoredDatabase
+from amplifier.store import StoreDamagedError
 
 from .._errors import DurableError, EngineClosedError, EngineUnavailableError
 from .._storable import storable_text
@@ -98,60 +102,43 @@ def storable_values(values: dict[str, Any], *, allows_nul: bool) -> dict[str, An
 
 
 class SqliteDatabase:
-    """A file of SQLite, through the standard library; one connection, used by one thread at a time.
-
-    A transaction that writes takes the write lock at its beginning: workers read what they then change.
-    """
+    """A file of SQLite, see `amplifier.store`; opened with the first transaction."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path).absolute()
         self.name = str(self._path)
-        self._connection: sqlite3.Connection | None = None
+        self._database: StoredDatabase | None = None
         self._is_closed = False
-        self._lock = threading.Lock()
+        self._opening = threading.Lock()
 
     def transaction(self, work: Callable[[Run], T], *, only_reads: bool = False) -> T:
         """Do some work atomically."""
-        with self._lock:
+        try:
+            database = self._opened()
+            return database.transaction(lambda db: work(partial(_run_statement, db)), only_reads=only_reads)
+        except sqlite3.IntegrityError as error:
+            raise DatabaseConflict(str(error)) from error
+        except sqlite3.DataError as error:
+            raise unstorable(self.name, error) from error
+        except (OSError, StoreDamagedError) as error:
+            is_busy = isinstance(error, OSError) and error.errno == errno.EBUSY
+            raise (DatabaseBusy if is_busy else DatabaseDown)(str(error)) from error
+
+    def _opened(self) -> StoredDatabase:
+        with self._opening:
             if self._is_closed:
                 raise closed(self.name)
-            try:
-                connection = self._connection or self._connect()
-                connection.execute("BEGIN" if only_reads else "BEGIN IMMEDIATE")
-                try:
-                    done = work(partial(_run_statement, connection))
-                    connection.execute("COMMIT")
-                except BaseException:
-                    if connection.in_transaction:
-                        connection.execute("ROLLBACK")
-                    raise
-            except sqlite3.IntegrityError as error:
-                raise DatabaseConflict(str(error)) from error
-            except sqlite3.DataError as error:
-                raise unstorable(self.name, error) from error
-            except sqlite3.Error as error:
-                kind = DatabaseBusy if is_busy(error) else DatabaseDown
-                raise kind(f"{type(error).__name__}: {error}") from error
-            return done
-
-    def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self._path, timeout=2.0, isolation_level=None, check_same_thread=False)
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = FULL")  # a commit is on the disk, also after a loss of power
-        except BaseException:
-            connection.close()
-            raise
-        self._connection = connection
-        return connection
+            if self._database is None:
+                self._database = StoredDatabase.open(self._path, busy_seconds=2.0)
+            return self._database
 
     def close(self) -> None:
         """Close the connection."""
-        with self._lock:
+        with self._opening:
             self._is_closed = True
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+            if self._database is not None:
+                self._database.close()
+                self._database = None
 
 
 def _run_statement(connection: sqlite3.Connection, statement: str, /, **values: Any) -> list[Row]:
@@ -170,7 +157,7 @@ class Transactions:
 
     def __init__(self, database: Database, patience: float) -> None:
         self._database = database
-        self._patience = patience
+        self.patience = patience
         self._threads = anyio.CapacityLimiter(8)  # own ones, so that busy tools do not keep results from being stored
 
     async def __call__(self, work: Callable[[Run], T], *, patience: float | None = None, only_reads: bool = False) -> T:
@@ -192,12 +179,25 @@ class Transactions:
             try:
                 return await anyio.to_thread.run_sync(transact, limiter=self._threads)
             except DatabaseDown as error:
-                seconds = self._patience if patience is None or isinstance(error, DatabaseBusy) else patience
+                seconds = self.patience if patience is None or isinstance(error, DatabaseBusy) else patience
                 if time.monotonic() + pause > began + seconds:
-                    raise EngineUnavailableError(
-                        f"the database {self._database.name} does not answer ({error}); what was stored before is kept: "
-                        "check that it runs and can be reached from here, then try again",
-                        engine=self._database.name,
-                    ) from error
+                    raise self.unavailable(error) from error
             await anyio.sleep(pause)
             pause = min(pause * 2, 2.0)
+
+    def once(self, work: Callable[[Run], T], *, only_reads: bool = False) -> T:
+        """Do some work from a thread, without a second try.
+
+        Raises:
+            DatabaseDown: The database did not answer.
+            EngineClosedError: The engine was closed.
+        """
+        return self._database.transaction(work, only_reads=only_reads)
+
+    def unavailable(self, error: DatabaseDown) -> EngineUnavailableError:
+        """The error about a database that did not answer for as long as patience lasts."""
+        return EngineUnavailableError(
+            f"the database {self._database.name} does not answer ({error}); what was stored before is kept: "
+            "check that it runs and can be reached from here, then try again",
+            engine=self._database.name,
+        )

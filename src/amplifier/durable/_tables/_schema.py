@@ -5,7 +5,7 @@ from __future__ import annotations
 from .._errors import DurableError, NewerFormatError
 from ._database import Run
 
-FORMAT = 1
+FORMAT = 2
 """Of the tables and what is in them; a version that changes it has to read the ones before."""
 
 _TABLES = (
@@ -18,7 +18,7 @@ _TABLES = (
         state TEXT NOT NULL,
         is_open INTEGER NOT NULL,
         attempt INTEGER NOT NULL,
-        most_attempts INTEGER NOT NULL,
+        deaths INTEGER NOT NULL,
         queued_at DOUBLE PRECISION NOT NULL,
         worker TEXT,
         plan TEXT,
@@ -91,3 +91,6 @@ def create_tables(run: Run) -> None:
         )
     for table in _TABLES:
         run(table)
+    if run("UPDATE amplifier_format SET format = :format WHERE id = 1 AND format = 1 RETURNING 1", format=FORMAT):
+        run("ALTER TABLE amplifier_turns RENAME COLUMN most_attempts TO deaths")
+        run("UPDATE amplifier_turns SET deaths = 0 RETURNING 1")

@@ -1,7 +1,7 @@
 """Turns in a database: what clients ask for and what workers record, each call one transaction.
 
 A worker that claims a turn raises the turn's attempt number. Everything a worker writes about a turn demands the number it was
-given (`hold_turn`), so a worker that was taken for dead, and is not, cannot write any more; nor can it begin a tool call, which is
+given, and that the turn runs (`hold_turn`), so a worker that was taken for dead, and is not, cannot write any more; nor can it begin a tool call, which is
 recorded first.
 """
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -21,7 +22,7 @@ from .._engine import Question, TurnStatus, WatchedEvent
 from .._errors import TurnLost
 from .._storable import as_json, storable_key
 from .._turn_rows import (
-    MOST_ATTEMPTS,
+    LONGEST_PAUSE,
     ClaimedTurn,
     Outcome,
     StopRequest,
@@ -31,12 +32,13 @@ from .._turn_rows import (
     forget_steps,
     hold_turn,
     insert_events,
+    move,
     read_messages,
     read_status,
     read_stop_request,
     watched_events,
 )
-from ._database import DatabaseConflict, Run, Transactions
+from ._database import DatabaseConflict, DatabaseDown, Row, Run, Transactions
 
 Enqueue = Callable[[Run, str], None]
 """Called inside the transaction that makes a turn ready for a worker, with the turn's id."""
@@ -71,10 +73,9 @@ class TurnStore:
                 raise busy_error(session_id, other, state)
             run(
                 "INSERT INTO amplifier_turns (turn_id, session_id, number, prompt, state, is_open, attempt, "
-                "queued_at, most_attempts) SELECT CAST(:turn AS TEXT), CAST(:session AS TEXT), COALESCE(MAX(number), 0) + 1, CAST(:prompt AS TEXT), "
-                "'queued', 1, 0, :now, :more FROM amplifier_turns WHERE session_id = :session RETURNING turn_id",
+                "queued_at, deaths) SELECT CAST(:turn AS TEXT), CAST(:session AS TEXT), COALESCE(MAX(number), 0) + 1, CAST(:prompt AS TEXT), "
+                "'queued', 1, 0, :now, 0 FROM amplifier_turns WHERE session_id = :session RETURNING turn_id",
                 now=time.time(),
-                more=MOST_ATTEMPTS,
                 turn=name,
                 session=session_id,
                 prompt=prompt,
@@ -141,21 +142,21 @@ class TurnStore:
 
         def work(run: Run) -> None:
             status = read_status(run, turn_id)
+            state, attempt = status.state, status.attempt
             if status.is_final:
                 return
-            if status.attempt == 0:
-                change = "state = 'stopped', is_open = 0"
-            elif status.state == "held":
-                change = "state = 'queued', error_type = NULL, error = NULL"
+            if not move(run, turn_id, state, attempt):  # locks it, so that no other stop comes between
+                work(run)
+                return
+            [(stored,)] = run("SELECT stop FROM amplifier_turns WHERE turn_id = :turn", turn=turn_id)
+            known = read_stop_request(stored)
+            if graceful and known is not None and not known.graceful:
+                return  # an immediate stop that was acknowledged stays one
+            if state == "held":
+                self._requeue(run, turn_id, state, attempt, stop=wanted)
             else:
-                change = "state = state"
-            run(
-                f"UPDATE amplifier_turns SET stop = :stop, {change} WHERE turn_id = :turn RETURNING 1",
-                turn=turn_id,
-                stop=wanted,
-            )
-            if status.state == "held":
-                self._enqueue(run, turn_id)
+                ended = {"state": "stopped"} if attempt == 0 else {}
+                move(run, turn_id, state, attempt, stop=wanted, **ended)
 
         await self._do(work)
 
@@ -163,16 +164,29 @@ class TurnStore:
         """Let a held turn go on with any plan."""
 
         def work(run: Run) -> None:
-            if read_status(run, turn_id).state == "held":
-                run(
-                    "UPDATE amplifier_turns SET state = 'queued', plan = NULL, error_type = NULL, error = NULL, "
-                    "most_attempts = attempt + :more WHERE turn_id = :turn RETURNING 1",
-                    turn=turn_id,
-                    more=MOST_ATTEMPTS,
-                )
-                self._enqueue(run, turn_id)
+            status = read_status(run, turn_id)
+            if status.state == "held" and not self._requeue(run, turn_id, "held", status.attempt, plan=None):
+                work(run)
 
         await self._do(work)
+
+    async def release(self, turn_id: str) -> None:
+        """Take a turn away from the worker that runs it."""
+
+        def work(run: Run) -> None:
+            status = read_status(run, turn_id)
+            if status.state == "running" and not self._requeue(run, turn_id, "running", status.attempt):
+                work(run)
+
+        await self._do(work)
+
+    def _requeue(self, run: Run, turn_id: str, state: str, attempt: int, /, **changes: Any) -> bool:
+        """Make a turn ready for another worker; false if it is no longer as it was read."""
+        changes = {"state": "queued", "queued_at": time.time(), "error_type": None, "error": None, **changes}
+        is_queued = move(run, turn_id, state, attempt, **changes)
+        if is_queued:
+            self._enqueue(run, turn_id)
+        return is_queued
 
     async def messages(self, session_id: str) -> list[dict[str, Any]]:
         """The conversation of a session."""
@@ -184,104 +198,84 @@ class TurnStore:
 
     # ── for workers ──
 
-    async def claim(
-        self, turn_id: str, worker: str, is_allowed: Callable[[Run], bool] = lambda run: True
-    ) -> ClaimedTurn | None:
-        """Take one turn that an engine has given to a worker; None if it has ended or is held.
+    async def next_queued(self, in_hand: Collection[str]) -> str | None:
+        """The turn that has waited longest and is due, besides those in hand; None if there is none."""
 
-        Args:
-            turn_id: The turn; it may be running elsewhere, and is lost there then.
-            worker: Who takes it.
-            is_allowed: Asked in the same transaction: the engine may have given the turn to another worker since.
+        def work(run: Run) -> str | None:
+            waiting = run(
+                "SELECT turn_id FROM amplifier_turns WHERE state = 'queued' AND is_open = 1 "
+                "AND (deaths = 0 OR queued_at NOT BETWEEN :now AND :latest) ORDER BY queued_at LIMIT :many",
+                now=time.time(),
+                latest=time.time() + LONGEST_PAUSE,  # one that is due later than that was queued with another clock
+                many=len(in_hand) + 1,
+            )
+            return next((str(turn_id) for (turn_id,) in waiting if turn_id not in in_hand), None)
 
-        Raises:
-            TurnLost: It is not allowed.
+        return await self._do(work, only_reads=True)
+
+    async def queued(self, turn_id: str) -> tuple[int, float] | None:
+        """How many workers have died while they ran a turn that waits, and when it is due; None if it does not wait."""
+
+        def work(run: Run) -> tuple[int, float] | None:
+            rows = run(
+                "SELECT deaths, queued_at FROM amplifier_turns WHERE turn_id = :turn AND state = 'queued'", turn=turn_id
+            )
+            return (int(rows[0][0]), float(rows[0][1])) if rows else None
+
+        return await self._do(work, only_reads=True)
+
+    async def claim(self, turn_id: str, worker: str) -> ClaimedTurn | None:
+        """Take a turn that waits; None if it does not wait any more.
+
+        The worker is noted as alive in the same transaction: one that was forgotten while it was suspended is known again, so
+        that others notice its death.
         """
 
         def work(run: Run) -> ClaimedTurn | None:
-            if not is_allowed(run):
-                raise TurnLost
-            return self._claim(run, turn_id, worker)
+            _note_life(run, worker)
+            found = run("SELECT state, attempt FROM amplifier_turns WHERE turn_id = :turn", turn=turn_id)
+            if found[0][0] != "queued":
+                return None
+            attempt = found[0][1] + 1
+            if not move(run, turn_id, "queued", attempt - 1, state="running", worker=worker, attempt=attempt):
+                return None
+            return _read_claimed(run, turn_id)
 
         return await self._do(work)
-
-    async def claim_next(self, worker: str) -> ClaimedTurn | None:
-        """Take a turn that waits for a worker; None if there is none."""
-
-        def work(run: Run) -> ClaimedTurn | None:
-            waiting = run(
-                "SELECT turn_id FROM amplifier_turns WHERE state = 'queued' AND is_open = 1 ORDER BY queued_at LIMIT 1"
-            )
-            return self._claim(run, waiting[0][0], worker) if waiting else None
-
-        return await self._do(work)
-
-    @staticmethod
-    def _claim(run: Run, turn_id: str, worker: str) -> ClaimedTurn | None:
-        claimed = run(
-            "UPDATE amplifier_turns SET state = 'running', worker = :worker, attempt = attempt + 1 "
-            "WHERE turn_id = :turn AND is_open = 1 AND state IN ('queued', 'running') "
-            "RETURNING session_id, number, prompt, attempt, plan, stop, most_attempts",
-            turn=turn_id,
-            worker=worker,
-        )
-        if not claimed:
-            return None
-        session_id, number, prompt, attempt, plan, stop, most_attempts = claimed[0]
-        steps = run("SELECT step, what, result FROM amplifier_steps WHERE turn_id = :turn", turn=turn_id)
-        [(last,)] = run(
-            "SELECT COALESCE(MAX(last_position), 0) FROM amplifier_events WHERE turn_id = :turn", turn=turn_id
-        )
-        return ClaimedTurn(
-            turn_id=turn_id,
-            session_id=session_id,
-            number=number,
-            prompt=prompt,
-            attempt=attempt,
-            plan=None if plan is None else orjson.loads(plan),
-            messages=read_messages(run, session_id),
-            results={step: orjson.loads(result) for step, what, result in steps if what == "finished"},
-            started=frozenset(step for step, what, _ in steps if what == "started"),
-            last_position=last,
-            stop=read_stop_request(stop),
-            most_attempts=most_attempts,
-        )
 
     async def note_plan(self, turn: ClaimedTurn, plan: Mapping[str, str]) -> None:
         """Record the plan that a turn begins with."""
 
         def work(run: Run) -> None:
-            hold_turn(run, turn)
-            run(
-                "UPDATE amplifier_turns SET plan = :plan WHERE turn_id = :turn RETURNING 1",
-                turn=turn.turn_id,
-                plan=as_json(dict(plan)),
-            )
+            hold_turn(run, turn, plan=as_json(dict(plan)))
 
         await self._do(work)
 
-    async def begin_step(self, turn: ClaimedTurn, step: Step) -> None:
+    async def begin_step(self, turn: ClaimedTurn, step: Step) -> StopRequest | None:
         """See `AttemptStore.begin_step`; a model call can always be made again, so its beginning need not be known."""
-        if step.kind == "tool":
-            await self._record(turn, storable_key(step.key), "started", None)
+        if step.kind != "tool":
+            return None
+        return await self._record(turn, step, f"started {turn.attempt}", None)
 
-    async def finish_step(self, turn: ClaimedTurn, step: Step, result: str) -> None:
+    async def finish_step(self, turn: ClaimedTurn, step: Step, result: str) -> StopRequest | None:
         """See `AttemptStore.finish_step`."""
-        await self._record(turn, storable_key(step.key), "finished", result)
+        return await self._record(turn, step, "finished", result)
 
-    async def _record(self, turn: ClaimedTurn, step: str, what: str, result: str | None) -> None:
-        def work(run: Run) -> None:
-            hold_turn(run, turn)
-            run(
-                "INSERT INTO amplifier_steps (turn_id, step, what, result) VALUES (:turn, :step, :what, :result) "
-                "ON CONFLICT (turn_id, step, what) DO NOTHING RETURNING 1",
-                turn=turn.turn_id,
-                step=step,
-                what=what,
-                result=result,
-            )
+    async def _record(self, turn: ClaimedTurn, step: Step, what: str, result: str | None) -> StopRequest | None:
+        def work(run: Run) -> StopRequest | None:
+            stop = hold_turn(run, turn)
+            if result is not None or stop is None or stop.graceful:  # a call does not begin after an immediate stop
+                run(
+                    "INSERT INTO amplifier_steps (turn_id, step, what, result) VALUES (:turn, :step, :what, :result) "
+                    "ON CONFLICT (turn_id, step, what) DO NOTHING RETURNING 1",
+                    turn=turn.turn_id,
+                    step=storable_key(step.key),
+                    what=what,
+                    result=result,
+                )
+            return stop
 
-        await self._do(work)
+        return await self._do(work)
 
     async def ask(self, turn: ClaimedTurn, question: Question) -> str | None:
         """Store a question, if it is not there; returns the answer, if that is."""
@@ -364,24 +358,21 @@ class TurnStore:
         """End a turn, or hold it: its outcome, the conversation and the last events at once."""
 
         def work(run: Run) -> None:
-            is_open = int(outcome.state == "held")
-            ended = run(
-                "UPDATE amplifier_turns SET state = :state, is_open = :is_open, answer = :answer, error_type = :error_type, "
-                "error = :error WHERE turn_id = :turn AND attempt = :attempt AND is_open = 1 AND state = 'running' "
-                "RETURNING 1",
-                turn=turn.turn_id,
-                attempt=turn.attempt,
-                is_open=is_open,
-                state=outcome.state,
-                answer=outcome.answer,
-                error_type=outcome.error_type,
-                error=outcome.error,
-            )
-            if not ended:
-                same = "SELECT 1 FROM amplifier_turns WHERE turn_id = :turn AND attempt = :attempt AND state = :state"
-                if run(same, turn=turn.turn_id, attempt=turn.attempt, state=outcome.state):
+            state: str = outcome.state
+            try:
+                stop = hold_turn(run, turn)
+            except TurnLost:
+                known = run("SELECT attempt, state FROM amplifier_turns WHERE turn_id = :turn", turn=turn.turn_id)
+                if known and known[0][0] == turn.attempt and known[0][1] in (state, "stopped"):
                     return  # the connection was lost while this was committed
-                raise TurnLost
+                raise
+            if state == "held" and stop is not None:  # it came after the worker looked; the next one obeys it
+                self._requeue(run, turn.turn_id, "running", turn.attempt)
+                return
+            if state == "completed" and stop is not None and not stop.graceful:
+                state = "stopped"
+            fields = {"answer": outcome.answer, "error_type": outcome.error_type, "error": outcome.error}
+            move(run, turn.turn_id, "running", turn.attempt, state=state, **fields)
             insert_events(run, turn, last_position, events)
             if outcome.messages is not None:
                 run(
@@ -390,52 +381,100 @@ class TurnStore:
                     session=turn.session_id,
                     messages=as_json(outcome.messages),
                 )
-            if not is_open:
+            if state != "held":
                 forget_steps(run, turn.turn_id)
 
         await self._do(work)
 
-    # ── workers among each other ──
+    # ── workers among each other; plain functions block, for a thread that does not depend on the event loop ──
 
-    async def beat(self, worker: str) -> dict[str, int]:
-        """Show that a worker lives; returns the beats of all workers. A worker that has left has -1."""
+    async def register(self, worker: str) -> None:
+        """Show that a worker lives, before it gets turns."""
+        await self._do(lambda run: _note_life(run, worker))
+
+    def check_patience(self, error: DatabaseDown, since: float) -> None:
+        """Go on while the database has not been away for too long.
+
+        Raises:
+            EngineUnavailableError: It has.
+        """
+        if time.monotonic() - since >= self._do.patience:
+            raise self._do.unavailable(error) from error
+
+    def beat(self, worker: str) -> dict[str, int]:
+        """Show that a worker lives; returns the beats of all workers."""
 
         def work(run: Run) -> dict[str, int]:
-            run(
-                "INSERT INTO amplifier_workers (worker, beats) VALUES (:worker, 1) "
-                "ON CONFLICT (worker) DO UPDATE SET beats = amplifier_workers.beats + 1 RETURNING 1",
-                worker=worker,
-            )
+            _note_life(run, worker)
             return {name: int(beats) for name, beats in run("SELECT worker, beats FROM amplifier_workers")}
 
-        return await self._do(work)
+        return self._do.once(work)
 
-    async def leave(self, worker: str, patience: float) -> None:
-        """Note that a worker has left, so that others take its turns over at once."""
+    def forget_worker(self, worker: str, beats: int) -> bool:
+        """Forget a worker that has died, unless it has beaten since; its turns are orphans then."""
+        forget = "DELETE FROM amplifier_workers WHERE worker = :worker AND beats = :beats RETURNING 1"
+        return bool(self._do.once(lambda run: run(forget, worker=worker, beats=beats)))
+
+    def requeue_orphans(self, pause_after: Callable[[int], float]) -> None:
+        """Make turns ready for others that run under no living worker.
+
+        Args:
+            pause_after: Seconds to wait before a turn that so many workers have died with.
+        """
 
         def work(run: Run) -> None:
-            run("UPDATE amplifier_workers SET beats = -1 WHERE worker = :worker RETURNING 1", worker=worker)
+            orphans = run(
+                "SELECT turn_id, attempt, deaths FROM amplifier_turns WHERE is_open = 1 AND state = 'running' AND NOT EXISTS "
+                "(SELECT 1 FROM amplifier_workers WHERE amplifier_workers.worker = amplifier_turns.worker)"
+            )
+            for turn_id, attempt, deaths in orphans:
+                due = time.time() + pause_after(deaths + 1)
+                self._requeue(run, turn_id, "running", attempt, deaths=deaths + 1, queued_at=due)
+
+        self._do.once(work)
+
+    def read(self, statement: str, **values: Any) -> list[Row]:
+        """Run a statement that only reads."""
+        return self._do.once(lambda run: run(statement, **values), only_reads=True)
+
+    async def leave(self, worker: str, patience: float) -> None:
+        """Forget a worker that ends in good order, and make its turns ready for others at once."""
+
+        def work(run: Run) -> None:
+            mine = "SELECT turn_id, attempt FROM amplifier_turns WHERE is_open = 1 AND state = 'running' AND worker = :worker"
+            for turn_id, attempt in run(mine, worker=worker):
+                self._requeue(run, turn_id, "running", attempt)
+            run("DELETE FROM amplifier_workers WHERE worker = :worker RETURNING 1", worker=worker)
 
         await self._do(work, patience=patience)
 
-    async def requeue_turns_of(self, worker: str) -> list[str]:
-        """Make the turns of a worker that has died ready for others, and forget the worker."""
 
-        def work(run: Run) -> list[str]:
-            rows = run(
-                "UPDATE amplifier_turns SET state = 'queued' "
-                "WHERE worker = :worker AND state = 'running' AND is_open = 1 RETURNING turn_id",
-                worker=worker,
-            )
-            self._forget_worker(run, worker)
-            return [str(turn_id) for (turn_id,) in rows]
+def _note_life(run: Run, worker: str) -> None:
+    run(
+        "INSERT INTO amplifier_workers (worker, beats) VALUES (:worker, 1) "
+        "ON CONFLICT (worker) DO UPDATE SET beats = amplifier_workers.beats + 1 RETURNING 1",
+        worker=worker,
+    )
 
-        return await self._do(work)
 
-    async def forget_worker(self, worker: str) -> None:
-        """Forget a worker whose turns its engine has made ready for others."""
-        await self._do(lambda run: self._forget_worker(run, worker))
-
-    @staticmethod
-    def _forget_worker(run: Run, worker: str) -> None:
-        run("DELETE FROM amplifier_workers WHERE worker = :worker RETURNING 1", worker=worker)
+def _read_claimed(run: Run, turn_id: str) -> ClaimedTurn:
+    [(session_id, number, prompt, attempt, plan, stop, deaths)] = run(
+        "SELECT session_id, number, prompt, attempt, plan, stop, deaths FROM amplifier_turns WHERE turn_id = :turn",
+        turn=turn_id,
+    )
+    steps = run("SELECT step, what, result FROM amplifier_steps WHERE turn_id = :turn", turn=turn_id)
+    [(last,)] = run("SELECT COALESCE(MAX(last_position), 0) FROM amplifier_events WHERE turn_id = :turn", turn=turn_id)
+    return ClaimedTurn(
+        turn_id=turn_id,
+        session_id=session_id,
+        number=number,
+        prompt=prompt,
+        attempt=attempt,
+        plan=None if plan is None else orjson.loads(plan),
+        messages=read_messages(run, session_id),
+        results={step: orjson.loads(result) for step, what, result in steps if what == "finished"},
+        started=Counter(step for step, what, _ in steps if what.startswith("started")),
+        last_position=last,
+        stop=read_stop_request(stop),
+        deaths=deaths,
+    )

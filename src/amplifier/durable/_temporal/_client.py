@@ -13,6 +13,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 
 from .._engine import Question, TurnStatus, WatchedEvent
 from .._errors import DurableError, UnknownTurnError
+from .._storable import storable_text
 from .._turn_rows import busy_error, check_answer, check_same_turn, unknown_turn_error, watched_events
 from ._server import Refused, Server, WorkflowGone
 from ._workflows import BUSY, CLOSED, CONFLICT, SessionWorkflow, TurnWorkflow, session_workflow_id, turn_workflow_id
@@ -129,11 +130,16 @@ class TemporalTurns:
 
     async def request_stop(self, turn_id: str, graceful: bool, reason: str | None) -> None:
         """See `ClientStore.request_stop`."""
-        await self._signal(turn_id, TurnWorkflow.stop, {"graceful": graceful, "reason": reason})
+        text = None if reason is None else storable_text(reason, allows_nul=True)
+        await self._signal(turn_id, TurnWorkflow.stop, {"graceful": graceful, "reason": text})
 
     async def resume(self, turn_id: str) -> None:
         """See `ClientStore.resume`."""
         await self._signal(turn_id, TurnWorkflow.resume)
+
+    async def release(self, turn_id: str) -> None:
+        """See `ClientStore.release`."""
+        await self._signal(turn_id, TurnWorkflow.release)
 
     async def _signal(self, turn_id: str, signal: Any, *args: Any) -> None:
         try:

@@ -7,6 +7,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import anyio
@@ -18,11 +19,12 @@ from temporalio.worker import Worker
 from .._engine import SessionFactory
 from .._errors import EngineUnavailableError, TurnLost
 from .._running_turn import RunningTurn
+from .._suspects import Admission, WorkerOptions
 from .._turn_rows import StopRequest
-from .._worker import new_worker_name
+from .._worker import LoopWatch, new_worker_name
 from ._asyncio_thread import AsyncioThread
 from ._record import TurnRecord
-from ._server import Server
+from ._server import Server, WorkflowGone
 from ._workflows import HEAR_NEWS, RUN_STEP, RUN_TURN
 
 logger = logging.getLogger("amplifier.durable")
@@ -36,17 +38,17 @@ class _Visit:
 
     Attributes:
         attempt: Of the activity.
-        is_alive: Set by the host again and again; without it there is no heartbeat.
+        watch: Whether the host runs; without it there is no heartbeat after a while.
         running: The turn on the host, once it is claimed.
         record: Its record.
         early_news: What was heard before the reply to the claim was read, with the attempt it is for; the workflow tells it once.
     """
 
-    def __init__(self, turn_id: str, run_number: int, attempt: int) -> None:
+    def __init__(self, turn_id: str, run_number: int, attempt: int, watch: LoopWatch) -> None:
         self.turn_id = turn_id
         self.run_number = run_number
         self.attempt = attempt
-        self.is_alive = True
+        self.watch = watch
         self.is_lost = False
         self.running: RunningTurn | None = None
         self.record: TurnRecord | None = None
@@ -83,21 +85,21 @@ class Host:
         server: The server.
         queue: Where turns are.
         make_session: Makes the session of a turn.
-        poll: Seconds between two looks at what watchers want to see.
-        lease: Seconds without a heartbeat after which this worker counts as dead.
+        options: How this worker behaves.
     """
 
-    def __init__(self, server: Server, queue: str, make_session: SessionFactory, poll: float, lease: float) -> None:
+    def __init__(self, server: Server, queue: str, make_session: SessionFactory, options: WorkerOptions) -> None:
         self._server = server
         self._thread = server.thread
         self._make_session = make_session
-        self._poll = poll
-        self._lease = lease
+        self._options = options
+        self._lease = options.lease
         self._queue = queue
         self._name = new_worker_name()
         self._own_queue = f"{queue}-{self._name}"
         self._visits: list[_Visit] = []
         self._send: MemoryObjectSendStream[_Visit] | None = None
+        self._admission = Admission(options, self._is_asking)
 
     async def run(self, concurrency: int, on_start: Callable[[], None]) -> None:
         """Run turns until cancelled.
@@ -123,14 +125,21 @@ class Host:
     async def _run_turn(self, visit: _Visit) -> None:
         record = visit.record = TurnRecord(self._server, self._queue, visit.turn_id)
         self._visits.append(visit)
+
+        async def still_waits() -> bool:
+            return not visit.is_lost
+
         try:
-            turn = await record.claim(visit.run_number, visit.attempt, self._name, self._own_queue)
-            visit.running = RunningTurn(record, turn)
-            for attempt, news in visit.early_news:
-                visit.hear(attempt, news)
-            if not visit.is_lost and await visit.running.run(self._make_session):
-                visit.outcome = record.outcome
-        except TurnLost:
+            deaths = await record.deaths() if visit.run_number + visit.attempt > 2 else 0
+            pause = self._options.pause_after(deaths)
+            async with self._admission.admit(visit.turn_id, deaths, pause, still_waits):
+                turn = await record.claim(visit.run_number, visit.attempt, self._name, self._own_queue)
+                visit.running = RunningTurn(record, turn, self._options.attempts)
+                for attempt, news in visit.early_news:
+                    visit.hear(attempt, news)
+                if not visit.is_lost and await visit.running.run(self._make_session):
+                    visit.outcome = record.outcome
+        except (TurnLost, WorkflowGone):
             logger.info("another worker has turn %s", visit.turn_id)
         finally:
             with anyio.move_on_after(_ENDING_SECONDS, shield=True):
@@ -140,16 +149,14 @@ class Host:
 
     async def _beat(self) -> None:
         while True:
-            for visit in list(self._visits):
-                visit.is_alive = True
-                if visit.record is not None:
-                    try:
-                        await visit.record.beat()
-                    except TurnLost:
-                        visit.lose()
-            if not self._visits:
-                await self._server.check()
+            for visit in self._visits:
+                visit.watch.note_life()
+            await self._server.check()
             await anyio.sleep(self._lease / 4)
+
+    def _is_asking(self, turn_id: str) -> bool:
+        asking = [visit.running.is_asking for visit in self._visits if visit.turn_id == turn_id and visit.running]
+        return bool(asking) and all(asking)
 
     @staticmethod
     async def _notice_end_of(workers: Polling) -> None:
@@ -158,15 +165,10 @@ class Host:
 
     async def _flush(self) -> None:
         while True:
-            await anyio.sleep(self._poll)
+            await anyio.sleep(self._options.poll)
             for visit in list(self._visits):
                 if visit.running is not None:
                     await visit.running.flush()
-
-    def _take_step(self, turn_id: str, attempt: int, number: int, token: bytes) -> None:
-        for visit in self._visits:
-            if visit.fence == (turn_id, attempt) and visit.record is not None:
-                visit.record.take_step(number, token)
 
     def _hear_news(self, turn_id: str, attempt: int, news: dict[str, Any]) -> None:
         for visit in self._visits:
@@ -197,15 +199,15 @@ class Host:
 
     @activity.defn(name=RUN_TURN)
     async def _turn_activity(self, turn_id: str, run_number: int) -> dict[str, Any]:
-        visit = _Visit(turn_id, run_number, activity.info().attempt)
+        visit = _Visit(turn_id, run_number, activity.info().attempt, LoopWatch(self._options))
         self._thread.post_to_host(lambda: self._accept(visit))
         try:
             while not visit.ended.is_set():
                 with anyio.move_on_after(self._lease / 4):
                     await visit.ended.wait()
-                if visit.is_alive:  # the host is not stuck in blocking code
-                    visit.is_alive = False
+                if not visit.watch.is_stuck():
                     activity.heartbeat()
+                    await self._beat_steps(visit)
         except anyio.get_cancelled_exc_class():
             # No scope of ours: the server has given the turn to another worker, or this one is being shut down. The SDK reports what
             # is raised to the server, and a cancellation would be logged as a failure.
@@ -223,10 +225,20 @@ class Host:
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):  # this worker is leaving
             self._thread.post(visit.ended.set)
 
+    async def _beat_steps(self, visit: _Visit) -> None:
+        if visit.record is not None and not visit.is_lost:
+            try:
+                await visit.record.beat()
+            except TurnLost:
+                self._thread.post_to_host(visit.lose)
+
     @activity.defn(name=RUN_STEP)
     async def _step_activity(self, turn_id: str, attempt: int, number: int) -> str:
         token = activity.info().task_token
-        self._thread.post_to_host(lambda: self._take_step(turn_id, attempt, number, token))
+        for visit in list(self._visits):
+            if visit.fence == (turn_id, attempt) and visit.record is not None:
+                visit.record.take_step(number, token)
+                self._thread.post_to_host(partial(visit.record.note_arrival, number))
         activity.raise_complete_async()
 
     @activity.defn(name=HEAR_NEWS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from .._errors import DurableError, TurnLost
 from .._storable import as_json, storable_key, storable_text
 from .._turn_rows import ClaimedTurn, Outcome, StopRequest
 from ._server import Refused, Server, WorkflowGone
-from ._workflows import LOST, TurnWorkflow, turn_workflow_id
+from ._workflows import LOST, STOPPED, TurnWorkflow, turn_workflow_id
 
 logger = logging.getLogger("amplifier.durable")
 
@@ -50,6 +51,7 @@ class TurnRecord:
         self._updates = anyio.Semaphore(5)  # the server allows ten at a time
         self._batches = 0
         self._takes_events = True
+        self._attempt: int | None = None
         self.outcome: dict[str, Any] | None = None
 
     async def claim(self, run_number: int, attempt: int, worker: str, queue: str) -> ClaimedTurn:
@@ -59,6 +61,7 @@ class TurnRecord:
             TurnLost: Another worker has it, or it has ended.
         """
         found = await self._update(TurnWorkflow.claim, run_number, attempt, worker, queue)
+        self._attempt = found["attempt"]
         results: dict[str, Any] = {}
         place = 0
         while page := await self._server.query(self._workflow, TurnWorkflow.results, place):
@@ -68,7 +71,7 @@ class TurnRecord:
             **{
                 **found,
                 "messages": orjson.loads(found["messages"]),
-                "started": frozenset(found["started"]),
+                "started": Counter(found["started"]),
                 "stop": None if found["stop"] is None else StopRequest(**found["stop"]),
             },
             results=results,
@@ -80,26 +83,38 @@ class TurnRecord:
 
     # ── steps ──
 
-    async def begin_step(self, turn: ClaimedTurn, step: Step) -> None:
+    async def deaths(self) -> int:
+        """Workers that have died while they ran the turn."""
+        found: int = await self._server.query(self._workflow, TurnWorkflow.deaths)
+        return found
+
+    async def begin_step(self, turn: ClaimedTurn, step: Step) -> StopRequest | None:
         """See `AttemptStore.begin_step`."""
         key = storable_key(step.key)
-        self._steps[step.key] = await self._update(TurnWorkflow.begin_step, turn.attempt, key, step.kind)
+        try:
+            self._steps[step.key] = await self._update(TurnWorkflow.begin_step, turn.attempt, key, step.kind)
+        except Refused as stopped:
+            return StopRequest(**orjson.loads(str(stopped)))
+        return None
 
     def take_step(self, number: int, token: bytes) -> None:
-        """The activity of a step has come to this worker."""
+        """The activity of a step has come to this worker, and needs heartbeats; in the asyncio thread, since the host may be blocked."""
         self._tokens[number] = token
+
+    def note_arrival(self, number: int) -> None:
+        """Let those go on who wait for the activity of a step; on the host."""
         self._arrived.set()
         self._arrived = anyio.Event()
 
-    async def finish_step(self, turn: ClaimedTurn, step: Step, result: str) -> None:
+    async def finish_step(self, turn: ClaimedTurn, step: Step, result: str) -> StopRequest | None:
         """See `AttemptStore.finish_step`."""
         if len(result) > _LARGEST:
             raise DurableError(
                 f"the result of step {step.key!r} has {len(result):,} characters; Temporal keeps at most {_LARGEST:,} in one value: "
                 "let the tool return less, or use an engine on a database"
             )
-        if step.key not in self._steps:
-            await self.begin_step(turn, step)
+        if step.key not in self._steps and (stop := await self.begin_step(turn, step)) is not None:
+            return stop
         number = self._steps.pop(step.key)
         while number not in self._tokens:
             await self._arrived.wait()
@@ -111,9 +126,10 @@ class TurnRecord:
         finally:
             self._tokens.pop(number, None)
             self._ending.discard(number)
+        return None
 
     async def beat(self) -> None:
-        """Show that the open steps go on.
+        """Show that the open steps go on; in the asyncio thread.
 
         Raises:
             TurnLost: Another worker has the turn.
@@ -127,7 +143,15 @@ class TurnRecord:
                     raise TurnLost from None
 
     async def close(self) -> None:
-        """End the steps that were cut off, so that the next worker need not wait for the end of their heartbeats."""
+        """Hand the turn over, unless it has ended.
+
+        The steps that were cut off are ended, so that the next worker need not wait for the end of their heartbeats.
+        """
+        if self._attempt is not None and self.outcome is None:
+            try:
+                await self._signal(TurnWorkflow.leave, self._attempt)
+            except (DurableError, TurnLost) as error:
+                logger.info("%s could not be told that its worker leaves: %s", self._workflow, error)
         with anyio.move_on_after(_ARRIVAL_SECONDS):
             while not self._tokens.keys() >= set(self._steps.values()):
                 await self._arrived.wait()
@@ -204,6 +228,8 @@ class TurnRecord:
             except Refused as refused:
                 if refused.kind == LOST:
                     raise TurnLost from None
+                if refused.kind == STOPPED:
+                    raise
                 raise DurableError(f"{self._workflow} refused an update: {refused}") from refused
 
     async def _signal(self, signal: Any, *args: Any) -> None:

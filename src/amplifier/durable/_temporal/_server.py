@@ -137,13 +137,19 @@ class Server:
         await self.call(lambda: handle.fail(error, rpc_timeout=_DEADLINE), patience=0)
 
     async def heartbeat(self, token: bytes) -> None:
-        """Show that an activity goes on.
+        """Show that an activity goes on; in the asyncio thread, and not again if the server is away: the next one is soon.
 
         Raises:
             WorkflowGone: The activity was given up.
         """
         handle = self.client.get_async_activity_handle(task_token=token)
-        await self.call(lambda: handle.heartbeat(rpc_timeout=_DEADLINE))
+        try:
+            await handle.heartbeat(rpc_timeout=_DEADLINE)
+        except AsyncActivityCancelledError as error:
+            raise WorkflowGone("cancelled") from error
+        except RPCError as error:
+            if error.status == RPCStatusCode.NOT_FOUND:
+                raise WorkflowGone(error.message) from error
 
     async def check(self) -> None:
         """See whether the server is there."""

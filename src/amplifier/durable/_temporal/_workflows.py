@@ -10,6 +10,7 @@ What is here is replayed from recorded histories: tests/durable/test_temporal_re
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -25,8 +26,8 @@ LOST = "TurnLost"
 BUSY = "SessionBusy"
 CONFLICT = "TurnConflict"
 CLOSED = "QuestionClosed"
+STOPPED = "TurnStopped"
 
-MOST_ATTEMPTS = 100
 _NO_LIMIT = timedelta(days=3650)
 """Of the time that a turn or a call may take: heartbeats tell whether it goes on."""
 _MOST_EVENTS = 20_000
@@ -67,7 +68,11 @@ class TurnWorkflow:
         self._queue = ""
         self._run_number = 0
         self._claimed = (0, 0)
-        self._most_attempts = MOST_ATTEMPTS
+        self._deaths = 0
+        self._has_left = (
+            True  # the latest worker ended in good order; else it counts as dead when the next one claims the turn
+        )
+        self._is_released = False
         self._plan: dict[str, str] | None = None
         self._stop: dict[str, Any] | None = None
         self._is_resumed = False
@@ -85,6 +90,12 @@ class TurnWorkflow:
         """Run it; returns the conversation as JSON, None if the turn did not change it."""
         while True:
             outcome = await self._run_on_a_worker()
+            self._has_left = True
+            self._is_released = False
+            if outcome["state"] == "queued":
+                continue
+            if outcome["state"] == "completed" and self._is_stopped_at_once():
+                outcome["state"] = "stopped"
             self._status |= {name: outcome.get(name) for name in ("state", "answer", "error_type", "error")}
             if self._status["state"] != "held":
                 break
@@ -105,7 +116,7 @@ class TurnWorkflow:
             result_type=dict[str, Any],
             heartbeat_timeout=self._lease,
             start_to_close_timeout=_NO_LIMIT,
-            # The number of attempts is limited in `claim`, where workers that left in good order do not count twice.
+            # The number of workers that may die with the turn is limited by those who claim it.
             retry_policy=RetryPolicy(
                 initial_interval=timedelta(seconds=self._spec["poll"]),
                 backoff_coefficient=1.1,
@@ -113,10 +124,10 @@ class TurnWorkflow:
             ),
             summary=f"turn {self._spec['turn_id']}",
         )
-        await workflow.wait_condition(lambda: running.done() or self._is_stopped_before_it_began())
+        await workflow.wait_condition(lambda: running.done() or self._is_stopped_before_it_began() or self._is_released)
         if not running.done():
             running.cancel()
-            return {"state": "stopped"}
+            return {"state": "queued" if self._is_released else "stopped"}
         try:
             return await running
         except ActivityError as error:
@@ -125,6 +136,9 @@ class TurnWorkflow:
 
     def _is_stopped_before_it_began(self) -> bool:
         return self._stop is not None and self._status["attempt"] == 0
+
+    def _is_stopped_at_once(self) -> bool:
+        return self._stop is not None and not self._stop["graceful"]
 
     def _is_final(self) -> bool:
         return self._status["state"] in ("completed", "failed", "stopped")
@@ -143,6 +157,8 @@ class TurnWorkflow:
         come to this workflow after the claim does.
         """
         self._claimed = (run_number, attempt)
+        self._deaths = self.deaths()
+        self._has_left = False
         self._status |= {"state": "running", "worker": worker, "attempt": self._status["attempt"] + 1}
         mine: int = self._status["attempt"]
         self._queue = queue
@@ -156,7 +172,7 @@ class TurnWorkflow:
             "stop": self._stop,
             "started": self._started,
             "last_position": self._events[-1][0] if self._events else 0,
-            "most_attempts": self._most_attempts,
+            "deaths": self._deaths,
         }
 
     @claim.validator
@@ -187,6 +203,8 @@ class TurnWorkflow:
     @begin_step.validator
     def _check_begin_step(self, attempt: int, key: str, kind: str) -> None:
         self._demand(attempt)
+        if self._is_stopped_at_once():
+            raise ApplicationError(json.dumps(self._stop), type=STOPPED, non_retryable=True)
 
     def _end_step(self, number: int, handle: workflow.ActivityHandle[str]) -> None:
         del self._open_steps[number]
@@ -221,6 +239,17 @@ class TurnWorkflow:
         """Keep events for watchers, as JSON."""
         if attempt == self._status["attempt"]:
             self._events.append((last_position, attempt, events))
+
+    @workflow.signal
+    def leave(self, attempt: int) -> None:
+        """Note that a worker hands the turn over in good order."""
+        if attempt == self._status["attempt"]:
+            self._has_left = True
+
+    @workflow.query
+    def deaths(self) -> int:
+        """Workers that have died while they ran the turn."""
+        return self._deaths + (not self._has_left)
 
     @workflow.query
     def takes_events(self) -> bool:
@@ -265,10 +294,11 @@ class TurnWorkflow:
 
     @workflow.signal
     def stop(self, wanted: dict[str, Any]) -> None:
-        """End the turn."""
+        """End the turn; a graceful stop does not weaken an immediate one."""
         if not self._is_final():
-            self._stop = wanted
-            self._tell_worker({"stop": wanted})
+            if not self._is_stopped_at_once():
+                self._stop = wanted
+            self._tell_worker({"stop": self._stop})
 
     @workflow.update
     def approve(self, question_id: str, option: str) -> None:
@@ -301,7 +331,13 @@ class TurnWorkflow:
         if self._status["state"] == "held":
             self._is_resumed = True
             self._plan = None
-            self._most_attempts = self._status["attempt"] + MOST_ATTEMPTS
+
+    @workflow.signal
+    def release(self) -> None:
+        """Take the turn away from the worker that runs it."""
+        if self._status["state"] == "running":
+            self._status["state"] = "queued"
+            self._is_released = True
 
     def _tell_worker(self, news: dict[str, Any]) -> None:
         """Pass news to the worker that runs the turn; the next one hears them when it claims the turn or asks again."""

@@ -1,6 +1,8 @@
 """The coordinator: mount points, capabilities, channels, hooks, cancellation and cleanup as one object.
 
-It implements `contracts.Coordinator`. The session owns one; modules see it through a `ModuleView`.
+It implements `contracts.Coordinator`. The application's coordinator is the one without an owner. A module's is the same class with
+the module as its owner: everything registered through it carries the module's id, so a module that fails or is unmounted can be
+undone and blamed, and none can take away what another registered.
 """
 
 from __future__ import annotations
@@ -8,46 +10,36 @@ from __future__ import annotations
 import logging
 import math
 import weakref
-from collections.abc import Awaitable, Callable, Mapping
+from collections import UserDict
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from amplifier.contracts import OnFailure, Step, StepWrapper
+from amplifier.contracts import Coordinator, OnFailure, Step, StepWrapper
 from amplifier.contracts._scopes import loop_clock
 from amplifier.errors import DeadlineExceeded, SessionStateError
-from amplifier.models import HookResult
+from amplifier.models import ContextInjection, HookResult
 from amplifier.plan import Deadlines, MountPlan
 from amplifier.plan._spec import DEFAULT_DEADLINES
 
-from ..hooks.approvals import Approvals
-from ..hooks.injections import InjectionMeter, sanitised_injections, store
-from ..hooks.merge import gates_of, processed_result
+from ..hooks.merge import Approvals, InvalidAnswer, gates_of, processed_result, sanitised_injections, store
 from ..hooks.registry import TERMINAL_SECONDS, HookRegistry
 from ..runtime.backend import Loop
 from ..runtime.cancellation import CancellationToken
-from ..runtime.cleanup_stack import CleanupFailure, CleanupStack
-from ..runtime.deadlines import DeadlinePassed, TimeBudget, call_foreign, run_bounded
-from ..runtime.sections import run_section
-from ..runtime.task_host import TaskHost
-from ..runtime.watchdog import Watchdog
-from .capabilities import Capabilities
-from .contributions import Contributions
-from .module_view import ModuleView
-from .mount_access import MountPointAccess
-from .mounts import Mounts
-from .ownership import Ledger
-from .reports import Reports
-from .steps import StepWrappers
-
-if TYPE_CHECKING:
-    from amplifier._islands import Island
+from ..runtime.deadlines import DeadlinePassed, TimeBudget, Watchdog, call_foreign, run_bounded
+from ..runtime.tasks import CleanupFailure, CleanupStack, TaskHost
+from ..runtime.uninterrupted import run_section
+from .ownership import DONE, Contributions, Done, Ledger, Mounts, Owner, StepWrappers
 
 logger: logging.Logger = logging.getLogger("amplifier.coordinator")
 
 
-class ModuleCoordinator(MountPointAccess):
+class ModuleCoordinator(Coordinator):
     """What holds the modules of one session together.
+
+    All coordinators of a session share one ``__dict__``: its state, and the attributes that published modules set. Whatever registers
+    something through a module's raises `SessionStateError` once the module was undone or the session is closed.
 
     Args:
         session: Anything with ``session_id``, ``parent_id`` and ``config``; None for a coordinator of its own.
@@ -55,13 +47,19 @@ class ModuleCoordinator(MountPointAccess):
         display_system: Shows messages of hooks.
     """
 
+    __slots__ = ("_own_hooks", "_owner")
+
+    _owner: Owner | None
+    _own_hooks: HookRegistry | None
+
     def __init__(self, session: Any = None, approval_system: Any = None, display_system: Any = None) -> None:
+        self._owner = self._own_hooks = None
         self._session = session
         self._session_id: str = "" if session is None else session.session_id
         self._parent_id: str | None = None if session is None else session.parent_id
         self._config: Any = {} if session is None else session.config
-        self.approval_system = approval_system
-        self.display_system = display_system
+        self._approval_system = approval_system
+        self._display_system = display_system
         self.loader: Any = None
         self.session_state: dict[str, Any] = {}
         self.turn_number: int = 0
@@ -69,30 +67,57 @@ class ModuleCoordinator(MountPointAccess):
         self._hooks = HookRegistry()
         self.ledger: Ledger = Ledger()
         self.mounts: Mounts = Mounts(self._hooks, self.ledger)
-        self._capabilities = Capabilities(self.ledger)
-        self._capability_values = self._capabilities.values
-        self._channels = Contributions(self.ledger)
-        self._step_wrappers = StepWrappers(self.ledger)
+        self._channels = Contributions()
+        self._step_wrappers = StepWrappers()
         self._cancellation = CancellationToken()
         self.cleanups: CleanupStack = CleanupStack()
-        reports = Reports(self)
-        self.watch: Watchdog = Watchdog(reports.unresponsive)
-        self.hosting: TaskHost = TaskHost(self.cleanups, reports)
-        self._meter = InjectionMeter()
+        self.hosting: TaskHost = TaskHost(self.cleanups, self)
+        self.watch: Watchdog = Watchdog(self.hosting.unresponsive)
         self.closing_time: TimeBudget = TimeBudget()
         self._is_closed = False
-        self._hooks.belong_to(self._session_id, self._parent_id, self.watch, self.ledger, self.closing_time)
+        self._hooks.belong_to(self._session_id, self._parent_id, self.watch, self.closing_time)
 
-    # On the class: few sessions ever have one.
-    _island: Island | None = None
+    # On the class: few sessions ever have another.
     _approvals: Approvals | None = None
+    _current_turn_injections: int = 0
+    """Estimated tokens, four characters each."""
 
     def __repr__(self) -> str:
         points = self.mounts.points
+        module = "" if self._owner is None else f", for module {self._owner.name!r}"
         return (
             f"<ModuleCoordinator of session {self._session_id!r}: {len(points['tools'])} tools, "
-            f"{len(points['providers'])} providers, {self._hooks.statistics().handlers} handlers>"
+            f"{len(points['providers'])} providers, {self._hooks.statistics().handlers} handlers{module}>"
         )
+
+    # ── owners ──
+
+    def view_for(self, module: str, on_failure: OnFailure = "continue") -> Self:
+        """The coordinator that a module gets; its handlers fail as ``on_failure`` says if they do not say themselves."""
+        view = object.__new__(type(self))
+        view.__dict__ = self.__dict__
+        view._owner = Owner(module, on_failure, self.ledger)
+        view._own_hooks = None
+        return view
+
+    @property
+    def module_id(self) -> str | None:
+        """The module that this coordinator was made for; None for the application's."""
+        return None if self._owner is None else self._owner.name
+
+    def _check(self, what: str) -> None:
+        if self._owner is not None:
+            self._owner.check(what)
+
+    async def undo(self, module: str) -> None:
+        """Take back everything a module registered: its cleanups run, its mounts, handlers and offers go.
+
+        What it registers from then on is refused, cleanups excepted.
+        """
+        try:
+            await self._clean_up(module)
+        finally:
+            self.ledger.undo(module)
 
     # ── what a module may read ──
 
@@ -119,13 +144,42 @@ class ModuleCoordinator(MountPointAccess):
 
     @property
     def hooks(self) -> HookRegistry:
-        """The hook registry."""
-        return self._hooks
+        """The hook registry; a module's registers on behalf of the module."""
+        if self._owner is None:
+            return self._hooks
+        if self._own_hooks is None:
+            self._own_hooks = self._hooks.view_for(self._owner)
+        return self._own_hooks
 
     @property
-    def mount_points(self) -> dict[str, Any]:
+    def mount_points(self) -> MutableMapping[str, Any]:
         """What is mounted where, live."""
-        return self.mounts.points
+        points = self.mounts.points
+        return points if self._owner is None else _OwnedPoints(points, self.hooks)
+
+    @property
+    def approval_system(self) -> Any:
+        """What answers hooks that ask the user."""
+        return self._approval_system
+
+    @approval_system.setter
+    def approval_system(self, system: Any) -> None:
+        self._note_replaced("approval_system", self._approval_system)
+        self._approval_system = system
+
+    @property
+    def display_system(self) -> Any:
+        """What shows messages of hooks."""
+        return self._display_system
+
+    @display_system.setter
+    def display_system(self, system: Any) -> None:
+        self._note_replaced("display_system", self._display_system)
+        self._display_system = system
+
+    def _note_replaced(self, name: str, present: Any) -> None:
+        if self._owner is not None and present is not None:
+            logger.warning("module %r replaces the session's %s", self._owner.name, name)
 
     @property
     def cancellation(self) -> CancellationToken:
@@ -147,14 +201,6 @@ class ModuleCoordinator(MountPointAccess):
         """Characters one injection may have; None is unlimited."""
         return self._limit("injection_size_limit")
 
-    @property
-    def _current_turn_injections(self) -> int:
-        return self._meter.used
-
-    @_current_turn_injections.setter
-    def _current_turn_injections(self, value: int) -> None:
-        self._meter.used = value
-
     def _limit(self, name: str) -> int | None:
         config = self._config
         if type(config) is not dict and not isinstance(config, Mapping):
@@ -170,24 +216,58 @@ class ModuleCoordinator(MountPointAccess):
             "providers": list(points["providers"]),
             "has_orchestrator": points["orchestrator"] is not None,
             "has_context": points["context"] is not None,
-            "capabilities": list(self._capability_values),
+            "capabilities": list(self.mounts.capabilities),
             "has_approval_provider": self.approval_system is not None,
             "has_display_service": self.display_system is not None,
         }
 
-    # ── capabilities and contributions ──
+    # ── mount points, capabilities and contributions ──
+
+    if not TYPE_CHECKING:  # a type checker sees the contract's, which has a signature for each mount point
+
+        def mount(self, mount_point: str, module: Any, name: str | None = None) -> Done:
+            """Put a module at a mount point. It is there when the call returns; awaiting the result is optional."""
+            self._check("a mount")
+            self.mounts.mount(mount_point, module, name, self.module_id)
+            return DONE
+
+        def get(self, mount_point: str, name: str | None = None) -> Any:
+            """The module at a single mount point, the dict or one module of a named one; None if there is none."""
+            if mount_point == "hooks" and self._owner is not None:
+                return self.hooks
+            return self.mounts.get(mount_point, name)
+
+        def get_mounted(self, mount_point: str) -> Any:
+            """The same as ``get(mount_point)``."""
+            return self.get(mount_point)
+
+    def owner_of(self, mount_point: str, name: str | None = None) -> str | None:
+        """The module that mounted what is there; None for the application, or if there is nothing."""
+        return self.mounts.owner_of(mount_point, name)
+
+    def unmount(self, mount_point: str, name: str | None = None) -> Done:
+        """Take something away, a module only what it mounted itself; its cleanups do not run before the session closes.
+
+        Raises:
+            ValueError: Unknown mount point, or no name where one is needed.
+            ContractError: Another module, or the application, has mounted it.
+        """
+        self.mounts.unmount(mount_point, name, self.module_id)
+        return DONE
 
     def register_capability(self, name: str, value: Any) -> None:
         """Offer a value, often a function, to whoever asks for ``name``."""
-        self._capabilities.register(name, value, None)
+        self._check("a capability")
+        self.mounts.offer(name, value, self.module_id)
 
     def get_capability(self, name: str) -> Any:
         """The value registered under ``name``, or None."""
-        return self._capability_values.get(name)
+        return self.mounts.capabilities.get(name)
 
     def register_contributor(self, channel: str, name: str, callback: Callable[[], Any]) -> None:
         """Have ``callback()`` called whenever ``channel`` is collected."""
-        self._channels.register(channel, name, callback, None)
+        self._check("a contributor")
+        self._channels.register(channel, name, callback, self._owner)
 
     async def collect_contributions(self, channel: str) -> list[Any]:
         """What the contributors of ``channel`` return, in order, without None."""
@@ -199,7 +279,8 @@ class ModuleCoordinator(MountPointAccess):
 
     def register_step_wrapper(self, wrapper: StepWrapper) -> Callable[[], None]:
         """Have ``wrapper(step, run)`` called around every model call and tool call; returns a function that removes it."""
-        return self._step_wrappers.register(wrapper, None)
+        self._check("a step wrapper")
+        return self._step_wrappers.register(wrapper, self._owner)
 
     async def run_step(
         self,
@@ -241,29 +322,55 @@ class ModuleCoordinator(MountPointAccess):
 
     def reset_turn(self) -> None:
         """Start counting injections of a new turn."""
-        self._meter.used = 0
+        self._current_turn_injections = 0
 
     async def _ask(self, result: HookResult, event: str, hook_name: str) -> HookResult | None:
         approvals = self._approvals = self._approvals or Approvals(self._hooks.emit, self.watch)
-        decision = await approvals.ask(self.approval_system, gates_of(result, hook_name), event)
+        try:
+            gates = gates_of(result, hook_name)
+        except InvalidAnswer as problem:
+            logger.error("what hook %r asks on %r is denied: %s", hook_name, event, problem)
+            return HookResult(action="deny", reason=str(problem), data=result.data)
+        decision = await approvals.ask(self.approval_system, gates, event)
         if decision.allowed:
             return None
         return HookResult(action="deny", reason=decision.reason, data=result.data)
 
-    async def _inject(self, result: HookResult, event: str, hook_name: str) -> list[Any]:
+    async def _inject(self, result: HookResult, event: str, hook_name: str) -> list[ContextInjection]:
         items = sanitised_injections(result, event, hook_name)
         if not items:
             return []
-        self._meter.charge(items, size_limit=self.injection_size_limit, budget=self.injection_budget_per_turn)
-        context = self.mounts.points["context"]
-        add_message = getattr(context, "add_message", None)
+        self._charge(items)  # before the first is stored, so that a batch is stored whole or not at all
+        add_message = getattr(self.mounts.points["context"], "add_message", None)
         if add_message is None:
             return await store(items, None)
 
         async def add(message: dict[str, Any]) -> None:
-            await self._call_bounded(add_message(message), "context.add_message")
+            await self.call_bounded(add_message(message), "context.add_message")
 
         return await store(items, add)
+
+    def _charge(self, items: list[ContextInjection]) -> None:
+        """Check the size of injections and count them.
+
+        Raises:
+            ValueError: One is longer than the limit; none was counted.
+        """
+        limit = self.injection_size_limit
+        for item in items:
+            if limit is not None and len(item.content) > limit:
+                raise ValueError(
+                    f"Context injection exceeds {limit} characters: hook {item.hook_name!r} injects "
+                    f"{len(item.content)} on {item.event!r}; shorten it or raise session.injection_size_limit"
+                )
+        self._current_turn_injections += sum(len(item.content) // 4 for item in items)
+        used, budget = self._current_turn_injections, self.injection_budget_per_turn
+        if budget is not None and used > budget:
+            logger.warning(
+                "hooks have injected about %d tokens in this turn, over session.injection_budget_per_turn = %d",
+                used,
+                budget,
+            )
 
     async def _show(self, result: HookResult, hook_name: str) -> None:
         text = result.user_message
@@ -275,15 +382,20 @@ class ModuleCoordinator(MountPointAccess):
             return
         try:
             shown = call_foreign(self.display_system.show_message, text, result.user_message_level, source)
-            await self._call_bounded(shown, "display.show_message")
+            await self.call_bounded(shown, "display.show_message")
         except Exception:  # the display system is foreign code; a message is not worth a turn
             logger.exception("the display system failed to show a message of %s", source)
 
-    async def _call_bounded(self, answer: Any, what: str) -> None:
+    async def call_bounded(self, answer: Any, what: str) -> Any:
+        """Await what an application's object or a context returned, within the deadline of a handler.
+
+        Raises:
+            DeadlineExceeded: It was late.
+        """
         if not isawaitable(answer):
-            return
+            return answer
         try:
-            await run_bounded(answer, self.deadlines.hook, what, self.watch)
+            return await run_bounded(answer, self.deadlines.hook, what, self.watch)
         except DeadlinePassed as late:
             raise DeadlineExceeded(f"{what}: {late}", operation=what, seconds=late.seconds) from None
 
@@ -299,18 +411,16 @@ class ModuleCoordinator(MountPointAccess):
     def start_soon(
         self, fn: Callable[..., Awaitable[Any]], *args: Any, name: str | None = None, fatal: bool = False
     ) -> None:
-        """Run ``fn(*args)`` beside the turns until it ends or the session closes.
-
-        Args:
-            fn: An async function.
-            args: Its arguments.
-            name: For reports.
-            fatal: A crash ends the session instead of only this task.
+        """Run ``fn(*args)`` beside the turns until it ends or the session closes; with ``fatal`` a crash ends the session.
 
         Raises:
             SessionStateError: Outside ``async with session:`` there is no task group to run it in.
         """
-        self.start_soon_as(None, fn, *args, name=name, fatal=fatal)
+        self._check("background work")
+        if not callable(fn):
+            raise TypeError(f"start_soon needs an async function and its arguments, got {fn!r}")
+        name = name or getattr(fn, "__qualname__", None) or repr(fn)
+        self.hosting.start_soon(fn, args, name=name, owner=self.module_id, fatal=fatal)
 
     async def host(
         self, context_manager: AbstractAsyncContextManager[Any], *, name: str | None = None
@@ -323,7 +433,10 @@ class ModuleCoordinator(MountPointAccess):
         Raises:
             SessionStateError: Outside ``async with session:`` there is no task group to run it in.
         """
-        return await self.host_as(None, context_manager, name=name)
+        self._check("a hosted context manager")
+        owner = self.module_id
+        host = await self.hosting.host(context_manager, name=name or owner or "application", owner=owner)
+        return host.leave
 
     async def run_section(
         self, fn: Callable[..., Awaitable[Any]], *args: Any, name: str | None = None, shield: bool = False
@@ -332,31 +445,40 @@ class ModuleCoordinator(MountPointAccess):
         return await run_section(fn, *args, name=name or getattr(fn, "__qualname__", None) or repr(fn), shield=shield)
 
     def register_cleanup(self, cleanup_fn: Any) -> None:
-        """Have ``cleanup_fn()``, sync or async, called when the session closes; what is not callable is ignored."""
-        self.register_cleanup_as(None, cleanup_fn)
+        """Have ``cleanup_fn()``, sync or async, called when the session closes; what is not callable is ignored.
+
+        A module that was undone may still register one, for what it opened too late to be closed with the rest.
+        """
+        if self._owner is not None:
+            self._owner.check("a cleanup", undone_may=True)
+        if not callable(cleanup_fn):
+            return
+        if self._is_closed:
+            raise SessionStateError(
+                f"register_cleanup({getattr(cleanup_fn, '__qualname__', cleanup_fn)}) comes too late: session "
+                f"{self._session_id!r} is closed and would never run it; close the resource yourself"
+            )
+        self.cleanups.push(cleanup_fn, self.module_id)
 
     async def cleanup(self) -> None:
-        """Run all registered cleanups, the last one first; each runs once.
+        """Run all registered cleanups, a module only its own, the last one first; each runs once.
 
         Raises:
             BaseException: The first Ctrl-C or exit among them, after all have run.
         """
-        await run_section(self._unwind, None, name="amplifier cleanup", shield=True)
+        await self._clean_up(self.module_id)
 
-    async def cleanup_of(self, owner: str) -> None:
-        """Run one module's cleanups."""
-        await run_section(self._unwind, owner, name=f"amplifier cleanup of {owner}", shield=True)
+    async def _clean_up(self, module: str | None) -> None:
+        what = "amplifier cleanup" if module is None else f"amplifier cleanup of {module}"
+        failures: list[CleanupFailure] = []
+        await run_section(self.unwind, failures, self._time_for_closing(), module, name=what, shield=True)
+        for failure in failures:
+            if not isinstance(failure.error, Exception):
+                raise failure.error
 
-    async def _unwind(self, owner: str | None) -> None:
-        _, fatal = await self.unwind(self._time_for_closing(), owner)
-        if fatal is not None:
-            raise fatal
-
-    async def unwind(
-        self, budget: TimeBudget, owner: str | None = None
-    ) -> tuple[list[CleanupFailure], BaseException | None]:
+    async def unwind(self, failures: list[CleanupFailure], budget: TimeBudget, owner: str | None = None) -> None:
         """Run all cleanups, or one module's, inside a shielded section; see `CleanupStack.unwind`."""
-        return await self.cleanups.unwind(each=self.deadlines.cleanup, budget=budget, watch=self.watch, owner=owner)
+        await self.cleanups.unwind(failures, each=self.deadlines.cleanup, budget=budget, watch=self.watch, owner=owner)
 
     def _time_for_closing(self) -> TimeBudget:
         """The session's own clock while it closes; a closing of its own otherwise."""
@@ -364,25 +486,6 @@ class ModuleCoordinator(MountPointAccess):
             return self.closing_time
         teardown = self.deadlines.teardown
         return TimeBudget(math.inf if teardown is None else loop_clock()() + teardown)
-
-    # ── asyncio on trio ──
-
-    def asyncio_island(self) -> Island:
-        """The asyncio event loop for modules that need one on trio; started for the first of them, ended after its cleanups."""
-        if self._island is None:
-            if self._is_closed:
-                raise SessionStateError(f"session {self._session_id!r} is closed; it starts no asyncio island any more")
-            from amplifier._islands import Island  # noqa: PLC0415 — asyncio on trio is for few sessions
-
-            self._island = Island(self._session_id)
-            self.cleanups.push(self.end_asyncio_island, None, what="asyncio island")
-        return self._island
-
-    async def end_asyncio_island(self) -> None:
-        """End the island, if there is one; the session does it when it closes."""
-        island, self._island = self._island, None
-        if island is not None:
-            await island.stop()
 
     # ── the session's side ──
 
@@ -392,7 +495,7 @@ class ModuleCoordinator(MountPointAccess):
         self._is_closed = False
         self._hooks.set_default_timeout(plan.deadlines.hook)
         self.mounts.strict = plan.strict
-        self.hosting.reopen()
+        self.hosting.is_shut = False
         spawn = None if self.hosting.group is None else self.hosting.spawn
         self.watch.start(spawn)
         self._cancellation.attach(
@@ -410,90 +513,26 @@ class ModuleCoordinator(MountPointAccess):
 
     def refuse_work(self) -> None:
         """Everything was cleaned up: refuse what would be started now, for no one would stop it."""
-        self.hosting.shut()
-        self.watch.release_tasks()
+        self.hosting.is_shut = True
+        self.watch.start(None)
 
     def end_closing(self) -> None:
-        """The session is closed: drop whatever modules registered."""
+        """The session is closed: drop whatever modules registered. A closed session goes with the last reference to it."""
         self._is_closed = True
         self.closing_time.until = math.inf
-        self.forget_modules()
-        self._cancellation.detach()
-
-    # ── on behalf of a module ──
-
-    def view_for(self, owner: str, on_failure: OnFailure = "continue") -> ModuleView:
-        """The coordinator that the module ``owner`` gets."""
-        return ModuleView(self, owner, on_failure)
-
-    def mount_as(self, owner: str | None, mount_point: str, module: Any, name: str | None = None) -> None:
-        """Mount on behalf of a module."""
-        self.mounts.mount(mount_point, module, name, owner)
-
-    def unmount_as(self, owner: str | None, mount_point: str, name: str | None = None) -> None:
-        """Unmount on behalf of a module."""
-        self.mounts.unmount(mount_point, name, owner)
-
-    def register_cleanup_as(self, owner: str | None, cleanup_fn: Any) -> None:
-        """Register a cleanup on behalf of a module."""
-        if not callable(cleanup_fn):
-            return
-        if self._is_closed:
-            raise SessionStateError(
-                f"register_cleanup({getattr(cleanup_fn, '__qualname__', cleanup_fn)}) comes too late: session "
-                f"{self._session_id!r} is closed and would never run it; close the resource yourself"
-            )
-        self.cleanups.push(cleanup_fn, owner)
-
-    def register_capability_as(self, owner: str | None, name: str, value: Any) -> None:
-        """Register a capability on behalf of a module."""
-        self._capabilities.register(name, value, owner)
-
-    def register_contributor_as(self, owner: str | None, channel: str, name: str, callback: Callable[[], Any]) -> None:
-        """Register a contributor on behalf of a module."""
-        self._channels.register(channel, name, callback, owner)
-
-    def register_step_wrapper_as(self, owner: str | None, wrapper: StepWrapper) -> Callable[[], None]:
-        """Register a step wrapper on behalf of a module."""
-        return self._step_wrappers.register(wrapper, owner)
-
-    def start_soon_as(
-        self,
-        owner: str | None,
-        fn: Callable[..., Awaitable[Any]],
-        *args: Any,
-        name: str | None = None,
-        fatal: bool = False,
-    ) -> None:
-        """Start background work on behalf of a module."""
-        if not callable(fn):
-            raise TypeError(f"start_soon needs an async function and its arguments, got {fn!r}")
-        name = name or getattr(fn, "__qualname__", None) or repr(fn)
-        self.hosting.start_soon(fn, args, name=name, owner=owner, fatal=fatal)
-
-    async def host_as(
-        self, owner: str | None, context_manager: AbstractAsyncContextManager[Any], *, name: str | None = None
-    ) -> Callable[[], Awaitable[None]]:
-        """Host a context manager on behalf of a module."""
-        host = await self.hosting.host(context_manager, name=name or owner or "application", owner=owner)
-        return host.leave
-
-    async def undo(self, owner: str) -> None:
-        """Take back everything a module registered: its cleanups run, its mounts, handlers and offers go.
-
-        What its views register from then on is refused, cleanups excepted.
-        """
-        try:
-            await self.cleanup_of(owner)
-        finally:
-            self.ledger.undo(owner)
-
-    def forget_modules(self) -> None:
-        """Drop whatever modules registered; the session is closed.
-
-        From now on it is not kept alive from here: a closed session goes with the last reference to it.
-        """
         self.ledger.undo_all()
         self.watch.stop()
+        self._cancellation.detach()
         if self._session is not None and type(self._session) is not weakref.ref:
             self._session = weakref.ref(self._session)
+
+
+class _OwnedPoints(UserDict[str, Any]):
+    """The mount points as a module sees them: the live dict, but the hooks are the module's own."""
+
+    def __init__(self, points: dict[str, Any], hooks: HookRegistry) -> None:
+        self.data = points
+        self._hooks = hooks
+
+    def __getitem__(self, point: str) -> Any:
+        return self._hooks if point == "hooks" else self.data[point]

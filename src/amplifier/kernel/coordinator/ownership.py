@@ -1,209 +1,621 @@
-"""Who registered what in one session, kept once: slots as stacks, and the ledger that takes back what modules registered.
+"""Who registered what in one session: the ledger; the places that modules fill; contributors of channels; wrappers around calls.
 
-Mounts and capabilities are slots: several modules may fill one, and when the module on top goes, what it had replaced comes back.
-Everything that belongs to a module, slots, handlers and contributors alike, is an entry of the ledger; undoing a module and the
-closing of the session are one walk through it.
+Several modules may fill one place, a mount point or a capability. When the module on top goes, what it had replaced comes back. Everything
+that belongs to a module, places, handlers, contributors and wrappers alike, is in the ledger; undoing a module and the closing of the
+session are one walk through it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import logging
+import math
+from collections.abc import Awaitable, Callable, Generator, Hashable
+from contextlib import nullcontext
+from inspect import isawaitable
 from typing import Any, Final, Protocol, final
 
-from amplifier.errors import SessionStateError
+import anyio
+import attrs
 
-EMPTY: Final[Any] = object()
-"""The value of a slot with nothing in it."""
+from amplifier.contracts import OnFailure, Step, StepWrapper, call_scope, contained_failure
+from amplifier.contracts._scopes import cancel_scope, loop_clock
+from amplifier.errors import ContractError, DeadlineExceeded, SessionStateError
 
-Key = str | tuple[str, str]
-"""A slot, by the name of its kind or by that and a name of its own."""
+from ..runtime.deadlines import DeadlineGroup, DeadlinePassed, Watchdog, call_foreign
 
-Layer = tuple[str | None, Any]
-"""Owner and value; the application is None."""
+logger: logging.Logger = logging.getLogger("amplifier.coordinator")
 
+Call = Callable[[], Awaitable[Any]]
 
-class Entry(Protocol):
-    """Something that one or more modules registered."""
-
-    def withdraw(self, key: Any, owner: str) -> None:
-        """Take back what a module registered here, and strike the entry out if no other module did."""
-
-    def drop(self, key: Any) -> None:
-        """Take back what every module registered here; the entry has been struck out."""
+# ── the ledger ───────────────────────────────────────────────────────────────────────────────────
 
 
 class Registry(Protocol):
-    """Where registrations are kept."""
+    """Where things are registered."""
 
-    def remove(self, registration: Any) -> None:
-        """Remove one, and strike it out of the ledger."""
-
-
-class Registration:
-    """An entry that belongs to one module: a base class for what is registered once and removed as a whole.
-
-    Attributes:
-        owner: The module; None for the application.
-        kept_by: Only a module's registration knows it: an application's stays after the closing and must not form a cycle.
-    """
-
-    __slots__ = ()
-
-    owner: str | None
-    kept_by: Registry | None
-
-    def withdraw(self, key: object, owner: str) -> None:
-        """Remove it if this module registered it."""
-        if owner == self.owner:
-            self.drop(key)
-
-    def drop(self, key: object) -> None:
-        """Remove it."""
-        if self.kept_by is not None:
-            self.kept_by.remove(self)
+    def withdraw(self, key: Any, module: str | None, /) -> None:
+        """Take back what a module registered under a key, or what every module did (None), and strike it out of the ledger."""
 
 
 @final
 class Ledger:
     """All that the modules of one session have registered, in the order in which they did.
 
-    It also knows which modules may register. Each undoing begins a new generation; a view keeps the one it was made in.
+    It also knows which modules may register. Each undoing begins a new generation; an `Owner` keeps the one it was made in.
 
     Attributes:
-        entries: What there is now. Whoever adds to it takes out what is gone by another way than `undo`.
-        generation: A view of this generation may register; for an older one, `check` decides.
+        entries: What there is now, and where. Who removes something by another way than `undo` strikes it out.
+        generation: An owner of this generation may register; for an older one, `Owner.check` decides.
     """
 
-    __slots__ = ("_closed", "_undone", "entries", "generation")
+    __slots__ = ("closed", "entries", "generation", "undone")
 
     def __init__(self) -> None:
-        self.entries: dict[Hashable, Entry] = {}
+        self.entries: dict[Hashable, Registry] = {}
         self.generation: int = 0
-        self._closed = -1
-        self._undone: dict[str, int] | None = None
+        self.closed: int = -1
+        self.undone: dict[str, int] | None = None
 
-    def enter(self, key: Hashable, entry: Entry) -> None:
-        """A module has registered something."""
-        self.entries[key] = entry
-
-    def strike(self, key: Hashable) -> None:
-        """It is gone."""
-        self.entries.pop(key, None)
-
-    def undo(self, owner: str) -> None:
-        """Take back everything a module registered, the latest first; its views may register nothing any more."""
-        for key, entry in reversed(list(self.entries.items())):
-            entry.withdraw(key, owner)
-        self._undone = {**(self._undone or {}), owner: self.generation}
+    def undo(self, module: str) -> None:
+        """Take back everything a module registered, the latest first; it may register nothing any more."""
+        for key, registry in reversed(list(self.entries.items())):
+            registry.withdraw(key, module)
+        self.undone = {**(self.undone or {}), module: self.generation}
         self.generation += 1
 
     def undo_all(self) -> None:
         """Take back everything that modules registered; what the application registered stays. For the closing."""
-        entries = list(self.entries.items())
-        self.entries.clear()
-        for key, entry in reversed(entries):
-            entry.drop(key)
-        self._undone, self._closed = None, self.generation
+        for key, registry in reversed(list(self.entries.items())):
+            registry.withdraw(key, None)
+        self.undone, self.closed = None, self.generation
         self.generation += 1
 
-    def check(self, owner: str, generation: int, what: str, *, undone_may: bool = False) -> None:
+
+@final
+class Owner:
+    """A module as the owner of what it registers.
+
+    Attributes:
+        name: Its id.
+        on_failure: What its handlers are if they do not say.
+    """
+
+    __slots__ = ("_generation", "_ledger", "name", "on_failure")
+
+    def __init__(self, name: str, on_failure: OnFailure, ledger: Ledger) -> None:
+        self.name: str = name
+        self.on_failure: OnFailure = on_failure
+        self._ledger = ledger
+        self._generation = ledger.generation
+
+    def enter(self, key: Hashable, registry: Registry) -> None:
+        """It has registered something."""
+        self._ledger.entries[key] = registry
+
+    def strike(self, key: Hashable) -> None:
+        """That is gone."""
+        self._ledger.entries.pop(key, None)
+
+    def check(self, what: str, *, undone_may: bool = False) -> None:
         """Refuse what comes too late.
 
         Args:
-            owner: The module that registers something.
-            generation: Of the view through which it does.
             what: For the message.
             undone_may: Accept it from a module that was undone as long as the session is open.
 
         Raises:
             SessionStateError: The module was undone, or its session has closed.
         """
-        if generation <= self._closed:
-            raise SessionStateError(f"{what} of module {owner!r} comes too late: its session is closed")
-        if self._undone is not None and not undone_may and generation <= self._undone.get(owner, -1):
+        ledger, generation = self._ledger, self._generation
+        if generation == ledger.generation:
+            return
+        if generation <= ledger.closed:
+            raise SessionStateError(f"{what} of module {self.name!r} comes too late: its session is closed")
+        if ledger.undone is not None and not undone_may and generation <= ledger.undone.get(self.name, -1):
             raise SessionStateError(
-                f"{what} of module {owner!r} is refused: everything the module had registered was taken back, "
+                f"{what} of module {self.name!r} is refused: everything the module had registered was taken back, "
                 "because it failed or was removed"
             )
 
 
+# ── places ───────────────────────────────────────────────────────────────────────────────────────
+
+SINGLE_POINTS = ("orchestrator", "context", "module-source-resolver")
+NAMED_POINTS = ("providers", "tools")
+_CAPABILITY = "capability"
+"""The kind of place that no mount point has."""
+
+_EMPTY: Final[Any] = object()
+
+Key = tuple[str, str | None]
+"""A place: its mount point, or that it is a capability, and its name where there are several."""
+
+
 @final
-class Slot:
-    """A place that several modules may fill: a stack of layers.
+class Done:
+    """What mounting returns. Awaiting it returns at once, without a checkpoint: the work is done already."""
 
-    The value on top is where it is read (see `SlotTable`); here are its owner and the layers below it.
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return
+        yield  # makes this a generator, which is what __await__ must return
+
+
+DONE = Done()
+
+
+@attrs.define(eq=False, weakref_slot=False)
+class _Layers:
+    """What is known of a place in which a module has something: who owns the value on top, and what it covers."""
+
+    owner: str | None
+    below: tuple[tuple[str | None, Any], ...]
+
+
+class Mounts:
+    """The modules of one session by mount point, and the capabilities that they offer each other.
+
+    The values on top are in plain dicts, which are read without us and may be written by hand. A value that no module put there is
+    the application's.
+
+    Attributes:
+        points: What is mounted where.
+        capabilities: What is offered under which name.
+        strict: Replacing what another module mounted is an error.
+        instance: The module that is being mounted and the name that the plan gives to its first provider, whatever the
+            module calls it; None if it gives none.
+        meter: Puts what is mounted at a named point inside something that counts its calls; None without a budget.
     """
 
-    __slots__ = ("below", "owner", "table")
+    __slots__ = ("_entries", "_layers", "capabilities", "instance", "meter", "points", "strict")
 
-    def __init__(self, table: SlotTable, owner: str | None, below: tuple[Layer, ...]) -> None:
-        self.table: SlotTable = table
-        self.owner: str | None = owner
-        self.below: tuple[Layer, ...] = below
+    def __init__(self, hooks: Any, ledger: Ledger) -> None:
+        self._entries = ledger.entries
+        self._layers: dict[Key, _Layers] = {}
+        self.points: dict[str, Any] = {
+            "orchestrator": None,
+            "providers": {},
+            "tools": {},
+            "context": None,
+            "hooks": hooks,
+            "module-source-resolver": None,
+        }
+        self.capabilities: dict[str, Any] = {}
+        self.instance: tuple[str, str] | None = None
+        self.strict: bool = False
+        self.meter: Callable[[str, Any], Any] | None = None
 
-    def withdraw(self, key: Key, owner: str) -> None:
-        """Take out a module's layer; if it was on top, the one below comes back."""
-        if self.owner == owner:
-            self.table.uncover(key, self)
-        else:
-            self.below = tuple(layer for layer in self.below if layer[0] != owner)
-            self.table.settle(key, self)
+    # ── mount points ──
 
-    def drop(self, key: Key) -> None:
-        """Take out all layers but the application's."""
-        if not self.below:
-            self.table.write(key, EMPTY)
-        elif self.owner is not None:
-            self.table.write(key, next((value for owner, value in self.below if owner is None), EMPTY))
+    def mount(self, point: str, module: Any, name: str | None, owner: str | None) -> None:
+        """Put a module at a point.
 
-
-class SlotTable:
-    """Slots of one kind. The values on top are in plain dicts, which are read without us and may be written by hand.
-
-    What the application put into a slot alone needs no entry: a value without one is the application's.
-    """
-
-    __slots__ = ("_entries",)
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._entries: dict[Hashable, Any] = ledger.entries
-
-    def holder(self, key: Key) -> str | None:
-        """The module whose value is on top; None for the application, or if the slot is empty."""
-        slot = self._entries.get(key)
-        return None if slot is None else slot.owner
-
-    def cover(self, key: Key, present: Any, owner: str | None) -> None:
-        """Note that ``owner`` puts a value on top of ``present``; writing it is up to the caller.
-
-        What the same owner had in this slot is not covered but gone.
+        Raises:
+            ValueError: Unknown point, ``hooks``, or a named point without a name.
+            TypeError: The name is not a string.
+            ContractError: In strict mode, the place belongs to another module.
         """
-        slot = self._entries.get(key)
-        if slot is None:
-            if owner is not None:
-                self._entries[key] = Slot(self, owner, () if present is EMPTY else ((None, present),))
+        point, name = self._resolve(point, name)
+        if point == "hooks":
+            raise ValueError(
+                "Hooks should be registered directly with the HookRegistry: coordinator.hooks.register(event, handler)"
+            )
+        if point in SINGLE_POINTS:
+            name = None
+        else:
+            self._named(point)
+            if point == "providers" and self.instance is not None and self.instance[0] == owner:
+                name, self.instance = self.instance[1], None
+            name = getattr(module, "name", None) if name is None else name
+            if name is None:
+                raise ValueError(
+                    f"Name required for {point}: pass name=… or give {type(module).__name__} a `name` property"
+                )
+            if not isinstance(name, str):
+                raise TypeError(f"the name of a module at {point!r} must be a str, got {name!r}")
+        self._put((point, name), module, owner)
+
+    def unmount(self, point: str, name: str | None, owner: str | None = None) -> None:
+        """Empty a place; an absent name is fine. A module gives back what its own had replaced.
+
+        Raises:
+            ValueError: Unknown point, or a named point without a name.
+            ContractError: A module (``owner``) tries to unmount what another module mounted.
+        """
+        point, name = self._resolve(point, name)
+        if point == "hooks":
             return
-        layers = slot.below if present is EMPTY else (*slot.below, (slot.owner, present))
-        slot.below = tuple(layer for layer in layers if layer[0] != owner)
-        slot.owner = owner
-        self.settle(key, slot)
+        if point not in SINGLE_POINTS and name is None:
+            raise ValueError(f"Name required to unmount from {point}")
+        key = (point, None if point in SINGLE_POINTS else name)
+        present = self._present(key)
+        if owner is None:
+            self._forget(key)  # for good: nothing comes back
+        elif self._holder(key) != owner:
+            if present is _EMPTY:
+                return
+            raise ContractError(
+                f"module {owner!r} may not unmount {name or point!r}: "
+                f"it was mounted by {self._holder(key) or 'the application'!r}",
+                module=owner,
+            )
+        self._uncover(key)
 
-    def uncover(self, key: Key, slot: Slot | None) -> None:
-        """Take away the value on top, so that the one below comes back."""
-        if slot is None or not slot.below:
-            self._entries.pop(key, None)
-            self.write(key, EMPTY)
+    def get(self, point: str, name: str | None = None) -> Any:
+        """The module, the dict of modules, or None.
+
+        Raises:
+            ValueError: Unknown mount point.
+        """
+        try:
+            found = self.points[point]
+        except (KeyError, TypeError):
+            point, name = self._resolve(point, name)
+            found = self.points[point]
+        if name is not None and point in NAMED_POINTS:
+            return found.get(name)
+        return found
+
+    def owner_of(self, point: str, name: str | None = None) -> str | None:
+        """The module that mounted it, if a module did."""
+        return self._holder((point, None if point in SINGLE_POINTS else name))
+
+    def mounted_by(self, owner: str) -> list[tuple[str, str | None, Any]]:
+        """Everything one module has mounted: (point, name, module)."""
+        return [
+            (*key, None if (module := self._present(key)) is _EMPTY else module)
+            for key, layers in self._layers.items()
+            if layers.owner == owner and key[0] != _CAPABILITY
+        ]
+
+    def _resolve(self, point: Any, name: str | None) -> tuple[str, str | None]:
+        if point == "session" and name in ("orchestrator", "context"):  # a synonym in the contracts
+            return name, None
+        if not isinstance(point, str) or point not in self.points:
+            known = ", ".join(map(repr, self.points))
+            raise ValueError(f"Unknown mount point: {point}; expected one of {known}")
+        return point, name
+
+    def _named(self, point: str) -> dict[str, Any]:
+        named = self.points[point]
+        if not isinstance(named, dict):
+            raise ValueError(
+                f"mount point {point!r} was replaced by {type(named).__name__}; expected a dict of modules"
+            )
+        return named
+
+    def _put(self, key: Key, module: Any, owner: str | None) -> None:
+        point, name = key
+        holder = self._holder(key)
+        if self._present(key) is not _EMPTY and (holder != owner or point == "orchestrator"):
+            what = f"{point} {name!r}" if name else point
+            message = f"{what} mounted by {holder or 'the application'} is replaced by {owner or 'the application'}"
+            if self.strict and holder != owner:
+                raise ContractError(f"{message}; session.strict forbids that: rename one of them", module=owner)
+            logger.warning("%s", message)
+        self._cover(key, module if name is None or self.meter is None else self.meter(point, module), owner)
+
+    # ── capabilities ──
+
+    def offer(self, name: Any, value: Any, owner: str | None) -> None:
+        """Offer ``value`` under ``name``; the last one wins, over another module's with a warning.
+
+        Raises:
+            TypeError: The name is not a non-empty string.
+        """
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"a capability's name must be a non-empty str such as 'agents.list', got {name!r}")
+        key = (_CAPABILITY, name)
+        if name in self.capabilities and (holder := self._holder(key)) != owner:
+            logger.warning(
+                "capability %r registered by %s is replaced by %s",
+                name,
+                holder or "the application",
+                owner or "the application",
+            )
+        self._cover(key, value, owner)
+
+    # ── layers ──
+
+    def withdraw(self, key: Key, module: str | None) -> None:
+        """Take out a module's layer, or those of all modules; if it was on top, the one below comes back."""
+        layers = self._layers.get(key)
+        if layers is None:  # a withdrawal that was interrupted
+            self._forget(key)
             return
-        *below, (owner, value) = slot.below
-        slot.owner, slot.below = owner, tuple(below)
-        self.settle(key, slot)
-        self.write(key, value)
+        is_on_top = module in (None, layers.owner) and layers.owner is not None
+        layers.below = tuple(layer for layer in layers.below if layer[0] is None or module not in (None, layer[0]))
+        if is_on_top:
+            self._uncover(key)
+        else:
+            self._settle(key)
 
-    def settle(self, key: Key, slot: Slot) -> None:
-        """Forget a slot in which no module has anything any more."""
-        if slot.owner is None and not slot.below:
-            self._entries.pop(key, None)
+    def _holder(self, key: Key) -> str | None:
+        """The module whose value is on top; None for the application, or if the place is empty."""
+        layers = self._layers.get(key)
+        return None if layers is None else layers.owner
 
-    def write(self, key: Any, value: Any) -> None:
-        """Put a value, or `EMPTY`, where it is read."""
-        raise NotImplementedError
+    def _present(self, key: Key) -> Any:
+        point, name = key
+        if name is None:
+            present = self.points[point]
+            return _EMPTY if present is None else present
+        present = (self.capabilities if point == _CAPABILITY else self._named(point)).get(name, _EMPTY)
+        return _EMPTY if present is None and point != _CAPABILITY else present
+
+    def _write(self, key: Key, value: Any) -> None:
+        point, name = key
+        if name is None:
+            self.points[point] = None if value is _EMPTY else value
+            return
+        named = self.capabilities if point == _CAPABILITY else self.points[point]
+        if not isinstance(named, dict):  # the application has put something else there by hand
+            return
+        if value is _EMPTY:
+            named.pop(name, None)
+        else:
+            named[name] = value
+
+    def _cover(self, key: Key, value: Any, owner: str | None) -> None:
+        """Put a value on top of what is there. What the same owner had in this place is not covered but gone."""
+        present, layers = self._present(key), self._layers.get(key)
+        if layers is not None:
+            covered = layers.below if present is _EMPTY else (*layers.below, (layers.owner, present))
+            layers.owner, layers.below = owner, tuple(layer for layer in covered if layer[0] != owner)
+            self._settle(key)
+        elif owner is not None:
+            self._layers[key] = _Layers(owner, () if present is _EMPTY else ((None, present),))
+            self._entries[key] = self
+        self._write(key, value)
+
+    def _uncover(self, key: Key) -> None:
+        """Take away the value on top, so that the one below comes back; interrupted, it can be done again."""
+        layers = self._layers.get(key)
+        if layers is None or not layers.below:
+            self._write(key, _EMPTY)
+            self._forget(key)
+            return
+        (owner, value), below = layers.below[-1], layers.below[:-1]
+        self._write(key, value)
+        layers.owner, layers.below = owner, below
+        self._settle(key)
+
+    def _settle(self, key: Key) -> None:
+        """Forget a place in which no module has anything any more."""
+        layers = self._layers[key]
+        if layers.owner is None and not layers.below:
+            self._forget(key)
+
+    def _forget(self, key: Key) -> None:
+        self._layers.pop(key, None)
+        self._entries.pop(key, None)
+
+
+def _of_module(owner: Owner | None) -> str:
+    return "" if owner is None else f" of module {owner.name!r}"
+
+
+# ── contributors ─────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.define(eq=False)
+class Contributor:
+    """One callback on one channel."""
+
+    channel: str
+    name: str
+    callback: Callable[[], Any]
+    owner: Owner | None
+
+    def __str__(self) -> str:
+        module = "" if self.module == self.name else _of_module(self.owner)
+        return f"Contributor {self.name!r}{module} on channel {self.channel!r}"
+
+    @property
+    def module(self) -> str | None:
+        """The id of the module that registered it; None for the application."""
+        return None if self.owner is None else self.owner.name
+
+
+class Contributions:
+    """All contributors of one session.
+
+    They are called one after another, in registration order, each under its deadline and the whole collection under another; a
+    failing or late one is logged by name and skipped, never the rest of the channel (L4).
+    """
+
+    __slots__ = ("_channels",)
+
+    def __init__(self) -> None:
+        self._channels: dict[str, list[Contributor]] = {}
+
+    def register(self, channel: Any, name: Any, callback: Any, owner: Owner | None) -> None:
+        """Add a contributor; equal names are allowed.
+
+        Raises:
+            TypeError: Channel or name is not a non-empty string, or the callback cannot be called.
+        """
+        for what, value in (("channel", channel), ("name", name)):
+            if not isinstance(value, str) or not value:
+                raise TypeError(f"a contributor's {what} must be a non-empty str, got {value!r}")
+        if not callable(callback):
+            raise TypeError(f"contributor {name!r} on channel {channel!r} needs a callable, got {callback!r}")
+        contributor = Contributor(channel, name, callback, owner)
+        self._channels.setdefault(channel, []).append(contributor)
+        if owner is not None:
+            owner.enter(contributor, self)
+
+    def withdraw(self, contributor: Contributor, module: str | None) -> None:
+        """Remove a module's contributor, and its channel with the last one."""
+        if contributor.owner is None or module not in (None, contributor.module):
+            return
+        contributors = self._channels.get(contributor.channel, [])
+        if contributor in contributors:  # or an interrupted call has removed it
+            contributors.remove(contributor)
+        if not contributors:
+            self._channels.pop(contributor.channel, None)
+        contributor.owner.strike(contributor)
+
+    def as_dict(self) -> dict[str, list[dict[str, Any]]]:
+        """Channel → name and callback of each contributor, in order."""
+        return {
+            channel: [{"name": c.name, "callback": c.callback} for c in contributors]
+            for channel, contributors in self._channels.items()
+        }
+
+    async def collect(
+        self, channel: str, *, each: float | None, total: float | None, watch: Watchdog | None = None
+    ) -> list[Any]:
+        """Call every contributor of ``channel`` and return what is not None, in order."""
+        collected: list[Any] = []
+        calls = DeadlineGroup(watch, limit=total)
+        try:
+            for contributor in tuple(self._channels.get(channel, ())):
+                try:
+                    value = call_foreign(contributor.callback)
+                    if isawaitable(value):
+                        value = await calls.run(value, each, contributor)
+                except DeadlinePassed as late:
+                    logger.warning("%s was skipped: %s", contributor, late)
+                except Exception as failure:
+                    logger.warning("%s failed: %s", contributor, failure, exc_info=failure)
+                else:
+                    if value is not None:
+                        collected.append(value)
+        finally:
+            scope, calls.scope = calls.scope, None
+            if scope is not None:  # first, and by no call of the kernel: see DeadlineGroup
+                scope.__exit__(None, None, None)
+            calls.close()
+        return collected
+
+
+# ── step wrappers ────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.define(eq=False)
+class _WrapperRegistration:
+    """One wrapper, and the module that registered it."""
+
+    wrapper: StepWrapper
+    owner: Owner | None
+
+    def __str__(self) -> str:
+        name = getattr(self.wrapper, "__qualname__", None) or type(self.wrapper).__qualname__
+        return f"step wrapper {name!r}{_of_module(self.owner)}"
+
+
+class StepWrappers:
+    """The step wrappers of one session, outermost first."""
+
+    __slots__ = ("_registered",)
+
+    def __init__(self) -> None:
+        self._registered: tuple[_WrapperRegistration, ...] = ()
+
+    def register(self, wrapper: Any, owner: Owner | None) -> Callable[[], None]:
+        """Add a wrapper inside of those that are there.
+
+        Raises:
+            TypeError: It cannot be called.
+        """
+        if not callable(wrapper):
+            raise TypeError(f"a step wrapper must be an async function (step, run), got {wrapper!r}")
+        registration = _WrapperRegistration(wrapper, owner)
+        self._registered = (*self._registered, registration)
+        if owner is not None:
+            owner.enter(registration, self)
+        return lambda: self._remove(registration)
+
+    def withdraw(self, registration: _WrapperRegistration, module: str | None) -> None:
+        """Remove a module's wrapper."""
+        if registration.owner is not None and module in (None, registration.owner.name):
+            self._remove(registration)
+
+    def _remove(self, registration: _WrapperRegistration) -> None:
+        """Remove a wrapper; steps that are inside of it go on. Nothing happens if it was removed before."""
+        self._registered = tuple(each for each in self._registered if each is not registration)
+        if registration.owner is not None:
+            registration.owner.strike(registration)
+
+    async def run(self, step: Step, run: Call, admit: Call | None, limiter: Any, seconds: float | None) -> Any:
+        """Run a step inside of all wrappers that are registered now; ``seconds`` is for their own work, each way."""
+        with call_scope(step.call):
+            if self._registered:
+                return await _WrappedStep(self._registered, step, run, admit, limiter, seconds).run()
+            return await _make_call(run, admit, limiter)
+
+
+async def _make_call(run: Call, admit: Call | None, limiter: Any, start: Call | None = None) -> Any:
+    async with limiter or nullcontext():
+        refused = None if admit is None else await admit()
+        if refused is not None:
+            return refused
+        if start is not None:
+            await start()
+        return await run()
+
+
+@attrs.define(eq=False)
+class _WrappedStep:
+    """One step with wrappers around it.
+
+    One cancel scope has the deadline of the wrappers. It is infinite while the call itself runs, which has its own.
+    """
+
+    _around: tuple[_WrapperRegistration, ...]
+    _step: Step
+    _run: Call
+    _admit: Call | None
+    _limiter: Any
+    _seconds: float | None
+    _scope: anyio.CancelScope = attrs.field(factory=cancel_scope, init=False)
+
+    async def run(self) -> Any:
+        try:
+            await self._step.wait_for_previous()
+            with self._scope:
+                self._arm()
+                return await self._enter(0)
+        finally:
+            self._step.leave_order()
+        assert self._seconds is not None
+        wrappers = ", ".join(map(str, self._around))
+        raise DeadlineExceeded(
+            f"{wrappers}: step {self._step.key!r} was not entered or left within {self._seconds:g} s; a wrapper may wait "
+            "for its own storage, not for other steps",
+            operation=wrappers,
+            seconds=self._seconds,
+        )
+
+    def _arm(self) -> None:
+        self._scope.deadline = math.inf if self._seconds is None else loop_clock()() + self._seconds
+
+    async def _enter(self, depth: int) -> Any:
+        if depth == len(self._around):
+            return await self._make_call()
+        registration = self._around[depth]
+
+        async def run() -> Any:
+            return await self._enter(depth + 1)
+
+        try:
+            return await registration.wrapper(self._step, run)
+        except Exception:
+            raise
+        except BaseException as exc:  # a wrapper is foreign code
+            raise contained_failure(exc, str(registration)) from exc
+
+    async def _make_call(self) -> Any:
+        self._scope.deadline = math.inf
+        try:
+            await self._step.wait_for_group()
+            return await _make_call(self._run, self._admit, self._limiter, self._start)
+        finally:
+            self._arm()
+
+    async def _start(self) -> None:
+        self._arm()
+        await self._step.start()
+        self._scope.deadline = math.inf

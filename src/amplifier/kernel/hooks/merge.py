@@ -1,45 +1,61 @@
-"""How many HookResults become one. Pure: no clocks, no awaits, nothing is mutated.
+"""What the results of handlers mean: many become one, and what that one asks for is carried out.
 
-Precedence: deny > ask_user > inject_context > modify > continue. A denial ends the dispatch and keeps nothing but itself and the
-payload. Under every other action nothing that a handler returned is lost: user messages, injections, modifications, approval gates.
+Merging is pure: no clocks, no awaits, nothing is mutated. Precedence: deny > ask_user > inject_context > modify > continue. A denial
+ends the dispatch and keeps nothing but itself and the payload. Under every other action nothing that a handler returned is lost: user
+messages, injections, modifications, approval gates.
+
+`Approvals` and the functions for injections serve the coordinator's `process_hook_result`. A missing, failing or late approval system never
+lets anything through by accident: only an explicit "allow" does, or a gate's own ``approval_default`` when time runs out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Awaitable, Callable, Mapping
 from copy import copy
-from typing import Any
+from inspect import isawaitable
+from typing import Any, get_args
 
-from amplifier._json import copy_json, is_same_json
+import anyio
+import attrs
+
+from amplifier._json import copy_json, is_same_json, sanitize_text, visible_text
+from amplifier.errors import ApprovalTimeoutError, NoOneToAskError
 from amplifier.events import CATALOGUE
-from amplifier.models import ApprovalGate, ContextInjection, HookAction, HookResult, UserMessageLevel
+from amplifier.models import (
+    ApprovalGate,
+    ContextInjection,
+    ContextInjectionRole,
+    HookAction,
+    HookResult,
+    UserMessageLevel,
+)
+
+from ..runtime.backend import timestamp
+from ..runtime.deadlines import DeadlinePassed, Watchdog, call_foreign, check_timeout, run_bounded
+
+logger: logging.Logger = logging.getLogger("amplifier.coordinator")
 
 INVALID_RESPONSE = "Hook handler returned invalid response"
 
-_KNOWN_KEYS = frozenset(
-    {
-        "action",
-        "data",
-        "reason",
-        "context_injection",
-        "context_injection_role",
-        "ephemeral",
-        "approval_prompt",
-        "approval_options",
-        "approval_timeout",
-        "approval_default",
-        "suppress_output",
-        "user_message",
-        "user_message_level",
-        "user_message_source",
-        "append_to_last_tool_result",
-        "context_injections",
-        "approval_gates",
-    }
-)
-_ACTIONS = frozenset({"continue", "deny", "modify", "inject_context", "ask_user"})
+_KNOWN_KEYS = frozenset(field.name for field in attrs.fields(HookResult))
+_ACTIONS = frozenset(get_args(HookAction))
 _SAME = {event.name: event.same for event in CATALOGUE.values() if event.same}
 _LEVELS = {"info": 0, "warning": 1, "error": 2}
+
+
+class InvalidAnswer(ValueError):
+    """What a handler returned cannot be understood; the text is the reason of a denial, because gates fail closed (L7)."""
+
+
+# ── one answer ───────────────────────────────────────────────────────────────────────────────────
+
+
+def continued(payload: dict[str, Any]) -> HookResult:
+    """The result of an event that goes on; assigned, because the constructor checks and copies what the kernel has made itself."""
+    result = HookResult()
+    result.data = payload
+    return result
 
 
 def is_plain_continue(result: HookResult) -> bool:
@@ -58,7 +74,8 @@ def is_plain_continue(result: HookResult) -> bool:
 def parse_answer(answer: Any) -> HookResult | None:
     """What a handler returned, as a HookResult; None means a plain continue.
 
-    Anything that cannot be understood is a denial: gates fail closed (L7).
+    Raises:
+        InvalidAnswer: It is something else.
     """
     if answer is None:
         return None
@@ -70,16 +87,16 @@ def parse_answer(answer: Any) -> HookResult | None:
             if not answer:
                 return None
             known = {key: value for key, value in answer.items() if key in _KNOWN_KEYS}
+            if known.get("action") == "ask_user" and "approval_timeout" in known:
+                # As it was written: the model would read "5" and True as numbers.
+                _check_approval_timeout(known["approval_timeout"])
             if known:
                 return HookResult(**known)
+    except InvalidAnswer:
+        raise
     except Exception:  # noqa: BLE001 — the answer is a foreign object: values no model takes, mappings that raise
-        return HookResult(action="deny", reason=INVALID_RESPONSE)
-    return HookResult(action="deny", reason=INVALID_RESPONSE)
-
-
-def is_invalid_response(result: HookResult, answer: Any) -> bool:
-    """Whether a parsed result replaces a return value that could not be understood, and is not the handler's own denial."""
-    return result is not answer and result.reason is INVALID_RESPONSE
+        raise InvalidAnswer(INVALID_RESPONSE) from None
+    raise InvalidAnswer(INVALID_RESPONSE)
 
 
 def _is_valid(result: Any) -> bool:
@@ -99,27 +116,23 @@ def _is_text(value: Any) -> bool:
     return value is None or isinstance(value, str)
 
 
+def _check_approval_timeout(seconds: Any) -> None:
+    """An approval waits for a person, but never for ever and never for no time at all, as a handler's own timeout."""
+    try:
+        check_timeout(seconds)
+    except (TypeError, ValueError) as problem:
+        raise InvalidAnswer(f"{INVALID_RESPONSE}: approval_timeout: {problem}") from None
+
+
+# ── many answers ─────────────────────────────────────────────────────────────────────────────────
+
+
 class Verdict:
     """The merged result of one dispatch so far.
 
     Attributes:
         payload: What the next handler will see.
     """
-
-    __slots__ = (
-        "_denial",
-        "_event",
-        "_gates",
-        "_injections",
-        "_levels",
-        "_messages",
-        "_modified",
-        "_owned",
-        "_reasons",
-        "_sources",
-        "_suppress",
-        "payload",
-    )
 
     def __init__(self, event: str, payload: dict[str, Any], owned: Mapping[str, Any]) -> None:
         """Start with the payload of the event and the fields of it that belong to the kernel."""
@@ -131,9 +144,7 @@ class Verdict:
         self._suppress = False
         self._gates: list[ApprovalGate] = []
         self._injections: list[ContextInjection] = []
-        self._messages: list[str] = []
-        self._levels: list[UserMessageLevel] = []
-        self._sources: list[str | None] = []
+        self._messages: list[tuple[str, UserMessageLevel, str]] = []
         self._reasons: list[str] = []
 
     def add(self, result: HookResult, hook_name: str, *, is_partial: bool = False) -> bool:
@@ -146,30 +157,45 @@ class Verdict:
 
         Returns:
             True when the dispatch is over because it was denied.
+
+        Raises:
+            InvalidAnswer: It holds what no result can hold; the caller adds a denial instead.
         """
         try:
             if result.action == "deny":
-                self._denial = self._own(result, is_partial)
+                self._deny(result, is_partial)
                 return True
             self._take(result, hook_name, is_partial)
+        except InvalidAnswer:
+            raise
         except Exception:  # noqa: BLE001 — a foreign object: lists changed after construction, circular or bottomless data
-            self._denial = HookResult(action="deny", reason=INVALID_RESPONSE)
-            return True
+            raise InvalidAnswer(INVALID_RESPONSE) from None
         return False
 
-    def _own(self, denial: HookResult, is_partial: bool) -> HookResult:
-        """A denial that its handler cannot change afterwards."""
-        owned = copy(denial)
-        if owned.data is not None:
-            owned.data = {**(self.payload if is_partial else {}), **copy_json(owned.data)}
-        return owned
+    def _deny(self, denial: HookResult, is_partial: bool) -> None:
+        """Keep a denial, which its handler cannot change afterwards, with the payload it was about if it brought none of its own.
+
+        The kernel's fields are put back in either case: a denial cannot be passed off as another session's.
+        """
+        data = self.payload
+        if denial.data is not None:
+            data = {**(self.payload if is_partial else {}), **copy_json(denial.data), **self._owned}
+        self._denial = _with_words_of(denial, "deny", data)
 
     def _take(self, result: HookResult, hook_name: str, is_partial: bool) -> None:
-        action = result.action
-        if action == "ask_user" or result.approval_gates:
-            self._gates.extend(_gates_asked_by(result, hook_name))
-        if action == "inject_context" or result.context_injections:
-            self._injections.extend(_injections_of(result, hook_name, self._event))
+        # Its own name is on whatever a handler asks and injects, whatever it wrote there.
+        if result.action == "ask_user" or result.approval_gates:
+            self._gates += [
+                ApprovalGate(
+                    hook_name=hook_name, prompt=g.prompt, options=g.options, timeout=g.timeout, default=g.default
+                )
+                for g in gates_of(result, hook_name)
+            ]
+        if result.context_injections:
+            event = self._event
+            self._injections += [_injection(i, i.content, i.role, hook_name, event) for i in result.context_injections]
+        elif result.action == "inject_context":
+            self._injections += _scalar_injection(result, hook_name, self._event)
         if was_modified(result) and result.data is not None:
             # The other fields are not copied again: no handler has them.
             before = self.payload
@@ -178,9 +204,8 @@ class Verdict:
                 _keep_same(_SAME[self._event], before, self.payload)
             self._modified = True
         if result.user_message is not None:
-            self._messages.append(result.user_message)
-            self._levels.append(result.user_message_level)
-            self._sources.append(result.user_message_source or hook_name)
+            source = result.user_message_source or hook_name
+            self._messages.append((result.user_message, result.user_message_level, source))
         if result.reason is not None:
             self._reasons.append(result.reason)
         if result.suppress_output:
@@ -189,7 +214,7 @@ class Verdict:
     def result(self) -> HookResult:
         """All results merged into one."""
         if self._denial is not None:
-            return _with_data(self._denial, self.payload, self._owned)
+            return self._denial
         action: HookAction = "continue"
         if self._modified:
             action = "modify"
@@ -197,7 +222,8 @@ class Verdict:
             action = "inject_context"
         if self._gates:
             action = "ask_user"
-        merged = HookResult(action=action, data=self.payload, suppress_output=self._suppress)
+        merged = continued(self.payload)
+        merged.action, merged.suppress_output = action, self._suppress
         merged.modified = self._modified
         if self._reasons:
             merged.reason = "; ".join(dict.fromkeys(self._reasons))
@@ -209,10 +235,24 @@ class Verdict:
             merged.approval_prompt, merged.approval_options = first.prompt, first.options
             merged.approval_timeout, merged.approval_default = first.timeout, first.default
         if self._messages:
-            merged.user_message = "\n".join(self._messages)
-            merged.user_message_level = max(self._levels, key=lambda level: _LEVELS.get(level, 0))
-            merged.user_message_source = ", ".join(dict.fromkeys(s for s in self._sources if s)) or None
+            texts, levels, sources = zip(*self._messages, strict=True)
+            merged.user_message = "\n".join(texts)
+            merged.user_message_level = max(levels, key=lambda level: _LEVELS.get(level, 0))
+            merged.user_message_source = ", ".join(dict.fromkeys(source for source in sources if source)) or None
         return merged
+
+
+def _with_words_of(result: HookResult, action: HookAction, data: dict[str, Any] | None) -> HookResult:
+    """A result of this action with the reason and the message to the user of another."""
+    return HookResult(
+        action=action,
+        data=data,
+        reason=result.reason,
+        suppress_output=result.suppress_output,
+        user_message=result.user_message,
+        user_message_level=result.user_message_level,
+        user_message_source=result.user_message_source,
+    )
 
 
 def _keep_same(names: tuple[str, ...], before: dict[str, Any], after: dict[str, Any]) -> None:
@@ -225,9 +265,16 @@ def _keep_same(names: tuple[str, ...], before: dict[str, Any], after: dict[str, 
 
 
 def gates_of(result: HookResult, hook_name: str) -> list[ApprovalGate]:
-    """The questions of a result; a scalar question is asked in the name of ``hook_name``."""
+    """The questions of a result; a scalar question is asked in the name of ``hook_name``.
+
+    Raises:
+        InvalidAnswer: One of them has a deadline that is none.
+    """
     if result.approval_gates:
+        for gate in result.approval_gates:
+            _check_approval_timeout(gate.timeout)
         return result.approval_gates
+    _check_approval_timeout(result.approval_timeout)
     return [
         ApprovalGate(
             hook_name=hook_name,
@@ -239,40 +286,24 @@ def gates_of(result: HookResult, hook_name: str) -> list[ApprovalGate]:
     ]
 
 
-def _gates_asked_by(result: HookResult, hook_name: str) -> list[ApprovalGate]:
-    """The questions of one handler's result, all under its own name whatever it wrote there."""
-    return [
-        ApprovalGate(hook_name=hook_name, prompt=g.prompt, options=g.options, timeout=g.timeout, default=g.default)
-        for g in gates_of(result, hook_name)
-    ]
-
-
-def _injections_of(result: HookResult, hook_name: str, event: str) -> list[ContextInjection]:
-    """The injections of one result with their true provenance; items of the list beat the scalar form."""
-    if result.context_injections:
-        return [
-            ContextInjection(
-                content=item.content,
-                role=item.role,
-                ephemeral=item.ephemeral,
-                append_to_last_tool_result=item.append_to_last_tool_result,
-                hook_name=hook_name,
-                event=event,
-            )
-            for item in result.context_injections
-        ]
+def _scalar_injection(result: HookResult, hook_name: str, event: str) -> list[ContextInjection]:
+    """The injection in the scalar form of a result, if there is one."""
     if result.context_injection is None:
         return []
-    return [
-        ContextInjection(
-            content=result.context_injection,
-            role=result.context_injection_role,
-            ephemeral=result.ephemeral,
-            append_to_last_tool_result=result.append_to_last_tool_result,
-            hook_name=hook_name,
-            event=event,
-        )
-    ]
+    return [_injection(result, result.context_injection, result.context_injection_role, hook_name, event)]
+
+
+def _injection(
+    item: HookResult | ContextInjection, content: str, role: ContextInjectionRole, hook_name: str, event: str
+) -> ContextInjection:
+    return ContextInjection(
+        content=content,
+        role=role,
+        ephemeral=item.ephemeral,
+        append_to_last_tool_result=item.append_to_last_tool_result,
+        hook_name=hook_name,
+        event=event,
+    )
 
 
 def _write_injections(result: HookResult, injections: list[ContextInjection]) -> None:
@@ -284,61 +315,153 @@ def _write_injections(result: HookResult, injections: list[ContextInjection]) ->
     result.append_to_last_tool_result = any(item.append_to_last_tool_result for item in injections)
 
 
-def processed_result(result: HookResult, ephemeral: list[ContextInjection]) -> HookResult:
-    """What is left of a result for the orchestrator once approvals, durable injections and messages are done."""
-    if not ephemeral and result.action == "modify" and not result.context_injections:
-        return result
-    modified = was_modified(result)
-    left = HookResult(
-        action="inject_context" if ephemeral else "modify" if modified else "continue",
-        data=result.data,
-        reason=result.reason,
-        suppress_output=result.suppress_output,
-        user_message=result.user_message,
-        user_message_level=result.user_message_level,
-        user_message_source=result.user_message_source,
-    )
-    left.modified = modified
-    if ephemeral:
-        _write_injections(left, ephemeral)
-    return left
-
-
 def was_modified(result: HookResult) -> bool:
     """Whether some handler changed the payload that the result carries, whatever action won."""
     return result.action == "modify" or getattr(result, "modified", False)
 
 
-def _with_data(denial: HookResult, payload: dict[str, Any], owned: Mapping[str, Any]) -> HookResult:
-    """A denial as its handler wrote it, with the payload it was about where it brought none of its own.
+# ── approvals ────────────────────────────────────────────────────────────────────────────────────
 
-    The kernel's fields are put back in either case: a denial cannot be passed off as another session's.
-    """
-    return HookResult(
-        action="deny",
-        data=payload if denial.data is None else {**denial.data, **owned},
-        reason=denial.reason,
-        suppress_output=denial.suppress_output,
-        user_message=denial.user_message,
-        user_message_level=denial.user_message_level,
-        user_message_source=denial.user_message_source,
-    )
+DEFAULT_PROMPT = "Allow this operation?"
+DEFAULT_OPTIONS = ("Allow", "Deny")
+
+_ALLOWED = frozenset({"allow", "allow once", "allow always"})
+_SHOWN = 200
+
+_Question = tuple[str, str, str, tuple[str, ...]]
+"""Hook, event, prompt and options: everything the user saw, so that an answer never covers another question."""
 
 
-def merge(
-    event: str, payload: dict[str, Any], answers: list[tuple[str, Any]], owned: Mapping[str, Any] | None = None
-) -> HookResult:
-    """Merge what handlers returned, in the order they ran: the whole law of verdicts as one pure function.
+@attrs.frozen
+class Decision:
+    """How one gate was decided."""
 
-    Args:
-        event: The event's name, for provenance.
-        payload: The payload before any handler.
-        answers: Pairs of hook name and what it returned.
-        owned: Fields of the payload that no modification can change.
-    """
-    verdict = Verdict(event, payload, owned or {})
-    for hook_name, answer in answers:
-        result = parse_answer(answer)
-        if result is not None and verdict.add(result, hook_name):
-            break
-    return verdict.result()
+    allowed: bool
+    reason: str
+    remembered: bool = False
+
+
+class Approvals:
+    """The questions of one session and the answers to remember."""
+
+    __slots__ = ("_always", "_emit", "_order", "_watch")
+
+    def __init__(self, emit: Callable[[str, dict[str, Any]], Awaitable[Any]], watch: Watchdog | None = None) -> None:
+        self._emit = emit
+        self._watch = watch
+        self._always: set[_Question] = set()
+        self._order = anyio.Lock(fast_acquire=True)
+
+    async def ask(self, system: Any, gates: list[ApprovalGate], event: str) -> Decision:
+        """Ask every gate in order, each under its own deadline; the first denial decides."""
+        decision = Decision(True, "")
+        for gate in gates:
+            prompt = visible_text(
+                gate.prompt or DEFAULT_PROMPT, strict=True
+            )  # whoever shows it: nothing in it is hidden
+            options = list(gate.options or DEFAULT_OPTIONS)
+            key = (gate.hook_name, event, prompt, tuple(options))
+            about: dict[str, Any] = {"hook_name": gate.hook_name, "event": event, "prompt": prompt, "options": options}
+            if key in self._always:
+                decision = Decision(True, "allowed always, earlier in this session", remembered=True)
+            else:
+                async with self._order:  # whoever is first here asks first, however long handlers take
+                    await self._emit("approval:required", {**about, "timeout": gate.timeout, "default": gate.default})
+                decision = await self._decide(system, gate, prompt, options)
+                if decision.remembered:
+                    self._always.add(key)
+            outcome = "approval:granted" if decision.allowed else "approval:denied"
+            await self._emit(outcome, {**about, "reason": decision.reason, "remembered": decision.remembered})
+            if not decision.allowed:
+                break
+        return decision
+
+    async def _decide(self, system: Any, gate: ApprovalGate, prompt: str, options: list[str]) -> Decision:
+        shown = prompt if len(prompt) <= _SHOWN else f"{prompt[:_SHOWN]}…[truncated]"
+        if system is None:
+            logger.warning("hook %r asks for approval but no approval system is available: denied", gate.hook_name)
+            return Decision(False, "No approval system available")
+        try:
+            answer = call_foreign(system.request_approval, prompt, options, gate.timeout, gate.default)
+            if isawaitable(answer):
+                answer = await run_bounded(answer, gate.timeout, f"approval for hook {gate.hook_name!r}", self._watch)
+        except (DeadlinePassed, ApprovalTimeoutError):
+            if gate.default == "allow":
+                return Decision(True, f"Approval timeout - allowed by default: {shown}")
+            return Decision(False, f"Approval timeout - denied by default: {shown}")
+        except NoOneToAskError as exc:
+            if exc.keeps_turn:
+                raise
+            return Decision(False, f"No one could be asked: {shown}")
+        except Exception as exc:  # the approval system is foreign code
+            logger.exception("the approval system failed: denied")
+            return Decision(False, f"Approval failed ({type(exc).__name__}: {exc}): {shown}")
+        chosen = answer.lower() if isinstance(answer, str) else None
+        if chosen in _ALLOWED:
+            return Decision(True, "User allowed", remembered=chosen == "allow always")
+        if chosen != "deny":
+            logger.warning("the approval system answered %r, which is not an allowing option: denied", answer)
+        return Decision(False, f"User denied: {shown}")
+
+
+# ── injections ───────────────────────────────────────────────────────────────────────────────────
+
+
+def sanitised_injections(result: HookResult, event: str, hook_name: str) -> list[ContextInjection]:
+    """The injections of a result without control characters and without empty items; scalar forms get a provenance."""
+    items = []
+    for item in result.context_injections or _scalar_injection(result, hook_name, event):
+        content = sanitize_text(item.content)
+        if content != item.content:
+            item = copy(item)  # noqa: PLW2901 — the result is its emitter's
+            item.content = content
+        if content:
+            items.append(item)
+    return items
+
+
+async def store(
+    items: list[ContextInjection], add_message: Callable[[dict[str, Any]], Awaitable[None]] | None
+) -> list[ContextInjection]:
+    """Store the durable items with their provenance and return the ephemeral ones, which are the orchestrator's to show once."""
+    ephemeral = []
+    for item in items:
+        logger.info(
+            "hook %r injects %d characters as %s on %r%s",
+            item.hook_name,
+            len(item.content),
+            item.role,
+            item.event,
+            " (ephemeral)" if item.ephemeral else "",
+        )
+        if item.ephemeral:
+            ephemeral.append(item)
+        elif add_message is not None:
+            await add_message(
+                {
+                    "role": item.role,
+                    "content": item.content,
+                    "metadata": {
+                        "source": "hook",
+                        "hook_name": item.hook_name,
+                        "event": item.event,
+                        "timestamp": timestamp(),
+                        "requested_role": item.role,
+                        "ephemeral": False,
+                        "persisted": True,
+                    },
+                }
+            )
+    return ephemeral
+
+
+def processed_result(result: HookResult, ephemeral: list[ContextInjection]) -> HookResult:
+    """What is left of a result for the orchestrator once approvals, durable injections and messages are done."""
+    if not ephemeral and result.action == "modify" and not result.context_injections:
+        return result
+    modified = was_modified(result)
+    left = _with_words_of(result, "inject_context" if ephemeral else "modify" if modified else "continue", result.data)
+    left.modified = modified
+    if ephemeral:
+        _write_injections(left, ephemeral)
+    return left

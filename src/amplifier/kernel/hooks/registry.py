@@ -8,25 +8,38 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
+import time
 from collections.abc import Callable, Collection, Mapping
-from contextvars import ContextVar
-from typing import Any, ClassVar, Protocol, final
+from contextvars import ContextVar, Token
+from functools import lru_cache
+from typing import Any, ClassVar, Final, Self, final
 
 import attrs
 
-from amplifier._json import LEAVES, copy_json
+from amplifier._json import copy_json
+from amplifier._spelling import did_you_mean, misspelt, warn_caller
 from amplifier.contracts import DEFAULT, Inherited, OnFailure
 from amplifier.contracts._calls import parent_call_id
 from amplifier.errors import HookRecursionError
-from amplifier.events import CATALOGUE, HOOK_FAILED, HOOK_TIMEOUT, TERMINAL_EVENTS
+from amplifier.events import (
+    CATALOGUE,
+    EXECUTION_END,
+    HOOK_FAILED,
+    HOOK_TIMEOUT,
+    PROMPT_SUBMIT,
+    PROVIDER_RESPONSE,
+    TERMINAL_EVENTS,
+    TOOL_ERROR,
+    TOOL_POST,
+    TOOL_PRE,
+)
 from amplifier.models import HookResult
 
-from ..runtime.deadlines import DeadlinePassed, TimeBudget, check_timeout
-from ..runtime.sections import run_section
-from ..runtime.timestamp import timestamp
-from ..runtime.watchdog import Watchdog
-from .dispatch import Dispatch, Failure, Registration, collect, look_at_replaced_code, text_of
-from .event_names import warn_if_misspelt
+from ..runtime.backend import timestamp
+from ..runtime.deadlines import DeadlinePassed, TimeBudget, Watchdog, check_timeout
+from ..runtime.uninterrupted import run_section
+from .dispatch import Dispatch, Owner, Registration, collect, text_of
+from .merge import continued
 
 EVERY_EVENT = "*"
 
@@ -36,43 +49,11 @@ TERMINAL_SECONDS = 5.0
 DEEPEST = 32
 """How deep dispatches may be nested."""
 
+TOLD = frozenset({EXECUTION_END, PROMPT_SUBMIT, PROVIDER_RESPONSE, TOOL_ERROR, TOOL_POST, TOOL_PRE})
+"""Events that are kept for ``session.last_turn``, whoever else receives them."""
 
-class _Link:
-    """One running dispatch and those it is nested in.
-
-    Tasks that a handler starts inherit the link; once its dispatch is over, what they emit is nested in nothing.
-    """
-
-    __slots__ = ("depth", "event", "is_over", "outer")
-
-    depth: int
-    outer: _Link | None
-    is_over: bool
-
-    def __init__(self, event: str, outer: _Link | None) -> None:
-        while outer is not None and outer.is_over:
-            outer = outer.outer
-        self.event = event
-        self.outer = outer
-        self.depth = 1 if outer is None else outer.depth + 1
-        self.is_over = False
-
-    def events(self) -> tuple[str, ...]:
-        """The chain of events, outermost first."""
-        return (*(() if self.outer is None else self.outer.events()), self.event)
-
-
-_innermost: ContextVar[_Link | None] = ContextVar("amplifier_innermost_dispatch", default=None)
-
-
-class Ledger(Protocol):
-    """Where a session lists what modules have registered."""
-
-    def enter(self, key: Registration, entry: Registration) -> None:
-        """A module has registered a handler."""
-
-    def strike(self, key: Registration) -> None:
-        """It is gone."""
+_KERNEL_FIELDS = ("timestamp", "session_id", "parent_id", "parent_call_id")
+"""Fields that a handler receives whatever it asked for."""
 
 
 @attrs.frozen
@@ -87,8 +68,13 @@ class HookStatistics:
 class HookRegistry:
     """Handlers of one session by event.
 
-    Order is (priority, registration); lower priorities run first.
+    Order is (priority, registration); lower priorities run first. The application's registry has no owner. A module's is the
+    same with its owner: all share one ``__dict__``, and what is registered through it belongs to the module.
     """
+
+    __slots__ = ("__dict__", "__weakref__", "_owner")
+
+    _owner: Owner | None
 
     SESSION_START: ClassVar[str] = "session:start"
     SESSION_END: ClassVar[str] = "session:end"
@@ -103,22 +89,39 @@ class HookRegistry:
     """Keep an event whose last handler is gone. Event names are open-ended, so they would pile up."""
 
     def __init__(self) -> None:
+        self._owner = None
         self._handlers: dict[str, list[Registration]] = {}
         self._ready: dict[str, tuple[Registration, ...]] = {}
-        self._everywhere: tuple[Registration, ...] = ()
+        self._everywhere: tuple[Registration, ...] | None = ()
         self._sequence = itertools.count()
         self._defaults: dict[str, Any] = {}
-        self._defaults_are_nested = False
         self._identity: dict[str, Any] = {}
         self._child_id: str | None = None
         self._default_timeout: float | None = 300.0
         self._watch: Watchdog | None = None
         self._budget: TimeBudget | None = None
-        self._ledger: Ledger | None = None
+        self._story: list[tuple[str, float, dict[str, Any], bool]] | None = None
+
+    def view_for(self, owner: Owner, kind: type[Self] | None = None) -> Self:
+        """The registry that a module gets, of this class or of a subclass."""
+        view = object.__new__(kind or type(self))
+        view.__dict__ = self.__dict__
+        view._owner = owner
+        return view
+
+    def belong_to(
+        self, session_id: str, parent_id: str | None, watch: Watchdog | None, budget: TimeBudget | None = None
+    ) -> None:
+        """Stamp every event with the session's identity, which no payload can override; share its clock."""
+        self._identity = {"session_id": session_id, "parent_id": parent_id}
+        self._child_id = None if parent_id is None else session_id
+        self._watch = watch
+        self._budget = budget
 
     def __repr__(self) -> str:
         now = self.statistics()
-        return f"<HookRegistry {now.handlers} handlers for {now.events} events>"
+        module = "" if self._owner is None else f", for module {self._owner.name!r}"
+        return f"<HookRegistry {now.handlers} handlers for {now.events} events{module}>"
 
     def statistics(self) -> HookStatistics:
         """How many handlers are registered, for how many events."""
@@ -137,6 +140,7 @@ class HookRegistry:
         timeout: float | Inherited | None = DEFAULT,
         on_failure: OnFailure | None = None,
         fields: Collection[str] | None = None,
+        on_demand: bool = False,
     ) -> Callable[[], None]:
         """Add a handler for an event, or for all of them (``"*"``).
 
@@ -149,7 +153,9 @@ class HookRegistry:
             on_failure: ``"deny"`` makes the handler a gate: if it fails, overruns or returns None, the event is denied.
             fields: The top-level fields of the payload that the handler reads; it receives those and the kernel's own, so a
                 large payload is not copied for it. What it returns as ``modify`` replaces fields and leaves the others. None
-                for all that its code can read.
+                for the whole payload.
+            on_demand: It needs no field for itself, only what other handlers receive, as a handler does that changes payloads for
+                those after it: `has_handlers` does not count it for a field.
 
         Returns:
             A function that removes exactly this registration; calling it again does nothing.
@@ -157,91 +163,91 @@ class HookRegistry:
         Raises:
             TypeError: An argument is of the wrong type.
             ValueError: The timeout is not a positive number, or ``on_failure`` is unknown.
+            SessionStateError: The module was undone, or the session is closed.
         """
-        return self.register_as(
-            None, event, handler, priority, name, timeout=timeout, on_failure=on_failure, fields=fields
-        )
-
-    def on(
-        self,
-        event: str,
-        handler: Callable[[str, Any], Any],
-        priority: int = 0,
-        name: str | None = None,
-        *,
-        timeout: float | Inherited | None = DEFAULT,
-        on_failure: OnFailure | None = None,
-        fields: Collection[str] | None = None,
-    ) -> Callable[[], None]:
-        """Add a handler; the same as `register`."""
-        return self.register_as(
-            None, event, handler, priority, name, timeout=timeout, on_failure=on_failure, fields=fields
-        )
-
-    def register_as(
-        self,
-        module: str | None,
-        event: str,
-        handler: Callable[[str, Any], Any],
-        priority: int = 0,
-        name: str | None = None,
-        *,
-        timeout: float | Inherited | None = DEFAULT,
-        on_failure: OnFailure | None = None,
-        fields: Collection[str] | None = None,
-    ) -> Callable[[], None]:
-        """Add a handler on behalf of a module; see `register`."""
         _check_registration(event, handler, priority, name, on_failure, fields)
-        if event not in CATALOGUE and event != EVERY_EVENT:
-            self._look_at_unknown(event)
+        owner = self._owner
+        if owner is not None:
+            owner.check("a handler")
+        # Events may have any name; one that is nearly the catalogue's is warned about, at the line that registers it.
+        if event not in CATALOGUE and event != EVERY_EVENT and (meant := meant_event(event)) is not None:
+            nearly = f"a handler is registered for {event!r}, which is no event of the catalogue; {did_you_mean(meant)}"
+            warn_caller(nearly, "amplifier.kernel.")
         seq = next(self._sequence)
-        ledger = None if module is None else self._ledger
+        seconds = self._default_timeout if timeout is DEFAULT else check_timeout(timeout)
         registration = Registration(
-            event,
-            handler,
-            priority,
-            seq,
-            name if name is not None else f"_auto_{event}_{seq}",
-            self._default_timeout if timeout is DEFAULT else check_timeout(timeout),
-            on_failure or "continue",
-            module,
-            None if ledger is None else self,
-            fields,
+            event=event,
+            handler=handler,
+            priority=priority,
+            seq=seq,
+            name=name if name is not None else f"_auto_{event}_{seq}",
+            seconds=math.inf if seconds is None else seconds,
+            on_failure=on_failure or ("continue" if owner is None else owner.on_failure),
+            owner=owner,
+            fields=None if fields is None else tuple(dict.fromkeys((*map(str.__str__, fields), *_KERNEL_FIELDS))),
+            on_demand=on_demand,
         )
         bisect.insort(self._handlers.setdefault(event, []), registration, key=_order)
         self._forget_ready(event)
-        if ledger is not None:
-            ledger.enter(registration, registration)
+        if owner is not None:
+            owner.enter(registration, self)
+        return lambda: self.remove(registration)
 
-        def unregister() -> None:
-            self.remove(registration)
-
-        return unregister
-
-    def _look_at_unknown(self, event: str) -> None:
-        """Events may have any name; one that is nearly the catalogue's is warned about."""
-        warn_if_misspelt(event)
+    on = register
 
     def unregister(self, name: str) -> None:
-        """Remove the newest registration made under ``name``; nothing happens if there is none.
+        """Remove the newest registration made under ``name``, for a module only among its own; nothing happens if there is none.
 
         Raises:
             TypeError: ``name`` is not a str.
         """
-        self.unregister_as(None, name)
-
-    def unregister_as(self, module: str | None, name: str) -> None:
-        """Remove the newest registration of that name, for a module only among its own."""
         if not isinstance(name, str):
             raise TypeError(f"unregister takes the name a handler was registered under, a str; got {name!r}")
-        candidates = [
-            r
-            for handlers in self._handlers.values()
-            for r in handlers
-            if r.name == name and (module is None or r.module == module)
+        module = None if self._owner is None else self._owner.name
+        found = [
+            r for handlers in self._handlers.values() for r in handlers if r.name == name and module in (None, r.module)
         ]
-        if candidates:
-            self.remove(max(candidates, key=lambda r: r.seq))
+        if found:
+            self.remove(max(found, key=lambda r: r.seq))
+
+    def remove(self, registration: Registration) -> None:
+        """Remove one registration; nothing happens if it was removed before, and an interrupted removal is completed."""
+        registration.live = False
+        event = registration.event
+        handlers = self._handlers.get(event, [])
+        at = bisect.bisect_left(handlers, _order(registration), key=_order)
+        if handlers[at : at + 1] == [registration]:  # by identity: registrations have no other equality
+            del handlers[at]
+        if not handlers and not self._lists_empty_events:
+            self._handlers.pop(event, None)
+        self._forget_ready(event)
+        if registration.owner is not None:
+            registration.owner.strike(registration)
+
+    def withdraw(self, registration: Registration, module: str | None) -> None:
+        """Remove a registration if this module made it; None for any."""
+        if module in (None, registration.module):
+            self.remove(registration)
+
+    def _forget_ready(self, event: str) -> None:
+        if event == EVERY_EVENT:
+            self._ready.clear()
+            self._everywhere = None  # made again when it is needed: thousands may be registered before
+        else:
+            self._ready.pop(event, None)
+
+    def _ready_for(self, event: str) -> tuple[Registration, ...]:
+        """The handlers of an event in running order, those for every event among them."""
+        everywhere = self._everywhere
+        if everywhere is None:
+            everywhere = self._everywhere = tuple(self._handlers.get(EVERY_EVENT, ()))
+        handlers = self._handlers.get(event)
+        if not handlers or event == EVERY_EVENT:
+            return everywhere  # not kept by event: names are open-ended
+        ready = self._ready[event] = tuple(sorted([*handlers, *everywhere], key=_order))
+        return ready
+
+    # ── what is known ──
 
     def list_handlers(self, event: str | None = None) -> dict[str, list[str]]:
         """Names of handlers by event, in running order; an asked-for event is always there."""
@@ -254,15 +260,12 @@ class HookRegistry:
     def has_handlers(self, event: str, field: str | None = None) -> bool:
         """Whether some handler would be called for an event; with a field, whether one would receive that field.
 
-        An emitter need not build what no handler receives.
+        An emitter need not build what no handler receives. An event that is kept for ``session.last_turn`` is kept whole.
         """
-        if not self._handlers:
-            return False
         handlers = self._ready.get(event) or self._ready_for(event)
-        if field is None:
+        if field is None or (self._story is not None and event in TOLD):
             return bool(handlers)
-        look_at_replaced_code(handlers)
-        return any(r.fields is None or field in r.fields for r in handlers)
+        return any(not r.on_demand and (r.fields is None or field in r.fields) for r in handlers)
 
     def registrations_of(self, module: str) -> list[Registration]:
         """What one module has registered and not removed."""
@@ -271,60 +274,10 @@ class HookRegistry:
     def set_default_fields(self, **fields: Any) -> None:
         """Replace the fields that every payload starts with."""
         self._defaults = fields
-        self._defaults_are_nested = any(type(value) not in LEAVES for value in fields.values())
-
-    def _fresh_defaults(self) -> dict[str, Any]:
-        return copy_json(self._defaults) if self._defaults_are_nested else self._defaults
-
-    def belong_to(
-        self,
-        session_id: str,
-        parent_id: str | None,
-        watch: Watchdog | None,
-        ledger: Ledger | None = None,
-        budget: TimeBudget | None = None,
-    ) -> None:
-        """Stamp every event with the session's identity, which no payload can override; list modules' handlers; share its clock."""
-        self._identity = {"session_id": session_id, "parent_id": parent_id}
-        self._child_id = None if parent_id is None else session_id
-        self._watch = watch
-        self._ledger = ledger
-        self._budget = budget
 
     def set_default_timeout(self, seconds: float | None) -> None:
         """The deadline of handlers registered from now on without one of their own."""
         self._default_timeout = seconds
-
-    def remove(self, registration: Registration) -> None:
-        """Remove one registration; nothing happens if it was removed before."""
-        if not registration.live:
-            return
-        registration.live = False
-        event = registration.event
-        handlers = self._handlers[event]
-        handlers.remove(registration)
-        if not handlers and not self._lists_empty_events:
-            del self._handlers[event]
-        self._forget_ready(event)
-        if registration.registry is not None:
-            registration.registry = None
-            if self._ledger is not None:
-                self._ledger.strike(registration)
-
-    def _forget_ready(self, event: str) -> None:
-        if event == EVERY_EVENT:
-            self._ready.clear()
-            self._everywhere = tuple(self._handlers.get(EVERY_EVENT, ()))
-        else:
-            self._ready.pop(event, None)
-
-    def _ready_for(self, event: str) -> tuple[Registration, ...]:
-        """The handlers of an event in running order, those for every event among them."""
-        handlers = self._handlers.get(event)
-        if not handlers or event == EVERY_EVENT:
-            return self._everywhere  # not kept by event: names are open-ended
-        ready = self._ready[event] = tuple(sorted([*handlers, *self._everywhere], key=_order))
-        return ready
 
     # ── events ──
 
@@ -338,52 +291,72 @@ class HookRegistry:
         Raises:
             TypeError: The event is not a str or the data not a mapping.
             HookRecursionError: Handlers emit events in a circle.
-            ModelError: What a handler reads of the payload is circular or too deep; handlers before it have been called.
+            ModelError: What a handler receives of the payload is circular or too deep; handlers before it have been called.
         """
         given = _payload(event, data)
         handlers = self._ready.get(event) or self._ready_for(event)
         if not handlers:
-            return HookResult(action="continue", data=given)
-        look_at_replaced_code(handlers)
-        if event not in TERMINAL_EVENTS:
-            return await self._dispatch(event, given, handlers, False)
-        if all(registration.never_waits for registration in handlers):  # nothing can cut them off
-            return await self._dispatch(event, given, handlers, True)
-        return await run_section(
-            self._dispatch, event, given, handlers, True, name=f"amplifier event {event}", shield=True
-        )
+            result = continued(dict(given))
+        elif event not in TERMINAL_EVENTS:
+            result = await self._dispatch(event, given, handlers, False)
+        else:
+            result = await run_section(
+                self._dispatch, event, given, handlers, True, name=f"amplifier event {event}", shield=True
+            )
+        if self._story is not None and event in TOLD:
+            self._story.append((event, time.monotonic(), result.data or {}, result.action == "deny"))
+        return result
+
+    def tell(self, event: str, data: dict[str, Any]) -> None:
+        """Keep an event that no handler would receive for ``session.last_turn``; its fields may be models."""
+        if self._story is not None:
+            self._story.append((event, time.monotonic(), data, False))
+
+    def keep_story(self, story: list[tuple[str, float, dict[str, Any], bool]] | None) -> None:
+        """Add the events of a turn to this list from now on: name, time, payload, whether it was denied; None to stop."""
+        self._story = story
 
     async def _dispatch(
         self, event: str, given: dict[str, Any], handlers: tuple[Registration, ...], is_terminal: bool
     ) -> HookResult:
         """Run the handlers, then report those that failed to observers, each dispatch within its own limit."""
-        owned = {"timestamp": timestamp(), **self._identity}
-        if self._child_id is not None:
-            _add_parent_call(owned, self._child_id)
+        owned = self._owned_fields()
         limit = TERMINAL_SECONDS if is_terminal else None
         if self._budget is not None and self._budget.until != math.inf:  # the session is closing
             limit = self._budget.half(TERMINAL_SECONDS)
-        dispatch = Dispatch(event, {**self._fresh_defaults(), **given, **owned}, owned, self._watch, limit)
-        link = _begin(event)
-        token = _innermost.set(link)
+        payload = {**copy_json(self._defaults), **given, **owned}
+        return await self._run(Dispatch(event, payload, owned, self._watch, limit), handlers, is_terminal)
+
+    async def _run(self, dispatch: Dispatch, handlers: tuple[Registration, ...], is_terminal: bool) -> HookResult:
         try:
-            result = await dispatch.run(handlers)
+            with Nesting(dispatch.event):
+                result = await dispatch.run(handlers)
         finally:
-            link.is_over = True
-            _innermost.reset(token)
             # Their tracebacks lead to the dispatch; one that keeps them would be a reference cycle.
-            failures, dispatch.failures = dispatch.failures, None
-        if failures is not None:
-            try:
-                if is_terminal:
-                    await run_section(
-                        self._report, event, failures, True, name=f"amplifier failures of {event}", shield=True
-                    )
-                else:
-                    await self._report(event, failures, False)
-            finally:
-                failures.clear()  # from Python 3.12 on, frames in a traceback keep those that called them, this one too
+            failures, dispatch.failures = dispatch.failures, []
+        try:
+            while failures and not dispatch.event.startswith("hook:"):  # failures of observers are only logged
+                await self._report(dispatch.event, *failures.pop(0), is_terminal)  # no name here may keep an error
+        finally:
+            failures.clear()  # from Python 3.12 on, frames in a traceback keep those that called them, this one too
         return result
+
+    async def _report(self, event: str, registration: Registration, error: Exception, is_terminal: bool) -> None:
+        """Report to observers that a handler failed."""
+        details: dict[str, Any] = {
+            "module_id": registration.module,
+            "hook_name": registration.name,
+            "event": event,
+            "on_failure": registration.on_failure,
+        }
+        name = HOOK_FAILED
+        if isinstance(error, DeadlinePassed):
+            name = HOOK_TIMEOUT
+            details.update(seconds=error.seconds, awaiting=error.where)
+        else:
+            details.update(error=text_of(error), error_type=type(error).__name__)
+        if observers := self._ready.get(name) or self._ready_for(name):
+            await self._dispatch(name, details, observers, is_terminal)
 
     async def emit_and_collect(
         self, event: str, data: Mapping[str, Any] | None = None, timeout: float = 1.0
@@ -398,41 +371,67 @@ class HookRegistry:
         checked = check_timeout(timeout)
         if checked is None:
             raise ValueError("emit_and_collect needs a timeout in seconds, not None")
-        payload = {**self._fresh_defaults(), **_payload(event, data), "timestamp": timestamp(), **self._identity}
-        if self._child_id is not None:
-            _add_parent_call(payload, self._child_id)
+        payload = {**copy_json(self._defaults), **_payload(event, data), **self._owned_fields()}
         handlers = self._ready.get(event) or self._ready_for(event)
         if not handlers:
             return []
-        look_at_replaced_code(handlers)
-        link = _begin(event)
-        token = _innermost.set(link)
-        try:
+        with Nesting(event):
             return await collect(event, payload, handlers, checked, self._watch)
-        finally:
-            link.is_over = True
-            _innermost.reset(token)
 
-    async def _report(self, event: str, failures: list[Failure], is_terminal: bool) -> None:
-        """Report to observers which handlers failed; failures of those observers are only logged."""
-        if event.startswith("hook:"):
-            return
-        for failure in failures:
-            registration, error = failure.registration, failure.error
-            name = HOOK_TIMEOUT if isinstance(error, DeadlinePassed) else HOOK_FAILED
-            if observers := self._ready.get(name) or self._ready_for(name):
-                details: dict[str, Any] = {
-                    "module_id": registration.module,
-                    "hook_name": registration.name,
-                    "event": event,
-                    "on_failure": registration.on_failure,
-                }
-                if isinstance(error, DeadlinePassed):
-                    details["seconds"] = error.seconds
-                    details["awaiting"] = error.where
-                else:
-                    details.update(error=text_of(error), error_type=type(error).__name__)
-                await self._dispatch(name, details, observers, is_terminal)
+    def _owned_fields(self) -> dict[str, Any]:
+        """The fields of a payload that belong to the kernel; in a child, also the call inside which it runs."""
+        owned = {"timestamp": timestamp(), **self._identity}
+        if self._child_id is not None and (call_id := parent_call_id(self._child_id)) is not None:
+            owned["parent_call_id"] = call_id
+        return owned
+
+
+class Nesting:
+    """One running dispatch and those it is nested in; a context manager around it.
+
+    Tasks that a handler starts inherit the link; once its dispatch is over, what they emit is nested in nothing.
+
+    Raises:
+        HookRecursionError: It would be nested too deep.
+    """
+
+    __slots__ = ("_token", "depth", "event", "is_over", "outer")
+
+    _token: Token[Nesting | None]
+    depth: int
+    event: str
+    is_over: bool
+    outer: Nesting | None
+
+    def __init__(self, event: str) -> None:
+        outer = _innermost.get()
+        while outer is not None and outer.is_over:
+            outer = outer.outer
+        self.event = event
+        self.outer = outer
+        self.depth = 1 if outer is None else outer.depth + 1
+        self.is_over = False
+        if self.depth > DEEPEST:
+            chain = self.events()
+            raise HookRecursionError(
+                f"handlers emit events inside each other more than {DEEPEST} deep (… {' → '.join(chain[-7:])}); "
+                "a handler must not emit an event that leads back to itself",
+                chain=chain,
+            )
+
+    def __enter__(self) -> None:
+        self._token = _innermost.set(self)
+
+    def __exit__(self, *_: object) -> None:
+        self.is_over = True
+        _innermost.reset(self._token)
+
+    def events(self) -> tuple[str, ...]:
+        """The chain of events, outermost first."""
+        return (*(() if self.outer is None else self.outer.events()), self.event)
+
+
+_innermost: ContextVar[Nesting | None] = ContextVar("amplifier_innermost_dispatch", default=None)
 
 
 def _order(registration: Registration) -> tuple[int, int]:
@@ -475,24 +474,27 @@ def _check_registration(event: Any, handler: Any, priority: Any, name: Any, on_f
         )
 
 
-def _add_parent_call(owned: dict[str, Any], session_id: str) -> None:
-    """Add the id of the call inside which a child session runs, if it does."""
-    if (call_id := parent_call_id(session_id)) is not None:
-        owned["parent_call_id"] = call_id
+# ── misspelt events ──────────────────────────────────────────────────────────────────────────────
 
 
-def _begin(event: str) -> _Link:
-    """A link for a dispatch that begins.
+_BY_NAMESPACE: Final = {
+    namespace: frozenset(event.partition(":")[2] for event in CATALOGUE if event.startswith(f"{namespace}:"))
+    for namespace in {event.partition(":")[0] for event in CATALOGUE}
+}
 
-    Raises:
-        HookRecursionError: It would be nested too deep.
+
+@lru_cache(maxsize=1024)  # modules register the same names in every session
+def meant_event(event: str) -> str | None:
+    """The event of the catalogue that a name outside of it is a misspelling of; a handler for it would never be called.
+
+    In a namespace of the catalogue the rest may be misspelt. Another namespace may be a module's own: it counts as misspelt only if
+    the rest is exactly an event's and it is not a longer word, such as ``plans`` for ``plan``.
     """
-    link = _Link(event, _innermost.get())
-    if link.depth > DEEPEST:
-        chain = link.events()
-        raise HookRecursionError(
-            f"handlers emit events inside each other more than {DEEPEST} deep (… {' → '.join(chain[-7:])}); "
-            "a handler must not emit an event that leads back to itself",
-            chain=chain,
-        )
-    return link
+    namespace, _, name = event.partition(":")
+    if namespace in _BY_NAMESPACE:
+        meant = misspelt(name, _BY_NAMESPACE[namespace])
+        return None if meant is None else f"{namespace}:{meant}"
+    meant = misspelt(namespace, frozenset(_BY_NAMESPACE))
+    if meant is None or namespace.startswith(meant) or name.casefold() not in _BY_NAMESPACE[meant]:
+        return None
+    return f"{meant}:{name.casefold()}"

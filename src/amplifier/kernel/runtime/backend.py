@@ -1,6 +1,6 @@
-"""Where the kernel meets the event loop: its thread, its timers.
+"""Where the kernel meets the event loop: its thread, its timers, its tasks and the frames in which they wait.
 
-Everything else in the kernel is written once on AnyIO. This file and `sections` are the only ones that act differently on each
+Everything else in the kernel is written once on AnyIO. This file and `uninterrupted` are the only ones that act differently on each
 backend: a request from another thread or from a signal handler must wake the loop (`Loop.soon`), and asyncio has timers without a
 task (`start_timer`), which AnyIO cannot express.
 
@@ -10,11 +10,16 @@ Neither backend is imported here: a backend that runs is already in ``sys.module
 from __future__ import annotations
 
 import contextvars
+import gc
+import inspect
 import sys
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import attrs
 
 from amplifier.contracts._containment import running_asyncio_loop
 from amplifier.contracts._scopes import cancel_scope
@@ -35,6 +40,11 @@ def current_raw_task() -> Any:
 def task_name(task: Any) -> str:
     """The name of a backend's own task object."""
     return str(task.get_name() if hasattr(task, "get_name") else getattr(task, "name", task))
+
+
+def exit_details(exc: BaseException | None) -> tuple[type[BaseException] | None, BaseException | None, Any]:
+    """The arguments of ``__aexit__`` for an exception, or for none."""
+    return (None, None, None) if exc is None else (type(exc), exc, exc.__traceback__)
 
 
 def asyncio_context() -> contextvars.Context:
@@ -132,3 +142,153 @@ def start_timer(seconds: float, fn: Callable[[], None], spawn: Spawn | None) -> 
 
 def _nothing() -> None:
     return None
+
+
+# ── native cancels that were held back ────────────────────────────────────────────────────────────
+
+
+def pending_cancellations(task: Any) -> int:
+    """How many cancellation requests of a task have been delivered and not been taken back."""
+    return int(task.cancelling()) - bool(getattr(task, "_must_cancel", False))
+
+
+def deliver_later(task: Any, held: BaseException, requests_before: int) -> None:
+    """Give a held native cancel back to its task at its next wait, unless whoever requested it takes it back by then.
+
+    ``asyncio.timeout`` and ``asyncio.TaskGroup`` take their request back with ``uncancel`` as soon as they are left. Before
+    Python 3.13 that does not undo a ``cancel`` that is still to be raised, so the request itself must not come earlier.
+    """
+
+    def deliver() -> None:
+        waits_for = getattr(task, "_fut_waiter", None)
+        is_due = getattr(task, "_must_cancel", False) or (waits_for is not None and waits_for.cancelled())
+        # A scope may have cancelled it in between: that counts as a request, too, and comes by itself.
+        if task.cancelling() > requests_before and not task.done() and not is_due:
+            task.uncancel()
+            task.cancel(*held.args)
+
+    task.get_loop().call_soon(deliver, context=asyncio_context())
+
+
+# ── the time of events ─────────────────────────────────────────────────────────────────────────────
+
+_cached = (-1, "")  # one tuple, so that threads never see a second with another second's text
+
+
+def timestamp() -> str:
+    """The current time, such as ``2026-01-31T12:00:00.000001+00:00``: UTC, ISO 8601, microseconds, as on every event.
+
+    ``datetime.now(UTC).isoformat()`` is more than half the price of a one-handler emit; the text of a second is the same for all
+    its microseconds, so it is made once per second.
+    """
+    global _cached  # noqa: PLW0603 — a cache of one tuple; every value it can hold is right
+    nanoseconds = time.time_ns()
+    second = nanoseconds // 1_000_000_000
+    cached = _cached
+    if cached[0] != second:
+        cached = _cached = (second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)))
+    return f"{cached[1]}.{nanoseconds // 1000 % 1_000_000:06d}+00:00"
+
+
+# ── what a task waits for ──────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class RunningCall:
+    """What one object of the kernel is waiting for, read when a session hangs.
+
+    Every kernel class whose methods wait for something has a method ``running_call`` that returns one. The kernel keeps no list of
+    its tasks; `amplifier.tracing` asks the objects whose methods are in the chain of awaits of each task.
+
+    Attributes:
+        coordinator: Of the session it works for.
+        label: What is called: an object of the kernel that knows its module, or words.
+        module: Whose code is called, if the label does not name it.
+        until: When its deadline is over, by the loop's clock; infinite for "never", None when it sets none.
+        goes_on_in: The task in which the work goes on while this one waits for it.
+    """
+
+    coordinator: Any = None
+    label: Any = None
+    module: str | None = None
+    until: float | None = None
+    goes_on_in: Any = None
+
+
+_MACHINERY = frozenset({"anyio", "trio", "asyncio", "outcome"})
+"""Top-level packages, not folders: a module may well live in a folder of that name."""
+
+_FRAMES = ("cr_frame", "gi_frame", "ag_frame")
+_NEXT = ("cr_await", "gi_yieldfrom", "ag_await")
+_OPAQUE = frozenset({"anext_awaitable", "async_generator_asend", "async_generator_athrow", "coroutine_wrapper"})
+"""Built-in awaitables that do not expose what they wait for; the garbage collector still knows."""
+
+_LONGEST_CHAIN = 500
+"""A longer chain is a loop of wrappers."""
+
+
+def where_suspended(awaitable: Any) -> str:
+    """Name the innermost await of ``awaitable`` as ``file:line in function``; "unknown" when it cannot be seen."""
+    best = "unknown"
+    for frame in await_chain(awaitable):
+        if not is_machinery(frame) and not is_kernel(frame):
+            best = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"
+    return best
+
+
+def location_of_raise(exc: BaseException) -> str | None:
+    """Name the innermost line that an exception passed, as ``file:line in function``, leaving out the event loop's own."""
+    best = None
+    traceback = exc.__traceback__
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if not is_machinery(frame) and not is_kernel(frame):
+            best = f"{frame.f_code.co_filename}:{traceback.tb_lineno} in {frame.f_code.co_qualname}"
+        traceback = traceback.tb_next
+    return best
+
+
+def forget_frames(errors: Iterable[BaseException]) -> None:
+    """Drop the tracebacks of errors that are kept: their frames lead to whoever keeps them, a reference cycle.
+
+    From Python 3.12 on a frame in a traceback keeps all those that called it.
+    """
+    waiting = list(errors)
+    seen: set[int] = set()
+    while waiting:
+        error = waiting.pop()
+        if id(error) not in seen:
+            seen.add(id(error))
+            error.__traceback__ = None
+            waiting += [each for each in (error.__cause__, error.__context__) if each is not None]
+            waiting += error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+
+
+def await_chain(awaitable: Any) -> Iterator[FrameType]:
+    """The frames of a suspended coroutine, outermost first; nothing for what cannot be looked into."""
+    for _ in range(_LONGEST_CHAIN):
+        if awaitable is None:
+            return
+        frame = next((f for attr in _FRAMES if (f := getattr(awaitable, attr, None)) is not None), None)
+        if isinstance(frame, FrameType):
+            yield frame
+        awaitable = _awaited(awaitable)
+
+
+def is_machinery(frame: FrameType) -> bool:
+    """Whether a frame is the event loop's own and so does not show what was being done."""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] in _MACHINERY
+
+
+def is_kernel(frame: FrameType) -> bool:
+    """Whether a frame belongs to the kernel itself."""
+    return str(frame.f_globals.get("__name__", "")).startswith("amplifier.kernel.")
+
+
+def _awaited(awaitable: Any) -> Any:
+    inner = next((n for attr in _NEXT if (n := getattr(awaitable, attr, None)) is not None), None)
+    if inner is None and type(awaitable).__name__ in _OPAQUE:
+        for candidate in gc.get_referents(awaitable):
+            if inspect.iscoroutine(candidate) or inspect.isasyncgen(candidate) or inspect.isgenerator(candidate):
+                return candidate
+    return inner

@@ -18,9 +18,8 @@ import anyio
 import attrs
 
 from .backend import Loop, Spawn, start_timer
-from .deadlines import DeadlinePassed, TimeBudget, call_foreign, run_bounded
-from .sections import run_section
-from .watchdog import Watchdog
+from .deadlines import DeadlinePassed, TimeBudget, Watchdog, call_foreign, run_bounded
+from .uninterrupted import run_section
 
 logger: logging.Logger = logging.getLogger("amplifier.cancellation")
 
@@ -51,24 +50,6 @@ class CancellationToken:
 
     Graceful lets running tools finish and starts nothing new; immediate cancels the turn's scope.
     """
-
-    __slots__ = (
-        "__weakref__",
-        "_announce",
-        "_budget",
-        "_callbacks",
-        "_children",
-        "_claims",
-        "_grace",
-        "_loop",
-        "_reason",
-        "_requests",
-        "_scope",
-        "_spawn",
-        "_stop_grace",
-        "_tools",
-        "_watch",
-    )
 
     def __init__(self) -> None:
         self._claims: dict[CancellationState, object] = {}
@@ -234,14 +215,15 @@ class CancellationToken:
     async def _run_callbacks(self) -> None:
         for callback in self._callbacks:
             seconds = CALLBACK_SECONDS if self._budget is None else self._budget.half(CALLBACK_SECONDS)
+            label = f"cancel callback {_name_of(callback)}"
             try:
                 answer = call_foreign(callback)
                 if inspect.isawaitable(answer):
-                    await run_bounded(answer, seconds, callback, self._watch)
+                    await run_bounded(answer, seconds, label, self._watch)
             except DeadlinePassed as late:
-                logger.warning("cancel callback %s was cut off: %s", _name_of(callback), late)
+                logger.warning("%s was cut off: %s", label, late)
             except Exception:  # a callback is foreign code
-                logger.exception("cancel callback %s failed", _name_of(callback))
+                logger.exception("%s failed", label)
 
     # ── the session's side ──
 
@@ -273,6 +255,11 @@ class CancellationToken:
         """The turn, or the opening, is over."""
         self._scope = None
         self._end_grace()
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether there are requests that have not been announced."""
+        return bool(self._requests)
 
     def take_requests(self) -> list[CancelRequest]:
         """Requests not announced yet, oldest first; they are handed out once."""

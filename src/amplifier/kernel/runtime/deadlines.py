@@ -1,8 +1,8 @@
 """Deadlines for third-party code: every call into it is bounded, and its failure is distinguished from what must pass through.
 
-`run_bounded` is for one call. `DeadlineGroup` serves the calls of a dispatch, an opening or a closing with one cancel scope whose
-deadline moves from call to call: a fresh scope for each costs two to four times as much. `TimeBudget` divides what is left of a
-closing.
+`DeadlineGroup` is the one mechanism: calls one after another, each under its own deadline. A dispatch, which is on the hot path, has one cancel
+scope for all its calls, whose deadline moves from call to call: a fresh scope for each costs two to four times as much. `run_bounded` is for a
+single call. `TimeBudget` divides what is left of a closing. `Watchdog` notices calls that refuse to be cancelled.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any, Self
+from typing import Any
 
 import anyio
 import attrs
@@ -18,13 +18,19 @@ import attrs
 from amplifier.contracts._containment import contained_failure
 from amplifier.contracts._scopes import cancel_scope, loop_clock
 
-from .await_location import location_of_raise
-from .running_call import RunningCall
-from .stepping import drive
-from .watchdog import Watchdog
+from .backend import RunningCall, Spawn, current_raw_task, location_of_raise, start_timer, task_name, where_suspended
+from .uninterrupted import interruptible
 
 SLACK = 0.01
 """A deadline is moved only when it is off by more than this part of it: a call may get 1 % less time than promised."""
+
+UNWINDING = 1.0
+"""Seconds a cancelled call is given to unwind before it is called unresponsive."""
+
+LOOK = 10.0
+"""Seconds after which active calls are looked at for the first time."""
+
+LONGEST_INTERVAL = 300.0
 
 
 class DeadlinePassed(Exception):
@@ -61,6 +67,7 @@ def check_timeout(seconds: Any) -> float | None:
     return float(seconds)
 
 
+@interruptible
 def call_foreign(fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Call third-party code that may be sync; whatever is its own failure leaves as an ``Exception``."""
     try:
@@ -75,82 +82,153 @@ def call_foreign(fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
             del failure  # an exception that names its own frame is a reference cycle
 
 
-async def run_bounded(
-    awaitable: Awaitable[Any],
-    seconds: float | None,
-    label: Any,
-    watch: Watchdog | None,
-) -> Any:
+async def run_bounded(awaitable: Awaitable[Any], seconds: float | None, label: Any, watch: Watchdog | None) -> Any:
     """Await one call of third-party code.
-
-    It comes under its session's watchdog only when it really waits, which costs a timer and, on trio, a task for it. Most
-    mounts and cleanups wait for nothing.
 
     Raises:
         DeadlinePassed: Its deadline passed.
         Exception: Its own failure, contained.
     """
-    started = loop_clock()()
-    limit = math.inf if seconds is None else seconds
-    return await BoundedCall(label, awaitable, started, started + limit, watch).run()
+    calls = DeadlineGroup(watch)
+    try:
+        return await calls.run(awaitable, seconds, label)
+    finally:
+        scope, calls.scope = calls.scope, None
+        if scope is not None:
+            scope.__exit__(None, None, None)
+        calls.close()
 
 
-@attrs.define(eq=False)
-class BoundedCall:
-    """One call of third-party code under its deadline; see `run_bounded`."""
+class DeadlineGroup:
+    """Calls of third-party code, one after another, each under its own deadline.
 
-    label: Any
-    awaited: Any
-    started: float
-    until: float
-    watch: Watchdog | None
-    scope: anyio.CancelScope | None = None
+    They share one scope, which is opened when the first call really has something to await; so sync calls cost none. Dispatch, which is on the
+    hot path, does by hand what `run` does: `arm`, await, and `judge` what was raised. Whoever uses a group leaves the scope first in its
+    ``finally``, by a call that is not the kernel's: Ctrl-C at a line before would leave it entered for ever.
+    """
 
-    async def run(self) -> Any:
-        """Await the call."""
-        passed: DeadlinePassed | None = None
-        value: Any = None
+    __slots__ = ("_armed_for", "_seconds", "_watch", "awaited", "clock", "label", "limit", "scope", "started", "until")
+
+    def __init__(self, watch: Watchdog | None = None, limit: float | None = None) -> None:
+        self.clock: Callable[[], float] = loop_clock()
+        self.until: float = math.inf
+        self.started: float = 0.0
+        self.label: Any = None
+        self.awaited: Any = None
+        self.scope: anyio.CancelScope | None = None
+        self._armed_for = math.inf
+        self._seconds = math.inf
+        self._watch = watch
+        self.limit: float = math.inf if limit is None else self.clock() + limit
+
+    @interruptible
+    async def run(self, awaitable: Awaitable[Any], seconds: float | None, label: Any) -> Any:
+        """Await one call; one that succeeds leaves the scope open for the next.
+
+        Raises:
+            DeadlinePassed: Its deadline passed.
+            Exception: Its own failure, contained.
+        """
+        self.label = label
+        failure: BaseException | None = None
         try:
-            with cancel_scope(self.until) as self.scope:
-                scope = self.scope
-                try:
-                    value = await drive(self.awaited, on_wait=self._enter_watch)
-                except BaseException as exc:
-                    if not scope.cancel_called:
-                        failure = contained_failure(exc)
-                        if failure is not exc:
-                            raise failure from exc
-                    else:
-                        passed = DeadlinePassed(self.until - self.started, location_of_raise(exc))
-                    raise
-                if loop_clock()() < self.until:
-                    return value
-            passed = passed or DeadlinePassed(self.until - self.started)
-            passed.answer = value
-            raise passed
-        except Exception:
-            # Cut off, it answered with an error; on trio also what was in a group beside the scope's own Cancelled.
-            if passed is None:
+            self.arm(seconds, self.clock(), awaitable)
+            value = await awaitable
+            if self.clock() >= self.until:
+                failure = self.renew()
+                failure.answer = value
+                raise failure
+            return value
+        except BaseException as exc:
+            failure = failure or self.judge(exc)
+            self.close()  # what follows a failure is not part of the call and its deadline
+            if failure is exc:
                 raise
-            raise passed from None
+            raise failure from (None if isinstance(failure, DeadlinePassed) else exc)
         finally:
-            if self.watch is not None:
-                self.watch.leave(self)
-            self.awaited = self.scope = None
-            failure = passed = None  # type: ignore[assignment]  # an exception that names its own frame is a cycle
+            self.awaited = None
+            del failure  # an exception that names its own frame is a reference cycle
+
+    def arm(self, seconds: float | None, now: float, awaited: Any) -> None:
+        """Give the next call ``seconds`` from ``now``."""
+        self.started = now
+        self.awaited = awaited
+        self._seconds = math.inf if seconds is None else seconds
+        until = now + self._seconds
+        if until > self.limit:
+            until = self.limit
+            self._seconds = max(until - now, 0.0)
+        if self.scope is None:
+            self.until = until
+            self._armed_for = self._seconds
+            self.scope = cancel_scope(until)
+            self.scope.__enter__()
+            if self._watch is not None:
+                self._watch.enter(self)
+        elif not self.until <= until <= self.until + min(self._armed_for, self._seconds) * SLACK:
+            if self._watch is not None and until < self.until:
+                self._watch.hasten(until)
+            self.until = self.scope.deadline = until
+            self._armed_for = self._seconds
 
     def tighten(self, until: float) -> None:
-        """End the call at ``until`` at the latest."""
+        """End the running call, and all that follow, at ``until`` at the latest."""
+        self.limit = min(self.limit, until)
         if until < self.until and self.scope is not None:
             self.until = self.scope.deadline = until
+            self._seconds = max(until - self.started, 0.0)
 
-    def running_call(self) -> RunningCall:
+    def judge(self, exc: BaseException, *, is_armed: bool = True) -> Exception:
+        """What an exception out of the current call means.
+
+        Args:
+            exc: What it raised.
+            is_armed: Whether it was given its time with `arm`. If not, it could not wait, so that neither a deadline nor a
+                cancellation can have reached it.
+
+        Returns:
+            `DeadlinePassed` when our deadline cut the call off; otherwise the call's own failure, contained.
+
+        Raises:
+            BaseException: ``exc`` itself when it is not the call's to keep: a real cancellation, Ctrl-C.
+        """
+        try:
+            return (self._passed_deadline(exc) if is_armed else None) or contained_failure(exc, can_wait=is_armed)
+        finally:
+            del exc  # an exception that names its own frame is a reference cycle
+
+    def _passed_deadline(self, exc: BaseException) -> DeadlinePassed | None:
+        if self.scope is None or not self.scope.cancel_called:
+            return None
+        where = location_of_raise(exc)
+        scope, self.scope = self.scope, None
+        try:
+            swallowed = scope.__exit__(exc.__class__, exc, exc.__traceback__)
+        except BaseException as rest:  # trio hands back what was in a group beside its Cancelled
+            if not isinstance(rest, Exception):
+                raise
+            swallowed = True
+        self.close()
+        return DeadlinePassed(self._seconds, where) if swallowed or isinstance(exc, Exception) else None
+
+    def renew(self) -> DeadlinePassed:
+        """Leave a scope whose deadline has passed although its call came back; the next call opens a fresh one."""
+        self.close()
+        self.until = math.inf
+        return DeadlinePassed(self._seconds)
+
+    def close(self) -> None:
+        """Leave the scope, if one is open, and the watch."""
+        scope, self.scope = self.scope, None
+        if scope is not None:
+            scope.__exit__(None, None, None)
+        self.awaited = None
+        if self._watch is not None:
+            self._watch.leave(self)
+
+    def running_call(self) -> RunningCall | None:
         """What is being waited for."""
-        return RunningCall(label=self.label, until=self.until)
-
-    def _enter_watch(self) -> None:
-        if self.watch is not None:
-            self.watch.enter(self)
+        return None if self.awaited is None else RunningCall(label=self.label, until=self.until)
 
 
 @attrs.define(eq=False)
@@ -184,180 +262,109 @@ class TimeBudget:
         return self.until if self.until == math.inf else max(self.until - loop_clock()(), 0.0)
 
 
-class DeadlineGroup:
-    """Calls of third-party code, one after another, each under its own deadline, with one cancel scope for all of them.
+# ── calls that refuse to be cancelled ──────────────────────────────────────────────────────────────
 
-        with DeadlineGroup(watch) as calls:
-            for ...:
-                await calls.run(awaitable, seconds, label)
 
-    The scope is opened when the first call really has something to await, so a group of sync calls costs none. Dispatch, which
-    is on the hot path, does by hand what `run` does: `arm`, await, and `judge` what was raised.
+@attrs.frozen
+class Unresponsive:
+    """One report about a call that goes on after its deadline."""
+
+    label: Any
+    task: str
+    where: str
+    seconds: float
+    overdue: float
+
+
+@attrs.define(eq=False)
+class _Progress:
+    """How far the reporting of one call has come; made at its first look, which most calls do not live to see."""
+
+    task: Any
+    until: float
+    next_report: float
+    interval: float = UNWINDING
+
+
+class Watchdog:
+    """Active calls of one session and the timer over them: notices those that refuse to be cancelled.
+
+    Python has no way to end such code. The kernel waits for it, never pretends it is gone, and reports it: at the call's
+    deadline (plus a second to unwind) and then at growing intervals, by module, task and await. One timer per session, armed
+    only while calls with a deadline are active.
     """
 
-    __slots__ = (
-        "_armed_for",
-        "_armed_until",  # until when another call of as many seconds may have the deadline that is set
-        "_is_watched",
-        "_scope",
-        "_seconds",
-        "_watch",
-        "awaited",
-        "clock",
-        "label",
-        "limit",
-        "started",
-        "until",
-    )
+    __slots__ = ("_report", "_spawn", "_stop_timer", "_tasks", "_wakes_at", "is_stopped")
 
-    def __init__(self, watch: Watchdog | None = None, limit: float | None = None) -> None:
-        self.clock: Callable[[], float] = loop_clock()
-        self.until: float = math.inf
-        self.started: float = 0.0
-        self.label: Any = None
-        self.awaited: Any = None
-        self._scope: anyio.CancelScope | None = None
-        self._armed_for = math.inf
-        self._armed_until = -math.inf
-        self._seconds = math.inf
-        self._watch = watch
-        self._is_watched = False
-        self.limit: float = math.inf if limit is None else self.clock() + limit
+    def __init__(self, report: Callable[[Unresponsive], None]) -> None:
+        self._report = report
+        self._tasks: dict[DeadlineGroup, Any] = {}  # the task of a call, or its progress
+        self._stop_timer: Callable[[], None] | None = None
+        self._wakes_at = math.inf
+        self._spawn: Spawn | None = None
+        self.is_stopped: bool = False
 
-    def __enter__(self) -> Self:
-        return self
+    def start(self, spawn: Spawn | None) -> None:
+        """Watch from now on; timers that need a task take it from ``spawn``, and without it are not made."""
+        self._spawn = spawn
+        self.is_stopped = False
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    async def run(self, awaitable: Awaitable[Any], seconds: float | None, label: Any) -> Any:
-        """Await one call; like `run_bounded`, but a call that succeeds leaves the scope open for the next one.
-
-        Raises:
-            DeadlinePassed: Its deadline passed.
-            Exception: Its own failure, contained.
-        """
-        self.label = label
-        self.arm(seconds, self.clock(), awaitable, watched=False)
-        try:
-            value = await drive(awaitable, on_wait=self._enter_watch)
-        except BaseException as exc:  # noqa: BLE001 — raised again, as itself or contained
-            failure = self.judge(exc)
-            self.close()  # what follows a failure is not part of the call and its deadline
-            try:
-                if failure is exc:
-                    raise
-                raise failure from (None if isinstance(failure, DeadlinePassed) else exc)
-            finally:
-                del failure  # an exception that names its own frame is a reference cycle
-        finally:
-            self.awaited = None
-        if self.clock() >= self.until:
-            late = self.renew()
-            late.answer = value
-            raise late
-        return value
-
-    def arm(self, seconds: float | None, now: float, awaited: Any, *, watched: bool = True) -> None:
-        """Give the next call ``seconds`` from ``now``."""
-        self.started = now
-        self.awaited = awaited
-        if now <= self._armed_until and seconds == self._seconds:  # as the call before, a moment ago
+    def enter(self, call: DeadlineGroup) -> None:
+        """A call (or a series of them, its label changing) has become active in this task."""
+        if self.is_stopped:  # a timer would keep a closed session alive
             return
-        self._seconds = math.inf if seconds is None else seconds
-        until = now + self._seconds
-        if until > self.limit:
-            until = self.limit
-            self._seconds = max(until - now, 0.0)
-        if self._scope is None:
-            self.until = until
-            self._armed_for = self._seconds
-            self._scope = cancel_scope(until)
-            self._scope.__enter__()
-            if watched:
-                self._enter_watch()
-            return
-        if until != self.until and not 0 <= until - self.until <= min(self._armed_for, self._seconds) * SLACK:
-            if self._is_watched and self._watch is not None and until < self.until:
-                self._watch.hasten(until)
-            self.until = until
-            self._armed_for = self._seconds
-            self._scope.deadline = until
-        is_exact = until < self.limit and self._armed_for == self._seconds
-        self._armed_until = self.until - self._seconds * (1 - SLACK) if is_exact else -math.inf
+        self._tasks[call] = current_raw_task()
+        self.hasten(call.until)
 
-    def lateness(self, seconds: float, started: float) -> DeadlinePassed:
-        """The error for a call that needed no scope, because it never waits, and came back after its deadline or the limit of all."""
-        return DeadlinePassed(min(seconds, max(self.limit - started, 0.0)))
+    def hasten(self, until: float) -> None:
+        """An active call has got this deadline. Later ones need no word: a wake-up that comes too early just looks again."""
+        due = until + UNWINDING
+        if self._wakes_at == math.inf:  # soon, so that the shorter deadlines of a closing need no timer of their own
+            due = min(due, loop_clock()() + LOOK)
+        if due < self._wakes_at and not self.is_stopped:
+            self._arm(due)
+
+    def leave(self, call: DeadlineGroup) -> None:
+        """The call is over."""
+        self._tasks.pop(call, None)
 
     def tighten(self, until: float) -> None:
-        """End the running call, and all that follow, at ``until`` at the latest."""
-        self.limit = min(self.limit, until)
-        self._armed_until = -math.inf
-        if until < self.until and self._scope is not None:
-            self.until = self._scope.deadline = until
-            self._seconds = max(until - self.started, 0.0)
+        """The session closes: end every active call at ``until`` at the latest."""
+        for call in list(self._tasks):
+            call.tighten(until)
 
-    def judge(self, exc: BaseException, *, is_armed: bool = True) -> Exception:
-        """What an exception out of the current call means.
+    def stop(self) -> None:
+        """Forget everything; the session is closed."""
+        self.is_stopped = True
+        self._spawn = None
+        self._tasks.clear()
+        self._disarm()
 
-        Args:
-            exc: What it raised.
-            is_armed: Whether it was given its time with `arm`. If not, it could not wait, so that neither a deadline nor a
-                cancellation can have reached it.
+    def _arm(self, at: float) -> None:
+        self._disarm()
+        if at < math.inf:
+            self._wakes_at = at
+            self._stop_timer = start_timer(max(at - loop_clock()(), 0.0), self._look, self._spawn)
 
-        Returns:
-            `DeadlinePassed` when our deadline cut the call off; otherwise the call's own failure, contained.
+    def _disarm(self) -> None:
+        if self._stop_timer is not None:
+            self._stop_timer()
+            self._stop_timer = None
+        self._wakes_at = math.inf
 
-        Raises:
-            BaseException: ``exc`` itself when it is not the call's to keep: a real cancellation, Ctrl-C.
-        """
-        try:
-            return (self._passed_deadline(exc) if is_armed else None) or contained_failure(exc, can_wait=is_armed)
-        finally:
-            del exc  # an exception that names its own frame is a reference cycle
-
-    def _passed_deadline(self, exc: BaseException) -> DeadlinePassed | None:
-        scope = self._scope
-        if scope is None or not scope.cancel_called:
-            return None
-        self._scope = None
-        self._armed_until = -math.inf
-        where = location_of_raise(exc)
-        try:
-            swallowed = scope.__exit__(type(exc), exc, exc.__traceback__)
-        except BaseException as rest:  # trio hands back what was in a group beside its Cancelled
-            if not isinstance(rest, Exception):
-                raise
-            swallowed = True
-        finally:
-            self._leave_watch()
-        return DeadlinePassed(self._seconds, where) if swallowed or isinstance(exc, Exception) else None
-
-    def renew(self) -> DeadlinePassed:
-        """Leave a scope whose deadline has passed although its call came back; the next call opens a fresh one."""
-        self.close()
-        self.until = math.inf
-        return DeadlinePassed(self._seconds)
-
-    def close(self) -> None:
-        """Leave the scope, if one was opened."""
-        if self._scope is not None:
-            scope, self._scope = self._scope, None
-            self._armed_until = -math.inf
-            self._leave_watch()
-            scope.__exit__(None, None, None)
-
-    def running_call(self) -> RunningCall | None:
-        """What is being waited for."""
-        return None if self.awaited is None else RunningCall(label=self.label, until=self.until)
-
-    def _enter_watch(self) -> None:
-        if self._watch is not None and not self._is_watched:
-            self._is_watched = True
-            self._watch.enter(self)
-
-    def _leave_watch(self) -> None:
-        if self._watch is not None and self._is_watched:
-            self._is_watched = False
-            self._watch.leave(self)
+    def _look(self) -> None:
+        self._stop_timer = None
+        self._wakes_at = math.inf
+        now = loop_clock()()
+        next_look = math.inf
+        for call, known in list(self._tasks.items()):
+            progress = known if isinstance(known, _Progress) else _Progress(known, math.nan, 0.0)
+            if progress.until != call.until:  # its first look, or another call of the series
+                progress = self._tasks[call] = _Progress(progress.task, call.until, call.until + UNWINDING)
+            if now >= progress.next_report:
+                where, name = where_suspended(call.awaited), task_name(progress.task)
+                self._report(Unresponsive(call.label, name, where, call.until - call.started, now - call.until))
+                progress.interval = min(progress.interval * 2, LONGEST_INTERVAL)
+                progress.next_report = now + progress.interval
+            next_look = min(next_look, progress.next_report)
+        self._arm(next_look)

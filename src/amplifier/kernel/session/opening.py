@@ -12,32 +12,25 @@ import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import CoroutineType
-from typing import Any
+from typing import Any, cast
 
 import attrs
 
 from amplifier._json import redact_text
-from amplifier.contracts import ContextManager, Orchestrator, Provider, Tool
-from amplifier.errors import AmplifierError, DeadlineExceeded, ModuleLoadError
+from amplifier.contracts import CONTRACTS
+from amplifier.errors import AmplifierError, DeadlineExceeded, ModuleLoadError, ModuleNotFoundError
 from amplifier.events import MODULE_LOAD_FAILED, MODULE_ON_SESSION_READY_FAILED
-from amplifier.loading import Blueprint, Listing, LoadedModule, ModuleLoader, module_failure_reason
+from amplifier.loading import LoadedModule, ModuleLoader, load_thing
+from amplifier.loading._loaded import is_structured
+from amplifier.models import ModuleType
 from amplifier.plan import ModuleSpec, MountPlan
 
 from ..coordinator.coordinator import ModuleCoordinator
-from ..coordinator.module_view import ModuleView
 from ..hooks.dispatch import text_of
+from ..runtime.backend import RunningCall
 from ..runtime.deadlines import DeadlineGroup, DeadlinePassed, call_foreign
-from ..runtime.running_call import RunningCall
 
 logger: logging.Logger = logging.getLogger("amplifier.session")
-
-_CONTRACTS: dict[str, tuple[type, str]] = {
-    "orchestrator": (Orchestrator, "orchestrator"),
-    "context": (ContextManager, "context"),
-    "provider": (Provider, "providers"),
-    "tool": (Tool, "tools"),
-}
-"""What a returned instance must satisfy to be mounted by the kernel, and where. A hook's returned callable is its cleanup."""
 
 _MOST_NAMED = 5
 """How many errors of a group the text of a failure names."""
@@ -63,29 +56,16 @@ class ModuleFailure:
 class Opening:
     """One run through a plan."""
 
-    __slots__ = (
-        "_asks_no_other",
-        "_calls",
-        "_coordinator",
-        "_listing",
-        "_loader",
-        "_names",
-        "_now",
-        "_plan",
-        "_waiting",
-        "failures",
-    )
-
     def __init__(self, plan: MountPlan, coordinator: ModuleCoordinator, loader: Any) -> None:
         self._plan = plan
         self._coordinator = coordinator
         self._loader = loader
         self._asks_no_other = False
-        self._listing = Listing()
-        self._waiting: list[tuple[str, ModuleSpec, ModuleView, Callable[..., Any]]] = []
+        self._calls = DeadlineGroup(coordinator.watch)
+        self._listing: dict[str, Any] = {}
+        self._waiting: list[tuple[str, ModuleSpec, ModuleCoordinator, Callable[..., Any]]] = []
         self._names: set[str] = set()
         self._now: tuple[str, str] | None = None
-        self._calls = DeadlineGroup(coordinator.watch)
         self.failures: list[ModuleFailure] = []
 
     async def run(self) -> None:
@@ -99,16 +79,22 @@ class Opening:
         if isinstance(loader, ModuleLoader):
             loader.acquire(self._coordinator)
             self._asks_no_other = loader.coordinator is None or loader.coordinator is self._coordinator
-        with self._calls:
+        try:
             for kind, spec in self._modules():
                 await self._mount(kind, spec)
-        self._raise_in_strict_mode()
-        for failure in self.failures:
-            await self._announce(failure)
-        with self._calls:
+            self._calls.close()
+            self._require_provider_in_strict_mode()
+            self._raise_in_strict_mode()
+            for failure in self.failures:
+                await self._announce(failure)
             for kind, spec, view, on_session_ready in self._waiting:
                 await self._make_ready(kind, spec, view, on_session_ready)
-        self._raise_in_strict_mode()
+            self._raise_in_strict_mode()
+        finally:
+            scope, self._calls.scope = self._calls.scope, None
+            if scope is not None:  # first, and by no call of the kernel: see DeadlineGroup
+                scope.__exit__(None, None, None)
+            self._calls.close()
 
     def running_call(self) -> RunningCall | None:
         """The module that is being opened."""
@@ -136,10 +122,22 @@ class Opening:
     def _raise_in_strict_mode(self) -> None:
         if self._plan.strict and self.failures:
             named = ", ".join(f"{f.module_type} {f.module_id!r}" for f in self.failures)
+            reasons = "; ".join(text_of(f.error) for f in self.failures[:_MOST_NAMED])
             raise ExceptionGroup(
-                f"session.strict: {len(self.failures)} of the plan's modules failed: {named}",
+                f"session.strict: {len(self.failures)} of the plan's modules failed: {named}: {reasons}",
                 [f.error for f in self.failures],
             )
+
+    def _require_provider_in_strict_mode(self) -> None:
+        """A provider may decline to be mounted, as without a key; a session that was to have one and has none answers nothing."""
+        named = [spec.module for spec in self._plan.providers]
+        if self._plan.strict and named and not self.failures and not self._coordinator.mounts.points["providers"]:
+            error = ModuleLoadError(
+                f"no provider is mounted: {', '.join(map(repr, named))} declined; the reason is in the log",
+                module_id=named[0],
+                reason_code="not_configured",
+            )
+            self.failures.append(ModuleFailure(named[0], "provider", "mount", error, error.reason_code))
 
     # ── one module ──
 
@@ -148,14 +146,19 @@ class Opening:
         self._now = owner, "mount"
         view = self._coordinator.view_for(owner, spec.on_failure)
         try:
-            if self._asks_no_other and self._coordinator.mounts.points["module-source-resolver"] is None:
-                loaded: Any = self._load_at_once(spec)
+            if spec.thing is not None:
+                loaded: Any = call_foreign(load_thing, kind, spec)
+            elif self._asks_no_other and self._coordinator.mounts.points["module-source-resolver"] is None:
+                loaded = self._load_at_once(spec)
             else:
                 loaded = await self._load(spec)
             ready = await self._mount_loaded(kind, spec, loaded, view, owner)
         except Exception as exc:  # noqa: BLE001 — foreign code: contained here, blamed and undone (L4)
             await self._coordinator.undo(owner)
             self._failed_to_mount(kind, spec, exc)
+        except KeyboardInterrupt:  # it may have opened something and not come to registering its cleanup
+            logger.error("the mount of module %r was interrupted; what it has registered is cleaned up", owner)
+            raise
         else:
             if ready is not None:
                 self._waiting.append((kind, spec, view, ready))
@@ -170,12 +173,14 @@ class Opening:
             Exception: Without this module the session does not open.
         """
         error = _as_load_error(kind, spec, exc)
-        reason = module_failure_reason(error)
+        reason = _failure_reason(error)
         self.failures.append(ModuleFailure(spec.module, kind, "mount", error, reason, spec.instance_id))
         if error is not exc:
             error.__cause__ = error.__cause__ or exc
-        if self._plan.strict or not _is_indispensable(kind, spec):
-            _log_failure(kind, spec, error)
+        # Without a loop or a memory there is no agent; without its gate there is one that nothing stops (L7).
+        if self._plan.strict or not (kind in ("orchestrator", "context") or spec.on_failure == "deny"):
+            shown = _redacted_traceback(error)
+            logger.warning("%s %r (%s) is not available:\n%s", kind, spec.module, spec.path, shown)
             return
         try:
             raise error
@@ -204,29 +209,26 @@ class Opening:
             return await self._calls.run(loading, coordinator.deadlines.mount, f"loading of {spec.module!r}")
         return loading
 
-    def _load_at_once(self, spec: ModuleSpec) -> Blueprint:
+    def _load_at_once(self, spec: ModuleSpec) -> LoadedModule:
         """Load without awaiting, as most modules are; an import cannot be interrupted, only reported late."""
         seconds = self._coordinator.deadlines.mount
         clock = self._calls.clock
         started = clock()
-        found: Blueprint = call_foreign(
-            self._loader.find, spec.module, spec.source, self._listing, user=self._coordinator
+        found: LoadedModule = call_foreign(
+            self._loader.find, spec.module, spec.source, spec.config, listing=self._listing, user=self._coordinator
         )
         if seconds is not None and clock() - started >= seconds:
             raise DeadlinePassed(seconds)
         return found
 
     async def _mount_loaded(
-        self, kind: str, spec: ModuleSpec, loaded: Any, view: ModuleView, owner: str
+        self, kind: str, spec: ModuleSpec, loaded: Any, view: ModuleCoordinator, owner: str
     ) -> Callable[..., Any] | None:
         """Mount one module; returns its on_session_ready."""
-        if spec.instance_id is not None:
-            self._coordinator.mounts.instances |= {owner}
+        mounts = self._coordinator.mounts
+        mounts.instance = None if spec.instance_id is None else (owner, spec.instance_id)
         ready: Callable[..., Any] | None = None
-        if isinstance(loaded, Blueprint):
-            answer = call_foreign(loaded.mount, view, dict(spec.config))
-            ready = loaded.on_session_ready
-        elif isinstance(loaded, LoadedModule):
+        if isinstance(loaded, LoadedModule):
             answer = call_foreign(loaded.mount, view, loaded.config)
             ready = loaded.on_session_ready
         elif callable(loaded):  # loaders of applications may return a bare mount function of the coordinator
@@ -239,7 +241,7 @@ class Opening:
         label = f"mount of module {spec.module!r}"
         seconds = self._coordinator.deadlines.mount
         is_coroutine = type(answer) is CoroutineType  # as most are, and nothing else has to be asked then
-        if not is_coroutine and _is_async_manager(answer):
+        if not is_coroutine and is_structured(answer):
             hosting = self._coordinator.hosting
             host = hosting.start_host(answer, name=spec.module, owner=owner)
             result = await self._calls.run(hosting.enter(host), seconds, label)
@@ -249,41 +251,30 @@ class Opening:
                 is_awaitable = is_coroutine or inspect.isawaitable(answer)
                 result = await self._calls.run(answer, seconds, label) if is_awaitable else answer
             except DeadlinePassed as late:
-                self._take(kind, late.answer, owner)  # so that undoing the module closes what it has opened
+                self._take(kind, late.answer, view, owner)  # so that undoing the module closes what it has opened
                 raise
-            self._take(kind, result, owner)
-        if kind == "provider" and spec.instance_id is not None:
-            self._name_instance(spec, owner)
+            self._take(kind, result, view, owner)
+        mounts.instance = None  # if it has mounted no provider
         return ready
 
-    def _take(self, kind: str, result: Any, owner: str) -> None:
+    def _take(self, kind: str, result: Any, view: ModuleCoordinator, owner: str) -> None:
         """Take what a mount in the seed form gave back: an instance, or a cleanup."""
         if not self._take_instance(kind, result, owner):
-            self._coordinator.register_cleanup_as(owner, result)
+            view.register_cleanup(result)
 
     def _take_instance(self, kind: str, result: Any, owner: str) -> bool:
         """Mount a returned instance that is not mounted yet; True when the result was an instance at all."""
-        if result is None or kind not in _CONTRACTS:
+        if result is None or kind == "hook":  # what that returns is its cleanup
             return False
-        contract, point = _CONTRACTS[kind]
+        contract = CONTRACTS[cast("ModuleType", kind)]
         mounts = self._coordinator.mounts
         mounted = [module for _, _, module in mounts.mounted_by(owner)]
         if any(result is module or result is getattr(module, "__wrapped__", None) for module in mounted):
             return True
-        if isinstance(result, type) or not isinstance(result, contract):
+        if isinstance(result, type) or not isinstance(result, contract.protocol):
             return False
-        mounts.mount(point, result, None, owner)
+        mounts.mount(contract.mount_point, result, None, owner)
         return True
-
-    def _name_instance(self, spec: ModuleSpec, owner: str) -> None:
-        """Several instances of one provider: move this one from its default name to its instance's."""
-        mounts = self._coordinator.mounts
-        mounts.instances -= {owner}
-        names = [name for point, name, _ in mounts.mounted_by(owner) if point == "providers" and name is not None]
-        if not names or spec.instance_id is None or spec.instance_id in names:
-            return
-        default = spec.module.removeprefix("provider-")
-        mounts.rename("providers", default if default in names else names[0], spec.instance_id)
 
     # ── afterwards ──
 
@@ -299,7 +290,7 @@ class Opening:
         await self._coordinator.hooks.emit(MODULE_LOAD_FAILED, details)
 
     async def _make_ready(
-        self, kind: str, spec: ModuleSpec, view: ModuleView, on_session_ready: Callable[..., Any]
+        self, kind: str, spec: ModuleSpec, view: ModuleCoordinator, on_session_ready: Callable[..., Any]
     ) -> None:
         seconds = self._coordinator.deadlines.ready
         self._now = spec.module, "on_session_ready"
@@ -338,6 +329,15 @@ class Opening:
         return _words(error) if isinstance(error, ExceptionGroup) else text_of(error)
 
 
+def _failure_reason(exc: BaseException) -> str:
+    """The reason code of one of our own errors; foreign errors are ``unknown``, whatever they carry."""
+    if isinstance(exc, ModuleLoadError):
+        return exc.reason_code
+    if isinstance(exc, ModuleNotFoundError):
+        return "missing_source"
+    return "deadline" if isinstance(exc, DeadlineExceeded) else "unknown"
+
+
 def release_loader(coordinator: ModuleCoordinator) -> None:
     """The session has closed: its loader gives up the sys.path entries that no other session uses."""
     loader = coordinator.loader
@@ -348,16 +348,6 @@ def release_loader(coordinator: ModuleCoordinator) -> None:
             call_foreign(clean_up)
         except Exception:  # loaders of applications are foreign code
             logger.exception("the loader of session %r failed to clean up", coordinator.session_id)
-
-
-def _is_indispensable(kind: str, spec: ModuleSpec) -> bool:
-    """Without a loop or a memory there is no agent; without its gate there is one that nothing stops (L7)."""
-    return kind in ("orchestrator", "context") or spec.on_failure == "deny"
-
-
-def _is_async_manager(answer: Any) -> bool:
-    kind = type(answer)
-    return hasattr(kind, "__aenter__") and hasattr(kind, "__aexit__")
 
 
 def _deadline_error(operation: str, module: str, late: DeadlinePassed) -> DeadlineExceeded:
@@ -404,10 +394,6 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
             yield from _leaves(error)
         else:
             yield error
-
-
-def _log_failure(kind: str, spec: ModuleSpec, error: Exception) -> None:
-    logger.warning("%s %r (%s) is not available:\n%s", kind, spec.module, spec.path, _redacted_traceback(error))
 
 
 def _redacted_traceback(error: Exception) -> str:

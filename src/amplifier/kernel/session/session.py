@@ -3,29 +3,35 @@
     async with AmplifierSession(plan) as session:
         text = await session.execute("prompt")
 
-After the block, however it was left, nothing of the session remains (L1). The order of opening is in `opening`, a turn in `turn`,
-the states in `lifecycle`.
+After the block, however it was left, nothing of the session remains (L1). The order of opening is in `opening`, a turn and the states of a
+session in `turn`, closing at the end of this file.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import warnings
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import ContextVar
 from datetime import UTC, datetime
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 
 import anyio
 import attrs
 import orjson
 
 from amplifier._json import redact_secrets, redact_text
+from amplifier.contracts import DEFAULT, Inherited
 from amplifier.contracts._containment import is_cancellation_type, text_of
 from amplifier.contracts._scopes import cancel_scope
-from amplifier.errors import ExecutionCancelled, SessionStateError
-from amplifier.events import SESSION_FORK
+from amplifier.errors import ExecutionCancelled, SessionBusyError, SessionStateError
+from amplifier.events import CLEANUP_FAILED, SESSION_END, SESSION_FORK
 from amplifier.loading import ModuleLoader
-from amplifier.models import SessionStatus
+from amplifier.models import Prompt, SessionStatus
+from amplifier.models._prompts import read_prompt
 from amplifier.plan import (
     BudgetLimits,
     MountPlan,
@@ -35,23 +41,27 @@ from amplifier.plan import (
     parse_plan,
     validate_session_id,
 )
+from amplifier.plan._things import replace_things
 
 from ..coordinator.coordinator import ModuleCoordinator
-from ..runtime.await_location import forget_frames
-from ..runtime.backend import Loop, current_raw_task, task_name
+from ..runtime.backend import Loop, RunningCall, current_raw_task, forget_frames, task_name
 from ..runtime.cancellation import CancellationToken
-from ..runtime.cleanup_stack import CleanupFailure
-from ..runtime.running_call import RunningCall
-from ..runtime.sections import protect_from_interrupts, run_section
-from ..runtime.task_host import SessionTask, hosted_by
-from .closing import Closing
-from .lifecycle import Lifecycle, State
+from ..runtime.deadlines import DeadlinePassed, check_timeout
+from ..runtime.tasks import CleanupFailure, hosted_by
+from ..runtime.uninterrupted import protect_kernel, run_section
 from .opening import ModuleFailure, Opening, release_loader
-from .turn import TurnRunner, metered_turn
-from .turn_access import TurnAccess, inside_turn_of
+from .stream import TextStream, TurnStream
+from .turn import Lifecycle, State, TurnRunner, metered_turn
 
-if TYPE_CHECKING:  # a package that only budgets need
+if TYPE_CHECKING:  # packages that only typed answers and budgets need
+    from amplifier.answers import AnswerFormat
     from amplifier.budget import Budget
+    from amplifier.turns import TurnReport
+
+T = TypeVar("T")
+
+# Lifecycles, not ids: two sessions may have one id. Not sessions: a task that a turn leaves behind keeps its context.
+inside_turn_of: ContextVar[tuple[Lifecycle, ...]] = ContextVar("amplifier_inside_turn_of", default=())
 
 logger: logging.Logger = logging.getLogger("amplifier.session")
 
@@ -67,7 +77,7 @@ class SessionStatistics:
     failures: int
 
 
-class AmplifierSession(TurnAccess):
+class AmplifierSession:
     """One agent: its modules, its turns, its life.
 
     Args:
@@ -119,15 +129,17 @@ class AmplifierSession(TurnAccess):
         self._loop: Loop | None = None
         self._settled: anyio.Event | None = None
         self._opened_in: Any = None
+        self._closing: _Closing | None = None
+        self._hosted: TurnStream[str] | None = None  # the turn of the latest text stream
 
     def __repr__(self) -> str:
         turn = ", turn running" if self._lifecycle.turn_running else ""
         return f"<AmplifierSession {self.session_id!r} {self._lifecycle.state.value}{turn}>"
 
     # Bound early: at the end of the interpreter the names of the module are gone before the last session is.
-    def __del__(self, is_open: State = State.OPEN, warn: Any = warnings.warn) -> None:
+    def __del__(self, idle: Any = (State.NEW, State.CLOSED), warn: Any = warnings.warn) -> None:
         lifecycle: Lifecycle | None = getattr(self, "_lifecycle", None)  # None when the plan was refused
-        if lifecycle is not None and lifecycle.state is is_open:
+        if lifecycle is not None and lifecycle.state not in idle:
             warn(
                 f"session {lifecycle.session_id!r} was dropped while it was open, so its cleanups never ran; open it with "
                 "`async with`, or call cleanup() after initialize()",
@@ -157,6 +169,26 @@ class AmplifierSession(TurnAccess):
         meter = self._turns.meter
         return None if meter is None else meter.budget
 
+    @property
+    def last_turn(self) -> TurnReport | None:
+        """What the latest turn was, however it ended; None before the first has ended."""
+        latest = self._turns.latest
+        return None if latest is None else latest.report()
+
+    async def messages(self) -> list[dict[str, Any]]:
+        """The whole conversation, as its context keeps it.
+
+        Raises:
+            SessionStateError: The session is not open.
+        """
+        if not self.initialized:
+            raise SessionStateError(
+                f"session {self.session_id!r} is {self._lifecycle.state.value}; read its messages while it is open"
+            )
+        context: Any = self.coordinator.get("context")
+        messages = await self.coordinator.call_bounded(context.get_messages(), "context.get_messages")
+        return cast("list[dict[str, Any]]", messages)
+
     def running_call(self) -> RunningCall:
         """What the session is doing, for reports about sessions that hang."""
         return RunningCall(coordinator=self.coordinator, label=self._lifecycle.activity)
@@ -164,17 +196,29 @@ class AmplifierSession(TurnAccess):
     # ── opening ──
 
     async def __aenter__(self) -> Self:
-        self._lifecycle.move(State.OPENING)
-        group = anyio.create_task_group()
-        await group.__aenter__()
-        self.coordinator.hosting.use_group(group)
-        self._opened_in = current_raw_task()
+        protect_kernel()
+        self._lifecycle.require_opening()
+        hosting, task, group = self.coordinator.hosting, current_raw_task(), anyio.create_task_group()
         try:
+            self._lifecycle.state = State.OPENING
+            self._opened_in = task
+            await group.__aenter__()
+            hosting.group = group
             await self._open()
-        except BaseException as exc:
-            await self._leave_group(exc)
-            raise
-        return self
+            return self
+        except BaseException as exc:  # noqa: BLE001 — raised again below
+            problem = exc
+        try:
+            self._note_failed_opening(problem)
+            while True:
+                try:
+                    await self._close_and_leave(problem, was_open=False)
+                    break
+                except KeyboardInterrupt as interrupt:
+                    problem = interrupt
+            raise problem
+        finally:
+            del problem  # an exception that names its own frame is a reference cycle
 
     async def initialize(self) -> None:
         """Open the session by hand; `cleanup` must follow. Prefer ``async with``.
@@ -185,6 +229,7 @@ class AmplifierSession(TurnAccess):
         Raises:
             SessionStateError: It is being closed, or the other call that was opening it failed.
         """
+        protect_kernel()
         state = self._lifecycle.state
         if state is State.OPEN:
             return
@@ -193,26 +238,27 @@ class AmplifierSession(TurnAccess):
             if not self.initialized:
                 raise SessionStateError(f"session {self.session_id!r} could not be opened by the call that was at it")
             return
-        self._lifecycle.move(State.OPENING)
-        await self._open()
+        self._lifecycle.require_opening()
+        try:
+            self._lifecycle.state = State.OPENING
+            await self._open()
+        except BaseException as exc:
+            self._note_failed_opening(exc)
+            await self._close_to_the_end(was_open=False)
+            raise
 
     async def _open(self) -> None:
-        """Mount the plan; whatever goes wrong, what was mounted is cleaned up before it leaves here."""
         parent = self._parent
         tokens = [session.coordinator.cancellation for session in (self, parent) if session is not None]
-        was_stopped = any(
-            token.is_immediate for token in tokens
-        )  # now: the section begins a turn of the event loop later
-        try:
-            await run_section(self._mount_plan, was_stopped, name=f"amplifier open {self.session_id}", isolate=True)
-            self._lifecycle.move(State.OPEN)
-        except BaseException as exc:
-            stopped = is_cancellation_type(exc) or isinstance(exc, ExecutionCancelled)
-            self.status.status = "cancelled" if stopped else "failed"
-            self._lifecycle.move(State.CLOSING)
-            await self._run_closing(was_open=False)
-            raise
+        # Now: the section begins a turn of the event loop later.
+        was_stopped = any(token.is_immediate for token in tokens)
+        await run_section(self._mount_plan, was_stopped, name=f"amplifier open {self.session_id}", isolate=True)
+        self._lifecycle.state = State.OPEN
         self._settle()
+
+    def _note_failed_opening(self, exc: BaseException) -> None:
+        stopped = is_cancellation_type(exc) or isinstance(exc, ExecutionCancelled)
+        self.status.status = "cancelled" if stopped else "failed"
 
     async def _until_settled(self) -> None:
         """Wait for the end of the opening or closing that another call is at; the event is made by those who wait."""
@@ -239,7 +285,6 @@ class AmplifierSession(TurnAccess):
         self.status.ended_at = None
         self._turns.reopen()
         self._open_budget(plan)
-        protect_from_interrupts(AmplifierSession.__aexit__, AmplifierSession.cleanup, SessionTask.run)
         coordinator.open(plan, self._loop, self._announce_cancel)
         token = coordinator.cancellation
         if self._parent is not None:
@@ -317,8 +362,208 @@ class AmplifierSession(TurnAccess):
         if metadata:
             details["metadata"] = metadata
         if raw:
-            details["raw"] = redact_secrets(self.config)
+            details["raw"] = redact_secrets(replace_things(self.config))
         return details
+
+    # ── turns ──
+
+    @overload
+    async def execute(self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT) -> str: ...
+    @overload
+    async def execute(
+        self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT, result_type: type[T]
+    ) -> T: ...
+    @overload
+    async def execute(
+        self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT, result_type: Any
+    ) -> Any: ...
+    async def execute(
+        self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT, result_type: Any = None
+    ) -> Any:
+        """Run one turn.
+
+        Args:
+            prompt: The text of the user, or a list of texts and of text, image and document blocks; see `amplifier.file`.
+            timeout: Seconds for the whole turn; None for no limit; left out, the plan's ``turn`` deadline.
+            result_type: The type of the answer: an attrs class, a dataclass, a TypedDict, a Literal, a union, a pydantic model, or
+                a JSON Schema as a dict; left out, the answer is text.
+
+        Returns:
+            The orchestrator's final text, or a value of ``result_type``.
+
+        Raises:
+            SessionBusyError: Another turn is running.
+            SessionStateError: The session is not open, or belongs to another event loop.
+            ExecutionCancelled: The session's token asked for an immediate stop.
+            ExecutionTimeout: The timeout passed.
+            ExecutionDenied: A hook denied the prompt or a model call.
+            ResultError: The answer does not fit ``result_type``, also after the model was shown the problems.
+            TypeError: The prompt is neither text nor a list of texts and blocks, or ``result_type`` has no JSON Schema.
+            ValueError: A block of the prompt is wrong.
+            InvalidRequestError: The provider cannot read a block of the prompt.
+            MissingExtraError: Typed answers take packages that are not installed.
+            ContractError: The orchestrator returned something else than text.
+        """
+        answer_format = _answer_format(result_type)
+        return await self._run_turn(read_prompt(prompt), timeout, answer_format)
+
+    @overload
+    async def resume_turn(self, *, timeout: float | Inherited | None = DEFAULT) -> str: ...
+    @overload
+    async def resume_turn(self, *, timeout: float | Inherited | None = DEFAULT, result_type: type[T]) -> T: ...
+    @overload
+    async def resume_turn(self, *, timeout: float | Inherited | None = DEFAULT, result_type: Any) -> Any: ...
+    async def resume_turn(self, *, timeout: float | Inherited | None = DEFAULT, result_type: Any = None) -> Any:
+        """Go on with the latest turn of the conversation, which was cut off before the model gave an answer.
+
+        Tool calls that have results keep them. A tool call that was cut off runs again if its tool declares ``repeatable = True``,
+        never if it declares False; otherwise the user is asked. What does not run again gets a result that reports it.
+
+        Args:
+            timeout: As for `execute`.
+            result_type: As for `execute`. The conversation does not tell which type the turn began with: give it again.
+
+        Returns:
+            The orchestrator's final text, or a value of ``result_type``.
+
+        Raises:
+            NoUnfinishedTurnError: The conversation is empty or ends with an answer.
+            SessionStateError: The orchestrator cannot resume turns, or the session is not open.
+            SessionBusyError: Another turn is running.
+            ExecutionCancelled: As for `execute`; so are the others.
+        """
+        answer_format = _answer_format(result_type)
+        return await self._run_turn(None, timeout, answer_format)
+
+    def _turn_seconds(self, timeout: float | Inherited | None) -> float | None:
+        return self.coordinator.deadlines.turn if timeout is DEFAULT else check_timeout(timeout)
+
+    async def _run_turn(
+        self,
+        prompt: str | list[dict[str, Any]] | None,
+        timeout: float | Inherited | None,
+        answer_format: AnswerFormat[Any] | None,
+        stream: TurnStream[Any] | None = None,
+    ) -> Any:
+        """Claim the session for a turn, unless a stream holds it already, run it and give the session back."""
+        inside = None
+        seconds = self._turn_seconds(timeout)
+        if stream is None:
+            await self._require_turn()
+        try:
+            self._lifecycle.turn_running = True
+            if stream is not None:
+                stream.holds_session = False
+            self._turns.withdraw = None
+            inside = inside_turn_of.set((*inside_turn_of.get(), self._lifecycle))
+            self._require_own_loop()
+            return await run_section(
+                self._turns.run,
+                prompt,
+                seconds,
+                answer_format,
+                name=f"amplifier turn {self.session_id}",
+                isolate=True,
+                is_unwinding=self._turns.is_unwinding,
+            )
+        finally:
+            self._lifecycle.turn_running = False
+            self._turns.end_turn()
+            if inside is not None:
+                inside_turn_of.reset(inside)
+
+    async def _require_turn(self) -> None:
+        """Refuse a turn beside another one; only the end of a text that no one reads any more is waited for."""
+        hosted = self._hosted
+        if hosted is not None and not hosted.is_over:
+            if not hosted.is_left:
+                raise SessionBusyError(
+                    f"session {self.session_id!r} is busy with a turn whose text is not read to its end; read on, or stop it: leave "
+                    "`async with session.stream_text(...) as pieces:`, or `await pieces.aclose()`",
+                    session_id=self.session_id,
+                )
+            with anyio.move_on_after(self.coordinator.deadlines.cleanup):
+                await hosted.wait_over()
+        self._lifecycle.require_turn()
+
+    def _require_own_loop(self) -> None:
+        if self._loop is None or not self._loop.is_running_here():
+            raise SessionStateError(f"session {self.session_id!r} was opened on another event loop; use it there")
+
+    @overload
+    def stream(self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT) -> TurnStream[str]: ...
+    @overload
+    def stream(
+        self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT, result_type: type[T]
+    ) -> TurnStream[T]: ...
+    @overload
+    def stream(
+        self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT, result_type: Any
+    ) -> TurnStream[Any]: ...
+    def stream(
+        self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT, result_type: Any = None
+    ) -> TurnStream[Any]:
+        """Run one turn and watch it: ``async with session.stream(prompt) as events: async for event in events``.
+
+        The session belongs to the turn from entering the block on: another turn is refused. Leaving the block early cancels the
+        turn. What `execute` would raise is raised from the iteration. With a ``result_type`` there are events with the part of
+        the answer that has arrived.
+        """
+        return self._stream(partial(read_prompt, prompt), timeout, _answer_format(result_type))
+
+    def stream_text(self, prompt: Prompt, *, timeout: float | Inherited | None = DEFAULT) -> TextStream:
+        """Run one turn and read its text as it comes: ``async for piece in session.stream_text(prompt)``.
+
+        The texts of different model calls are separated by a blank line. An answer that is not streamed comes as one piece. No
+        text comes twice, also when the stream of an answer was cut and the call repeated; if the repeated answer is another one,
+        a line in brackets says that it begins again. What `execute` raises is raised from the iteration. `TextStream` tells how
+        the turn ends when the loop is left early. The session must have been opened with ``async with``.
+        """
+
+        def spawn(run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+            async def hosted() -> None:
+                try:
+                    await run()
+                finally:
+                    self._hosted = None
+
+            self.coordinator.hosting.spawn(hosted)
+            self._hosted = events
+
+        events: TurnStream[str] = self._stream(partial(read_prompt, prompt), timeout, None)
+        return TextStream(events, spawn)
+
+    @overload
+    def stream_resumed_turn(self, *, timeout: float | Inherited | None = DEFAULT) -> TurnStream[str]: ...
+    @overload
+    def stream_resumed_turn(
+        self, *, timeout: float | Inherited | None = DEFAULT, result_type: type[T]
+    ) -> TurnStream[T]: ...
+    @overload
+    def stream_resumed_turn(
+        self, *, timeout: float | Inherited | None = DEFAULT, result_type: Any
+    ) -> TurnStream[Any]: ...
+    def stream_resumed_turn(
+        self, *, timeout: float | Inherited | None = DEFAULT, result_type: Any = None
+    ) -> TurnStream[Any]:
+        """Go on with the turn that was cut off and watch it; to `resume_turn` what `stream` is to `execute`."""
+        return self._stream(lambda: None, timeout, _answer_format(result_type))
+
+    def _stream(
+        self,
+        check_prompt: Callable[[], str | list[dict[str, Any]] | None],
+        timeout: float | Inherited | None,
+        answer_format: AnswerFormat[Any] | None,
+    ) -> TurnStream[Any]:
+        async def claim(stream: TurnStream[Any]) -> Callable[[], Awaitable[Any]]:
+            run = partial(self._run_turn, check_prompt(), timeout, answer_format, stream)
+            self._turn_seconds(timeout)  # refuses a wrong one
+            await self._require_turn()
+            self._turns.withdraw = stream.withdraw
+            self._lifecycle.turn_running = stream.holds_session = True
+            return run
+
+        return TurnStream(claim, self._turns, self.coordinator.hooks, answer_format=answer_format)
 
     # ── cancellation ──
 
@@ -361,7 +606,7 @@ class AmplifierSession(TurnAccess):
             child.loader = child.coordinator.loader = self.loader.for_child(child.coordinator)
         resolver = self.coordinator.get("module-source-resolver")
         if resolver is not None:
-            child.coordinator.mount_as(None, "module-source-resolver", resolver)
+            child.coordinator.mounts.mount("module-source-resolver", resolver, None, None)
         child._parent = self
         return child
 
@@ -372,25 +617,49 @@ class AmplifierSession(TurnAccess):
 
     # ── closing ──
 
+    # Whatever is interrupted at a line of the kernel is called again and goes on where it was; the interrupt is raised at the end.
+
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> (
         bool | None
     ):  # with a plain bool type checkers assume that `return await session.execute(…)` may not be reached
+        interrupt: BaseException | None = None
+        crashed = False
+        try:
+            while True:
+                try:
+                    self._refuse_from_inside()
+                    crashed = await self._close_and_leave(exc, was_open=True)
+                    break
+                except KeyboardInterrupt as caught:
+                    interrupt = interrupt or caught
+            if interrupt is not None:
+                raise interrupt
+            return crashed
+        finally:
+            interrupt = exc = None  # an exception that names its own frame is a reference cycle
+
+    async def _close_and_leave(self, exc: BaseException | None, *, was_open: bool) -> bool:
+        """Close the session and leave its task group, whatever is raised meanwhile; that is raised afterwards."""
         problem: BaseException | None = None
         try:
-            await self.cleanup()
-        except BaseException as error:  # noqa: BLE001 — re-raised below, when the task group has been left
-            problem = error
-        while self._lifecycle.state is State.CLOSING:  # another task is at it, and we were cancelled while we waited
-            await run_section(self._until_settled, name=f"amplifier close {self.session_id}", shield=True)
-        crashed = await self._leave_group(exc)
-        if problem is not None:
             try:
+                await self._close(was_open)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001 — raised below
+                problem = error
+            while (
+                self._lifecycle.state is State.CLOSING
+            ):  # another task is at it, and we were cancelled while we waited
+                await run_section(self._until_settled, name=f"amplifier close {self.session_id}", shield=True)
+            crashed = await self._leave_group(exc)
+            if problem is not None:
                 raise problem
-            finally:
-                del problem  # an exception that names its own frame is a reference cycle
-        return crashed
+            return crashed
+        finally:
+            problem = exc = None  # an exception that names its own frame is a reference cycle
 
     async def cleanup(self) -> None:
         """Close the session: ``session:end``, then all cleanups in reverse, then the loader's paths.
@@ -402,6 +671,24 @@ class AmplifierSession(TurnAccess):
                 itself.
             BaseException: The first Ctrl-C that hit a cleanup, after all have run.
         """
+        self._refuse_from_inside()
+        await self._close_to_the_end(was_open=True)
+
+    async def _close_to_the_end(self, *, was_open: bool) -> None:
+        interrupt: BaseException | None = None
+        try:
+            while True:
+                try:
+                    await self._close(was_open)
+                    break
+                except KeyboardInterrupt as exc:
+                    interrupt = interrupt or exc
+            if interrupt is not None:
+                raise interrupt
+        finally:
+            interrupt = None  # an exception that names its own frame is a reference cycle
+
+    def _refuse_from_inside(self) -> None:
         inside = "turn" if self._lifecycle.turn_running and self._lifecycle in inside_turn_of.get() else None
         if self.coordinator.hosting in hosted_by.get():
             inside = "structured module"
@@ -410,57 +697,176 @@ class AmplifierSession(TurnAccess):
                 f"session {self.session_id!r} cannot be closed from inside its own {inside}; "
                 "request_cancel() it and close it where it was opened"
             )
-        while self._lifecycle.state is State.OPENING:  # when we wake, it may be opened a second time already
-            await self._until_settled()
-        if self._lifecycle.state is State.OPEN:
-            if self._loop is not None and not self._loop.has_ended():  # else there is no other place left to close it
-                self._require_own_loop()
-            # In the caller's own step, before the shielded section gets its task: a second caller must see it at once.
-            self._lifecycle.move(State.CLOSING)
-            await self._run_closing(was_open=True)
-        elif self._lifecycle.state is State.CLOSING:
-            await self._until_settled()
-        else:
-            await self.coordinator.cleanup()
-
-    async def _run_closing(self, *, was_open: bool) -> None:
-        await run_section(self._close, was_open, name=f"amplifier close {self.session_id}", shield=True, isolate=True)
 
     async def _close(self, was_open: bool) -> None:
-        """Inside a shielded section: end everything, whatever fails on the way."""
-        closing = Closing(self.coordinator, self._turns, self.status)
+        """Close, go on with a closing that was interrupted, or wait until another call has closed."""
+        while (
+            was_open and self._lifecycle.state is State.OPENING
+        ):  # when we wake, it may be opened a second time already
+            await self._until_settled()
+        if self._lifecycle.state in (State.NEW, State.CLOSED):
+            await self.coordinator.cleanup()
+            return
+        if self._lifecycle.state is State.OPEN and self._loop is not None and not self._loop.has_ended():
+            self._require_own_loop()  # if it has ended, there is no other place left to close it
+        # In the caller's own step, before the section gets its task: a second caller must see it at once.
+        self._lifecycle.state = State.CLOSING
+        closing = self._closing = self._closing or _Closing(self, was_open)
+        if closing.is_running:
+            await self._until_settled()
+            return
         try:
-            await closing.run(was_open=was_open)
+            closing.is_running = True
+            if closing.may_wait():
+                await run_section(closing.run, name=f"amplifier close {self.session_id}", shield=True, isolate=True)
+            else:
+                await closing.run()
+            if closing.interrupt is not None:
+                raise closing.interrupt
         finally:
-            self.cleanup_failures = closing.failures
-            if was_open:
-                forget_frames(failure.error for failure in self.failures)
-                forget_frames(failure.error for failure in closing.failures)
-            self._release()
-            self._lifecycle.move(State.CLOSED)
-            self._settle()
-
-    def _release(self) -> None:
-        """Let go of everything that reaches beyond the session."""
-        coordinator = self.coordinator
-        coordinator.end_closing()
-        if self._parent is not None:
-            self._parent.coordinator.cancellation.unregister_child(coordinator.cancellation)
-        self.status.ended_at = datetime.now(UTC)
-        release_loader(coordinator)
+            closing.is_running = False
+            del closing  # it has the interrupt
 
     async def _leave_group(self, exc: BaseException | None) -> bool:
         """Leave the session's task group, which only the task that entered it can."""
-        opened_in, self._opened_in = self._opened_in, None
-        hosting = self.coordinator.hosting
+        hosting, opened_in = self.coordinator.hosting, self._opened_in
         if hosting.group is not None and opened_in is not current_raw_task():
-            hosting.use_group(None)
+            hosting.group = self._opened_in = None
             raise SessionStateError(
                 f"session {self.session_id!r} was opened in task {task_name(opened_in)!r} and left in task "
                 f"{task_name(current_raw_task())!r}; it has been closed, but `async with` must be left in the task that entered "
                 "it: keep both in one function, or open it with initialize() and close it with cleanup()"
             ) from exc
-        return await hosting.leave_group(exc, self.session_id)
+        try:
+            return await hosting.leave_group(exc, self.session_id)
+        finally:
+            if hosting.group is None:
+                self._opened_in = None  # it leads to this task and to what it raises
+
+
+class _Closing:
+    """One closing: the running turn, ``session:end``, every cleanup in reverse, and reports of those that failed.
+
+    Runs inside a shielded section. Interrupted at a line of the kernel, it goes on where it was when it is run again: a step is dropped
+    when it is done, and each can be begun again. One clock, ``deadlines.teardown``, is shared by everything that happens here, observers
+    included.
+
+    Attributes:
+        is_running: Whether a call is at it.
+        interrupt: The first Ctrl-C out of foreign code, to be raised at the end.
+    """
+
+    def __init__(self, session: AmplifierSession, was_open: bool) -> None:
+        self._session: AmplifierSession | None = session
+        self._coordinator = session.coordinator
+        self._has_opened = was_open
+        self._owes_end = was_open
+        self._failures = session.cleanup_failures = []
+        self._reported = 0
+        self._budget = session.coordinator.begin_closing()
+        self._steps = [self._end_turn, self._unwind, self._announce_failures, self._unwind, self._let_go]
+        if was_open:
+            self._steps[1:1] = [self._announce_requests, self._announce_end]
+        self.interrupt: BaseException | None = None
+        self.is_running: bool = False
+
+    def running_call(self) -> RunningCall:
+        """Whose closing this is."""
+        return RunningCall(coordinator=self._coordinator, label="closing")
+
+    def may_wait(self) -> bool:
+        """Whether a step calls code that is not the kernel's; otherwise the closing is over before anything could disturb it."""
+        session, coordinator = self._session, self._coordinator
+        return session is None or bool(
+            coordinator.cleanups
+            or session._lifecycle.turn_running
+            or coordinator.cancellation.has_requests
+            or coordinator.hooks.has_handlers(SESSION_END)
+            or self._failures
+        )
+
+    async def run(self) -> None:
+        """End everything, whatever fails on the way."""
+        while self._steps:
+            try:
+                await self._steps[0]()
+            except Exception:
+                logger.exception("session %r failed to close in one of its steps", self._coordinator.session_id)
+            del self._steps[0]
+        session = self._session
+        if session is not None:  # whatever its steps did: who waits for the closing waits for this
+            session._lifecycle.state = State.CLOSED
+            session._closing = self._session = None
+            session._settle()
+
+    async def _end_turn(self) -> None:
+        seconds = self._budget.half(math.inf)
+        if self._session is not None and not await self._session._turns.end_running_turn(seconds):
+            logger.error(
+                "a turn of session %r does not end although it was cancelled; the session is closed without waiting for it",
+                self._coordinator.session_id,
+            )
+            self._failures.append(CleanupFailure("turn", None, DeadlinePassed(seconds), True))
+        self._coordinator.cancellation.stop_children("the session it was forked from was closed")
+
+    async def _announce_requests(self) -> None:
+        """Of a stop that met no turn."""
+        if self._session is not None:
+            if self._session.status.status == "running":
+                self._session.status.status = "completed"
+            await self._announce(self._session._turns.announce_requests)
+
+    async def _announce_end(self) -> None:
+        if self._owes_end and self._session is not None:
+            self._owes_end = False  # once, also if it is interrupted
+            details = {"session_id": self._coordinator.session_id, "status": self._session.status.status}
+            await self._announce(self._coordinator.hooks.emit, SESSION_END, details)
+
+    async def _unwind(self) -> None:
+        """Run all cleanups; the second time those that observers have registered meanwhile."""
+        await self._coordinator.unwind(self._failures, self._budget)
+
+    async def _announce_failures(self) -> None:
+        self._coordinator.refuse_work()
+        while self._reported < len(self._failures):
+            failure = self._failures[self._reported]
+            self._reported += 1
+            details: dict[str, Any] = {
+                "module_id": failure.module,
+                "cleanup": failure.what,
+                "error": redact_text(text_of(failure.error)),
+                "error_type": type(failure.error).__name__,
+                "abandoned": failure.overran,
+            }
+            if isinstance(failure.error, DeadlinePassed):
+                details["seconds"] = failure.error.seconds
+            await self._announce(self._coordinator.hooks.emit, CLEANUP_FAILED, details)
+
+    async def _announce(self, announce: Callable[..., Awaitable[Any]], *args: Any) -> None:
+        """Inform the hooks; a Ctrl-C that hits one is kept, for the rest must run."""
+        try:
+            await announce(*args)
+        except Exception:
+            what = args[0] if args else "a request to stop"
+            logger.exception("session %r could not announce %s", self._coordinator.session_id, what)
+        except BaseException as exc:  # noqa: BLE001 — raised when everything has been closed
+            self.interrupt = self.interrupt or exc
+
+    async def _let_go(self) -> None:
+        """Let go of everything that reaches beyond the session."""
+        session, coordinator = self._session, self._coordinator
+        if session is None:
+            return
+        interrupts = (failure.error for failure in self._failures if not isinstance(failure.error, Exception))
+        self.interrupt = self.interrupt or next(interrupts, None)
+        coordinator.end_closing()
+        if session._parent is not None:
+            session._parent.coordinator.cancellation.unregister_child(coordinator.cancellation)
+        session.status.ended_at = datetime.now(UTC)
+        release_loader(coordinator)
+        if self._has_opened:
+            forget_frames([failure.error for failure in session.failures])
+            forget_frames([failure.error for failure in self._failures])
 
 
 def _text_of(config: Any) -> bytes | None:
@@ -469,3 +875,12 @@ def _text_of(config: Any) -> bytes | None:
         return orjson.dumps(config, None, orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS)
     except TypeError:
         return None
+
+
+def _answer_format(result_type: Any) -> AnswerFormat[Any] | None:
+    """The format of an answer of this type; None for text, which every answer is."""
+    if result_type is None or result_type is str:
+        return None
+    from amplifier.answers import answer_format  # noqa: PLC0415 — only typed answers need it
+
+    return answer_format(result_type)

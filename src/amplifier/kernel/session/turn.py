@@ -1,4 +1,4 @@
-"""One turn: the orchestrator inside its cancel scope, and the events before and after it.
+"""One turn: the orchestrator inside its cancel scope, and the events before and after it; and the states of a session.
 
 The session claims itself for the turn and guards it against native cancels; this file calls the orchestrator, binds the
 cancellation token to the turn's scope, and distinguishes the ways a turn can end.
@@ -6,15 +6,19 @@ cancellation token to the turn's scope, and distinguishes the ways a turn can en
 
 from __future__ import annotations
 
+import enum
 import inspect
 import logging
 import math
+import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import attrs
 
 from amplifier._json import redact_secrets, redact_text
 from amplifier.contracts._containment import contained_failure, is_cancellation_type, text_of
@@ -23,28 +27,31 @@ from amplifier.errors import (
     BudgetError,
     ContractError,
     ExecutionCancelled,
+    ExecutionDenied,
     ExecutionTimeout,
     ResultError,
+    SessionBusyError,
     SessionStateError,
 )
 from amplifier.events import (
     CANCEL_COMPLETED,
     CANCEL_REQUESTED,
+    PROMPT_SUBMIT,
     SESSION_CONFIG,
     SESSION_RESUME,
     SESSION_START,
 )
 from amplifier.models import SessionStatus
+from amplifier.models._prompts import text_of_prompt
 
 from ..coordinator.coordinator import ModuleCoordinator
-from ..runtime.running_call import RunningCall
-from ..runtime.sections import run_section
-from ..runtime.stepping import function_of
-from .lifecycle import Lifecycle
+from ..runtime.backend import RunningCall
+from ..runtime.uninterrupted import interruptible, run_section
 
 if TYPE_CHECKING:  # packages that only typed answers and budgets need
     from amplifier.answers import AnswerFormat
     from amplifier.budget import SessionMeter
+    from amplifier.turns import TurnReport
 
 metered_turn: ContextVar[SessionMeter | None] = ContextVar("amplifier_metered_turn", default=None)
 """Of the turn with a budget that the running code is part of. A session that is opened there uses the same budget."""
@@ -52,11 +59,139 @@ metered_turn: ContextVar[SessionMeter | None] = ContextVar("amplifier_metered_tu
 logger: logging.Logger = logging.getLogger("amplifier.session")
 
 
+# ── the states of a session ────────────────────────────────────────────────────────────────────────
+
+
+class State(enum.Enum):
+    """Where a session is in its life."""
+
+    NEW = "new"
+    OPENING = "opening"
+    OPEN = "open"
+    CLOSING = "closing"
+    CLOSED = "closed"
+
+
+_ADVICE = {
+    State.NEW: "open it first: `async with session:` or `await session.initialize()`",
+    State.OPENING: "wait until `initialize()` or `async with` has finished opening it",
+    State.OPEN: "it is already open",
+    State.CLOSING: "it is being closed",
+    State.CLOSED: "open it again, or make a new session",
+}
+
+
+class Lifecycle:
+    """One session's state and whether a turn is running in it.
+
+    new → opening → open → closing → closed; a failed opening goes straight to closing; a session opened by hand may be opened
+    again after it was closed (`initialize` after `cleanup`). Whoever changes it asks first and then assigns, inside the ``try`` that
+    takes it back: Ctrl-C cannot come between (see `uninterrupted`).
+    """
+
+    __slots__ = ("session_id", "state", "turn_running")
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id: str = session_id
+        self.state: State = State.NEW
+        self.turn_running: bool = False
+
+    @property
+    def activity(self) -> str | None:
+        """What the session is doing, in words; None when it does nothing."""
+        if self.state is State.OPENING:
+            return "opening"
+        if self.state is State.CLOSING:
+            return "closing"
+        return "a turn" if self.turn_running else None
+
+    def require_opening(self) -> None:
+        """Refuse to open what cannot be opened.
+
+        Raises:
+            SessionStateError: It is neither new nor closed.
+        """
+        if self.state not in (State.NEW, State.CLOSED):
+            raise SessionStateError(
+                f"session {self.session_id!r} cannot go from {self.state.value} to opening; {_ADVICE[self.state]}"
+            )
+
+    def require_turn(self) -> None:
+        """Refuse a turn that cannot begin (L8).
+
+        Raises:
+            SessionStateError: The session is not open.
+            SessionBusyError: Another turn holds it.
+        """
+        if self.state is not State.OPEN:
+            raise SessionStateError(
+                f"cannot execute: session {self.session_id!r} not initialized (it is {self.state.value}); "
+                f"{_ADVICE[self.state]}"
+            )
+        if self.turn_running:
+            raise SessionBusyError(
+                f"session {self.session_id!r} is busy with another turn; wait for it, cancel it, "
+                "or fork() a session of its own for parallel work",
+                session_id=self.session_id,
+            )
+
+
+# ── one turn ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.define(eq=False)
+class ToldTurn:
+    """A turn for ``session.last_turn``: what is kept while it runs, so that it is folded only when someone looks."""
+
+    prompt: Any
+    began: float = attrs.field(factory=time.monotonic)
+    story: list[tuple[str, float, dict[str, Any], bool]] = attrs.field(factory=list)
+    text: str | None = None
+    value: Any = None
+    stop_reason: str | None = None
+    error: str | None = None
+    ended: float = 0.0
+    _report: TurnReport | None = None
+
+    def note(self, exc: BaseException) -> None:
+        """It ended with an exception."""
+        self.stop_reason = "error"
+        if isinstance(exc, ExecutionTimeout):
+            self.stop_reason = "timeout"
+        elif isinstance(exc, BudgetError):
+            self.stop_reason = "budget"
+        elif isinstance(exc, ExecutionDenied):
+            self.stop_reason = "denied"
+            self.prompt = None if exc.event == PROMPT_SUBMIT else self.prompt  # it is not part of the conversation
+        elif isinstance(exc, ExecutionCancelled) or is_cancellation_type(exc) or _is_interrupt(exc):
+            self.stop_reason = "cancelled"
+        self.error = f"{type(exc).__name__}: {redact_text(text_of(exc))}"
+
+    def report(self) -> TurnReport:
+        """What it was."""
+        from amplifier.turns import TurnReport  # noqa: PLC0415 — for those who look
+
+        if self._report is None:
+            self._report = TurnReport.of(
+                self.story,
+                prompt=self.prompt,
+                text=self.text,
+                value=self.value,
+                stop_reason=self.stop_reason,
+                error=self.error,
+                began=self.began,
+                ended=self.ended,
+            )
+            self.story = []
+        return self._report
+
+
 class TurnRunner:
     """Runs the turns of one session, one at a time.
 
     Attributes:
         meter: Counts the calls of the session; None without a budget.
+        latest: The latest turn that has ended.
     """
 
     __slots__ = (
@@ -69,6 +204,7 @@ class TurnRunner:
         "_scope",
         "_started",
         "_status",
+        "latest",
         "meter",
         "withdraw",
     )
@@ -86,6 +222,7 @@ class TurnRunner:
         self._over: anyio.Event | None = None
         self._is_closing = False
         self.meter: SessionMeter | None = None
+        self.latest: ToldTurn | None = None
         self.withdraw: Callable[[ExecutionCancelled], None] | None = None
         """Ends a turn that the session is claimed for and whose task has not begun; on asyncio it may never begin."""
 
@@ -100,36 +237,40 @@ class TurnRunner:
 
     def end_turn(self) -> None:
         """The turn has unwound, or never begun: let the next one in, or the closing go on."""
+        self._lifecycle.turn_running = False
         self.withdraw = None
-        self._lifecycle.end_turn()
         if self._over is not None:
             self._over.set()
 
-    async def end_running_turn(self) -> None:
-        """Cancel a turn that runs in another task and wait for it: nothing may write into a closed session."""
+    async def end_running_turn(self, seconds: float) -> bool:
+        """Cancel a turn that runs in another task and wait for it: nothing may write into a closed session.
+
+        Returns:
+            Whether it has ended; False after ``seconds``.
+        """
         if self.withdraw is not None:
-            self.withdraw(self._cancelled("its session was closed"))
-        if not self._lifecycle.turn_running:
-            return
-        self._over = anyio.Event()
-        self._is_closing = True
-        if self._scope is not None:
-            self._scope.cancel()
-        while self._lifecycle.turn_running:
-            with anyio.move_on_after(self._coordinator.deadlines.teardown):
-                await self._over.wait()
-                return
-            logger.error(
-                "a turn of session %r does not end although it was cancelled; waiting", self._coordinator.session_id
-            )
+            self.withdraw(self.cancelled("its session was closed"))
+        if self._lifecycle.turn_running:
+            self._over = over = anyio.Event()
+            self._is_closing = True
+            if self._scope is not None:
+                self._scope.cancel()
+            with cancel_scope(loop_clock()() + seconds):
+                while self._lifecycle.turn_running:
+                    with anyio.move_on_after(1):  # an interrupted turn may end without a word
+                        await over.wait()
+        return not self._lifecycle.turn_running
 
     async def run(
-        self, prompt: str | None, seconds: float | None, answer_format: AnswerFormat[Any] | None = None
+        self,
+        prompt: str | list[dict[str, Any]] | None,
+        seconds: float | None,
+        answer_format: AnswerFormat[Any] | None = None,
     ) -> Any:
         """Run one turn and return the orchestrator's text; without a prompt, go on with the one that was cut off.
 
         Args:
-            prompt: The text of the user.
+            prompt: The text of the user, or blocks.
             seconds: For the whole turn.
             answer_format: The text is read as an answer in this format, and the value returned.
 
@@ -142,30 +283,58 @@ class TurnRunner:
         """
         token = self._coordinator.cancellation
         execute = self._orchestrator_execute() if prompt is not None else self._orchestrator_resume()
+        method = "execute" if prompt is not None else "resume"
         if answer_format is not None:
-            self._require_typed_answers(execute, "execute" if prompt is not None else "resume")
+            self._require(execute, method, "answer_format", "give typed answers", "leave result_type out")
+        if isinstance(prompt, list):
+            self._require(execute, method, "prompt_blocks", "take blocks in a prompt", "give the prompt as text")
         if token.is_immediate:
-            raise self._cancelled("it was stopped before it began; call cancellation.reset() to run again")
+            raise self.cancelled("it was stopped before it began; call cancellation.reset() to run again")
         until = math.inf if seconds is None else loop_clock()() + seconds
         if self.meter is None:
-            return await self._run(execute, prompt, seconds, until, answer_format)
+            return await self._run_told(execute, prompt, seconds, until, answer_format)
         self.meter.meter_all(self._coordinator.mount_points)
         until = min(until, await self.meter.begin_turn())
         outer = metered_turn.set(self.meter)
         try:
-            return await self._run(execute, prompt, seconds, until, answer_format)
+            return await self._run_told(execute, prompt, seconds, until, answer_format)
         finally:
             metered_turn.reset(outer)
             self.meter.end_turn()
 
-    async def _run(
+    async def _run_told(
         self,
         execute: Any,
-        prompt: str | None,
+        prompt: str | list[dict[str, Any]] | None,
         seconds: float | None,
         until: float,
         answer_format: AnswerFormat[Any] | None,
     ) -> Any:
+        """Run a turn and keep what it was."""
+        told, hooks = ToldTurn(prompt), self._coordinator.hooks
+        try:
+            hooks.keep_story(told.story)
+            told.text = text = await self._run(execute, prompt, seconds, until, answer_format)
+            told.value = value = text if answer_format is None else self._read(text, answer_format)
+            if self._status.status == "cancelled":
+                told.stop_reason = "cancelled"
+            return value
+        except BaseException as exc:
+            told.note(exc)
+            raise
+        finally:
+            hooks.keep_story(None)
+            told.ended = time.monotonic()
+            self.latest = told
+
+    async def _run(
+        self,
+        execute: Any,
+        prompt: str | list[dict[str, Any]] | None,
+        seconds: float | None,
+        until: float,
+        answer_format: AnswerFormat[Any] | None,
+    ) -> str:
         token = self._coordinator.cancellation
         self._begin(is_new=prompt is not None)
         scope = self._scope = cancel_scope(until)
@@ -186,14 +355,16 @@ class TurnRunner:
         finally:
             token.unbind()
             self._scope = None
-        text = await self._ended(scope, answer, seconds)
-        return text if answer_format is None else self._read(text, answer_format)
+        return await self._ended(scope, answer, seconds)
 
     def is_unwinding(self) -> bool:
         """Whether the running turn was stopped by its token, its deadline or the closing of the session."""
         return self._scope is not None and self._scope.cancel_called
 
-    async def _call(self, execute: Any, prompt: str | None, answer_format: AnswerFormat[Any] | None) -> Any:
+    @interruptible
+    async def _call(
+        self, execute: Any, prompt: str | list[dict[str, Any]] | None, answer_format: AnswerFormat[Any] | None
+    ) -> Any:
         """Call the orchestrator; what it raises without being an error, such as SystemExit, is its failure (L4)."""
         try:
             arguments = self._arguments(execute, prompt)
@@ -233,15 +404,15 @@ class TurnRunner:
             )
         return resume
 
-    def _require_typed_answers(self, execute: Any, method: str) -> None:
-        """Refuse a loop that would ignore the format: one that takes any keyword need not know this one."""
-        if "answer_format" not in inspect.signature(execute).parameters:
+    def _require(self, execute: Any, method: str, parameter: str, what: str, otherwise: str) -> None:
+        """Refuse a loop that would ignore an argument: one that takes any keyword need not know this one."""
+        if parameter not in inspect.signature(execute).parameters:
             raise SessionStateError(
-                f"orchestrator {self._orchestrator_name()} cannot give typed answers: its {method} has no parameter "
-                "`answer_format`. Use a loop that has one, such as loop-basic or loop-streaming, or leave result_type out"
+                f"orchestrator {self._orchestrator_name()} cannot {what}: its {method} has no parameter `{parameter}`. Use a loop that "
+                f"has one, such as loop-basic or loop-streaming, or {otherwise}"
             )
 
-    def _arguments(self, execute: Any, prompt: str | None) -> dict[str, Any]:
+    def _arguments(self, execute: Any, prompt: str | list[dict[str, Any]] | None) -> dict[str, Any]:
         """The keywords of the contract that this orchestrator accepts."""
         coordinator = self._coordinator
         offered: dict[str, Any] = {
@@ -251,7 +422,9 @@ class TurnRunner:
             "hooks": coordinator.hooks,
             "coordinator": coordinator,
         }
-        if prompt is not None:
+        if isinstance(prompt, list):
+            offered = {"prompt": text_of_prompt(prompt), "prompt_blocks": prompt, **offered}
+        elif prompt is not None:
             offered = {"prompt": prompt, **offered}
         accepted = _accepted_keywords(execute)
         return offered if accepted is None else {name: value for name, value in offered.items() if name in accepted}
@@ -300,7 +473,7 @@ class TurnRunner:
             self._status.status = "cancelled"  # before the first await: a held cancel may leave from there
             await self._announce_cancelled(None)
         if not stopped and self._is_closing and scope.cancel_called:
-            raise self._cancelled("its session was closed")
+            raise self.cancelled("its session was closed")
         if not stopped and overran and self.meter is not None and self.meter.until <= scope.deadline:
             raise await self.meter.out_of_time()
         if not stopped and overran:
@@ -310,7 +483,7 @@ class TurnRunner:
                 seconds=seconds,
             )
         if stopped or scope.cancel_called:
-            raise self._cancelled("it was stopped")
+            raise self.cancelled("it was stopped")
         try:
             text = self._checked(answer)
         except ContractError as exc:
@@ -322,7 +495,7 @@ class TurnRunner:
     def _read(self, text: str, answer_format: AnswerFormat[Any]) -> Any:
         """The value of a typed answer; a graceful stop leaves none."""
         if self._coordinator.cancellation.is_cancelled:
-            raise self._cancelled("it was stopped before there was an answer")
+            raise self.cancelled("it was stopped before there was an answer")
         try:
             return answer_format.read_text(text)
         except ResultError as exc:
@@ -344,7 +517,8 @@ class TurnRunner:
         self._status.status = "failed"
         self._status.last_error = {"type": type(exc).__name__, "message": redact_text(text_of(exc))}
 
-    def _cancelled(self, why: str) -> ExecutionCancelled:
+    def cancelled(self, why: str) -> ExecutionCancelled:
+        """The error of a turn that was stopped, which is noted as the status."""
         token = self._coordinator.cancellation
         self._status.status = "cancelled"
         reason = f" ({token.reason})" if token.reason else ""
@@ -381,6 +555,8 @@ class TurnRunner:
         while self._announcing is not None:
             await self._announcing.wait()
         token = self._coordinator.cancellation
+        if not token.has_requests:
+            return
         mine = self._announcing = anyio.Event()
         try:
             for request in token.take_requests():
@@ -419,8 +595,8 @@ def _accepted_keywords(execute: Any) -> frozenset[str] | None:
 
     The code object answers in half a microsecond what `inspect.signature` answers in thirty.
     """
-    function = function_of(execute)
-    if function is not None and not hasattr(function, "__wrapped__"):
+    function = execute.__func__ if type(execute) is MethodType else execute
+    if type(function) is FunctionType and not hasattr(function, "__wrapped__"):
         code = function.__code__
         if code.co_flags & inspect.CO_VARKEYWORDS:
             return None

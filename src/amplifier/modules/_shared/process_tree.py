@@ -126,6 +126,10 @@ class ProcessTree:
                     pending.append(child)
         return sorted(process.pid for process in self._known if seen[process.pid].is_alive)
 
+    def wrappers(self) -> set[int]:
+        """Ids of the wrapper that leads the group, and of the first process in its namespaces, as of the last look."""
+        return {self._leader, *(process.pid for process in self._known if process.parent == self._leader)}
+
     def send(self, number: signal.Signals) -> list[int]:
         """Signal them all and return who was there to be signalled."""
         members = self.members()

@@ -1,17 +1,12 @@
-"""The directories that belong to a session."""
+"""The directories that belong to a session, and files for their owner alone."""
 
 from __future__ import annotations
 
 import os
-import re
+import tempfile
 from pathlib import Path
-from typing import Any
 
 from amplifier.contracts import Coordinator
-from amplifier.errors import PlanError
-
-# Repeats the kernel's rule for session ids: the id becomes part of a path, and a coordinator need not be the kernel's.
-_SESSION_ID = re.compile(r"[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,199}")
 
 
 def default_sessions_directory() -> Path:
@@ -27,12 +22,20 @@ def working_directory(coordinator: Coordinator, default: Path) -> Path:
     return default / value if isinstance(value, str | Path) else default
 
 
-def check_session_id(session_id: Any) -> None:
-    """Refuse a session id that cannot be the name of a directory.
+def replace_private_file(path: Path, text: str) -> None:
+    """Replace a file as a whole; only its owner may read it. Readers see the old content or all of the new one. Blocks.
 
     Raises:
-        PlanError: It is not a session id.
+        OSError: The system refuses; an old file is unchanged.
     """
-    if not isinstance(session_id, str) or _SESSION_ID.fullmatch(session_id) is None:
-        rule = "expected 1 to 200 of: letters, digits, '.', '_', ':', '-', not beginning with '.'"
-        raise PlanError([("session_id", f"{rule}; got {ascii(session_id)[:80]}")])
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,6 +1,9 @@
-"""A program that was started: directly, or below the supervisor, which sees every process that the program starts.
+"""The processes that modules start: commands, MCP servers, the local model, the programs of a search.
 
-Blocking, `launch` excepted; for worker threads.
+A program is started directly, or on Linux below the supervisor, which sees every process that the program starts and ends
+them all, also when this process is killed. `start` and `launch` give a `StartedProcess`, whose methods block. `ServiceProcess`
+is one that the event loop waits for, `WorkerProcess` one that belongs to the work of a thread. Both have ended when they are
+closed, with their process group or everything that the supervisor sees.
 """
 
 from __future__ import annotations
@@ -11,39 +14,58 @@ import logging
 import marshal
 import os
 import select
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any
+
+import anyio
+import anyio.to_thread
+
+from amplifier._programs import isolated_python, isolated_python_command, safe_search_path
 
 from . import process_tree
+from .supervisor import BOOT
+from .worker_threads import Stop, poll_until
 
 logger = logging.getLogger("amplifier.modules.tools")
 
-_SUPERVISOR = str(Path(__file__).with_name("supervisor.py"))
+_SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _PROBING = 30.0
 _LAST_WAIT = 12.0
 """Longer than the supervisor itself takes to give up."""
+_KILLING = 2.0
+"""Seconds after which a process that does not even die of SIGKILL is given up and named in the log."""
+
+# What a dynamic linker may need to start the program at all; the rest of the environment may hold secrets.
+_FOR_THE_LINKER = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
 
-class StartedProcess(Protocol):
-    """A running program.
+class StartedProcess:
+    """A running program that is our child.
 
     Attributes:
         process: Our child: the program, or the supervisor above it.
-        group: The id of the program and of its process group.
+        group: The id of the program and of its process group; 0 before a supervisor has reported it.
+        is_unstarted: Whether the wrapper of the program failed, and the program was never started.
         end: A descriptor that becomes readable when the program has been started and when it ends; None if the system has none.
     """
 
-    process: subprocess.Popen[bytes]
-    group: int
-    end: int | None
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.group = process.pid
+        self.is_unstarted = False
+        self.end: int | None = None
+        with contextlib.suppress(AttributeError, OSError):
+            self.end = os.pidfd_open(process.pid)
 
     @property
     def returncode(self) -> int | None:
         """The program's exit code, negative for a signal; None while it runs."""
-        ...
+        return self.process.returncode
 
     def wait_started(self) -> None:
         """Wait until the program is running.
@@ -51,48 +73,16 @@ class StartedProcess(Protocol):
         Raises:
             OSError: It could not be started.
         """
-        ...
 
     def has_ended(self) -> bool:
-        """Whether the program has ended."""
-        ...
-
-    def release(self) -> None:
-        """Have a supervisor end everything that is left; its process group must not be signalled any more."""
-        ...
-
-    def close(self) -> None:
-        """Release it and reap our child."""
-        ...
-
-
-class DirectProcess:
-    """A program that is our child."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.process = process
-        self.group = process.pid
-        self.end: int | None = None
-        with contextlib.suppress(AttributeError, OSError):
-            self.end = os.pidfd_open(process.pid)
-
-    @property
-    def returncode(self) -> int | None:
-        """Its exit code, once it is reaped."""
-        return self.process.returncode
-
-    def wait_started(self) -> None:
-        """It is running."""
-
-    def has_ended(self) -> bool:
-        """Whether it has ended; it is left unreaped where that can be asked for, see `ProcessTree`."""
+        """Whether the program has ended; it is left unreaped where that can be asked for, see `ProcessTree`."""
         return process_tree.has_ended(self.process)
 
     def release(self) -> None:
-        """There is no supervisor."""
+        """Have a supervisor end everything that is left; its process group must not be signalled any more."""
 
     def close(self) -> None:
-        """Reap it."""
+        """Release it and reap our child."""
         if self.end is not None:
             os.close(self.end)
             self.end = None
@@ -100,8 +90,8 @@ class DirectProcess:
             self.process.wait(_LAST_WAIT)
 
 
-class SupervisedProcess:
-    """A program that is a child of the supervisor.
+class SupervisedProcess(StartedProcess):
+    """A program that is a child of the supervisor, which ends everything that the program started.
 
     Args:
         process: The supervisor.
@@ -112,22 +102,17 @@ class SupervisedProcess:
     def __init__(self, process: subprocess.Popen[bytes], status: int, control: int) -> None:
         self.process = process
         self.group = 0
-        self.end: int | None = status
+        self.is_unstarted = False
+        self.end = status
         self._control: int | None = control
         self._lines = b""
         self._returncode: int | None = None
 
     @property
     def returncode(self) -> int | None:
-        """The program's exit code, once it has ended."""
         return self._returncode
 
     def wait_started(self) -> None:
-        """Wait until the program is running.
-
-        Raises:
-            OSError: It could not be started.
-        """
         word, *rest = self._next_line().split(" ", 2)
         if word == "pid":
             self.group = int(rest[0])
@@ -148,22 +133,22 @@ class SupervisedProcess:
         return line.decode()
 
     def has_ended(self) -> bool:
-        """Whether the program has ended."""
         if self._returncode is None and self.end is not None and (self._lines or _is_readable(self.end)):
             word, _, rest = self._next_line().partition(" ")
             if word == "error":
                 raise OSError(int(rest.partition(" ")[0]), rest.partition(" ")[2])
-            self._returncode = int(rest) if word == "status" else -9  # a command that kills the supervisor ends itself
+            self.is_unstarted = word == "unstarted"
+            self._returncode = (
+                int(rest) if word in ("status", "unstarted") else -9
+            )  # a command that kills the supervisor ends itself
         return self._returncode is not None
 
     def release(self) -> None:
-        """Have the supervisor end everything that is left."""
         if self._control is not None:
             os.close(self._control)
             self._control = None
 
     def close(self) -> None:
-        """Let the supervisor end what is left, and reap it."""
         self.release()
         if self.end is None:
             return
@@ -192,7 +177,7 @@ def start(
         arguments: The program, by its absolute path, and its arguments.
         directory: Where it runs.
         environment: All it gets to see.
-        confinement: What the supervisor applies before the program starts; None for no supervisor.
+        confinement: What the supervisor applies before the program starts, see `launch`; None for no supervisor.
 
     Raises:
         OSError: It could not be started.
@@ -214,8 +199,15 @@ def launch(
     environment: Mapping[str, str],
     confinement: Mapping[str, Any] | None,
     stdin: int = subprocess.DEVNULL,
+    stderr: int = subprocess.PIPE,
+    bufsize: int = 0,
 ) -> StartedProcess:
     """Start a program as `start` does, but do not wait until it is running.
+
+    A confinement can have these members: ``limits`` (names of the module `resource` and numbers), ``keyring`` (a new one),
+    ``seccomp`` (a filter program), ``landlock`` (arguments of the supervisor's function), ``wrapper`` (the command line of
+    bubblewrap), ``mounts`` (paths that have to be mounts inside of it, or the program is not started) and ``inner_limits``, which
+    are applied inside of the wrapper.
 
     Raises:
         OSError: It could not be started; a program below the supervisor may report that later.
@@ -223,32 +215,51 @@ def launch(
     options: dict[str, Any] = {
         "stdin": stdin,
         "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-        "bufsize": 0,
+        "stderr": stderr,
+        "bufsize": bufsize,
         "cwd": directory,
         "env": environment,
         "start_new_session": True,
     }
     if confinement is None:
-        return DirectProcess(subprocess.Popen(arguments, **options))
-    status, status_of_supervisor = os.pipe()
-    control_of_supervisor, control = os.pipe()
-    ours, theirs = (status, control), (status_of_supervisor, control_of_supervisor)
-    specification = marshal.dumps(dict(confinement)).hex()
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", _SUPERVISOR, *map(str, theirs), specification, *arguments],
-            pass_fds=theirs,
-            **options,
-        )
-    except BaseException:
-        for descriptor in ours:
-            os.close(descriptor)
-        raise
-    finally:
-        for descriptor in theirs:
-            os.close(descriptor)
+        return StartedProcess(subprocess.Popen(arguments, **options))
+    specification = {
+        **confinement,
+        "arguments": [os.fsencode(argument) for argument in arguments],
+        "environment": {os.fsencode(name): os.fsencode(value) for name, value in environment.items()},
+    }
+    # The supervisor and bubblewrap run outside of the sandbox: a command's variables for the linker are not for them.
+    options["env"] = {name: value for name, value in environment.items() if name == process_tree.MARK}
+    with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+        code, given = (_in_memory(data, theirs) for data in (_supervisor_code(), marshal.dumps(specification)))
+        status, status_of_supervisor = _pipe(ours, theirs)
+        control_of_supervisor, control = _pipe(theirs, ours)
+        passed = (code, given, status_of_supervisor, control_of_supervisor)
+        command = isolated_python_command("-c", BOOT, str(code), "supervise", *map(str, passed[1:]))
+        process = subprocess.Popen(command, pass_fds=passed, **options)
+        ours.pop_all()
     return SupervisedProcess(process, status, control)
+
+
+@functools.cache  # read once: a command may change the file, if it lies where commands can write
+def _supervisor_code() -> bytes:
+    return marshal.dumps(compile(_SUPERVISOR.read_bytes(), "supervisor", "exec", dont_inherit=True))
+
+
+def _in_memory(data: bytes, closing: contextlib.ExitStack) -> int:
+    """A descriptor to read from: not in the command line, which every user of the machine can read."""
+    descriptor = os.memfd_create("amplifier")
+    closing.callback(os.close, descriptor)
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(data)
+    return descriptor
+
+
+def _pipe(of_reader: contextlib.ExitStack, of_writer: contextlib.ExitStack) -> tuple[int, int]:
+    reader, writer = os.pipe()
+    of_reader.callback(os.close, reader)
+    of_writer.callback(os.close, writer)
+    return reader, writer
 
 
 def can_supervise() -> bool:
@@ -258,7 +269,7 @@ def can_supervise() -> bool:
 
 @functools.cache  # it starts a program, and the answer does not change
 def _supervisor_starts() -> bool:
-    if not sys.platform.startswith("linux") or not sys.executable or getattr(sys, "frozen", False):
+    if not sys.platform.startswith("linux") or not isolated_python() or getattr(sys, "frozen", False):
         return False
     try:
         shell = start(["/bin/sh", "-c", "exit 7"], directory="/", environment={"PATH": os.defpath}, confinement={})
@@ -273,3 +284,187 @@ def _supervisor_starts() -> bool:
             return False
         finally:
             shell.close()
+
+
+class ServiceProcess:
+    """A program with pipes to all three streams, which serves the session until it is ended; for the event loop.
+
+    It runs below the supervisor where there is one. Starting never awaits, so no cancellation comes between the start and the
+    code that ends it.
+
+    Args:
+        arguments: The program, by its absolute path, and its arguments.
+        directory: Where it runs.
+        environment: All it gets to see.
+
+    Attributes:
+        stdin, stdout, stderr: The numbers of our ends of its streams, which do not block.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+
+    def __init__(self, arguments: Sequence[str], *, directory: str, environment: Mapping[str, str]) -> None:
+        self._started = launch(
+            arguments,
+            directory=directory,
+            environment=environment,
+            confinement={} if can_supervise() else None,
+            stdin=subprocess.PIPE,
+        )
+        self._start_error: OSError | None = None
+        self._is_released = False
+        child = self._started.process
+        self._pipes = [pipe for pipe in (child.stdin, child.stdout, child.stderr) if pipe is not None]
+        self.stdin, self.stdout, self.stderr = (pipe.fileno() for pipe in self._pipes)
+        for descriptor in (self.stdin, self.stdout, self.stderr):
+            os.set_blocking(descriptor, False)
+
+    @property
+    def pid(self) -> int:
+        """The id of the program and of its group; 0 before `wait_until_running`."""
+        return self._started.group
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit code, negative for a signal; None while it runs."""
+        return self._started.returncode
+
+    def has_ended(self) -> bool:
+        """Whether it has ended, or was never started."""
+        try:
+            return self._started.has_ended()
+        except OSError as error:  # the supervisor reports that the program could not be executed
+            self._start_error = error
+            return True
+
+    def how_it_ended(self) -> str:
+        """How it ended, for messages."""
+        if self._start_error is not None:
+            return f"cannot be started: {self._start_error.strerror}"
+        if self.returncode is None:
+            return "closed its standard output"
+        if self.returncode < 0:
+            return f"was killed by {signal_name(-self.returncode)}"
+        return f"ended with exit code {self.returncode}"
+
+    async def wait_until_running(self) -> None:
+        """Wait until the supervisor has started it.
+
+        Raises:
+            OSError: It cannot be started.
+        """
+        if self._started.group == 0 and self._started.end is not None:
+            await anyio.wait_readable(self._started.end)
+        self._started.wait_started()  # does not block: a line is there
+
+    async def wait_for_death(self) -> None:
+        """Wait until it has ended."""
+        while not self.has_ended():
+            if self._started.end is None:
+                await poll_until(self.has_ended)
+            else:
+                await anyio.wait_readable(self._started.end)
+
+    async def end(self, grace: float = 0.0) -> None:
+        """End it and all it started: close its input, then SIGTERM, then SIGKILL. Bounded, but not shielded.
+
+        Args:
+            grace: Seconds before each of the two signals; at 0 it is killed at once.
+        """
+        for pipe in self._pipes:
+            with contextlib.suppress(OSError):
+                pipe.close()
+        if grace:
+            with anyio.move_on_after(grace):
+                await self._wait_if_running()
+            self._signal(signal.SIGTERM)
+            with anyio.move_on_after(grace):
+                await self._wait_if_running()
+        self._signal(signal.SIGKILL)
+        with anyio.move_on_after(_KILLING):
+            await self._wait_if_running()
+        if self.pid and not self.has_ended():
+            logger.warning("process %d was killed and is still there; it hangs in a system call", self.pid)
+        self._is_released = True
+        await anyio.to_thread.run_sync(self._started.close)
+
+    def kill_rest(self) -> None:
+        """Kill everything that it has left behind, after it has ended."""
+        self._signal(signal.SIGKILL)
+        self._is_released = True
+        self._started.release()
+
+    async def _wait_if_running(self) -> None:
+        if self.pid:
+            await self.wait_for_death()
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.pid and not self._is_released:  # once it is released, the id may belong to others
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
+
+
+class WorkerProcess:
+    """A program with pipes to its input and output, for the work of one thread; killed from any.
+
+    It has no supervisor, which would take longer to start than the program: it must neither leave its process group nor live on
+    when its input ends.
+
+    Args:
+        arguments: The program, by its absolute path, and its arguments.
+        stop: Kills it when requested.
+        directory: Where it runs.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+
+    def __init__(self, arguments: Sequence[str], stop: Stop, *, directory: str = "/") -> None:
+        self._stop = stop
+        self._lock = threading.Lock()
+        environment = {name: safe_search_path(os.environ[name]) for name in _FOR_THE_LINKER if name in os.environ}
+        self._started = launch(
+            arguments,
+            directory=directory,
+            environment=environment,
+            confinement=None,
+            stdin=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=-1,
+        )
+        process = self._started.process
+        assert process.stdin is not None  # asked for above
+        assert process.stdout is not None
+        self.stdin: IO[bytes] = process.stdin
+        self.stdout: IO[bytes] = process.stdout
+        stop.add(self.kill)
+
+    def kill(self) -> None:
+        """End it and all it started; nothing happens if it has ended."""
+        with self._lock:  # so that it is not reaped between the check and the signal
+            if self._started.process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._started.group, signal.SIGKILL)
+
+    def wait(self) -> int:
+        """Wait until it has ended by itself; its output must have been read."""
+        return self._started.process.wait()
+
+    def close(self) -> None:
+        """Kill it, and wait until it has ended."""
+        self.kill()
+        self._stop.discard(self.kill)
+        with self._lock:
+            self._started.close()
+        for pipe in (self.stdin, self.stdout):
+            with contextlib.suppress(OSError):  # input it did not live to read
+                pipe.close()
+
+
+def signal_name(number: int) -> str:
+    """The name of a signal."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"

@@ -16,7 +16,7 @@ from typing import Any, final
 
 import anyio
 
-from amplifier.kernel.runtime import sections
+from amplifier.kernel.runtime import asyncio_sections
 from amplifier.testing.virtual_time import VirtualTimeLoop
 
 from .event_order import OrderedTask, ordered_cancel_scopes
@@ -148,16 +148,16 @@ class _AsyncioTrial:
     @contextlib.contextmanager
     def seeing_sections(self) -> Iterator[None]:
         """Have the kernel make the tasks of its sections here, too; it does not use the loop's task factory."""
-        original = sections.new_task
+        original = asyncio_sections.new_task
 
         def new_task(coro: Any, *, loop: asyncio.AbstractEventLoop, **options: Any) -> asyncio.Task[None]:
             return self._make_task(loop, coro, is_section=True, **options)
 
-        sections.new_task = new_task
+        asyncio_sections.new_task = new_task
         try:
             yield
         finally:
-            sections.new_task = original
+            asyncio_sections.new_task = original
 
     def _forget_task(self, task: asyncio.Task[Any]) -> None:
         coro = self.injection.tasks.pop(task, None)

@@ -7,7 +7,7 @@ import re
 from pathlib import PurePath
 from types import CodeType, FrameType, TracebackType
 
-from amplifier.kernel.runtime.await_location import await_chain
+from amplifier.kernel.runtime.backend import await_chain
 
 __all__ = ["UNKNOWN", "describe_scope", "raised_at", "tidy", "user_stack", "where"]
 

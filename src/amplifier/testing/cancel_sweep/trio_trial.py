@@ -37,14 +37,21 @@ def run_trio_trial(
     with deterministic_scheduling(settings.seed):
         try:
             trio.run(trial.run, clock=clock, instruments=[trial])
-        except* KeyboardInterrupt:  # the person at the keyboard means the sweep, not the scenario
-            raise KeyboardInterrupt from None
-        except* BaseException as escaped:  # noqa: BLE001 — past the scenario's own task: a crashed system task for instance
+        except BaseException as escaped:  # noqa: BLE001 — past the scenario's own task: a crashed system task for instance
+            if _holds_interrupt(escaped):  # the person at the keyboard means the sweep, not the scenario
+                raise KeyboardInterrupt from None
             trial.outcome.errors.append(escaped)
     trial.injection.dismiss()
     if trial.broken is not None:
         raise trial.broken
     return trial.injection, trial.outcome
+
+
+def _holds_interrupt(error: BaseException) -> bool:
+    """Whether a KeyboardInterrupt is in it. Not ``except*``: Python before 3.11.4 wraps what is raised there in a group."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(KeyboardInterrupt) is not None
+    return isinstance(error, KeyboardInterrupt)
 
 
 def _require(owner: Any, name: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, final
 
 import anyio
@@ -17,19 +17,24 @@ class MockApprovalSystem(Scripted):
     """Answers with one scripted option after the other; without a script, with the default of each question.
 
     Args:
-        answers: What to answer, in order; an exception is raised.
+        answers: What to answer, in order, or a function of the prompt that answers every question; an exception is raised.
         delay: Seconds to wait before each answer.
 
     Attributes:
         requests: Prompt, options, timeout and default of every question.
     """
 
-    def __init__(self, answers: Sequence[str | BaseException] | None = None, *, delay: float = 0.0) -> None:
+    def __init__(
+        self,
+        answers: Sequence[str | BaseException] | Callable[[str], Awaitable[str]] | None = None,
+        *,
+        delay: float = 0.0,
+    ) -> None:
         self.requests: list[dict[str, Any]] = []
         self._delay = delay
-        self._script: Script[object] | None = (
-            None if answers is None else Script("MockApprovalSystem", answers, "answer")
-        )
+        self._answer = answers if callable(answers) else None
+        steps = None if answers is None or callable(answers) else answers
+        self._script: Script[object] | None = None if steps is None else Script("MockApprovalSystem", steps, "answer")
 
     def __repr__(self) -> str:
         return f"<MockApprovalSystem asked {len(self.requests)} times>"
@@ -44,6 +49,8 @@ class MockApprovalSystem(Scripted):
         answer: object = "Allow" if default == "allow" else "Deny"
         if self._script is not None:
             answer = self._script.take(f"request_approval({prompt!r})")
+        elif self._answer is not None:
+            answer = await self._answer(prompt)
         if self._delay > 0:
             await anyio.sleep(self._delay)
         if isinstance(answer, BaseException):

@@ -75,28 +75,15 @@ class TestCoordinator(ModuleCoordinator):
 
     def mount(self, mount_point: str, module: Any, name: str | None = None) -> Any:
         """Mount and remember it; see `ModuleCoordinator.mount`."""
-        done = super().mount(mount_point, module, name)  # type: ignore[call-overload]  # a test may mount anything anywhere
-        self._note_mount(mount_point, module, name)
+        done = super().mount(mount_point, module, name)  # type: ignore[call-overload, safe-super]  # a test may mount anything anywhere
+        self.mount_history.append({"mount_point": mount_point, "module": module, "name": name})
         return done
-
-    def mount_as(self, owner: str | None, mount_point: str, module: Any, name: str | None = None) -> None:
-        """Mount on behalf of a module and remember it."""
-        super().mount_as(owner, mount_point, module, name)
-        self._note_mount(mount_point, module, name)
 
     def unmount(self, mount_point: str, name: str | None = None) -> Any:
         """Unmount and remember it; see `ModuleCoordinator.unmount`."""
         done = super().unmount(mount_point, name)
         self.unmount_history.append({"mount_point": mount_point, "name": name})
         return done
-
-    def unmount_as(self, owner: str | None, mount_point: str, name: str | None = None) -> None:
-        """Unmount on behalf of a module and remember it."""
-        super().unmount_as(owner, mount_point, name)
-        self.unmount_history.append({"mount_point": mount_point, "name": name})
-
-    def _note_mount(self, mount_point: str, module: Any, name: str | None) -> None:
-        self.mount_history.append({"mount_point": mount_point, "module": module, "name": name})
 
 
 MockCoordinator = TestCoordinator
@@ -110,7 +97,6 @@ def create_test_coordinator() -> TestCoordinator:
     coordinator = TestCoordinator()
     echo = MockTool("echo", description="Returns the text.", respond=lambda given: given.get("text", "Echo response"))
     fail = MockTool("fail", description="Always fails.", error="This tool always fails")
-    ModuleCoordinator.mount_as(coordinator, None, "tools", echo)
-    ModuleCoordinator.mount_as(coordinator, None, "tools", fail)
-    ModuleCoordinator.mount_as(coordinator, None, "context", MockContextManager())
+    for point, module in (("tools", echo), ("tools", fail), ("context", MockContextManager())):
+        coordinator.mounts.mount(point, module, None, None)
     return coordinator

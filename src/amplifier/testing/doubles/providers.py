@@ -5,10 +5,14 @@ from __future__ import annotations
 import copy
 import inspect
 import itertools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import json
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeAlias, final, get_args
 
 import anyio
+import anyio.lowlevel
 import attrs
 
 from amplifier.models import (
@@ -17,6 +21,7 @@ from amplifier.models import (
     ContentBlockUnion,
     ModelInfo,
     ProviderInfo,
+    StreamChunk,
     TextBlock,
     ToolCall,
     ToolCallBlock,
@@ -29,12 +34,13 @@ _DEFAULT_TEXT = "Mock response"
 _CONTEXT_WINDOW = 100_000
 _MAX_OUTPUT_TOKENS = 4_096
 _BLOCKS = get_args(ContentBlockUnion)
+_WORDS = re.compile(r"\S+\s*|\s+")
 
 NamedCall: TypeAlias = tuple[str, Mapping[str, Any]]
 """A tool call as tool name and arguments; the provider makes up its id."""
 
-Part: TypeAlias = "str | ToolCall | NamedCall | ContentBlockUnion"
-"""One piece of an answer: text, a tool call, or a content block."""
+Part: TypeAlias = "str | ToolCall | NamedCall | ContentBlockUnion | BaseException"
+"""One piece of an answer: text, a tool call, a content block, or, as the last one, the error that cuts its stream off."""
 
 Answer: TypeAlias = "Part | Sequence[Part] | ChatResponse | BaseException | type[BaseException]"
 """What one turn comes to: pieces in order, a whole response, or an exception to raise."""
@@ -55,17 +61,18 @@ Turn: TypeAlias = "Answer | Delayed | Callable[[Any], Answer | Awaitable[Answer]
 
 @final
 class MockProvider(Scripted):
-    """Plays one turn per call of `complete`.
+    """Plays one turn per call of `complete` or `stream`; a stream comes word by word.
 
         provider = MockProvider([("echo", {"text": "hi"}), "All done."])
 
     asks for one tool in its first answer and ends with text in its second. Use it as a context manager, or call
-    `assert_exhausted`, to find turns that were never requested.
+    `assert_exhausted`, to find turns that were never requested. `script` is the short way to write it.
 
     Args:
         turns: What to answer, in order: text; a tool call as ``(name, arguments)`` or ToolCall; a list of such pieces
-            and of content blocks; a ChatResponse; an exception to raise; a function of the request; or one of these as
-            `Delayed`. Left out, every call gets the same short text; an empty list means that no call is expected.
+            and of content blocks, which may end with an error that cuts the stream off; a ChatResponse; an exception to raise; a function of the request; or one of these as
+            `Delayed`. A function in place of the list answers every request. Left out, every call gets the same short text;
+            an empty list means that no call is expected.
         name: The provider's name.
         defaults: More for the ``defaults`` of `get_info`, such as another ``context_window``.
         delay: Seconds to wait before each answer.
@@ -77,7 +84,7 @@ class MockProvider(Scripted):
 
     def __init__(
         self,
-        turns: Sequence[Turn] | None = None,
+        turns: Sequence[Turn] | Callable[[Any], Answer | Awaitable[Answer]] | None = None,
         *,
         name: str = "mock",
         defaults: Mapping[str, Any] | None = None,
@@ -91,14 +98,16 @@ class MockProvider(Scripted):
         self._defaults = dict(defaults or {})
         self._delay = delay
         self._ids = itertools.count(1)
-        self._script: Script[object] | None = None if turns is None else Script(f"MockProvider {name!r}", turns, "turn")
+        self._always: Any = turns if callable(turns) else _DEFAULT_TEXT
+        steps = None if turns is None or callable(turns) else turns
+        self._script: Script[object] | None = None if steps is None else Script(f"MockProvider {name!r}", steps, "turn")
 
     def __repr__(self) -> str:
         return f"<MockProvider {self.name!r} called {self.call_count} times>"
 
     @property
     def call_count(self) -> int:
-        """How often `complete` was called."""
+        """How often it was asked."""
         return len(self.requests)
 
     @property
@@ -114,7 +123,8 @@ class MockProvider(Scripted):
             "max_output_tokens": _MAX_OUTPUT_TOKENS,
             **self._defaults,
         }
-        return ProviderInfo(id=self.name, display_name="Mock", capabilities=["tools"], defaults=defaults)
+        capabilities = ["tools", "streaming"]
+        return ProviderInfo(id=self.name, display_name="Mock", capabilities=capabilities, defaults=defaults)
 
     async def list_models(self) -> list[ModelInfo]:
         """The one model there is."""
@@ -125,7 +135,7 @@ class MockProvider(Scripted):
                 display_name="Mock model",
                 context_window=defaults["context_window"],
                 max_output_tokens=defaults["max_output_tokens"],
-                capabilities=["tools"],
+                capabilities=["tools", "streaming"],
             )
         ]
 
@@ -136,9 +146,37 @@ class MockProvider(Scripted):
             AssertionError: The script has none left.
             BaseException: The turn is an exception.
         """
+        response, error = await self._play("complete", request, kwargs)
+        if error is not None:
+            raise error
+        return response
+
+    @asynccontextmanager
+    async def stream(self, request: ChatRequest, **kwargs: Any) -> AsyncIterator[AsyncIterator[StreamChunk]]:
+        """Play the next turn word by word; the last chunk has the whole response. What `complete` raises, the stream does."""
+        async with aclosing(self._chunks(request, kwargs)) as chunks:
+            yield chunks
+
+    async def _chunks(self, request: ChatRequest, kwargs: dict[str, Any]) -> AsyncGenerator[StreamChunk, None]:
+        response, error = await self._play("stream", request, kwargs)
+        for index, block in enumerate(response.content):
+            tool = block.name if isinstance(block, ToolCallBlock) else None
+            yield StreamChunk(kind="block_start", index=index, block_type=block.type, tool_name=tool)
+            for word in _WORDS.findall(_text_of(block)):
+                await anyio.lowlevel.checkpoint()
+                yield StreamChunk(kind="block_delta", index=index, block_type=block.type, text=word)
+            if error is None or index < len(response.content) - 1:
+                yield StreamChunk(kind="block_end", index=index, block_type=block.type, block=block)
+        if error is not None:
+            raise error
+        yield StreamChunk(kind="response", response=response)
+
+    async def _play(
+        self, called: str, request: ChatRequest, kwargs: dict[str, Any]
+    ) -> tuple[ChatResponse, BaseException | None]:
         self.requests.append(copy.deepcopy(request))
         self.options.append(kwargs)
-        turn: Any = _DEFAULT_TEXT if self._script is None else self._script.take(f"complete({_about(request)})")
+        turn: Any = self._always if self._script is None else self._script.take(f"{called}({_about(request)})")
         if self._delay > 0:
             await anyio.sleep(self._delay)
         while True:
@@ -148,28 +186,23 @@ class MockProvider(Scripted):
             elif isinstance(turn, BaseException) or (isinstance(turn, type) and issubclass(turn, BaseException)):
                 raise turn
             elif isinstance(turn, ChatResponse):
-                return copy.deepcopy(turn)
+                return copy.deepcopy(turn), None
             elif callable(turn):
                 turn = turn(request)
                 if inspect.isawaitable(turn):
                     turn = await turn
             else:
-                return self._response(turn)
+                parts = list(turn) if isinstance(turn, list) else [turn]
+                error = parts.pop() if parts and isinstance(parts[-1], BaseException) else None
+                return self._response(parts), error
 
     def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
         """The calls of a response; of one that lists none, those among its content blocks."""
-        if response.tool_calls is not None:
-            return list(response.tool_calls)
-        return [
-            ToolCall(id=block.id, name=block.name, arguments=block.input)
-            for block in response.content
-            if isinstance(block, ToolCallBlock)
-        ]
+        return list(response.tool_calls) if response.tool_calls is not None else _calls_among(response.content)
 
-    def _response(self, turn: Any) -> ChatResponse:
-        parts = turn if isinstance(turn, list) else [turn]
+    def _response(self, parts: list[Any]) -> ChatResponse:
         blocks = [self._block(part) for part in parts]
-        calls = [ToolCall(id=b.id, name=b.name, arguments=b.input) for b in blocks if isinstance(b, ToolCallBlock)]
+        calls = _calls_among(blocks)
         words = sum(len(block.text.split()) for block in blocks if isinstance(block, TextBlock))
         asked, answered = max(len(self.requests), 1) * 10, words + 5 * len(calls)
         return ChatResponse(
@@ -192,6 +225,30 @@ class MockProvider(Scripted):
             f"MockProvider {self.name!r} cannot play {part!r}; expected text, a ToolCall, (name, arguments), "
             "a content block, a list of those, a ChatResponse, an exception, a function, or Delayed"
         )
+
+
+def script(*turns: Turn) -> MockProvider:
+    """A model that plays these turns, as of `MockProvider`, and fails the test on one too many or too few.
+
+        with script(("weather", {"city": "Oslo"}), "It rains.") as model:
+            async with agent(model, tools=[weather]) as session:
+                assert await session.execute("Will it rain?") == "It rains."
+
+    A request that is not in the script is an AssertionError, out of the turn and again at the end of the block; so are turns that
+    were never played. Without the block call ``model.assert_exhausted()``, or use the pytest fixture ``amplifier_script``.
+    """
+    return MockProvider(turns)
+
+
+def _calls_among(blocks: Sequence[Any]) -> list[ToolCall]:
+    calls = (block for block in blocks if isinstance(block, ToolCallBlock))
+    return [ToolCall(id=call.id, name=call.name, arguments=call.input) for call in calls]
+
+
+def _text_of(block: Any) -> str:
+    if isinstance(block, ToolCallBlock):
+        return json.dumps(block.input)
+    return str(getattr(block, "text", None) or getattr(block, "thinking", ""))
 
 
 def _about(request: Any) -> str:

@@ -11,7 +11,7 @@ from amplifier._json import redact_text
 from amplifier.cli.agent.mcp_servers import servers_of
 from amplifier.cli.agent.plan_files import read_plan_file
 from amplifier.cli.core.exit_codes import CommandError
-from amplifier.modules.tool_mcp import read_mcp_options
+from amplifier.modules.tools.mcp import read_mcp_options
 
 from ..shared_options import PLAN_FILE, debug_option
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import signal
-from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -13,13 +11,14 @@ import anyio
 import click
 
 from amplifier.cli.agent.default_plan import build_plan
+from amplifier.cli.agent.signals import until_signal
 from amplifier.cli.core.exit_codes import Exit
 from amplifier.cli.core.installed_modules import installed_ids
-from amplifier.cli.serving.http_access import listen_on, reachability_warning, read_token, server_names
 from amplifier.kernel import AmplifierSession
-from amplifier.mcp import serve as serve_agent
+from amplifier.servers._access import listen_on, reachability_warning, server_names
+from amplifier.servers.mcp import serve as serve_agent
 
-from ..shared_options import PLAN_FILE, agent_options, http_options
+from ..shared_options import PLAN_FILE, agent_options, http_options, read_token
 
 __all__ = ["serve"]
 
@@ -46,17 +45,8 @@ def serve(
     run = partial(serve_agent, lambda: AmplifierSession(made.plan), transport=transport)
     if transport == "http":
         run = partial(run, **_access(**http))
-    ended: list[signal.Signals] = []
-
-    async def main() -> None:
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            async with anyio.create_task_group() as group:
-                group.start_soon(_stop_at_a_signal, signals, group.cancel_scope, ended)
-                await run()
-                group.cancel_scope.cancel()
-
-    anyio.run(main, backend=backend)
-    return 128 + ended[0] if ended else Exit.OK
+    ended_by = anyio.run(until_signal, run, backend=backend)
+    return Exit.OK if ended_by is None else 128 + ended_by
 
 
 def _access(
@@ -71,7 +61,7 @@ def _access(
     """Where the server listens and who may use it, as arguments of `serve_agent`."""
     given = read_token(token_file, none=no_token)
     token = secrets.token_urlsafe(32) if given is None else given
-    names = server_names(host, given, hosts)
+    names = server_names(host, hosts, has_token=token != "")
 
     def announce(address: str) -> None:
         click.echo(f"listening on {address}", err=True)
@@ -88,11 +78,3 @@ def _access(
         "origins": origins,
         "on_listening": announce,
     }
-
-
-async def _stop_at_a_signal(
-    signals: AsyncIterator[signal.Signals], scope: anyio.CancelScope, ended: list[signal.Signals]
-) -> None:
-    async for received in signals:
-        ended.append(received)
-        scope.cancel()

@@ -12,7 +12,7 @@ import click
 from amplifier._json import visible_text
 from amplifier.cli.agent.mcp_servers import open_servers, read_servers
 from amplifier.cli.core.exit_codes import Exit
-from amplifier.cli.terminal.tables import print_table
+from amplifier.cli.terminal.output import print_table
 
 from .running import exit_code, options_of_all_servers, print_failures, require_open, run_command, server_options
 

@@ -1,1 +1,1 @@
-"""The published wire format for modules in other processes; `amplifier_module_pb2` needs protobuf, its neighbour grpcio."""
+"""The published wire format, which the foundation library's gRPC adapter imports; needs protobuf and grpcio."""

@@ -7,44 +7,44 @@ from typing import Any
 import grpc  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
 from . import amplifier_module_pb2 as wire
-from ._wire import PACKAGE, SERVICES, Call
+from .amplifier_module_pb2 import PACKAGE, SERVICES
 
 
-def _stub(service: str, calls: list[Call]) -> type:
+def _stub(service: str, calls: list[Any]) -> type:
     def __init__(self: Any, channel: Any) -> None:
-        for call in calls:
-            connect = channel.unary_stream if call.is_streaming else channel.unary_unary
+        for name, request, response, is_streaming in calls:
+            connect = channel.unary_stream if is_streaming else channel.unary_unary
             connected = connect(
-                f"/{PACKAGE}.{service}/{call.name}",
-                request_serializer=getattr(wire, call.request).SerializeToString,
-                response_deserializer=getattr(wire, call.response).FromString,
+                f"/{PACKAGE}.{service}/{name}",
+                request_serializer=getattr(wire, request).SerializeToString,
+                response_deserializer=getattr(wire, response).FromString,
             )
-            setattr(self, call.name, connected)
+            setattr(self, name, connected)
 
     doc = f"Calls a {service} at the other end of a channel."
     return type(f"{service}Stub", (), {"__init__": __init__, "__doc__": doc, "__module__": __name__})
 
 
-def _servicer(service: str, calls: list[Call]) -> type:
+def _servicer(service: str, calls: list[Any]) -> type:
     def unimplemented(self: Any, request: Any, context: Any) -> Any:
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details("Method not implemented!")
         raise NotImplementedError("Method not implemented!")
 
-    members = {call.name: unimplemented for call in calls}
+    members = {name: unimplemented for name, *_ in calls}
     doc = f"Serves as a {service}; inherit and write the calls."
     return type(f"{service}Servicer", (), {**members, "__doc__": doc, "__module__": __name__})
 
 
-def _adder(service: str, calls: list[Call]) -> Any:
+def _adder(service: str, calls: list[Any]) -> Any:
     def add(servicer: Any, server: Any) -> None:
         handlers = {}
-        for call in calls:
-            handle = grpc.unary_stream_rpc_method_handler if call.is_streaming else grpc.unary_unary_rpc_method_handler
-            handlers[call.name] = handle(
-                getattr(servicer, call.name),
-                request_deserializer=getattr(wire, call.request).FromString,
-                response_serializer=getattr(wire, call.response).SerializeToString,
+        for name, request, response, is_streaming in calls:
+            handle = grpc.unary_stream_rpc_method_handler if is_streaming else grpc.unary_unary_rpc_method_handler
+            handlers[name] = handle(
+                getattr(servicer, name),
+                request_deserializer=getattr(wire, request).FromString,
+                response_serializer=getattr(wire, response).SerializeToString,
             )
         name = f"{PACKAGE}.{service}"
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))

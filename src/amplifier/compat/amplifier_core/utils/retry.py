@@ -1,6 +1,6 @@
 """Trying again after an error of a language model: what published providers call around their requests.
 
-`RetryConfig` is read-only and compared by identity. On trio the waiting is AnyIO's; on asyncio it is `asyncio.sleep`,
+On trio the waiting is AnyIO's; on asyncio it is `asyncio.sleep`,
 because suites of published modules replace that function in this file.
 """
 
@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-import operator
 import random
-import warnings
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import anyio
+import attrs
 
 from .. import llm_errors
 from ..llm_errors import LLMError
@@ -23,122 +22,41 @@ __all__ = ["RetryConfig", "classify_error_message", "compute_delay", "retry_with
 
 T = TypeVar("T")
 
-_MOST_RETRIES = 2**32 - 1
-_INITIAL_DELAY = 1.0
-_BACKOFF_FACTOR = 2.0
 _JITTER = 0.2
 
 
+def _jitter(given: bool | float | None) -> float:
+    return _JITTER if given is None or given else 0.0
+
+
+@attrs.frozen(eq=False)
 class RetryConfig:
     """How often to try again and how long to wait in between.
 
-    Args:
+    Attributes:
         max_retries: Tries after the first one.
         initial_delay: Seconds before the second try.
         max_delay: The limit of the growing delay; it limits neither a delay that a server requests nor the multiplier of an error.
         backoff_factor: By how much the delay grows from try to try.
-        jitter: Whether the delay is multiplied by a random number from 0.5 up to 1.5; on unless switched off.
+        jitter: Whether the delay is multiplied by a random number from 0.5 up to 1.5; on unless switched off. Read, it is 0.2 or 0.0.
         honor_retry_after: Whether to wait at least as long as the server requests.
         min_delay: The old name of `initial_delay`.
         backoff_multiplier: The old name of `backoff_factor`.
     """
 
-    __slots__ = ("_backoff_factor", "_honor_retry_after", "_initial_delay", "_jitter", "_max_delay", "_max_retries")
+    max_retries: int = attrs.field(default=3, validator=attrs.validators.ge(0))
+    initial_delay: float = attrs.field(default=1.0, converter=float)
+    max_delay: float = attrs.field(default=60.0, converter=float)
+    backoff_factor: float = attrs.field(default=2.0, converter=float)
+    jitter: float = attrs.field(default=None, converter=_jitter)
+    honor_retry_after: bool = True
+    min_delay: float | None = None
+    backoff_multiplier: float | None = None
 
-    def __init__(
-        self,
-        max_retries: int = 3,
-        initial_delay: float = _INITIAL_DELAY,
-        max_delay: float = 60.0,
-        backoff_factor: float = _BACKOFF_FACTOR,
-        jitter: bool | float | None = None,
-        honor_retry_after: bool = True,
-        min_delay: float | None = None,
-        backoff_multiplier: float | None = None,
-    ) -> None:
-        self._max_retries = _retries(max_retries)
-        self._initial_delay = _seconds("initial_delay", initial_delay)
-        self._max_delay = _seconds("max_delay", max_delay)
-        self._backoff_factor = _seconds("backoff_factor", backoff_factor)
-        if not isinstance(honor_retry_after, bool):
-            raise TypeError(f"honor_retry_after must be a bool, got {honor_retry_after!r}")
-        self._honor_retry_after = honor_retry_after
-        self._jitter = _is_jitter_on(jitter)
-        if min_delay is not None and self._initial_delay == _INITIAL_DELAY:
-            _warn_of_old_name("min_delay", "initial_delay")
-            self._initial_delay = _seconds("min_delay", min_delay)
-        if backoff_multiplier is not None and self._backoff_factor == _BACKOFF_FACTOR:
-            _warn_of_old_name("backoff_multiplier", "backoff_factor")
-            self._backoff_factor = _seconds("backoff_multiplier", backoff_multiplier)
-
-    @property
-    def max_retries(self) -> int:
-        """Tries after the first one."""
-        return self._max_retries
-
-    @property
-    def initial_delay(self) -> float:
-        """Seconds before the second try."""
-        return self._initial_delay
-
-    @property
-    def max_delay(self) -> float:
-        """What the growing delay is cut to."""
-        return self._max_delay
-
-    @property
-    def backoff_factor(self) -> float:
-        """By how much the delay grows from try to try."""
-        return self._backoff_factor
-
-    @property
-    def jitter(self) -> float:
-        """0.2 if delays are varied, else 0.0; it is not the amount of variation."""
-        return _JITTER if self._jitter else 0.0
-
-    @property
-    def honor_retry_after(self) -> bool:
-        """Whether to wait at least as long as the server requests."""
-        return self._honor_retry_after
-
-    @property
-    def min_delay(self) -> float:
-        """The old name of `initial_delay`."""
-        _warn_of_old_name("min_delay", "initial_delay")
-        return self._initial_delay
-
-    @property
-    def backoff_multiplier(self) -> float:
-        """The old name of `backoff_factor`."""
-        _warn_of_old_name("backoff_multiplier", "backoff_factor")
-        return self._backoff_factor
-
-
-def _retries(given: Any) -> int:
-    number = operator.index(given)
-    if not 0 <= number <= _MOST_RETRIES:
-        raise OverflowError(f"max_retries must be between 0 and {_MOST_RETRIES}, got {number}")
-    return number
-
-
-def _seconds(name: str, given: Any) -> float:
-    if isinstance(given, str) or not (hasattr(type(given), "__float__") or hasattr(type(given), "__index__")):
-        raise TypeError(f"{name} must be a number, got {given!r}")
-    return float(given)
-
-
-def _is_jitter_on(given: Any) -> bool:
-    if given is None or isinstance(given, bool):
-        return given is not False
-    if isinstance(given, (int, float)):
-        warnings.warn("a number for jitter is deprecated, use a bool", DeprecationWarning, stacklevel=3)
-        return given != 0
-    warnings.warn(f"jitter is {given!r}, expected a bool; taken as True", UserWarning, stacklevel=3)
-    return True
-
-
-def _warn_of_old_name(old: str, new: str) -> None:
-    warnings.warn(f"{old} is deprecated, use {new}", DeprecationWarning, stacklevel=3)
+    def __attrs_post_init__(self) -> None:
+        for old, new in (("min_delay", "initial_delay"), ("backoff_multiplier", "backoff_factor")):
+            given = getattr(self, old)
+            object.__setattr__(self, new if given is not None else old, getattr(self, new) if given is None else given)
 
 
 def compute_delay(
@@ -152,8 +70,6 @@ def compute_delay(
         retry_after: The delay that the server requested.
         delay_multiplier: The factor that the error requests; ignored unless it is a positive number.
     """
-    if attempt < 0:
-        raise OverflowError(f"attempt must not be negative, got {attempt}")
     try:
         growth = config.backoff_factor**attempt
     except OverflowError:
@@ -164,9 +80,6 @@ def compute_delay(
     if config.honor_retry_after and retry_after is not None and retry_after > delay:
         delay = retry_after
     return delay * random.uniform(0.5, 1.5) if config.jitter else delay
-
-
-_rust_compute_delay = compute_delay  # the name under which suites put another one here
 
 
 async def retry_with_backoff(
@@ -194,7 +107,7 @@ async def retry_with_backoff(
         except LLMError as error:
             if not error.retryable or attempt >= rules.max_retries:
                 raise
-            delay = _rust_compute_delay(rules, attempt, error.retry_after, getattr(error, "delay_multiplier", None))
+            delay = compute_delay(rules, attempt, error.retry_after, getattr(error, "delay_multiplier", None))
             attempt += 1
             if on_retry is not None:
                 await on_retry(attempt, delay, error)

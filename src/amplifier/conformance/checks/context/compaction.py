@@ -9,12 +9,11 @@ import ast
 import itertools
 from typing import Any
 
-from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.mounted_module import CheckContext
+from amplifier.conformance.checks.context.observed_context import PLENTY, ObservedContext, Window, observe_context
+from amplifier.conformance.checks.registry import check
 from amplifier.conformance.inputs.conversations import Message, built, newest_unit, prose, spoken, tokens, tool_turn
-
-from .observed_context import PLENTY, ObservedContext, Window, observe_context
-from .view_rules import is_whole, shows
+from amplifier.conformance.oracles.view_rules import is_whole, marks
+from amplifier.conformance.target.mounted import CheckContext
 
 CONTEXT = ("context",)
 _OWN_SHARES = (0.7, 0.25, 0.2)
@@ -217,59 +216,33 @@ async def asks_the_provider(ctx: CheckContext) -> None:
 
 
 @check("C14", kind="behaviour", types=CONTEXT)
-async def counts_anew(ctx: CheckContext) -> None:
+async def forgets_what_was_replaced(ctx: CheckContext) -> None:
     """Compares the views of a context that was full and was cleared or replaced with those of a fresh one."""
-    small = [spoken(number, "user" if number % 2 else "assistant", 30) for number in range(8)]
+    old, new = ([spoken(first + at, "user", words) for at in range(40)] for first, words in ((1000, 150), (2000, 30)))
+    budgets = (None, PLENTY, 3 * tokens(new), tokens(new) // 4)
     for how in ("clear", "set"):
         views = []
         for is_used in (False, True):
             async with observe_context(ctx) as observed:
-                if observed is None or not await _refilled(observed, small, how, is_used):
+                if observed is None or (is_used and not await _fill(observed, old, budgets, how)):
                     return
-                views.append([await observed.view(budget) for budget in (None, 10 * tokens(small), 3 * tokens(small))])
-        for number, (fresh, used) in enumerate(zip(*views, strict=True)):
-            shown = ["no budget", "ten times the budget it needs", "three times the budget it needs"][number]
-            if fresh is not None and used is not None and len(used) != len(fresh):
-                what = (
-                    f"after {how} a context that had been full shows {len(used)} of {len(small)} messages with {shown}"
-                )
-                ctx.fault("C14", f"{what}; a fresh one shows {len(fresh)}")
-                return
-
-
-@check("C14", kind="behaviour", types=CONTEXT)
-async def looks_anew(ctx: CheckContext) -> None:
-    """Replaces a conversation by another of the same length; all views have to show the new one."""
-    old, new = ([spoken(first + number, "user", 30) for number in range(40)] for first in (1000, 2000))
-    for how in ("clear", "set"):
-        async with observe_context(ctx) as observed:
-            if observed is None or not await observed.set(old):
-                return
-            budgets = (None, PLENTY, tokens(old) // 4)
-            for budget in budgets:
-                await observed.view(budget)
-            if how == "clear" and not await observed.clear():
-                return
-            if not (await observed.set(new) if how == "set" else await observed.add_all(new)):
-                return
-            for budget in budgets:
-                view = await observed.view(budget)
-                shown = [message for message in view or () if any(shows(message, each) for each in old)]
-                if shown or (view is not None and not any(shows(message, new[-1]) for message in view)):
-                    ctx.fault("C14", f"after {how} a view shows {len(shown)} messages of the conversation before")
+                if not (await observed.set(new) if how == "set" else await observed.add_all(new)):
                     return
+                views.append([await observed.view(budget) for budget in budgets])
+        for budget, fresh, used in zip(budgets, *views, strict=True):
+            if None not in (fresh, used) and marks(fresh) != marks(used):
+                shown = f"{len(marks(used))} messages, a fresh one {len(marks(fresh))}, or other ones"
+                ctx.fault("C14", f"after {how} a context that had been full shows {shown}, for the budget {budget}")
+                return
 
 
-async def _refilled(observed: ObservedContext, small: list[Message], how: str, is_used: bool) -> bool:
-    """Store a few messages in a context, which may have been full before."""
-    if is_used:
-        before = [spoken(1000 + number, "user", 60) for number in range(120)]
-        if not (await observed.set(before[:-9]) and await observed.add_all(before[-9:])):
-            return False
-        await observed.view(200)
-        if how == "clear" and not await observed.clear():
-            return False
-    return await observed.set(small) if how == "set" else await observed.add_all(small)
+async def _fill(observed: ObservedContext, old: list[Message], budgets: tuple[int | None, ...], how: str) -> bool:
+    """Fill a context and use it; return whether that worked."""
+    if not (await observed.set(old[:-9]) and await observed.add_all(old[-9:])):
+        return False
+    for budget in budgets:
+        await observed.view(budget)
+    return how == "set" or await observed.clear()
 
 
 @check("C18", kind="structure", types=CONTEXT)

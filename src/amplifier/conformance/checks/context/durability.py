@@ -7,15 +7,20 @@ from typing import Any
 
 import attrs
 
-from amplifier.conformance.harness.calls.outcome import reraise_own_cancellation
-from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.mounted_module import CheckContext, MountFailed
+from amplifier.conformance.checks.context.observed_context import (
+    PLENTY,
+    ObservedContext,
+    interrupt_compactions,
+    observe_context,
+    remounted,
+)
+from amplifier.conformance.checks.registry import check
 from amplifier.conformance.inputs.conversations import Message, spoken, tool_turn
+from amplifier.conformance.oracles.view_rules import difference, view_violations
+from amplifier.conformance.target.calls import reraise_own_cancellation
+from amplifier.conformance.target.mounted import CheckContext, MountFailed
 from amplifier.contracts import ContextManager
 from amplifier.testing import cancel_at
-
-from .observed_context import PLENTY, ObservedContext, interrupt_compactions, observe_context, remounted
-from .view_rules import difference, view_violations
 
 CONTEXT = ("context",)
 _BASE = [spoken(10, "user", 30), *tool_turn(20, 2, 30), spoken(30, "assistant", 30)]

@@ -10,14 +10,13 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from amplifier.conformance.harness.calls.outcome import Outcome
-from amplifier.conformance.harness.mounted_module import OWNER, CheckContext, MountedModule, MountFailed
 from amplifier.conformance.inputs.conversations import Message, newest_unit, tokens
+from amplifier.conformance.oracles.view_rules import difference, is_whole, view_violations
+from amplifier.conformance.target.calls import Outcome
+from amplifier.conformance.target.mounted import OWNER, CheckContext, MountedModule, MountFailed
 from amplifier.contracts import ContextManager
 from amplifier.errors import AmplifierError
 from amplifier.models import HookResult, ProviderInfo
-
-from .view_rules import difference, is_whole, view_violations
 
 PLENTY = 10_000_000
 """A budget into which everything fits."""

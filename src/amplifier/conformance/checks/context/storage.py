@@ -8,12 +8,17 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.mounted_module import CheckContext
-from amplifier.conformance.inputs.conversations import Message, mark_of, prose, spoken, tool_turn
-
-from .observed_context import PLENTY, ObservedContext, interrupt_compactions, observe_context, spoil
-from .view_rules import difference, holds
+from amplifier.conformance.checks.context.observed_context import (
+    PLENTY,
+    ObservedContext,
+    interrupt_compactions,
+    observe_context,
+    spoil,
+)
+from amplifier.conformance.checks.registry import check
+from amplifier.conformance.inputs.conversations import Message, prose, spoken, tool_turn
+from amplifier.conformance.oracles.view_rules import difference, holds, marks
+from amplifier.conformance.target.mounted import CheckContext
 
 CONTEXT = ("context",)
 PATIENCE = 12.0
@@ -56,7 +61,7 @@ async def has_five_methods(ctx: CheckContext) -> None:
     kind="behaviour", types=CONTEXT, inputs="context_programs",
 )  # fmt: skip
 async def follows_the_model(ctx: CheckContext) -> None:
-    """Runs drawn programs of operations against a plain list, and compares both after every step."""
+    """Runs programs of operations against a plain list, and compares both after every step."""
     async with observe_context(ctx, placed=ctx.case["placed"]) as observed:
         if observed is None:
             return
@@ -133,77 +138,6 @@ class _Program:
         return [copy.deepcopy(self._said)]
 
 
-def _one_of_everything() -> list[Message]:
-    """A conversation with every role and kind of content, and with equal and empty messages."""
-    blocks = [
-        {"type": "thinking", "thinking": "so", "signature": "sig=="},
-        {"type": "text", "text": "m0033 blocks", "visibility": None},
-    ]
-    return [
-        spoken(10, "system", 5),
-        {
-            "role": "user",
-            "content": "a\u2028b\x85c\r\nd é漢字🙂",
-            "name": None,
-            "metadata": {"n": [1, {"deep": None}], "ok": False},
-        },
-        *tool_turn(20, 3, 5, between="system"),
-        {"role": "assistant", "content": blocks, "cache": {"type": "ephemeral"}},
-        {"role": "developer", "content": "m0050 be brief"},
-        {"role": "user", "content": ""},
-        {"role": "user", "content": ""},
-        {"role": "assistant", "content": None},
-        spoken(60, "user", 5),
-        spoken(60, "user", 5),
-        *tool_turn(70, 1, 5, content="m0079 I look"),
-        spoken(80, "user", 5),
-    ]
-
-
-@check("C3", "C4", "C6", "C7", "C9", "C10", "C11", "C12", "C13", "C14", "C16", kind="behaviour", types=CONTEXT)
-async def keeps_one_of_everything(ctx: CheckContext) -> None:
-    """Stores a conversation with every role and content in both ways, changes all values it can reach, replaces and clears it."""
-    for placed, adds in ((True, True), (True, False), (False, True)):
-        async with observe_context(ctx, placed=placed) as observed:
-            if observed is None:
-                return
-            history = _one_of_everything()
-            stored = await (observed.add_all(history) if adds else observed.set(history))
-            if not stored or not await observed.compare("C3" if adds else "C14", "after storing one of everything"):
-                return
-            program = _Program(observed)
-            steps: list[dict[str, Any]] = [
-                {"do": "spoil", "what": what} for what in ("given", "stored", "view", "small view")
-            ]
-            steps += [{"do": "view", "budget": budget} for budget in (None, 200, 60, 20, 10_000_000)]
-            said = {"do": "say", "role": "user", "content": "m0500 next", "extra": {}}
-            steps += [{"do": "set", "messages": [said]}, {"do": "set", "messages": []}, said]
-            if not ctx.faults:
-                await observed.check_unlimited_view()
-            for number, step in enumerate(steps[: None if adds else -3]):
-                if ctx.faults:
-                    return
-                await program.do(step, number)
-                observed.expect_untouched()
-            if not ctx.faults and await observed.set(history):
-                await program.do({"do": "clear"}, len(steps))
-        if ctx.faults:
-            return
-
-
-@check("C3", "C14", kind="behaviour", types=CONTEXT)
-async def keeps_repeated_results(ctx: CheckContext) -> None:
-    """Stores two different results under one call id in both ways; both have to be kept, in their order."""
-    history = [*tool_turn(20, 1, 5), {"role": "tool", "tool_call_id": "call-20-0", "content": prose(29, 5)}]
-    for adds in (True, False):
-        async with observe_context(ctx) as observed:
-            if observed is None or not await (observed.add_all(history) if adds else observed.set(history)):
-                return
-            if not await observed.compare("C3" if adds else "C14", "after storing two results of one call"):
-                ctx.fill_input({"messages": history})
-                return
-
-
 async def _add_concurrently(observed: ObservedContext, queues: list[list[Message]], when: str) -> None:
     """Add the messages of every queue in a task of its own; all have to be stored, each queue in its order."""
     failed: list[str] = []
@@ -243,52 +177,19 @@ async def _add_concurrently(observed: ObservedContext, queues: list[list[Message
 
 @check("C15", kind="behaviour", types=CONTEXT)
 async def takes_many_at_once(ctx: CheckContext) -> None:
-    """Adds from many tasks while others read, compact and replace; every message has to be stored, and no view mixed."""
+    """Requests views and replaces the conversation from several tasks at once; no view and no conversation may be a mixture."""
     for placed in (True, False):
         async with observe_context(ctx, placed=placed) as observed:
             if observed is None:
                 return
             interrupt_compactions(observed.mounted)
-            await _add_while_reading(observed)
-            if not observed.has_faults:
-                await _view_concurrently(observed)
+            if not await observed.add_all([spoken(number * 10, "user", 30) for number in range(60)], clause="C15"):
+                return
+            await _view_concurrently(observed)
             if not observed.has_faults:
                 await _replace_concurrently(observed)
         if ctx.faults or ctx.loaded.config == ctx.loaded.given:
             return
-
-
-async def _add_while_reading(observed: ObservedContext) -> None:
-    if not await observed.add_all([spoken(number * 10, "user", 30) for number in range(30)], clause="C15"):
-        return
-    queues = [[spoken(5000 + lane * 100 + number, "user", 30) for number in range(4)] for lane in range(8)]
-    failed: list[str] = []
-
-    async def read() -> None:
-        for _ in range(20):
-            for outcome in (
-                await observed.mounted.call(
-                    observed.context.get_messages_for_request, token_budget=300, seconds=PATIENCE
-                ),
-                await observed.mounted.call(observed.context.get_messages, seconds=PATIENCE),
-            ):
-                if not outcome.returned:
-                    failed.append(str(outcome))
-            await anyio.sleep(0.0005)
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(read)
-        group.start_soon(read)
-        await _add_concurrently(observed, queues, "while others were reading")
-    if failed and not observed.has_faults:
-        observed.ctx.fault("C15", f"while others read and add: {failed[0]}")
-    if not observed.has_faults:
-        await observed.compare("C15", "after adding and reading at once")
-
-
-def _marks(view: Any) -> list[str | None]:
-    """The marks of the given messages in a view; messages that the context adds may differ each time."""
-    return [mark_of(message) for message in view or () if isinstance(message, dict) and mark_of(message)]
 
 
 async def _view_concurrently(observed: ObservedContext) -> None:
@@ -304,9 +205,9 @@ async def _view_concurrently(observed: ObservedContext) -> None:
         for number in range(len(budgets)):
             group.start_soon(request, number)
     for budget, once, again, beside in zip(budgets, *alone, together, strict=True):
-        marks = [_marks(view) for view in (once, again, beside)]
-        if marks[0] == marks[1] != marks[2] and beside is not None:
-            what = f"{len(marks[2])} messages instead of the {len(marks[0])} that it shows when asked alone"
+        first, second, third = (marks(view) for view in (once, again, beside))
+        if first == second != third and beside is not None:
+            what = f"{len(third)} messages instead of the {len(first)} that it shows when asked alone"
             observed.ctx.fault("C15", f"a view for {budget} tokens, asked for beside others, shows {what}")
             return
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.coverage import Unexamined
-from amplifier.conformance.harness.mounted_module import Fault
-from amplifier.conformance.target.locate import Definition, Target, parsed
+from amplifier.conformance.checks.registry import check
+from amplifier.conformance.target.locate import EXPECTED_MOUNT, Definition, Target, parsed
+from amplifier.conformance.target.mounted import Fault, Unexamined
 from amplifier.contracts import CONTRACTS
-from amplifier.loading import is_module_id
+from amplifier.plan import is_module_id
 
 
 @check("A1", kind="static")
@@ -49,10 +48,10 @@ def has_a_mount(target: Target) -> Iterator[Fault]:
     """Reads the definition of mount: present, async or a context manager, callable with coordinator and config."""
     tree = _tree(target)
     found = target.definition(target.attribute)
+    if found is None and target.functions():
+        return  # they are mounted as they are
     if found is None and not _is_dynamic(tree, target.attribute):
-        what = (
-            f"there is no {target.attribute!r} in {target.import_name}; expected async def mount(coordinator, config)"
-        )
+        what = f"there is no {target.attribute!r} in {target.import_name}; expected {EXPECTED_MOUNT}"
         yield Fault(clause="A3", what=what, location=target.file.name)
         return
     node = None if found is None else found.node
@@ -90,12 +89,12 @@ def declares_its_type(target: Target) -> Iterator[Fault]:
     _tree(target)
     found = target.definition("__amplifier_module_type__")
     declared = target.constant("__amplifier_module_type__")
-    if found is None:
+    if found is None and not target.functions():
         what = "the module does not declare its type as __amplifier_module_type__"
         yield Fault(clause="A20", what=what, location=target.file.name)
-    elif declared is None:
+    elif found is not None and declared is None:
         raise Unexamined(f"{target.file.name} does not show what __amplifier_module_type__ is")
-    elif declared not in CONTRACTS:
+    elif found is not None and declared not in CONTRACTS:
         what = f"__amplifier_module_type__ is {declared!r}; expected one of {', '.join(CONTRACTS)}"
         yield Fault(clause="A20", what=what, location=found.location)
 

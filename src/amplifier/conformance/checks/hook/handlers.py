@@ -1,31 +1,136 @@
-"""Checks of hooks: how they register, and what their handlers return for every event."""
+"""Checks of hooks: how they register, and what their handlers return for every event, alone, in a session and at the same time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
-from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.mounted_module import CheckContext, MountFailed
-from amplifier.conformance.harness.resources.observers import captured_logs
-from amplifier.conformance.harness.work_budget import Budget
-from amplifier.conformance.inputs.hook_payloads import (
-    EVENTS,
-    UNKNOWN_EVENTS,
-    odd_payloads,
+import attrs
+
+from amplifier.conformance.checks.registry import check
+from amplifier.conformance.inputs.json_schema import fingerprint, json_problem
+from amplifier.conformance.inputs.payloads import (
+    NEUTRAL,
     ordinary_payload,
     reaching_payloads,
 )
-from amplifier.conformance.target.source_literals import choices_in, inputs_in, settings_in, texts_in, triggers_in
+from amplifier.conformance.oracles.calls import HEAD_STARTS, MARKS, CallSeries, has_swapped, run_concurrently
+from amplifier.conformance.target.calls import Outcome, binding_error, call_with_deadline
+from amplifier.conformance.target.literals import choices_in, inputs_in, settings_in, texts_in
+from amplifier.conformance.target.mounted import OWNER, CheckContext, MountedModule, MountFailed
+from amplifier.conformance.target.process import captured_logs
+from amplifier.errors import HookRecursionError
+from amplifier.events import ALL_EVENTS, HOOK_FAILED
+from amplifier.models import HookResult, to_dict
 
-from .event_series import Event, EventSeries
+Event = tuple[str, dict[str, Any]]
+
+
+class EventSeries(CallSeries):
+    """Events for all handlers of one module."""
+
+    def __init__(self, ctx: CheckContext) -> None:
+        super().__init__(ctx)
+        self._kept: list[tuple[Any, str, Any]] = []
+
+    async def run(self, mounted: MountedModule, registration: Any, events: Iterable[Event]) -> None:
+        """Pass the events to one handler."""
+        for event, data in events:
+            if self.is_over:
+                return
+            await self._call(mounted, registration, event, data)
+
+    async def _call(self, mounted: MountedModule, registration: Any, event: str, data: dict[str, Any]) -> None:
+        given = {"handler": registration.name, "event": event, "data": data}
+        heard = len(mounted.events.events)
+        outcome, own, changed = await self.call(mounted, partial(registration.handler, event), data)
+        if outcome.kind == "raised":
+            is_unfit = outcome.is_async is None and binding_error(registration.handler, "event", {}) is not None
+            what = f"the handler {registration.name!r} {outcome}"
+            self.fault("H1" if is_unfit else "H4", what, given, error=outcome.error)
+        elif outcome.returned:
+            self.expect(outcome.is_async, "H8", f"the handler {registration.name!r} is not async", None)
+            self._check_result(outcome.value, registration, data, given)
+        self._check_recursion(mounted.events.events[heard:], given)
+        if changed is not None:
+            self.fault("H7", f"the handler {registration.name!r} changed the data it was given", given)
+        else:
+            self._kept.append((own, fingerprint(own), given))
+
+    def _check_recursion(self, emitted: list[Event], given: Any) -> None:
+        """Report handlers that emit events in a circle: the kernel ends it with an error, which leaves the innermost one."""
+        for event, data in emitted:
+            if (
+                event == HOOK_FAILED
+                and data["module_id"] == OWNER
+                and data["error_type"] == HookRecursionError.__name__
+            ):
+                what = f"the handler {data['hook_name']!r} raised HookRecursionError: {data['error']}"
+                self.fault("H4", what, given)
+                return
+
+    def check_payloads(self) -> None:
+        """Compare every payload with what it was: a handler may change one after it has returned."""
+        for own, was, given in self._kept:
+            if fingerprint(own) != was:
+                self.fault("H7", "a handler changed the data it was given after it had answered", given)
+                return
+
+    def _check_result(self, result: Any, registration: Any, data: dict[str, Any], given: Any) -> None:
+        problem = _invalid(result)
+        if problem is not None:
+            if result is None and registration.on_failure == "deny":
+                problem += "; it is a gate, so the kernel denies the event"
+            self.fault("H3", f"the handler {registration.name!r} answered with {problem}", given)
+            return
+        if result.action == "modify":
+            self._check_modify(result, data, given)
+        elif result.action == "inject_context":
+            injected = result.context_injections or result.context_injection
+            self.expect(injected, "H6", "an inject_context carries no text", given)
+            texts = [each.content for each in result.context_injections]
+            self.expect(all(texts), "H6", "an injection carries no text", given)
+        elif result.action == "deny":
+            self.expect(result.reason, "H13", "a denial carries no reason", given)
+        elif result.action == "ask_user":
+            prompts = [each.prompt for each in result.approval_gates] or [result.approval_prompt]
+            self.expect(all(prompts), "H13", "a question carries no prompt", given)
+        if result.action in ("deny", "ask_user") and registration.on_failure != "deny":
+            what = f"the handler {registration.name!r} can {result.action}, and is skipped when it fails"
+            self.fault("H14", what, given)
+
+    def _check_modify(self, result: HookResult, data: dict[str, Any], given: Any) -> None:
+        changed = result.data
+        if changed is None:
+            self.fault("H5", "a modify carries no payload", given)
+            return
+        problem = json_problem(changed)
+        if problem is not None:
+            self.fault("H5", f"the payload of a modify holds {problem}, which is not JSON", given)
+        if all(key in data and key not in changed for key in NEUTRAL):
+            what = f"a modify carries the keys {sorted(changed)[:8]} only; the payload had {sorted(data)[:12]}"
+            self.fault("H5", what, given)
+
+
+def _invalid(result: Any) -> str | None:
+    """What is wrong with a handler's result; None if it is a valid HookResult."""
+    if not isinstance(result, HookResult):
+        return f"{type(result).__name__}, expected a HookResult"
+    # A result can be changed after it was made, so it is made again from its fields.
+    fields: dict[str, Any] = {
+        each.name: getattr(result, each.name, None) for each in attrs.fields(HookResult) if each.init
+    }
+    try:
+        HookResult(**fields)
+    except Exception as error:  # noqa: BLE001 — values of foreign classes
+        return f"a HookResult that is not valid: {error}"
+    return None
+
 
 _HOOK = ("hook",)
 _MIN_PRIORITY, _MAX_PRIORITY = 10, 90
-_USUAL = ("tool:pre", "tool:post", "prompt:submit")
-_MAX_EVENTS = 6
-_CALLS = 3_000
-"""The budget of the listed events in the quick profile."""
 
 
 @check("H9", "H10", "H11", kind="structure", types=_HOOK)
@@ -74,50 +179,94 @@ async def _events_with(ctx: CheckContext, config: dict[str, Any]) -> set[str] | 
         return None
 
 
-@check("H1", "H3", "H4", "H5", "H6", "H7", "H8", "H13", "H14", kind="behaviour", types=_HOOK)
-async def answers_listed_events(ctx: CheckContext) -> None:
-    """Passes every event of the catalogue and unknown ones to every handler, with payloads that have one defect each."""
-    target = ctx.loaded.target
-    words, texts = inputs_in(target), set(texts_in(target))
-    named = [event for event in EVENTS if event in texts]
+@check("H1", "H3", "H4", "H5", "H6", "H7", "H8", "H13", "H14", kind="behaviour", types=_HOOK, inputs="hook_events")
+async def answers_events(ctx: CheckContext) -> None:
+    """Passes events to every handler: known and unknown ones with payloads right and wrong, and those of a session in which tools fail."""
+    events = [(str(each["event"]), each["data"]) for each in ctx.case["events"]]
     async with ctx.mount() as mounted:
-        series = EventSeries(ctx, Budget(ctx, _CALLS))
-        by_handler: list[tuple[Any, list[str]]] = []
-        for registration in mounted.registrations:
-            known = next((events for each, events in by_handler if each.handler == registration.handler), None)
-            if known is None:
-                by_handler.append((registration, known := []))
-            known += [registration.event] if registration.event != "*" else []
-        for registration, _ in by_handler:
-            await series.run(mounted, registration, _few_events(words))
-        for registration, events in by_handler:
-            likely = list(dict.fromkeys([*(event for event in events if event in texts), *named, *events]))
-            chosen = (likely or list(_USUAL))[:_MAX_EVENTS]
-            await series.run(mounted, registration, _many_events(ctx, chosen))
+        series = EventSeries(ctx)
+        if ctx.case.get("routed"):
+            for event, data in events:
+                for registration in mounted.registrations:
+                    if registration.event in (event, "*"):
+                        await series.run(mounted, registration, [(event, data)])
+        else:
+            seen: list[Any] = []
+            for registration in mounted.registrations:
+                if registration.handler not in seen:
+                    seen.append(registration.handler)
+                    await series.run(mounted, registration, events)
         series.check_payloads()
 
 
-def _few_events(words: list[str]) -> Iterator[Event]:
-    for event in (*EVENTS, *UNKNOWN_EVENTS):
-        yield event, ordinary_payload(event)
-        yield from ((event, data) for data in odd_payloads(event, words, briefly=True))
+_SECONDS = 2.0
+_CALLS = 2_000
+_MAX_PAYLOADS = 8
+_EVENTS_PER_HANDLER = 3
 
 
-def _many_events(ctx: CheckContext, events: list[str]) -> Iterator[Event]:
+@check("H3", "H5", kind="behaviour", types=("hook",))
+async def keeps_events_apart(ctx: CheckContext) -> None:
+    """Passes two events to a handler at the same time; no result may hold what the other event carried."""
     target = ctx.loaded.target
-    words = inputs_in(target)
-    for event in events:
-        for data in reaching_payloads(event, words, choices_in(target), triggers_in(target)):
-            yield event, data
-        yield from ((event, data) for data in odd_payloads(event, words))
-
-
-@check("H3", "H4", "H5", "H6", "H7", "H13", "H14", kind="behaviour", types=_HOOK, inputs="hook_events")
-async def answers_drawn_events(ctx: CheckContext) -> None:
-    """Passes drawn events and payloads to every handler, known and unknown, valid and invalid."""
-    events = [(str(each["event"]), each["data"]) for each in ctx.case]
+    named = [event for event in ALL_EVENTS if event in set(texts_in(target))]
+    budget = ctx.budget(_CALLS)
     async with ctx.mount() as mounted:
-        series = EventSeries(ctx, is_drawn=True)
-        for registration in mounted.registrations:
-            await series.run(mounted, registration, events)
-        series.check_payloads()
+        handlers: list[Any] = []
+        registered: list[tuple[int, str]] = []
+        for index, each in enumerate(mounted.registrations):
+            if handlers.count(each.handler) < _EVENTS_PER_HANDLER:
+                handlers.append(each.handler)
+                registered.append((index, each.event))
+    for index, pattern in registered:
+        for event in [pattern] if pattern != "*" else (named or ["tool:pre", "tool:post"])[:4]:
+            reaching = reaching_payloads(event, inputs_in(target), choices_in(target), ctx.loaded.triggers)
+            for data in [ordinary_payload(event), *reaching][:_MAX_PAYLOADS]:
+                if budget.is_spent() or await _is_mixed(ctx, index, event, data):
+                    return
+
+
+async def _is_mixed(ctx: CheckContext, index: int, event: str, data: dict[str, Any]) -> bool:
+    payloads = [_marked(data, mark) for mark in MARKS]
+    for which, mark in enumerate(MARKS):
+        async with ctx.mount() as mounted:
+            alone = await _handle(mounted, index, event, payloads[which])
+        if mark not in _shown(alone):
+            return False  # the result does not show which event it is about
+    for head_start in HEAD_STARTS:
+        async with ctx.mount() as mounted:
+            first, second = (partial(_handle, mounted, index, event, payload) for payload in payloads)
+            together = await run_concurrently(ctx, (first, second), head_start, what="a handler", seconds=_SECONDS)
+        for which, outcome in enumerate(together):
+            text = _shown(outcome)
+            if has_swapped(which, text):
+                clause = "H5" if getattr(outcome.value, "action", "") == "modify" else "H3"
+                what = f"two {event} at the same time: the answer to one holds what the other carried, {text[:150]}"
+                ctx.fault(clause, what, given={"event": event, "data": payloads})
+                return True
+    return False
+
+
+def _marked(data: Any, mark: str) -> Any:
+    """A payload of which every text ends with a mark."""
+    if isinstance(data, dict):
+        return {key: _marked(value, mark) if key != "tool_name" else value for key, value in data.items()}
+    if isinstance(data, list):
+        return [_marked(value, mark) for value in data]
+    return f"{data} {mark}" if isinstance(data, str) else data
+
+
+async def _handle(mounted: MountedModule, index: int, event: str, data: dict[str, Any]) -> Outcome:
+    registrations = mounted.registrations
+    if index >= len(registrations):
+        return Outcome(kind="late")
+    return await call_with_deadline(registrations[index].handler, event, copy.deepcopy(data), seconds=_SECONDS)
+
+
+def _shown(outcome: Outcome) -> str:
+    if not isinstance(outcome.value, HookResult):
+        return ""
+    try:
+        return fingerprint(to_dict(outcome.value))
+    except Exception:  # noqa: BLE001 — values that no model accepts; another check reports them
+        return ""

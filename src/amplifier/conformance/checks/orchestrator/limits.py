@@ -7,19 +7,16 @@ from typing import Any
 
 import anyio.lowlevel
 
-from amplifier.conformance.harness.calls.cancelled import NEVER
-from amplifier.conformance.harness.calls.outcome import reraise_own_cancellation
-from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
-from amplifier.conformance.harness.scripted_turns import (
-    MAX_ENDLESS_MODEL_CALLS,
-    RecordedTurn,
-    ScriptedSession,
-    turn_violations,
-)
+from amplifier.conformance.checks.orchestrator.turns import LOOPS, ONE_TOOL, report, run_first_turn
+from amplifier.conformance.checks.registry import check
+from amplifier.conformance.oracles.cancelled import NEVER
+from amplifier.conformance.oracles.turn_rules import turn_violations
+from amplifier.conformance.target.calls import reraise_own_cancellation
+from amplifier.conformance.target.mounted import CheckContext, MountedModule
+from amplifier.conformance.target.turns.player import MAX_ENDLESS_MODEL_CALLS
+from amplifier.conformance.target.turns.record import RecordedTurn
+from amplifier.conformance.target.turns.session import ScriptedSession
 from amplifier.testing import cancel_at
-
-from .turns import LOOPS, ONE_TOOL, report, run_first_turn
 
 _SECONDS = 60.0
 _SETTLING_STEPS = 10

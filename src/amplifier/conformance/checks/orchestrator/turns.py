@@ -9,25 +9,18 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from amplifier.conformance.harness.calls.outcome import binding_error
-from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.mounted_module import CheckContext
-from amplifier.conformance.harness.scripted_turns import (
-    RecordedTurn,
-    ScriptedSession,
-    failing_cases,
+from amplifier.conformance.checks.registry import check
+from amplifier.conformance.oracles.turn_rules import (
     hook_violations,
-    hooked_cases,
-    needs_coordinator,
-    plain_cases,
     repeated_answer_violations,
-    results_in,
     stop_violations,
-    stopped_cases,
     turn_violations,
-    words_of,
 )
-from amplifier.conformance.target.source_literals import settings_in
+from amplifier.conformance.target.calls import binding_error
+from amplifier.conformance.target.literals import settings_in
+from amplifier.conformance.target.mounted import CheckContext
+from amplifier.conformance.target.turns.record import RecordedTurn, results_in, words_of
+from amplifier.conformance.target.turns.session import ScriptedSession, needs_coordinator
 
 LOOPS = ("orchestrator",)
 
@@ -101,16 +94,10 @@ async def has_the_shape(ctx: CheckContext) -> None:
             ctx.fault("O1", f"execute is not async: it returned {type(outcome.value).__name__}")
 
 
-@check(*EVERY_TURN, "O23", kind="behaviour", types=LOOPS)
-async def keeps_small_turns(ctx: CheckContext) -> None:
-    """Runs small turns with scripted models and tools, and compares events, messages and requests with the script."""
-    await _each(ctx, plain_cases(), _check_turns)
-
-
 @check(*EVERY_TURN, "O23", kind="behaviour", types=LOOPS, inputs="turns")
-async def keeps_drawn_turns(ctx: CheckContext) -> None:
-    """Does the same with larger turns that are drawn."""
-    await _drawn(ctx, _check_turns)
+async def keeps_turns(ctx: CheckContext) -> None:
+    """Runs turns with scripted models and tools, and compares events, messages and requests with the script."""
+    await _run_case(ctx, _check_turns)
 
 
 async def _check_turns(ctx: CheckContext, session: ScriptedSession) -> None:
@@ -122,16 +109,10 @@ async def _check_turns(ctx: CheckContext, session: ScriptedSession) -> None:
 HOOKS = ("O15", "O16", "O17", "O18", "O19", "O20", "O29")
 
 
-@check(*EVERY_TURN, *HOOKS, "O23", kind="behaviour", types=LOOPS)
-async def honours_one_hook(ctx: CheckContext) -> None:
-    """Lets a hook deny, modify, ask or inject at each event, and checks what the loop does about it."""
-    await _each(ctx, hooked_cases(), _check_hooks)
-
-
 @check(*EVERY_TURN, *HOOKS, "O23", kind="behaviour", types=LOOPS, inputs="hooked_turns")
-async def honours_drawn_hooks(ctx: CheckContext) -> None:
-    """Lets hooks do so at many drawn events in one turn."""
-    await _drawn(ctx, _check_hooks)
+async def honours_hooks(ctx: CheckContext) -> None:
+    """Lets hooks deny, modify, ask or inject at each event, and checks what the loop does about it."""
+    await _run_case(ctx, _check_hooks)
 
 
 async def _check_hooks(ctx: CheckContext, session: ScriptedSession) -> None:
@@ -140,16 +121,10 @@ async def _check_hooks(ctx: CheckContext, session: ScriptedSession) -> None:
         report(ctx, turn_violations(turn), session, turn)
 
 
-@check(*EVERY_TURN, "O21", "O26", "O23", kind="behaviour", types=LOOPS)
-async def passes_each_error_on(ctx: CheckContext) -> None:
-    """Lets provider and context fail in each way, checks what execute raises, and runs another turn."""
-    await _each(ctx, failing_cases(), _check_errors)
-
-
 @check(*EVERY_TURN, "O21", "O26", "O23", kind="behaviour", types=LOOPS, inputs="failing_turns")
-async def passes_drawn_errors_on(ctx: CheckContext) -> None:
-    """Lets provider and context fail at drawn calls, checks what execute raises, and runs another turn."""
-    await _drawn(ctx, _check_errors)
+async def passes_errors_on(ctx: CheckContext) -> None:
+    """Lets provider and context fail in each way, checks what execute raises, and runs another turn."""
+    await _run_case(ctx, _check_errors)
 
 
 async def _check_errors(ctx: CheckContext, session: ScriptedSession) -> None:
@@ -178,29 +153,8 @@ def _error_violations(turn: RecordedTurn) -> Iterable[tuple[str, str]]:
 CaseCheck = Callable[[CheckContext, ScriptedSession], Awaitable[None]]
 
 
-_found: dict[tuple[str, CaseCheck], set[str]] = {}
-"""The clauses that small turns have broken in this process: drawn turns need not report them again."""
-
-
-async def _each(ctx: CheckContext, cases: Iterable[dict[str, Any]], check_case: CaseCheck) -> None:
-    """Run listed cases and report the first one that breaks a clause."""
-    found = _found.setdefault((ctx.backend, check_case), set())
-    for case in cases:
-        before = len(ctx.faults)
-        await _run_case(ctx, case, check_case)
-        new = [fault for fault in ctx.faults[before:] if fault.clause not in found]
-        ctx.faults[before:] = new
-        found.update(fault.clause for fault in new)
-
-
-async def _drawn(ctx: CheckContext, check_case: CaseCheck) -> None:
-    """Run the drawn case."""
-    await _run_case(ctx, ctx.case, check_case)
-    found = _found.get((ctx.backend, check_case), set())
-    ctx.faults[:] = [fault for fault in ctx.faults if fault.clause not in found]
-
-
-async def _run_case(ctx: CheckContext, case: dict[str, Any], check_case: CaseCheck) -> None:
+async def _run_case(ctx: CheckContext, check_case: CaseCheck) -> None:
+    case = ctx.case
     await run_first_turn(ctx)
     async with ctx.mount() as mounted:
         if mounted.instance is not None:
@@ -241,16 +195,10 @@ async def tells_failures_from_successes(ctx: CheckContext) -> None:
                 return
 
 
-@check(*EVERY_TURN, "O22", "O23", kind="behaviour", types=LOOPS)
-async def stops_at_each_place(ctx: CheckContext) -> None:
-    """Requests a graceful stop while the model or a tool works, and checks what is started, finished and stored."""
-    await _each(ctx, stopped_cases(), _check_stopped)
-
-
 @check(*EVERY_TURN, "O22", "O23", kind="behaviour", types=LOOPS, inputs="stopped_turns")
-async def stops_at_drawn_places(ctx: CheckContext) -> None:
-    """Does so in turns that are drawn."""
-    await _drawn(ctx, _check_stopped)
+async def stops_gracefully(ctx: CheckContext) -> None:
+    """Requests a graceful stop while the model or a tool works, and checks what is started, finished and stored."""
+    await _run_case(ctx, _check_stopped)
 
 
 async def _check_stopped(ctx: CheckContext, session: ScriptedSession) -> None:

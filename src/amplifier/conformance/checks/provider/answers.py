@@ -7,9 +7,19 @@ from typing import Any
 
 import anyio
 
-from amplifier.conformance.harness.calls.outcome import Outcome
-from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
+from amplifier.conformance.checks.provider.dialogues import (
+    asking,
+    call_tuples,
+    calls_of,
+    complete,
+    continued,
+    problem_with,
+    request_from,
+    snapshot,
+)
+from amplifier.conformance.checks.registry import check
+from amplifier.conformance.target.calls import Outcome
+from amplifier.conformance.target.mounted import CheckContext, MountedModule
 from amplifier.contracts import Provider
 from amplifier.errors import (
     AbortError,
@@ -31,18 +41,6 @@ from amplifier.models import (
     Usage,
     from_dict,
     to_dict,
-)
-
-from .dialogues import (
-    asking,
-    call_tuples,
-    calls_of,
-    complete,
-    continued,
-    one_of_everything,
-    problem_with,
-    request_from,
-    snapshot,
 )
 
 PROVIDER = ("provider",)
@@ -117,7 +115,7 @@ _OF_RESPONSES = ("P3", "P4", "P5", "P6", "P7", "P8", "P9", "P14", "P23")
     kind="behaviour", types=PROVIDER, inputs="provider_requests", needs_success=_OF_RESPONSES,
 )  # fmt: skip
 async def takes_every_request(ctx: CheckContext) -> None:
-    """Sends drawn requests with every role and block type, and checks the requests afterwards and the responses."""
+    """Sends requests with every role and block type, and checks the requests afterwards and the responses."""
     async with ctx.mount() as mounted:
         if not usable(mounted):
             return
@@ -126,23 +124,6 @@ async def takes_every_request(ctx: CheckContext) -> None:
         _check_echo(ctx, request, outcome.value)
     if _is_refused(outcome) and await _answers_plainly(ctx):
         ctx.fault("P7", f"complete {outcome}; a plain request is answered", error=outcome.error)
-
-
-@check("P4", "P5", "P6", "P7", "P8", "P9", "P10", kind="behaviour", types=PROVIDER, needs_success=_OF_RESPONSES)
-async def takes_one_of_everything(ctx: CheckContext) -> None:
-    """Sends a request for every role and every block type in turn; all have to be answered if a plain one is."""
-    if not await _answers_plainly(ctx):
-        return
-    for name, messages in one_of_everything().items():
-        async with ctx.mount() as mounted:
-            request = request_from({"messages": messages})
-            outcome = await send(mounted, request)
-            _check_echo(ctx, request, outcome.value)
-            if _is_refused(outcome):
-                what = f"a conversation with {name}: complete {outcome}; a plain request is answered"
-                ctx.fault("P7", what, given=messages, error=outcome.error)
-        if ctx.faults:
-            return
 
 
 def _is_refused(outcome: Outcome) -> bool:
@@ -205,30 +186,8 @@ def _check_echo(ctx: CheckContext, request: ChatRequest, response: Any) -> None:
     kind="behaviour", types=PROVIDER, inputs="provider_dialogues", needs_success=_OF_RESPONSES,
 )  # fmt: skip
 async def leads_a_conversation(ctx: CheckContext) -> None:
-    """Holds drawn conversations of several turns with tool results; checks responses, events, ids and earlier requests."""
-    await _converse(ctx, ctx.case)
-
-
-@check(
-    "P3", "P4", "P5", "P6", "P8", "P9", "P10", "P11", "P14", "P19", "P23",
-    kind="behaviour", types=PROVIDER, needs_success=_OF_RESPONSES,
-)  # fmt: skip
-async def leads_usual_conversations(ctx: CheckContext) -> None:
-    """Holds usual conversations: a tool call in every turn, the same compacted, plain answers, and no tools offered."""
-    tool = "Please use a tool."
-    for case in (
-        {"words": [tool] * 12, "tools": True, "options": {}},
-        {"words": [f"{tool} This is turn {turn}." for turn in "abcd"], "tools": True, "options": {}, "compacts": True},
-        {"words": ["Hello.", "Hello.", tool, "Thanks."], "tools": True, "options": {"conformance_unknown": 1}},
-        {"words": ["Hello.", tool], "tools": False, "options": {}},
-    ):
-        await _converse(ctx, case)
-        ctx.fill_input(case)
-        if ctx.has_violations:
-            return
-
-
-async def _converse(ctx: CheckContext, case: dict[str, Any]) -> None:
+    """Holds conversations of several turns with tool results; checks responses, events, ids and earlier requests."""
+    case = ctx.case
     async with ctx.mount() as mounted:
         if not usable(mounted):
             return

@@ -9,15 +9,14 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.guess_config import is_secret, secret_variables, without_secrets
-from amplifier.conformance.harness.mounted_module import OWNER, CheckContext, MountedModule, MountFailed
-from amplifier.conformance.harness.resources.observers import audited, captured_logs
-from amplifier.conformance.target.source_literals import settings_in
+from amplifier.conformance.checks.provider.answers import PROVIDER, expect_unchanged, response_events, usable
+from amplifier.conformance.checks.provider.dialogues import asking, calls_of, complete, snapshot, without_ids
+from amplifier.conformance.checks.registry import check
+from amplifier.conformance.target.guess_config import is_secret, secret_variables, without_secrets
+from amplifier.conformance.target.literals import settings_in
+from amplifier.conformance.target.mounted import OWNER, CheckContext, MountedModule, MountFailed
+from amplifier.conformance.target.process import audited, captured_logs
 from amplifier.models import ChatRequest, ChatResponse, HookResult, ModelInfo, ProviderInfo, StreamChunk, to_dict
-
-from .answers import PROVIDER, expect_unchanged, response_events, usable
-from .dialogues import asking, calls_of, complete, snapshot, without_ids
 
 _AT_ONCE = 4
 _STREAMED = ("Hello.", "Repeat this sentence to its last word, for it has to be sent in several pieces.")

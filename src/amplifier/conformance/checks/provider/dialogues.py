@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from amplifier.conformance.harness.calls.outcome import Outcome
-from amplifier.conformance.harness.mounted_module import MountedModule
+from amplifier.conformance.target.calls import Outcome
+from amplifier.conformance.target.mounted import MountedModule
 from amplifier.models import (
     ChatRequest,
     ChatResponse,
@@ -22,7 +22,6 @@ from amplifier.models import (
     to_json,
 )
 
-PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 TOOLS = ("look", "count")
 
 
@@ -44,66 +43,6 @@ def request_from(case: Mapping[str, Any]) -> ChatRequest:
 def asking(text: str, names: Sequence[str] = TOOLS) -> ChatRequest:
     """A request with one user message."""
     return ChatRequest(messages=[Message(role="user", content=text)], tools=tool_specs(names))
-
-
-def one_of_everything() -> dict[str, list[dict[str, Any]]]:
-    """Short conversations by the feature that each has, as JSON values."""
-    user, end = {"role": "user", "content": "Hello."}, {"role": "user", "content": "Go on."}
-    picture = {"type": "base64", "media_type": "image/png", "data": PIXEL}
-    call = {"type": "tool_call", "id": "toolu_one", "name": "look", "input": {"text": "é", "n": [None]}}
-    other = {"type": "tool_call", "id": "toolu_two", "name": "count", "input": {}}
-    results = [{"type": "tool_result", "tool_call_id": "toolu_one", "output": {"seen": [1, None]}}]
-    text = {"type": "text", "text": "words"}
-    thought = {"type": "thinking", "thinking": "a thought", "signature": "c2lnbmF0dXJl"}
-    reasoning = {"type": "reasoning", "content": [], "summary": [{"type": "summary_text", "text": "because"}]}
-    unknown = {"type": "hologram", "beam": {"angle": 3}}
-
-    def tool(**more: Any) -> dict[str, Any]:
-        return {"role": "tool", "tool_call_id": "toolu_one", "name": "look", "content": "seen", **more}
-
-    def assistant(*blocks: dict[str, Any]) -> dict[str, Any]:
-        return {"role": "assistant", "content": list(blocks)}
-
-    return {
-        "a system message": [{"role": "system", "content": "Be brief."}, user],
-        "a developer message": [{"role": "developer", "content": "Be brief."}, user],
-        "instructions as blocks": [{"role": "system", "content": [text]}, user],
-        "instructions in the middle": [user, assistant(text), {"role": "system", "content": "Be brief."}, end],
-        "an empty text": [{"role": "user", "content": ""}],
-        "text of many alphabets": [{"role": "user", "content": 'é漢字🙂\u2028\r\n\t"\\'}],
-        "a long text": [{"role": "user", "content": "words " * 400}],
-        "a user's blocks": [{"role": "user", "content": [text, text]}],
-        "a picture": [{"role": "user", "content": [{"type": "image", "source": picture}]}],
-        "a picture by its address": [
-            {
-                "role": "user",
-                "content": [text, {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}],
-            }
-        ],
-        "an assistant's text": [user, {"role": "assistant", "content": "Hello."}, end],
-        "a thought": [user, assistant(thought, text), end],
-        "a thought without a signature": [user, assistant({"type": "thinking", "thinking": "a thought"}, text), end],
-        "a redacted thought": [user, assistant({"type": "redacted_thinking", "data": "aGlkZGVu"}, text), end],
-        "reasoning": [user, assistant(reasoning, text), end],
-        "a call and its result": [user, assistant(call), tool()],
-        "a call with text": [user, assistant(thought, text, call), tool(), end],
-        "two calls": [user, assistant(call, other), tool(), tool(tool_call_id="toolu_two", name="count"), end],
-        "a result as a block": [user, assistant(call), tool(content=results)],
-        "a result in a user's message": [user, assistant(call), {"role": "user", "content": results}],
-        "a result that is empty": [user, assistant(call), tool(content=""), end],
-        "a function's message": [user, {"role": "function", "name": "look", "content": "seen"}, end],
-        "a block of an unknown type": [{"role": "user", "content": [text, unknown]}],
-        "an assistant's block of an unknown type": [user, assistant(text, unknown), end],
-        "a text as a block": [{"role": "user", "content": [text]}],
-        "two messages of a user": [user, end],
-        "two messages of an assistant": [user, {"role": "assistant", "content": "One."}, assistant(text), end],
-        "two instructions": [
-            {"role": "system", "content": "Be brief."},
-            {"role": "system", "content": "Be kind."},
-            user,
-        ],
-        "a message with metadata": [{**user, "name": "ann", "metadata": {"trace": {"id": 1}}}],
-    }
 
 
 async def complete(mounted: MountedModule, request: ChatRequest, **options: Any) -> Outcome:

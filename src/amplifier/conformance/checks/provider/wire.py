@@ -9,24 +9,16 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.llm_server.fake_server import REDACTED, SIGNATURE, THOUGHT
-from amplifier.conformance.harness.llm_server.server_process import is_served, received_requests
-from amplifier.conformance.harness.mounted_module import CheckContext, MountFailed
+from amplifier.conformance.checks.provider.answers import PROVIDER, check_error, usable
+from amplifier.conformance.checks.provider.dialogues import asking, call_tuples, calls_of, complete, tool_specs
+from amplifier.conformance.checks.registry import check
+from amplifier.conformance.inputs.fake_server import REDACTED, SIGNATURE, THOUGHT
+from amplifier.conformance.inputs.server_process import is_served, received_requests
+from amplifier.conformance.oracles.content_tracing import lost_part, lost_signature, traced_content, unsigned
+from amplifier.conformance.target.mounted import CheckContext, MountFailed
 from amplifier.errors import LLMError
-from amplifier.models import (
-    ChatRequest,
-    ChatResponse,
-    Message,
-    TextBlock,
-    ThinkingBlock,
-    ToolCallBlock,
-)
+from amplifier.models import ChatRequest, ChatResponse, Message, TextBlock, ThinkingBlock, ToolCallBlock
 from amplifier.testing import EventRecorder
-
-from .answers import PROVIDER, check_error, usable
-from .content_tracing import lost_part, lost_signature, traced_content, unsigned
-from .dialogues import asking, call_tuples, calls_of, complete, tool_specs
 
 _SENT_SIGNATURE = "c2VudC1zaWduYXR1cmU="
 _SENT_REDACTED = "c2VudC1yZWRhY3RlZA=="

@@ -14,10 +14,11 @@ from typing import Any
 
 import anyio
 
-from amplifier.conformance.harness.calls.outcome import Outcome, binding_error, call_with_deadline
-from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
-from amplifier.conformance.harness.resolver_sources import (
+from amplifier.conformance.checks.registry import check
+from amplifier.conformance.target.calls import Outcome, binding_error, call_with_deadline
+from amplifier.conformance.target.mounted import CheckContext, MountedModule
+from amplifier.conformance.target.process import audited
+from amplifier.conformance.target.resolver_samples import (
     EXECUTED,
     SAMPLES,
     UNHEARD_OF,
@@ -30,7 +31,6 @@ from amplifier.conformance.harness.resolver_sources import (
     questions_about,
     resolver_of,
 )
-from amplifier.conformance.harness.resources.observers import audited
 
 RESOLVERS = ("resolver",)
 Method = Callable[..., Any]

@@ -14,17 +14,15 @@ from typing import Any
 import anyio
 import attrs
 
-from amplifier.conformance.harness.calls.concurrent import HEAD_STARTS, MARKS, has_swapped, run_concurrently
-from amplifier.conformance.harness.calls.outcome import Outcome, call_with_deadline
-from amplifier.conformance.harness.check_registry import check
-from amplifier.conformance.harness.mounted_module import CheckContext, MountedModule
-from amplifier.conformance.harness.resources.private_directories import CANARY
-from amplifier.conformance.harness.typical_use import schema_of
-from amplifier.conformance.harness.work_budget import Budget
+from amplifier.conformance.checks.registry import check
 from amplifier.conformance.inputs.json_schema import Accepts, acceptor, fingerprint, resolved
-from amplifier.conformance.inputs.schema_values import kinds_of, properties_of
 from amplifier.conformance.inputs.tool_inputs import sample_inputs
-from amplifier.conformance.target.source_literals import choices_in, inputs_in
+from amplifier.conformance.inputs.values import kinds_of, properties_of
+from amplifier.conformance.oracles.calls import HEAD_STARTS, MARKS, has_swapped, run_concurrently
+from amplifier.conformance.target.calls import Outcome, call_with_deadline
+from amplifier.conformance.target.literals import choices_in, inputs_in
+from amplifier.conformance.target.mounted import CANARY, CheckContext, MountedModule
+from amplifier.conformance.target.use import schema_of
 from amplifier.models import ToolResult
 
 Input = dict[str, Any]
@@ -53,7 +51,7 @@ class _Pair:
 @check("T10", kind="behaviour", types=("tool",), needs_success=("T10",))
 async def keeps_calls_apart(ctx: CheckContext) -> None:
     """Makes two calls at the same time, and compares with the same calls one after the other, in both orders."""
-    budget = Budget(ctx, _BUDGET)
+    budget = ctx.budget(_BUDGET)
     for pair in sorted(await _pairs(ctx), key=lambda each: each.rank):  # the first of each tool first
         if budget.is_spent() or await _is_disturbed(ctx, pair):
             return
@@ -198,7 +196,7 @@ def _wrong_state(orders: list[_Run], together: _Run) -> str | None:
 @check("A9", kind="cancellation", types=("tool",), needs_success=("A9",))
 async def spares_the_neighbour(ctx: CheckContext) -> None:
     """Makes the same call twice at the same time and cancels the first; the second must return as usual."""
-    budget = Budget(ctx, _BUDGET)
+    budget = ctx.budget(_BUDGET)
     for pair in await _pairs(ctx):
         if budget.is_spent():
             return

@@ -13,20 +13,17 @@ import anyio
 import anyio.to_thread
 
 from amplifier import (
-    AuthenticationError,
     ChatResponse,
-    InvalidRequestError,
     LLMError,
     ModelInfo,
-    NetworkError,
     ProviderInfo,
-    ProviderUnavailableError,
     RateLimitError,
     TextBlock,
     ToolCall,
     ToolCallBlock,
     Usage,
 )
+from amplifier.errors import AuthenticationError, InvalidRequestError, NetworkError, ProviderUnavailableError
 
 __amplifier_module_type__ = "provider"
 log = logging.getLogger("completions")

@@ -8,18 +8,9 @@ import uuid
 import anyio
 import anyio.lowlevel
 
-from amplifier import (
-    ChatResponse,
-    InvalidRequestError,
-    ModelInfo,
-    ProviderInfo,
-    RedactedThinkingBlock,
-    TextBlock,
-    ThinkingBlock,
-    ToolCall,
-    ToolCallBlock,
-    Usage,
-)
+from amplifier import ChatResponse, ModelInfo, ProviderInfo, TextBlock, ThinkingBlock, ToolCall, ToolCallBlock, Usage
+from amplifier.errors import InvalidRequestError
+from amplifier.models import RedactedThinkingBlock
 
 __amplifier_module_type__ = "provider"
 logger = logging.getLogger("canned")

@@ -5,15 +5,8 @@ import os
 
 import anyio
 
-from amplifier import (
-    AuthenticationError,
-    ChatResponse,
-    ContentFilterError,
-    ModelInfo,
-    ProviderInfo,
-    TextBlock,
-    Usage,
-)
+from amplifier import ChatResponse, ModelInfo, ProviderInfo, TextBlock, Usage
+from amplifier.errors import AuthenticationError, ContentFilterError
 
 __amplifier_module_type__ = "provider"
 

@@ -9,7 +9,6 @@ import anyio.to_thread
 
 from amplifier import (
     ChatResponse,
-    LLMTimeoutError,
     ModelInfo,
     ProviderInfo,
     TextBlock,
@@ -19,6 +18,7 @@ from amplifier import (
     Usage,
     to_json,
 )
+from amplifier.errors import LLMTimeoutError
 from amplifier.models import StreamChunk
 
 __amplifier_module_type__ = "provider"

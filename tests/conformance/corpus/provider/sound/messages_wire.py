@@ -8,19 +8,21 @@ import urllib.request
 import anyio.to_thread
 
 from amplifier import (
-    AuthenticationError,
     ChatResponse,
-    InvalidRequestError,
-    NetworkError,
     ProviderInfo,
-    ProviderUnavailableError,
     RateLimitError,
-    StreamError,
     TextBlock,
     ThinkingBlock,
     ToolCall,
     ToolCallBlock,
     Usage,
+)
+from amplifier.errors import (
+    AuthenticationError,
+    InvalidRequestError,
+    NetworkError,
+    ProviderUnavailableError,
+    StreamError,
 )
 from amplifier.models import RedactedThinkingBlock
 

@@ -2,7 +2,8 @@
 
 import base64
 
-from amplifier import ImageBlock, TextBlock, ToolResult
+from amplifier import TextBlock, ToolResult
+from amplifier.models import ImageBlock
 
 __amplifier_module_type__ = "tool"
 

@@ -1,0 +1,531 @@
+"""Secrets taken out of values and text before they reach an event, a log line or a screen.
+
+Four questions are asked: is the *name* that of a secret (``aws_secret_access_key`` is, ``max_tokens`` is not), is the *place* one (the value
+beside ``"name": "Authorization"``, the word after ``--password``), does the *text* have the shape of a known credential, is it *random* where
+a credential would be (after a beginning such as ``acme_live_``, or near the words of one)? The shapes, names and words are data:
+``secret_shapes.toml``, and ``secret_rules.json``, derived from the rules of gitleaks. A heuristic errs; this one would rather hide too much in
+``password=…`` than too little, and leaves prose, digests, ids and counts of tokens alone. tests/modules/hooks/test_redaction_shapes.py measures both.
+
+Text of any size takes time in proportion to it: repetitions in a row share no characters, and what may run on is possessive, bounded or
+consumed by the match. Tokens are looked for only in runs of at least 16 letters and digits, which a search for bytes finds.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from ._text import MAX_SHOWN_DEPTH
+from ._walk import LEAVES, TOO_DEEP, Frame, rebuild
+
+REDACTED = "[REDACTED]"
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# ── names ──
+
+SENSITIVE_KEYS = _words(
+    "access_key access_tokens account_key amz_signature api-key api_key api_keys apikey auth auth_key auth_tokens"
+    " authorization bearer connection_string consumer_key cookie cookies credential credentials decryption_key deploy_key"
+    " encryption_key hmac_key jwt license_key master_key pass passcode passphrase passwd password passwords private_key"
+    " privatekey pw pwd refresh_tokens secret secret_id secret_key secrets session_key shared_access_key"
+    " shared_access_signature signing_key ssh_key storage_key subscription_key token"
+)
+"""Names of secrets. A key matches by its last words (``x-api-key``, ``accessToken``), case and separators aside."""
+
+# These make a name sensitive at any position (password_hash), unless what follows only describes the secret.
+_STRONG = frozenset(
+    {("api", "key"), ("apikey",), ("password",), ("passwd",), ("passphrase",), ("secret",), ("private", "key")}
+)
+_DESCRIBES = _words(
+    "age arn configured count dialog env error exists expires expiry field file format hint id label length manager max"
+    " algorithm min mode name names path policy present prompt required reset rotation rules set status strength ttl type url"
+    " version"
+)
+_NO_NAMES = frozenset(
+    {(word, "token") for word in _words("bos cls end eos first last mask next pad per sep special start stop unk")}
+    | {
+        (word, "pass")
+        for word in _words("boarding day first full high last low multi next one render season second single third two")
+    }
+)
+_NAME_WORDS = re.compile(r"[A-Z]++(?![a-z])|[A-Z]?[a-z]+|[A-Z]+?(?=[A-Z][a-z])|[0-9]+")
+_LONGEST_NAME = 120
+
+
+def _name_words(text: str) -> list[str]:
+    return [word.lower() for word in _NAME_WORDS.findall(text)]
+
+
+@lru_cache(maxsize=8)
+def _name_matcher(keys: frozenset[str]) -> Callable[[str], bool]:
+    exact = frozenset(key.lower() for key in keys)
+    phrases = frozenset(tuple(word.lower() for word in _NAME_WORDS.findall(key)) for key in exact) - {()}
+    longest = max(map(len, phrases), default=0)
+    run_together = tuple(text for text in map("".join, phrases) if len(text) >= 5)  # "dbpassword", "accesstoken"
+
+    @lru_cache(maxsize=2048)  # a program has few names, and asks about the same ones at every event
+    def is_sensitive(name: str) -> bool:
+        if name.lower() in exact:
+            return True
+        words = tuple(_name_words(name))
+        for start in range(len(words)):
+            for end in range(start + 1, min(start + longest, len(words)) + 1):
+                phrase, rest = words[start:end], words[end:]
+                if phrase not in phrases:
+                    continue
+                if all(word.isdigit() for word in rest):
+                    return (*words[start - 1 : start], *phrase) not in _NO_NAMES
+                if phrase in _STRONG and _DESCRIBES.isdisjoint(rest):
+                    return True
+        return "".join(words).endswith(run_together)
+
+    return is_sensitive
+
+
+# ── values ──
+
+_CONTAINERS = (dict, list, tuple, set, frozenset)
+_NAME_FIELDS = ("name", "Name", "key", "Key", "header", "field", "variable")
+_VALUE_FIELDS = frozenset({"value", "Value", "values", "val"})
+_NESTED = (dict, list, tuple, frozenset, bytes)
+_MEDIA_STARTS = ("iVBORw0KGg", "/9j/", "R0lGOD", "UklGR", "JVBERi0")  # PNG, JPEG, GIF, WebP, PDF
+_BASE64 = re.compile(r"[A-Za-z0-9+/]*+={0,2}")
+_JSON_IN_JSON = 3  # how often a string may be JSON inside a string of JSON before it is treated as text
+
+
+def redact_secrets(value: Any, keys: Iterable[str] = SENSITIVE_KEYS) -> Any:
+    """Copy a value with its secrets replaced by ``[REDACTED]``.
+
+    The value of a sensitive key is replaced, except None and booleans, which show whether it was set.
+    Dicts (keys included), lists, tuples, sets, bytes and JSON inside strings are searched. Dataclass and attrs
+    instances and foreign mappings become dicts, exceptions become text; another object stays, unless its ``repr``
+    shows a secret: then the redacted ``repr`` takes its place. Circular or very deep parts become a marker.
+    """
+    return _Redaction(_name_matcher(frozenset(keys)), 0).run(value)
+
+
+def is_media(value: Any, frames: Sequence[Frame]) -> bool:
+    """Whether a text is the base64 of an image or a PDF in a block's source: a change in the middle would break it.
+
+    By its beginning and its alphabet: whatever else is under the same names is searched as all text is.
+    """
+    frame = frames[-1] if frames else None
+    return (
+        type(value) is str
+        and frame is not None
+        and frame.keys is not None
+        and frame.keys[frame.at] == "data"
+        and dict.get(frame.source, "type") == "base64"
+        and value.startswith(_MEDIA_STARTS)
+        and _BASE64.fullmatch(value) is not None
+    )
+
+
+class _Redaction:
+    """One pass over one value."""
+
+    def __init__(self, is_sensitive: Callable[[str], bool], json_depth: int) -> None:
+        self._is_sensitive = is_sensitive
+        self._json_depth = json_depth
+
+    def run(self, value: Any) -> Any:
+        return rebuild(value, self._visit, subject="", max_depth=MAX_SHOWN_DEPTH, containers=_CONTAINERS, mark=True)
+
+    def _visit(self, value: Any, frames: Sequence[Frame]) -> Any:
+        if frames:
+            is_secret = self._is_secret(value, frames)
+            if (keys := frames[-1].keys) is not None:
+                key = keys[at := frames[-1].at]
+                redacted = redact_text(key) if type(key) is str else self._nested(key)
+                if redacted != key:
+                    keys[at] = f"{redacted} ({at})"  # two secrets must not become one entry
+            if is_secret:
+                return REDACTED.encode() if type(value) is bytes else REDACTED
+            if is_media(value, frames):
+                return value
+        kind = type(value)  # not isinstance(): a test double may claim to be of any class
+        if issubclass(kind, str):
+            return self._redact_string(value)
+        if issubclass(kind, (bytes, bytearray)):
+            text = bytes(value).decode("latin-1")
+            redacted = redact_text(text)
+            return value if redacted == text else redacted.encode("latin-1")
+        return value if kind in LEAVES or issubclass(kind, _CONTAINERS) else _readable(value)
+
+    def _nested(self, value: Any) -> Any:
+        return _Redaction(self._is_sensitive, self._json_depth + 1).run(value) if type(value) in _NESTED else value
+
+    def _names_secret(self, name: object) -> bool:
+        if isinstance(name, bytes):
+            name = name.decode("latin-1")
+        return isinstance(name, str) and len(name) <= _LONGEST_NAME and self._is_sensitive(name)
+
+    def _is_secret(self, value: Any, frames: Sequence[Frame]) -> bool:
+        """Whether the name of the value looked at, or its neighbour in a pair or command line, gives it away."""
+        frame = frames[-1]
+        at, values = frame.at, frame.values
+        if value is None or value is True or value is False:
+            return False
+        if frame.keys is not None:
+            key = frame.keys[at]
+            if self._names_secret(key):  # {"pass": 12, "fail": 3} is a report of tests
+                return not (type(value) in (int, float) and str(key).lower() == "pass")
+            return key in _VALUE_FIELDS and any(
+                self._names_secret(dict.get(frame.source, name)) for name in _NAME_FIELDS
+            )
+        if at == 0 or issubclass(frame.kind, (set, frozenset)):
+            return False
+        before = values[at - 1]
+        if isinstance(before, str) and before.startswith("-"):
+            option = before.lstrip("-")
+            return self._names_secret(option) or (option in ("u", "user") and ":" in str(value))
+        # ("password", "x"), [["authorization", "x"], …], but not "required": ["token", "user"]
+        is_pair = issubclass(frame.kind, tuple) or (len(frames) > 1 and frames[-2].keys is None)
+        return at == 1 and len(values) == 2 and is_pair and self._names_secret(before)
+
+    def _redact_string(self, text: str) -> str:
+        if text.lstrip()[:1] in ("{", "[") and len(text) > 2 and self._json_depth < _JSON_IN_JSON:
+            try:
+                parsed = json.loads(text)
+                redacted = self._nested(parsed)
+                if redacted != parsed:
+                    text = json.dumps(redacted, ensure_ascii=False)
+            except (ValueError, RecursionError):  # no JSON after all, or a bomb: it is searched as text below
+                pass
+        return redact_text(text)
+
+
+def _readable(value: Any) -> Any:
+    """An object as something the walk can search."""
+    kind = type(value)
+    try:
+        if issubclass(kind, BaseException):
+            return f"{kind.__name__}: {redact_text(str(value))}"
+        names = [field.name for field in getattr(kind, "__attrs_attrs__", ())] or list(
+            getattr(kind, "__dataclass_fields__", ())
+        )
+        if names:
+            return {name: getattr(value, name, None) for name in names}
+        if issubclass(kind, Mapping):
+            return dict(value)
+        shown = repr(value)
+        redacted = redact_text(shown)
+    except RecursionError:
+        return TOO_DEEP
+    except Exception:  # noqa: BLE001 - the methods of a foreign object; what cannot be read cannot be shown to be harmless
+        return f"[UNREADABLE {kind.__name__}]"
+    return value if redacted == shown else redacted
+
+
+# ── text ──
+
+
+class _Rules:
+    """Both tables, read when first needed: importing the package should not wait for them."""
+
+    def __init__(self) -> None:
+        import tomllib  # noqa: PLC0415 - it compiles patterns of its own, for which importing the package should not wait
+
+        folder = Path(__file__).parent
+        own = tomllib.loads((folder / "secret_shapes.toml").read_text(encoding="utf-8"))
+        table = json.loads((folder / "secret_rules.json").read_text(encoding="utf-8"))
+        self.key_words, self.id_words = _words(own["key_words"]), _words(own["id_words"])
+        self.near_words = _words(own["near_words"]).union(table["services"])
+        self.starts = _one_of(_words(own["prefixes"]).union(table["prefixes"]))
+        self.placeholder = re.compile(own["names"]["placeholder"])
+        self.shapes = [
+            (row["marks"], re.compile(row["pattern"], re.ASCII), row.get("kept", "") + REDACTED)
+            for row in own["shapes"]
+        ]
+        assigned = [(word, word + own["names"]["assigned"]) for word in own["names"]["words"].split()]
+        self.names = [(mark, re.compile(pattern)) for mark, pattern in (*own["names"]["rows"], *assigned)]
+
+
+_rules = cache(_Rules)
+
+
+def _one_of(texts: Iterable[str]) -> re.Pattern[str]:
+    """A pattern with one branch for each first character, the longest first: sk-ant- before sk-."""
+    rests: dict[str, list[str]] = {}
+    for text in sorted(texts, key=lambda text: (-len(text), text)):
+        rests.setdefault(text[0], []).append(re.escape(text[1:]))
+    return re.compile("|".join(f"{re.escape(first)}(?:{'|'.join(rest)})" for first, rest in rests.items()))
+
+
+def redact_text(text: str) -> str:
+    """Replace what has the shape of a secret by ``[REDACTED]``; text without one comes back as it is."""
+    if len(text) < _SHORTEST_SECRET:
+        return text
+    for marks, pattern, replacement in _rules().shapes:
+        if any(mark in text for mark in marks):
+            text = pattern.sub(replacement, text)
+    if "=" in text or ":" in text or " " in text or "%" in text or "</" in text:
+        text = _redact_named(text)
+    return _redact_tokens(text) if len(text) >= _RUN else text
+
+
+_SHORTEST_SECRET = 6  # nothing shorter than "pwd=x1" can have one of the shapes
+_DIGIT = re.compile(r"[0-9]")
+
+# ── names in text ──
+
+_REFERENCE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]+")
+_NAME_BEFORE = re.compile(r"[\w .-]{0,40}\Z")
+_WORD_OF_PROSE = re.compile(r"(?:.* )?(?:pass|pw)", re.IGNORECASE)
+
+
+def _redact_named(text: str) -> str:
+    lowered = _lower(text)
+    for mark, pattern in _rules().names:
+        if mark not in lowered:
+            continue
+        spans: list[tuple[int, int]] = []
+        done = 0
+        for found in pattern.finditer(lowered):
+            # What is inside of the last secret is gone; judging it again would take quadratic time.
+            if found.start() >= done and (span := _secret_in(text, found)) is not None:
+                spans.append(span)
+                done = span[1]
+        if spans:
+            text, lowered = _without(text, spans, REDACTED), _without(lowered, spans, REDACTED.lower())
+    return text
+
+
+def _without(text: str, spans: list[tuple[int, int]], replacement: str) -> str:
+    starts = [0, *(end for _, end in spans)]
+    ends = [*(start for start, _ in spans), len(text)]
+    return replacement.join(text[start:end] for start, end in zip(starts, ends, strict=True))
+
+
+def _lower(text: str) -> str:
+    """ASCII letters in lower case, every character in its place."""
+    if text.isascii():
+        return text.lower()
+    return text.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
+
+
+def _secret_in(text: str, found: re.Match[str]) -> tuple[int, int] | None:
+    """Where the value is that a pattern found, if its name is one of a secret and the way it is written is not that of prose."""
+    kind, groups = found.lastgroup or "", found.re.groupindex
+    start, end = found.span(kind)
+    value, name = text[start:end], ""
+    if "name" in groups:
+        name = text[found.start("name") : found.end("name")]
+    elif "operator" in groups:
+        before = _NAME_BEFORE.search(text[max(0, found.start() - 40) : found.start()])
+        name = (before[0] if before else "") + text[found.start() : found.start("operator")]
+    is_sensitive = _name_matcher(SENSITIVE_KEYS)
+    if (name and not is_sensitive(name) and not _is_key(name, value)) or _rules().placeholder.fullmatch(value):
+        return None
+    if kind != "bare":
+        return start, end
+    operator, after = found["operator"], text[end : end + 1]
+    is_tight = operator == "=" or '"' in operator or "'" in operator
+    is_password = found[0].startswith(("pass", "pw"))
+    if (
+        (value.isdigit() and len(value) < 4)  # a count
+        or (value.isalpha() and ":" in operator and not is_password)  # "jwt: enabled"; only passwords are plain words
+        or (":" in operator and not is_tight and _WORD_OF_PROSE.fullmatch(name))
+        or (value[0] == "/" and found[0].startswith("pwd"))  # the working directory
+        or (_REFERENCE.fullmatch(value) and is_sensitive(value))  # auth=auth, api_key=self.api_key
+    ):
+        return None
+    is_mixed = len(value) >= 20 or (len(value) >= 4 and _DIGIT.search(value))
+    return (start, end) if is_tight or is_mixed or not after or after in "\r\n,;)}]&\"'" else None
+
+
+def _is_key(name: str, value: str) -> bool:
+    """Whether a name such as ``acme_key``, which may be that of a key in a table, has the value of a secret."""
+    if not _ONE_VALUE.fullmatch(value) or not _DIGIT.search(value):
+        return False
+    joined = "".join(_PART.findall(value))
+    words = _name_words(name)
+    return (
+        len(joined) >= _SHORT_KEY
+        and not joined.isdigit()
+        and _average_run(joined) < _LONGEST_MIXED_RUN
+        and len(name) > 3
+        and words[-1].endswith("key")
+        and _rules().id_words.isdisjoint(words)
+    )
+
+
+# ── tokens ──
+
+_SHORT_KEY = 10
+_ONE_VALUE = re.compile(r"[\w.+/=-]{10,64}", re.ASCII)
+_LONG_WORD = 20  # letters that are no word, as hardly any word has so many
+_GLUED = ("key", "token", "secret")  # what a name may end in: acmetoken, acmeSECRETkey
+_RUN = 16  # nothing random is shorter; a shorter secret is found by its name
+_BEFORE = 48  # characters before a token that are searched for words
+_DATA = re.compile(r"[\w+/=-]{512,}+", re.ASCII)  # images for example, unless it begins like a token
+_FLAT = bytes(97 if chr(code) in "_-" or (code < 128 and chr(code).isalnum()) else 32 for code in range(256))
+# The average length of a run of one kind of character: 1.7 in random letters and digits, 2.1 in hexadecimal digits, 2.5 in letters of one
+# case and digits, 4 and more in names.
+_LONGEST_RANDOM_RUN = 3.0
+_LONGEST_MIXED_RUN = 4.0  # with digits, and after a word that says what it is
+_JOINS = frozenset("/@#:-+.\n")
+_CODED = frozenset("%\\.~+/")
+_PART = re.compile(r"[A-Za-z0-9]+")
+_CLASSES = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
+_HEXADECIMAL = re.compile(r"[0-9a-f]{16,}|[0-9A-F]{16,}|[0-9]+")
+_UUID = re.compile(r"[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}(?![0-9A-Za-z])")
+# What encodings put before a token and is written in its letters: \n, \u0026, %3D, %253D, the end of a colour for terminals.
+_GLUE = re.compile(
+    r"(?<=\\)(?:u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[nrtbfv])|(?<=%)(?:25)?[0-9A-Fa-f]{2}|(?<=[\[;])\d{1,3}m|"
+)
+_DOTTED = re.compile(r"(?:[A-Za-z0-9][\w-]{0,15}[.~]){1,2}\Z", re.ASCII)
+# A token may go on after these; a word after one of them does not belong to it.
+_MORE = re.compile(
+    r"(?:(?:[+/~=]{1,2}|%2[BbFf]|\.(?=[\w-]{6}))(?!(?:[A-Z]?[a-z]{4,}|[A-Z]{4,})(?![\w-]))[\w-]{1,512}+)*+(?:(?:=|%3[Dd]){1,3}(?!\w))?+",
+    re.ASCII,
+)
+
+
+def _redact_tokens(text: str) -> str:
+    flat = text.encode("latin-1", "replace").translate(_FLAT)
+    run = b"a" * _RUN
+    spans: list[tuple[int, int]] = []
+    at = 0
+    while (start := flat.find(run, at)) >= 0:
+        if (data := _DATA.match(text, start)) and not _rules().starts.match(text, start):
+            at = data.end()
+            continue
+        at = flat.find(b" ", start)
+        at = len(text) if at < 0 else at
+        run_of = text[start:at]
+        if _DIGIT.search(run_of) or not _is_one_case(run_of) or (len(run_of) >= _LONG_WORD and run_of.isalpha()):
+            begin = _token(text, start, at, spans[-1][1] if spans else 0)
+            if begin is not None:
+                more = _MORE.match(text, at)
+                at = more.end() if more else at
+                spans.append((begin, at))
+    return _without(text, spans, REDACTED) if spans else text
+
+
+def _token(text: str, start: int, end: int, done: int) -> int | None:
+    """Where the token begins that is in or around a run of characters; None if there is none."""
+    if _HEXADECIMAL.fullmatch(text, start, end) and text[start - 1 : start] not in _CODED:  # a digest, mostly
+        is_count = text[start:end].isdigit() and end - start < _LONG_WORD
+        is_secret = not is_count and _suggest_secret(_words_before(text, start), 1)
+        return start if is_secret else None
+    start = _after_glue(text, start)
+    begin = start
+    if text[start - 1 : start] in (".", "~") and (before := _DOTTED.search(text[max(done, start - 30) : start])):
+        begin = _after_glue(text, start - len(before[0]))
+    for at in {begin, start}:
+        if (known := _rules().starts.match(text, at)) and end - at >= 20 and _looks_random(text[known.end() : end]):
+            return at
+    return _random_token(text, begin, start, end)
+
+
+def _after_glue(text: str, at: int) -> int:
+    glue = _GLUE.match(text, at)
+    return glue.end() if glue else at
+
+
+def _looks_random(text: str) -> bool:
+    """Whether what follows a prefix is more than words and numbers."""
+    text = text[:256]
+    parts = _PART.findall(text)
+    is_mixed = len(_CLASSES.findall(text)) > 1.5 * len(parts)  # not words with separators, however short they are
+    if (is_mixed and _average_run(text) < _LONGEST_RANDOM_RUN) or (
+        len(text) >= 20 and text.isalnum() and _DIGIT.search(text)
+    ):
+        return True
+    return any(_randomness(part) or (len(part) >= 10 and part.isdigit()) for part in parts)
+
+
+def _is_one_case(text: str) -> bool:
+    return text in (text.lower(), text.upper())
+
+
+def _average_run(text: str) -> float:
+    runs = _CLASSES.findall(text)
+    return sum(map(len, runs)) / len(runs) if runs else 0
+
+
+def _randomness(text: str) -> int:
+    """0 for names and numbers, 1 for what may be a digest or an id, 2 for random text."""
+    if len(text) < _RUN or text.isdigit():
+        return 0
+    if _HEXADECIMAL.fullmatch(text):
+        return 1
+    run, is_one_case = _average_run(text), _is_one_case(text)
+    if not _DIGIT.search(text):
+        return 2 if len(text) >= 24 and not is_one_case and run < 2.2 else 0
+    if run < (_LONGEST_RANDOM_RUN if is_one_case else 2.5):
+        return 2
+    return 1 if run < 3.5 else 0
+
+
+def _may_be_random(text: str) -> bool:
+    """Whether a text may be random that is too short, too even or in too many parts to be so by itself."""
+    parts = _PART.findall(text)
+    joined = "".join(parts)
+    if len(joined) < _RUN or (joined.isalpha() and _is_one_case(joined)):
+        return len(parts) == 1 and len(joined) >= _LONG_WORD
+    return not joined.isdigit() and _average_run(joined) < (
+        _LONGEST_RANDOM_RUN if joined.isalpha() else _LONGEST_MIXED_RUN
+    )
+
+
+def _random_token(text: str, begin: int, start: int, end: int) -> int | None:
+    """A random text with the beginning of a token, or near a word that suggests a secret, or alone."""
+    if uuid := _UUID.search(text, start, end):
+        at, randomness = uuid.start(), 1
+    else:
+        for part in _PART.finditer(text, start, end):
+            if randomness := _randomness(part[0]):
+                at = part.start()
+                break
+        else:  # less will do right after the word, which may be the first part: ACCESS-1A2B3C4-5D6E7F8-9G0H1J2
+            words = _words_before(text, begin)[-2:]
+            if (first := _PART.match(text, start)) and any(_is_key_word(word) for word in _name_words(first[0])):
+                return first.end() if _may_be_random(text[first.end() : end]) else None
+            return begin if _may_be_random(text[start:end]) and _suggest_secret(words, 1) else None
+    before = _words_before(text, begin)
+    words = [word for word in _name_words(text[begin:at]) if not word.isdigit()]
+    ids, size = _rules().id_words, end - at
+    if words and ids.isdisjoint(words) and text[begin].isalpha() and at - begin <= 40:
+        if any(map(_is_key_word, words)):
+            return begin
+        is_name = text[begin - 1 : begin] in ("/", "@", "#") or text[end : end + 1] == "/" or uuid
+        if not is_name and size >= (20 if randomness > 1 else 30) and ids.isdisjoint(before[-3:]):
+            return begin
+    around = {text[begin - 1 : begin], text[end : end + 1]}
+    is_alone = (
+        randomness > 1 and not words and 32 <= size <= 128 and _JOINS.isdisjoint(around) and ids.isdisjoint(before[-1:])
+    )
+    return begin if is_alone or _suggest_secret(before, randomness) else None
+
+
+def _is_key_word(word: str) -> bool:
+    return word in _rules().key_words or word.endswith(_GLUED)
+
+
+def _words_before(text: str, begin: int) -> list[str]:
+    """The last words before it in its line, after the last slash."""
+    line = text[max(0, begin - _BEFORE) : begin]
+    line = line[max(line.rfind("\n"), line.rfind("/")) + 1 :]
+    return [word.lower() for word in _NAME_WORDS.findall(line)[-8:] if not word.isdigit()][-5:]
+
+
+def _suggest_secret(words: list[str], randomness: int) -> bool:
+    """Whether one of these words is that of a secret, and none after it that of an id."""
+    for at in range(len(words) - 1, -1, -1):
+        word, earlier = words[at], words[at - 1] if at else ""
+        if word in _rules().id_words:
+            return False
+        if word in _rules().near_words or word.endswith(_GLUED):
+            is_plain_key = word in ("key", "keys") and randomness == 1 and not earlier
+            return not is_plain_key and earlier not in _rules().id_words
+    return False

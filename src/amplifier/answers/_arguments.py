@@ -1,0 +1,156 @@
+"""From the signature of a function to the format of its arguments: what a model has to send, and the values to call it with."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+import types
+import typing
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import attrs
+
+from amplifier.errors import MissingExtraError
+
+from ._answer_format import WRAPPER_KEY, AnswerFormat
+from ._result_types import _made, _of_pydantic, _rename_definitions, answer_format
+
+_CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "pattern")
+_UNKNOWN = ("Predicate", "Timezone")
+_MISSING = inspect.Parameter.empty
+
+
+@attrs.frozen(kw_only=True)
+class Argument:
+    """One argument of a function.
+
+    Attributes:
+        type: The annotation, with its metadata.
+        default: What it is without a value; `inspect.Parameter.empty` if it needs one.
+        description: For the model; may be empty.
+    """
+
+    type: Any
+    default: Any = _MISSING
+    description: str = ""
+
+
+def arguments_format(name: str, arguments: Mapping[str, Argument]) -> AnswerFormat[dict[str, Any]]:
+    """The format of the arguments of a function; it reads a JSON object into a dict of keywords, without those that were not given.
+
+    Raises:
+        TypeError: A type has no JSON Schema; the message names the argument.
+        MissingExtraError: The packages that typed functions take are not installed.
+    """
+    properties: dict[str, Any] = {}
+    definitions: dict[str, Any] = {}
+    members: dict[str, AnswerFormat[Any]] = {}
+    for number, (key, argument) in enumerate(arguments.items()):
+        try:
+            member = (
+                _of_pydantic(argument.type) if _has_field(argument.type) else answer_format(_for_msgspec(argument.type))
+            )
+        except TypeError as error:
+            raise TypeError(f"argument {key!r}: {error}".replace("result_type ", "the type ")) from error
+        own = member.schema.get("$defs", {})
+        schema = member.schema["properties"][WRAPPER_KEY] if member.is_wrapped else member.schema
+        schema = {word: value for word, value in schema.items() if word not in ("$defs", "title")}
+        if any(definitions.get(label, value) != value for label, value in own.items()):
+            schema = _rename_definitions(schema, number)
+            own = {f"{label}_{number}": _rename_definitions(value, number) for label, value in own.items()}
+        definitions |= own
+        if description := argument.description or _description_in(argument.type):
+            schema["description"] = description
+        if argument.default is not _MISSING:
+            schema.update(_written_default(argument.default))
+        properties[key], members[key] = schema, member
+    required = [key for key, argument in arguments.items() if argument.default is _MISSING]
+    whole = {"type": "object", "properties": properties, **({"required": required} if required else {})}
+
+    def convert(given: Any) -> dict[str, Any]:
+        return {key: members[key].convert(value, f"$.{key}") for key, value in given.items()}
+
+    return _made(name, {**whole, **({"$defs": definitions} if definitions else {})}, convert)
+
+
+def _has_field(kind: Any) -> bool:
+    """Whether pydantic's ``Field`` is in the metadata of the type."""
+    metadata = getattr(kind, "__metadata__", ())
+    return any(type(item).__module__.startswith("pydantic") for item in metadata) or any(
+        map(_has_field, typing.get_args(kind) if not metadata else typing.get_args(kind)[:1])
+    )
+
+
+def _for_msgspec(kind: Any) -> Any:
+    """The type with constraints in msgspec's form, at every depth; constraints of annotated-types and plain texts are understood."""
+    try:
+        import msgspec  # noqa: PLC0415 — of an extra
+    except ImportError as error:
+        raise MissingExtraError("a function as a tool", extra="typed", missing="msgspec") from error
+
+    origin, members = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        base, metadata = _for_msgspec(members[0]), []
+        for item in members[1:]:
+            if isinstance(item, msgspec.Meta):
+                metadata.append(item)
+            elif isinstance(item, str):
+                metadata.append(msgspec.Meta(description=item))
+            else:
+                found = {key: getattr(item, key) for key in _CONSTRAINTS if getattr(item, key, None) is not None}
+                metadata += [msgspec.Meta(**found)] if found else []
+                if not found and type(item).__name__ in _UNKNOWN:
+                    raise TypeError(f"the constraint {item!r:.80} has no JSON Schema; check it in the function")
+        if metadata and typing.get_origin(base) in (typing.Union, types.UnionType):
+            each = [m if m is type(None) else Annotated[(m, *metadata)] for m in typing.get_args(base)]
+            return functools.reduce(operator.or_, each)
+        return Annotated[(base, *metadata)] if metadata else base
+    if origin in (typing.Union, types.UnionType):
+        return functools.reduce(operator.or_, map(_for_msgspec, members))
+    if origin is None or origin is typing.Literal or not members:
+        return kind
+    changed = tuple(member if member is ... else _for_msgspec(member) for member in members)
+    return kind if changed == members else origin[changed]
+
+
+def _description_in(kind: Any) -> str:
+    """The text in ``Annotated[int, "what it is"]``."""
+    texts = [item for item in getattr(kind, "__metadata__", ()) if isinstance(item, str)]
+    texts += [
+        text
+        for item in getattr(kind, "__metadata__", ())
+        if isinstance(text := getattr(item, "documentation", None), str)
+    ]
+    return texts[0] if texts else ""
+
+
+def _written_default(value: Any) -> dict[str, Any]:
+    """The default as JSON Schema shows it; nothing if it has no JSON form."""
+    try:
+        return {"default": to_json(value)}
+    except TypeError:
+        return {}
+
+
+def to_json(value: Any) -> Any:
+    """The JSON form of a value: builtin types, attrs classes, dataclasses, models of pydantic and of this package, dates, enums.
+
+    Raises:
+        TypeError: It has none.
+    """
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    try:
+        import msgspec  # noqa: PLC0415 — of an extra
+    except ImportError as error:
+        raise MissingExtraError("a function as a tool", extra="typed", missing="msgspec") from error
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=_to_json_by_method)
+
+
+def _to_json_by_method(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)
+    if callable(dump):
+        return dump(mode="json")
+    raise TypeError(f"{type(value).__name__} has no JSON form")

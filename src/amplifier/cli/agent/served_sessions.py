@@ -1,0 +1,195 @@
+"""The sessions of commands that serve others than the person at the terminal: an editor, or clients over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from amplifier._json import redact_text, visible_text
+from amplifier.cli.core.exit_codes import CommandError
+from amplifier.cli.sessions.store import RUNNING, SessionRecord, SessionStore, now
+from amplifier.cli.terminal.display import Display
+from amplifier.contracts import ApprovalSystem
+from amplifier.kernel import AmplifierSession
+from amplifier.loading import ModuleLoader
+from amplifier.plan import check_plan
+from amplifier.servers.acp import StoredSession
+
+from .default_plan import AgentPlan, build_plan, with_storage_paths
+from .module_failures import check_failures
+
+__all__ = ["ServedSessions"]
+
+_TITLE_LENGTH = 80
+_MCP = "tool-mcp"
+
+
+@attrs.frozen(kw_only=True)
+class ServedSessions:
+    """Makes sessions of one plan and keeps their records; fulfils `amplifier.servers.acp.SessionHost`.
+
+    Attributes:
+        store: Where conversations are kept.
+        available: Module ids that can be loaded.
+        plan: The user's own plan; the default plan if None.
+        backend: The event loop, for the records.
+    """
+
+    store: SessionStore
+    display: Display
+    available: frozenset[str]
+    plan: Path | None = None
+    provider: str | None = None
+    model: str | None = None
+    backend: str = "asyncio"
+    records: dict[str, SessionRecord] = attrs.field(factory=dict)
+
+    @classmethod
+    async def prepare(cls, store: SessionStore, display: Display, **options: Any) -> ServedSessions:
+        """Find the installed modules, and check the plan before the first client comes.
+
+        Raises:
+            CommandError: The plan cannot be read, or the provider is unknown.
+            PlanError: The plan is wrong.
+        """
+        available = frozenset(info.id for info in await ModuleLoader().discover())
+        sessions = cls(store=store, display=display, available=available, **options)
+        built = sessions._agent_plan(Path.cwd())
+        for note in built.notes:
+            display.notice(note, "warning")
+        if sessions.plan is not None:
+            for warning in check_plan(built.plan)[1]:
+                display.notice(visible_text(f"{sessions.plan.name}: {warning}", multiline=False), "warning")
+        return sessions
+
+    @property
+    def has_mcp(self) -> bool:
+        """Whether sessions can use MCP servers that a client names."""
+        return _MCP in self.available
+
+    def new_id(self) -> str:
+        """The id of a new session."""
+        return self.store.new_id()
+
+    def _agent_plan(self, directory: Path) -> AgentPlan:
+        return build_plan(self.available, file=self.plan, provider=self.provider, model=self.model, directory=directory)
+
+    def make(
+        self,
+        session_id: str,
+        directory: Path,
+        servers: dict[str, dict[str, Any]],
+        approvals: ApprovalSystem,
+        *,
+        is_resumed: bool,
+    ) -> AmplifierSession:
+        """A session that is not opened yet.
+
+        Raises:
+            CommandError: The plan cannot be read any more, or the session is open in another process.
+        """
+        if is_resumed and self.store.is_open(session_id):
+            raise CommandError(f"session {session_id!r} is open in another process; end that one first")
+        agent_plan = self._agent_plan(directory)
+        session = AmplifierSession(
+            with_storage_paths(_with_servers(agent_plan.plan, servers), sessions=self.store.root),
+            session_id=session_id,
+            approval_system=approvals,
+            display_system=self.display,
+            is_resumed=is_resumed,
+        )
+        # Before it opens: modules may start programs there while they are being mounted.
+        session.coordinator.register_capability("session.working_dir", str(directory))
+        if is_resumed:
+            known = self.store.record(session_id)
+        else:
+            known = SessionRecord(session_id=session_id, created=now(), directory=str(directory))
+        self.records[session_id] = attrs.evolve(
+            known,
+            provider=agent_plan.provider,
+            model=self.model,
+            plan=None if self.plan is None else str(self.plan.absolute()),
+            backend=self.backend,
+        )
+        return session
+
+    def make_temporary(self, directory: Path, approvals: ApprovalSystem) -> AmplifierSession:
+        """A session that keeps nothing on disk: its context is in memory, and its events are not logged."""
+        plan = self._agent_plan(directory).plan
+        settings, hooks = plan.get("session"), plan.get("hooks")
+        if isinstance(settings, dict) and _module_of(settings.get("context")) == "context-persistent":
+            plan = {**plan, "session": {**settings, "context": "context-simple"}}
+        if isinstance(hooks, list):
+            plan = {**plan, "hooks": [entry for entry in hooks if _module_of(entry) != "hooks-logging"]}
+        session = AmplifierSession(plan, approval_system=approvals, display_system=self.display)
+        session.coordinator.register_capability("session.working_dir", str(directory))
+        return session
+
+    def check(self, session: AmplifierSession) -> None:
+        """Refuse a session without a provider, or with modules that could not be mounted.
+
+        Raises:
+            CommandError: It cannot be used.
+        """
+        for warning in check_failures(session):
+            self.display.notice(warning, "warning")
+        if not session.coordinator.get("providers"):
+            record = self.records.get(session.session_id)
+            named = (None if record is None else record.provider) or self.provider or "the plan's provider"
+            raise CommandError(
+                f"{named} is not available; `amplifier doctor` shows which keys and packages are missing"
+            )
+
+    def stored(self) -> list[StoredSession]:
+        """The conversations that are kept, the one used last first."""
+        return [
+            StoredSession(
+                session_id=record.session_id,
+                directory=record.directory or str(Path.home()),
+                title=record.title,
+                updated=record.updated,
+            )
+            for record in self.store.records()
+        ]
+
+    def turn_begins(self, session_id: str, prompt: str) -> None:
+        """Record that a turn runs, and the title of a new session."""
+        record = self.records[session_id]
+        title = record.title or redact_text(" ".join(prompt.split()))[:_TITLE_LENGTH] or None
+        self._write(attrs.evolve(record, title=title, updated=now(), status=RUNNING))
+
+    def turn_ended(self, session_id: str, status: str) -> None:
+        """Record how the turn ended."""
+        self._write(attrs.evolve(self.records[session_id], updated=now(), status=status))
+
+    def _write(self, record: SessionRecord) -> None:
+        self.records[record.session_id] = record
+        self.store.write(record)
+
+
+def _with_servers(plan: dict[str, Any], servers: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The plan with more MCP servers; one of the plan wins over one of the client with the same name."""
+    if not servers:
+        return plan
+    entries = plan.get("tools")
+    tools = list(entries) if isinstance(entries, list) else []
+    for index, entry in enumerate(tools):
+        spec = {"module": entry} if isinstance(entry, str) else entry
+        if isinstance(spec, dict) and spec.get("module") == _MCP:
+            config = spec.get("config") or {}
+            own = config.get("servers", config.get("mcpServers", {}))
+            rest = {key: value for key, value in config.items() if key not in ("servers", "mcpServers")}
+            tools[index] = {
+                **spec,
+                "config": {**rest, "servers": {**servers, **(own if isinstance(own, dict) else {})}},
+            }
+            break
+    else:
+        tools.append({"module": _MCP, "config": {"servers": servers}})
+    return {**plan, "tools": tools}
+
+
+def _module_of(entry: Any) -> Any:
+    return entry.get("module") if isinstance(entry, dict) else entry

@@ -1,0 +1,1 @@
+"""The cases that checks are run on, listed and drawn. Needs the ``testing`` extra."""

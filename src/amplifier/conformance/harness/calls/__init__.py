@@ -1,1 +1,0 @@
-"""Calls of a module's code: with a deadline, in series, concurrent, cancelled."""

@@ -1,1 +1,0 @@
-"""A fake LLM server for providers, and its process."""

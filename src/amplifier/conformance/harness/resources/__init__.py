@@ -1,1 +1,0 @@
-"""What a module uses of the process: threads, processes, files, directories, log records."""

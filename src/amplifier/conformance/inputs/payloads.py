@@ -1,0 +1,213 @@
+"""Payloads for handlers, listed and not drawn: the ordinary one of every event, payloads with one thing wrong, and the events of a session that goes badly."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import zip_longest
+from typing import Any
+
+from amplifier.conformance.inputs.values import LONG, ODD_VALUES, is_harmless
+from amplifier.events import CATALOGUE
+
+Payload = dict[str, Any]
+
+EVENTS = tuple(CATALOGUE)
+UNKNOWN_EVENTS = ("my-module:something", "unknown", "", "tool:pre:extra", "TOOL:PRE", "ünï:✓")
+"""Names that are not in the catalogue; modules may emit any name."""
+
+NEUTRAL: dict[str, Any] = {"kit_note": "plain", "kit_numbers": [1, 2]}
+"""Keys that no handler knows; a handler that passes a payload on passes them on."""
+
+_RESULT = {"success": True, "output": "seen", "error": None}
+_MESSAGES = [
+    {"role": "user", "content": "Say something."},
+    {"role": "assistant", "content": [{"type": "text", "text": "x"}]},
+]
+_USAGE = {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}
+
+_VALUES: Payload = {
+    "action": "write",
+    "attempt": 1,
+    "block": {"type": "text", "text": "Something."},
+    "block_index": 0,
+    "block_type": "text",
+    "bytes": 12,
+    "content": "Something.",
+    "default": "deny",
+    "delay": 0.5,
+    "delta": "Some",
+    "duration_ms": 12,
+    "error": {"type": "ValueError", "message": "it failed"},
+    "event": "tool:pre",
+    "fatal": False,
+    "iteration": 1,
+    "length": 10,
+    "level": "info",
+    "max_retries": 3,
+    "message": "Something happened.",
+    "messages": _MESSAGES,
+    "metadata": {},
+    "module_type": "tool",
+    "options": ["Allow", "Deny"],
+    "plan": {"steps": ["one"]},
+    "prompt": "Say something.",
+    "raw": {"model": "a-model"},
+    "remembered": False,
+    "repairs": [],
+    "response": "Something.",
+    "result": _RESULT,
+    "retryable": False,
+    "running_tools": [],
+    "seconds": 1.0,
+    "status": "completed",
+    "status_code": 500,
+    "timeout": 300.0,
+    "tool_call_id": "call-1",
+    "tool_calls": [{"id": "call-1", "name": "look", "arguments": {"text": "hello"}}],
+    "tool_input": {"path": "canary.txt", "text": "hello", "command": "true"},
+    "tool_name": "look",
+    "tool_result": _RESULT,
+    "total_blocks": 1,
+    "usage": _USAGE,
+    "was_immediate": True,
+}
+_KERNEL_KEYS: Payload = {"session_id": "session-1", "parent_id": None, "timestamp": "2024-05-17T12:30:00+00:00"}
+
+
+_ODD_INSIDE: tuple[Any, ...] = (None, 7, "", "text", [], {}, ["a", 1], "nul\x00", LONG)
+
+
+def ordinary_payload(event: str, **replaced: Any) -> Payload:
+    """What an event usually carries; for an unknown event, what ``tool:pre`` carries."""
+    known = CATALOGUE.get(event)
+    keys = known.keys if known is not None else CATALOGUE["tool:pre"].keys
+    counted = ("_count", "_tokens", "_messages")
+    values = {key: _VALUES.get(key, 3 if key.endswith(counted) or key == "budget" else "text") for key in keys}
+    return {**copy.deepcopy(values), **_KERNEL_KEYS, **copy.deepcopy(NEUTRAL), **replaced}
+
+
+def reaching_payloads(
+    event: str, words: Iterable[str], choices: Iterable[str], triggers: Iterable[str] = ()
+) -> Iterator[Payload]:
+    """Ordinary payloads with what the module's source looks for: its keys at both levels, its words as values.
+
+    Args:
+        event: What they are for.
+        words: Keys that the source looks up.
+        choices: Words that it compares with.
+        triggers: Texts that it may look for inside others.
+    """
+    base = ordinary_payload(event)
+    keys = [word for word in words if is_harmless(word) and word not in base][:20]
+    inner: Payload = dict.fromkeys(keys, "text")
+    tool_input = {**_VALUES["tool_input"], **inner}
+    yield {**base, **inner, "tool_input": tool_input}
+    named = [each for each in choices if is_harmless(each)][:25]
+    sought = [each for each in triggers if each not in named][:25]
+    for word, trigger in zip_longest(named, sought):
+        if trigger is not None:
+            yield from _triggering({**base, **inner, "tool_input": tool_input}, trigger)
+        if word is None:
+            continue
+        yield {**base, "tool_name": word}
+        yield {**base, "tool_name": word, "tool_input": {**tool_input, **dict.fromkeys(keys, word)}}
+        yield {**base, "tool_input": dict.fromkeys(tool_input, word), "prompt": f"say {word}", "status": word}
+        yield {**base, **{key: f"a {word} b" for key, value in base.items() if isinstance(value, str)}}
+
+
+def _triggering(base: Payload, trigger: str) -> Iterator[Payload]:
+    """A payload with a text inside all its texts, in lists and objects too, and one with the text by itself."""
+    amid = f"a {trigger} b"
+    nested = {**base["tool_input"], "items": ["text", {"deep": ["text"]}]}
+    kept = {key: base[key] for key in NEUTRAL}
+    yield {**_replaced({**base, "tool_input": nested}, amid), **copy.deepcopy(kept)}
+    # By itself a text might be a path on this machine.
+    if not any(part in trigger for part in ("/", "~", "..", "\\")):
+        yield {**base, "tool_input": _replaced(nested, trigger), "prompt": trigger}
+
+
+def _replaced(value: Any, text: str) -> Any:
+    if isinstance(value, dict):
+        return {key: _replaced(member, text) if key != "tool_name" else member for key, member in value.items()}
+    if isinstance(value, list):
+        return [_replaced(member, text) for member in value]
+    return text if isinstance(value, str) else value
+
+
+def odd_payloads(event: str, words: Iterable[str], *, briefly: bool = False) -> Iterator[Payload]:
+    """Payloads in which a key is missing, a value is of another type, or everything is wrong.
+
+    Args:
+        event: Whose keys.
+        words: Keys that the module's source looks up.
+        briefly: Only a few of them.
+    """
+    base = ordinary_payload(event)
+    keys = list(dict.fromkeys([*(key for key in base if key not in NEUTRAL), *words]))[:24]
+    yield {}
+    yield {"": None, "unknown key": {"nested": [1, None]}}
+    yield dict.fromkeys(keys)
+    if briefly:
+        yield dict.fromkeys(keys, 7)
+        return
+    for key in base:
+        yield {name: value for name, value in base.items() if name != key}
+    for value in ODD_VALUES:
+        yield dict.fromkeys(keys, value)
+        yield from ({**base, key: value} for key in keys)
+    for key, inner in base.items():
+        if isinstance(inner, dict):
+            for name in [*inner, *words][:16]:
+                yield {**base, key: {k: v for k, v in inner.items() if k != name}}
+                yield from ({**base, key: {**inner, name: odd}} for odd in _ODD_INSIDE)
+        if isinstance(inner, list):
+            yield from ({**base, key: [odd]} for odd in _ODD_INSIDE)
+
+
+MOST_IN_A_ROW = 8
+"""How often the same call fails in the same way, one time after another."""
+
+_SEEN = {"success": True, "output": "seen", "error": None}
+_TIMEOUT = {"type": "TimeoutError", "message": "timeout: it failed after 30 s"}
+_RESULTS: tuple[tuple[Any, int], ...] = (
+    (_SEEN, 2),
+    ({"success": True, "output": "a long output, line after line\n" * 40, "error": None}, 1),
+    ("a result that the loop has made a text of, as it is stored for the model. " * 4, 1),
+    ({"success": False, "output": None, "error": _TIMEOUT}, MOST_IN_A_ROW),
+    (_SEEN, 1),
+    ({"success": False, "output": None, "error": None}, MOST_IN_A_ROW),
+    (_SEEN, 1),
+    ({"success": False, "output": "it failed", "error": {"message": "it failed"}}, 3),
+    ("Error: it failed", 3),
+    (None, MOST_IN_A_ROW),
+    (_SEEN, 1),
+)
+"""Results of one tool and how often each comes in a row; None for a tool that raises. Each line is a turn."""
+
+
+def session_events(tool_name: str, tool_input: Mapping[str, Any]) -> Iterator[tuple[str, Payload]]:
+    """Every event of the session with its payload; one tool is called with the same input every time."""
+    calls = 0
+    yield "session:start", ordinary_payload("session:start")
+    for result, times in _RESULTS:
+        for event in ("prompt:submit", "execution:start"):
+            yield event, ordinary_payload(event)
+        for iteration in range(1, times + 1):
+            calls += 1
+            for event in ("provider:request", "llm:request", "llm:response", "provider:response"):
+                yield event, ordinary_payload(event, iteration=iteration)
+            yield from _tool_call(result, tool_name=tool_name, tool_input=tool_input, tool_call_id=f"call-{calls}")
+        for event in ("execution:end", "orchestrator:complete", "prompt:complete"):
+            yield event, ordinary_payload(event)
+    yield "session:end", ordinary_payload("session:end")
+
+
+def _tool_call(result: Any, **about: Any) -> Iterator[tuple[str, Payload]]:
+    yield "tool:pre", ordinary_payload("tool:pre", **copy.deepcopy(about))
+    if result is None:
+        error = {"type": "OSError", "message": "it failed"}
+        yield "tool:error", ordinary_payload("tool:error", error=error, **copy.deepcopy(about))
+    else:
+        told = {"result": copy.deepcopy(result), "tool_result": copy.deepcopy(result)}
+        yield "tool:post", ordinary_payload("tool:post", **told, **copy.deepcopy(about))

@@ -1,0 +1,298 @@
+"""Values for inputs, listed and not drawn: what JSON allows and few programs expect, and what a schema accepts.
+
+None of them does harm in a module that uses it: no absolute path, no parent directory, no home, no address beyond this
+machine, no program, and no number so large that counting to it would fill the memory. Of a schema there is one plain value for everything, as a model would
+ordinarily write it, and one for each alternative that it names: its choices, its bounds.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from amplifier.conformance.inputs.json_schema import merged, resolved
+
+LONG = "long " * 1_200
+
+ODD_TEXTS = (
+    "",
+    " ",
+    "0",
+    "-1",
+    "nul\x00byte",
+    "two\nlines\r\n\ttabbed",
+    "ünïcödé ✓ 漢字 👩\u200d👩\u200d👧 \u202ertl",
+    "[",
+    "(*",
+    "{0} {} %s %d %",
+    "\\",
+    "\"quoted\" 'twice'",
+    "null",
+    "true",
+    "{}",
+    "1e400",
+    LONG,
+)
+"""Texts that break naive code: empty, control characters, patterns, templates, out-of-range numbers, very long."""
+
+DEEP: Any = json.loads('{"deep": [' * 40 + '"leaf"' + "]}" * 40)
+
+ODD_VALUES: tuple[Any, ...] = (
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1000,
+    3.5,
+    -0.0,
+    1e300,
+    [],
+    [None],
+    ["a", 1, None, {}],
+    [[]],
+    {},
+    {"": None},
+    {"unknown": {"nested": [1, 2, {"x": "y"}]}},
+    DEEP,
+    *ODD_TEXTS,
+)
+"""One of every type of JSON value, and the edge cases of each."""
+
+_HARMLESS = re.compile(r"[A-Za-z][\w.:-]{0,30}")
+
+
+def is_harmless(text: str) -> bool:
+    """Whether a text found in a module's source may be passed to it: a word, not a path or a command line."""
+    return _HARMLESS.fullmatch(text) is not None and ".." not in text
+
+
+_MAX_DEPTH = 6
+_MAX_CHOICES = 12
+_MAX_LENGTH = 5_000
+_MAX_NUMBER = 1_000_000
+"""Code that counts to a bound must come to an end."""
+
+FORMATS = {
+    "date": "2024-05-17",
+    "date-time": "2024-05-17T12:30:00Z",
+    "time": "12:30:00Z",
+    "duration": "P1D",
+    "email": "someone@example.org",
+    "hostname": "localhost",
+    "ipv4": "127.0.0.1",
+    "ipv6": "::1",
+    "uri": "http://127.0.0.1:9/",
+    "url": "http://127.0.0.1:9/",
+    "uri-reference": "text",
+    "uuid": "12345678-1234-4678-9234-567812345678",
+    "json-pointer": "/a",
+    "regex": "t.xt",
+}
+"""A text for each format that a schema may ask for; no address leads out of this machine."""
+
+
+def use_address(address: str) -> None:
+    """Let URLs lead to a server that answers, so that a tool which fetches them can succeed."""
+    FORMATS.update(uri=address, url=address)
+
+
+SHAPED_TEXTS = (
+    *FORMATS.values(),
+    "text",
+    "a",
+    "A",
+    "abc",
+    "ABC",
+    "1",
+    "12",
+    "0.5",
+    "a1",
+    "#a0b1c2",
+    "a-b",
+    "a.txt",
+    "1.2.3",
+)
+"""Texts of many shapes, for a tool that wants a certain one and does not document which."""
+
+
+class Values:
+    """The values of one schema.
+
+    Args:
+        root: The schema; references are looked up in it.
+        file_name: The name of a file that exists, for properties that look like paths.
+    """
+
+    def __init__(self, root: Mapping[str, Any], file_name: str) -> None:
+        self._root = root
+        self._file_name = file_name
+
+    def plain(self, schema: Any, name: str = "", *, least: bool = False, depth: int = 0) -> Any:
+        """The most ordinary value; with ``least`` it holds nothing that is optional."""
+        found = resolved(schema, self._root)
+        if not found or depth > _MAX_DEPTH:
+            return "text"
+        for key in ("const", "default"):
+            if key in found and not (least and isinstance(found[key], dict)):
+                return found[key]
+        for key in ("enum", "examples"):
+            if isinstance(found.get(key), list) and found[key]:
+                return found[key][0]
+        for key in ("anyOf", "oneOf"):
+            if isinstance(found.get(key), list) and found[key] and "properties" not in found:
+                return self.plain({**_without(found, key), **resolved(found[key][0], self._root)}, name, least=least)
+        kind = kinds_of(found)[0]
+        if kind == "object":
+            return self._object(found, least, depth)
+        if kind == "array":
+            return self._array(found, name, least, depth)
+        if kind in ("integer", "number"):
+            return _number(found, kind)
+        if kind in ("boolean", "null"):
+            return False if kind == "boolean" else None
+        return self._text(found, name.lower())
+
+    def alternatives(self, schema: Any, name: str = "", depth: int = 0) -> list[Any]:
+        """The plain value, and one for each other thing that the schema allows."""
+        found = resolved(schema, self._root)
+        values = [self.plain(found, name)]
+        if depth > _MAX_DEPTH:
+            return values
+        for key in ("enum", "examples"):
+            if isinstance(found.get(key), list):
+                values += found[key][:_MAX_CHOICES]
+        values += self.branches(found, name)
+        if "enum" not in found and "const" not in found:
+            for kind in kinds_of(found):
+                values += self._of_kind({**found, "type": kind}, kind, name, depth)
+        return _distinct(values)
+
+    def branches(self, found: Mapping[str, Any], name: str = "") -> list[Any]:
+        """The plain value of each branch of an ``anyOf`` or ``oneOf``."""
+        values = []
+        for key in ("anyOf", "oneOf"):
+            branches = found.get(key)
+            for branch in branches[:_MAX_CHOICES] if isinstance(branches, list) else ():
+                values.append(self.plain(merged(resolved(branch, self._root), _without(found, key)), name))
+        return values
+
+    def _of_kind(self, schema: dict[str, Any], kind: str, name: str, depth: int) -> Iterator[Any]:
+        yield self.plain(_without(schema, "default"), name)
+        if kind == "boolean":
+            yield True
+        elif kind in ("integer", "number"):
+            bounds = [schema.get(key) for key in ("minimum", "maximum")]
+            yield from (each for each in bounds if isinstance(each, (int, float)) and abs(each) <= _MAX_NUMBER)
+            yield from (2, 7) if kind == "integer" else (2, 1.5)
+        elif kind == "string" and "pattern" not in schema and "format" not in schema:
+            least, most = schema.get("minLength"), schema.get("maxLength")
+            yield from ("t" * count for count in (least, most) if isinstance(count, int) and 0 < count <= _MAX_LENGTH)
+        elif kind == "array":
+            for item in self.alternatives(schema.get("items", {}), name, depth + 1)[:4]:
+                yield [item]
+            yield []
+        elif kind == "object":
+            yield self.plain(schema, name, least=True)
+
+    def _object(self, schema: Mapping[str, Any], least: bool, depth: int) -> dict[str, Any]:
+        properties = properties_of(schema)
+        required = required_of(schema)
+        wanted = [name for name in properties if not least or name in required]
+        wanted += [name for name in required if name not in properties]
+        return {name: self.plain(properties.get(name, {}), name, least=least, depth=depth + 1) for name in wanted}
+
+    def _array(self, schema: Mapping[str, Any], name: str, least: bool, depth: int) -> list[Any]:
+        count = schema.get("minItems", 0 if least else 1)
+        count = min(count, 50) if isinstance(count, int) else 1
+        if isinstance(schema.get("prefixItems"), list):
+            return [self.plain(item, name, least=least, depth=depth + 1) for item in schema["prefixItems"]]
+        item = self.plain(schema.get("items", {}), name, least=least, depth=depth + 1)
+        if schema.get("uniqueItems") is True and count > 1:
+            others = self.alternatives(schema.get("items", {}), name, depth + 1)
+            return [*others, *(f"text {index}" for index in range(count))][:count]
+        return [item] * count
+
+    def _text(self, schema: Mapping[str, Any], name: str) -> str:
+        pattern, form = schema.get("pattern"), schema.get("format")
+        if isinstance(pattern, str):
+            return _matching(pattern, schema)
+        if isinstance(form, str) and form in FORMATS:
+            return FORMATS[form]
+        if "url" in name or name == "uri":
+            return FORMATS["uri"]
+        if "path" in name or "file" in name:
+            return self._file_name
+        if "dir" in name or "folder" in name or name == "cwd":
+            return "."
+        if "command" in name or name == "cmd":
+            return "true"
+        return _of_length("text", schema)
+
+
+def kinds_of(schema: Mapping[str, Any]) -> list[str]:
+    """The types a schema allows, the guessed one if it names none."""
+    kinds = schema.get("type")
+    named = [kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if isinstance(kind, str)]
+    if named:
+        return named
+    return ["object"] if "properties" in schema else ["array"] if "items" in schema else ["string"]
+
+
+def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The properties a schema names."""
+    properties = schema.get("properties")
+    return properties if isinstance(properties, Mapping) else {}
+
+
+def required_of(schema: Mapping[str, Any]) -> list[str]:
+    """The keys a schema requires."""
+    required = schema.get("required")
+    return [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+
+
+def _without(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in schema.items() if name != key}
+
+
+def _distinct(values: list[Any]) -> list[Any]:
+    return list({repr(value): value for value in values}.values())
+
+
+def _number(schema: Mapping[str, Any], kind: str) -> Any:
+    low, high = schema.get("minimum"), schema.get("maximum")
+    over, under = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
+    step = schema.get("multipleOf")
+    value: Any = step if isinstance(step, (int, float)) and step > 0 else 1
+    for bound, least in ((low, 0), (over, 1)):
+        if isinstance(bound, (int, float)) and value < bound + least:
+            value = bound + least
+    for bound, least in ((high, 0), (under, 1)):
+        if isinstance(bound, (int, float)) and value > bound - least:
+            value = bound - least
+    return int(value) if kind == "integer" else value
+
+
+def _matching(pattern: str, schema: Mapping[str, Any]) -> str:
+    """A text that a pattern accepts, if one of a few shapes does; else a text that it may refuse."""
+    try:
+        expression = re.compile(pattern)
+    except re.error:
+        return "text"
+    for candidate in SHAPED_TEXTS:
+        for text in (candidate, _of_length(candidate, schema)):
+            if expression.search(text):
+                return text
+    # Often a prefix and something: the literal beginning of the pattern, then each of the shapes.
+    literal = re.match(r"\^?([A-Za-z0-9 _:/@#-]*)", pattern)
+    prefix = literal.group(1) if literal else ""
+    return next((prefix + text for text in SHAPED_TEXTS if expression.search(prefix + text)), "text")
+
+
+def _of_length(text: str, schema: Mapping[str, Any]) -> str:
+    least, most = schema.get("minLength"), schema.get("maxLength")
+    if isinstance(least, int) and len(text) < least:
+        text = (text * (least // max(len(text), 1) + 1))[: min(least, _MAX_LENGTH)]
+    return text[:most] if isinstance(most, int) else text

@@ -1,0 +1,121 @@
+"""Calls of one module in one session: a series of which each broken clause is reported once, and two at the same time.
+
+Two marked calls run at the same time, and neither result may hold the mark of the other call.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+
+from amplifier.conformance.inputs.json_schema import fingerprint
+from amplifier.conformance.target.calls import Outcome
+from amplifier.conformance.target.mounted import CANCEL_GRACE, CheckContext, MountedModule
+
+SECONDS_PER_CALL = 1.5
+_MAX_LATE_CALLS = 2
+_CALLS = 3_000
+"""The limit of a series in the quick profile."""
+
+
+class CallSeries:
+    """The calls, and what all of them have to keep.
+
+    Args:
+        ctx: Faults are reported there, one for each clause.
+    """
+
+    def __init__(self, ctx: CheckContext) -> None:
+        self.ctx = ctx
+        self._budget = ctx.budget(_CALLS)
+        self._reported: set[str] = set()
+        self._late = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the budget is used up, or the module does not return any more."""
+        if self._late >= _MAX_LATE_CALLS:
+            self.ctx.cut_short(f"{self._late} calls did not return, so no more were made")
+            return True
+        return self._budget.is_spent()
+
+    async def call(
+        self, mounted: MountedModule, function: Callable[[Any], Any], given: dict[str, Any]
+    ) -> tuple[Outcome, dict[str, Any], str | None]:
+        """Call a function with a copy of an input.
+
+        Returns:
+            The outcome, the copy, and what the copy has become if the function changed it.
+        """
+        own, before = copy.deepcopy(given), fingerprint(given)
+        outcome = await mounted.call(function, own, seconds=SECONDS_PER_CALL)
+        self._late += outcome.kind == "late"
+        after = fingerprint(own)
+        return outcome, own, None if after == before else after
+
+    def fault(self, clause: str, what: str, given: Any, **details: Any) -> None:
+        """Report a broken clause, the first time."""
+        if clause not in self._reported:
+            self._reported.add(clause)
+            self.ctx.fault(clause, what, given=given, **details)
+
+    def expect(self, condition: object, clause: str, what: str, given: Any) -> None:
+        """Report a fault unless the condition holds."""
+        if not condition:
+            self.fault(clause, what, given)
+
+
+MARKS = ("alphamark", "bravomark")
+HEAD_STARTS = (0, 1, 3)
+"""Steps of the loop that the first call is ahead."""
+
+Call = Callable[[], Awaitable[Outcome]]
+
+
+def has_swapped(index: int, text: str) -> bool:
+    """Whether the result of one of the two calls holds the mark of the other one instead of its own."""
+    return MARKS[index] not in text and MARKS[1 - index] in text
+
+
+async def run_concurrently(
+    ctx: CheckContext,
+    calls: tuple[Call, Call],
+    head_start: int,
+    *,
+    what: str,
+    seconds: float,
+    cancel_first: bool = False,
+) -> list[Outcome]:
+    """Make both calls at the same time.
+
+    Args:
+        ctx: The check.
+        calls: The calls, each with a deadline of its own.
+        head_start: The steps of the loop between the two starts; with ``cancel_first``, between second start and
+            cancellation.
+        what: Names the calls in a fault.
+        seconds: The deadline of one call.
+        cancel_first: Cancel the first call while the second one runs.
+    """
+    outcomes = [Outcome(kind="late"), Outcome(kind="late")]
+    scope = anyio.CancelScope()
+
+    async def run(index: int) -> None:
+        with scope if index == 0 else anyio.CancelScope():
+            outcomes[index] = await calls[index]()
+
+    with ctx.alarm(seconds * 2 + CANCEL_GRACE, "A8", what):
+        async with anyio.create_task_group() as group:
+            group.start_soon(run, 0)
+            for _ in range(1 if cancel_first else head_start):
+                await anyio.lowlevel.checkpoint()
+            group.start_soon(run, 1)
+            if cancel_first:
+                for _ in range(head_start + 1):
+                    await anyio.lowlevel.checkpoint()
+                scope.cancel()
+    return outcomes

@@ -1,0 +1,551 @@
+"""Rules of the contract about one turn: its events, requests and transcript, hook results and graceful stops.
+
+Each rule yields pairs of a broken clause and how it was broken. Rules read only the log of the doubles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from amplifier.conformance.target.turns.doubles import RESULT_KEYS
+from amplifier.conformance.target.turns.record import LogEntry, RecordedTurn, results_in, text_of, words_of
+from amplifier.conformance.target.turns.script import Answer, Call
+
+Violation = tuple[str, str]
+
+
+def turn_violations(turn: RecordedTurn) -> Iterator[Violation]:
+    """Every clause that a turn breaks, however it ended."""
+    yield from _check_frame(turn)
+    yield from _check_answer(turn)
+    yield from _check_model_calls(turn)
+    yield from _check_tool_events(turn)
+    yield from _check_requests(turn)
+    yield from _check_transcript(turn)
+
+
+# ── start and end ──
+
+
+def _check_frame(turn: RecordedTurn) -> Iterator[Violation]:
+    """execution:start comes first, execution:end and orchestrator:complete once, however the turn ends."""
+    names = [each.name for _, each in turn.events]
+    if names[:1] != ["execution:start"]:
+        yield "O4", f"the first event of the turn was {names[0] if names else 'none at all'}"
+    ends = turn.entries("event", "execution:end")
+    ending = _ending(turn)
+    if len(ends) != 1:
+        yield "O5", f"execution:end was {_times(len(ends))} in a turn that {ending}"
+    completes = names.count("orchestrator:complete")
+    if completes != 1:
+        yield "O6", f"orchestrator:complete was {_times(completes)} in a turn that {ending}"
+    for position, end in ends[:1]:
+        status = end.data.get("status")
+        allowed = _allowed_statuses(turn)
+        if status not in allowed:
+            yield (
+                "O5",
+                f"execution:end had the status {status!r} in a turn that {ending}; expected {' or '.join(allowed)}",
+            )
+        late = [each for each in turn.log[position:] if each.kind in ("asked", "started")]
+        if late:
+            yield "O5", f"after execution:end {'the model was asked' if late[0].kind == 'asked' else 'a tool was run'}"
+
+
+def _ending(turn: RecordedTurn) -> str:
+    outcome = turn.outcome
+    if turn.is_cancelled:
+        return "was cancelled"
+    if outcome is None or outcome.kind == "late":
+        return "did not end"
+    if outcome.kind == "raised":
+        return f"raised {type(outcome.error).__name__}"
+    return "was stopped" if turn.was_stopped else "returned"
+
+
+def _allowed_statuses(turn: RecordedTurn) -> tuple[str, ...]:
+    outcome = turn.outcome
+    if turn.is_cancelled:
+        return ("cancelled",)
+    if outcome is not None and outcome.kind == "raised" and turn.has_failed:
+        return ("error",)
+    if turn.went_through and outcome is not None and outcome.returned:
+        return ("completed",)
+    return ("completed", "cancelled", "error")
+
+
+def _times(count: int) -> str:
+    return {0: "not emitted", 1: "emitted once"}.get(count, f"emitted {count} times")
+
+
+# ── the returned text ──
+
+_MIN_THOUGHT = 12
+"""Characters of a thought that no answer contains by chance."""
+
+
+def _check_answer(turn: RecordedTurn) -> Iterator[Violation]:
+    """Execute returns a str with the text of the model's last answer, if nothing ended the turn early."""
+    outcome = turn.outcome
+    if outcome is None or turn.is_cancelled:
+        return
+    if outcome.returned and not isinstance(outcome.value, str):
+        yield "O3", f"execute returned {type(outcome.value).__name__}; expected a str"
+        return
+    if not turn.went_through:
+        return
+    if outcome.kind == "late":
+        yield "O3", f"execute {outcome}, with a model and tools that answer at once"
+    if outcome.kind == "raised":
+        yield "O3", f"execute {outcome}, and nothing had failed but tools"
+    if outcome.returned and not turn.positions("asked"):
+        yield "O3", f"execute returned {outcome.value[:80]!r} without having called the model"
+    if outcome.returned and turn.answers:
+        last = turn.answers[-1][1]
+        if last.number and last.texts and not any(text.strip() in outcome.value for text in last.texts):
+            yield "O3", f"execute returned {outcome.value[:80]!r}; the model's last answer was {last.texts[-1][:80]!r}"
+        for thought in last.thoughts:
+            if len(thought.strip()) >= _MIN_THOUGHT and last.texts and thought.strip() in outcome.value:
+                yield "O3", f"execute returned {outcome.value[:80]!r}, of which {thought!r} is from a thinking block"
+
+
+def repeated_answer_violations(turns: list[RecordedTurn]) -> Iterator[Violation]:
+    """No turn returns the text of an answer from an earlier turn."""
+    marks: list[str] = []
+    for turn in turns:
+        returned = "" if turn.outcome is None else turn.outcome.value
+        if isinstance(returned, str) and any(mark in returned for mark in marks):
+            yield "O3", "execute returned words of the model from an earlier turn"
+        marks += [answer.mark for _, answer in turn.answers if answer.texts]
+
+
+# ── model calls ──
+
+
+def _check_model_calls(turn: RecordedTurn) -> Iterator[Violation]:
+    """provider:request before and provider:response after each model call; the prompt stored before the first."""
+    requests = responses = answered = 0
+    for entry in turn.log:
+        if entry.kind == "event":
+            requests += entry.name == "provider:request"
+            responses += entry.name == "provider:response"
+            if entry.name == "provider:response" and responses > answered:
+                yield "O7", "provider:response was emitted before the model had answered"
+                return
+        elif entry.kind == "answered":
+            answered += 1
+        elif entry.kind == "asked":
+            # A retry after an error belongs to the same request.
+            if requests <= answered:
+                yield "O7", f"the model was asked (call {answered + 1}) without a provider:request before"
+                return
+            if responses < answered:
+                yield "O7", f"the model was asked again without a provider:response after its answer {answered}"
+                return
+    if responses < answered and not turn.is_cancelled and not turn.context_failed:
+        yield "O7", f"provider:response was {_times(responses)} for {answered} answers of the model"
+    yield from _check_prompt(turn)
+
+
+def _check_prompt(turn: RecordedTurn) -> Iterator[Violation]:
+    asked = turn.positions("asked")
+    stored = [(position, text_of(each.data.get("content"))) for position, each in turn.entries("stored", "user")]
+    prompt = turn.script.prompt.strip()
+    if asked and not any(position < asked[0] and prompt in text for position, text in stored):
+        when = "had not yet been" if any(prompt in text for _, text in stored) else "was not"
+        yield "O9", f"when the model was asked the prompt {when} stored as a user's message"
+    exact = [text for _, text in stored if text.strip() == prompt]
+    if len(exact) > 1 and turn.script.submit is None:
+        yield "O9", f"the prompt was stored {len(exact)} times"
+
+
+# ── tool events ──
+
+
+def _check_tool_events(turn: RecordedTurn) -> Iterator[Violation]:
+    """tool:pre before each run, tool:post after each return, tool:error after each raise, about the right tool."""
+    for event in ("tool:pre", "tool:post"):
+        for _, each in turn.entries("event", event):
+            yield from _check_payload(turn, event, each.data)
+    names = {each.name for _, each in turn.entries("started")}
+    for name in sorted(names):
+        pres = [position for position, each in turn.entries("event", "tool:pre") if each.data.get("tool_name") == name]
+        for number, position in enumerate(turn.positions("started", name), 1):
+            if sum(pre < position for pre in pres) < number:
+                yield "O8", f"the tool {name!r} was run without a tool:pre before it"
+                return
+        if turn.is_cancelled or turn.context_failed:
+            continue
+        # A loop may treat any other value than a ToolResult as an error.
+        returns = [at for at, each in turn.entries("returned", name) if not getattr(each.data["call"], "is_odd", False)]
+        if not _followed(turn, returns, "tool:post", name):
+            yield "O8", f"the tool {name!r} returned, and no tool:post followed"
+        if not _followed(turn, turn.positions("raised", name), "tool:error", name):
+            yield "O14", f"the tool {name!r} raised, and no tool:error followed"
+
+
+def _check_payload(turn: RecordedTurn, event: str, data: Mapping[str, Any]) -> Iterator[Violation]:
+    name, call_id = data.get("tool_name"), data.get("tool_call_id")
+    calls = turn.calls
+    if not isinstance(name, str):
+        yield "O8", f"{event} does not name the tool it is about (tool_name is {name!r})"
+    elif call_id is not None and calls and not any(call.id == call_id and call.tool == name for call in calls):
+        yield "O8", f"{event} is about the tool {name!r} and the call {call_id!r}, which do not belong together"
+    if event == "tool:post" and not any(key in data for key in RESULT_KEYS):
+        yield "O8", "tool:post does not hold what the tool returned (neither tool_result nor result)"
+
+
+def _followed(turn: RecordedTurn, positions: list[int], event: str, name: str) -> bool:
+    """Whether each position has an event of its own after it."""
+    events = [at for at, each in turn.entries("event", event) if each.data.get("tool_name") == name]
+    return all(sum(at < each for each in events) >= len(positions) - index for index, at in enumerate(positions))
+
+
+# ── requests ──
+
+
+def _check_requests(turn: RecordedTurn) -> Iterator[Violation]:
+    """Every request contains the view that the context returned for it, whole and in order."""
+    if turn.is_limited:
+        return  # its views are limited
+    before = -1
+    for position, asked in turn.entries("asked"):
+        if asked.data is None:
+            yield "O10", "the provider was asked with something that is no ChatRequest"
+            return
+        views = [each.data for at, each in turn.entries("view") if before < at < position]
+        request = asked.data["messages"]
+        # A retry after an error may send the same request again.
+        if not views and not any(before < at < position for at in turn.positions("failed")):
+            yield "O10", "a request was made without asking get_messages_for_request since the last one"
+            return
+        missing = (
+            _missing(views, request)
+            or _missing_calls(turn, views, request)
+            or _missing_results(turn, position, request)
+        )
+        if views and missing:
+            yield "O10", f"a request leaves out what get_messages_for_request gave for it: {missing}"
+            return
+        if "earlier0x" in words_of(request) and views and "earlier0x" not in words_of(views):
+            yield "O10", "a request shows messages that get_messages_for_request had left out"
+            return
+        before = position
+
+
+def _missing(views: list[list[dict[str, Any]]], request: list[dict[str, Any]]) -> str | None:
+    """What a request lacks of the newest view, or of an equal older one; None if nothing."""
+    found = None
+    newest = [_shape(message) for message in views[-1][1:]] if views else []
+    for view in reversed(views):
+        if [_shape(message) for message in view[1:]] != newest:
+            continue
+        lacking = _not_in_order(view, request)
+        if lacking is None:
+            return None
+        found = found or lacking
+    return found
+
+
+def _missing_calls(turn: RecordedTurn, views: list[list[dict[str, Any]]], request: list[dict[str, Any]]) -> str | None:
+    """A call of an assistant message in the view that the request does not contain."""
+    viewed = words_of([message for view in views[-1:] for message in view if message.get("role") == "assistant"])
+    shown = words_of([message for message in request if message.get("role") == "assistant"])
+    ids = [call.id for call in turn.calls]
+    return next((f"the call {each!r}" for each in ids if each in viewed and each not in shown), None)
+
+
+def _missing_results(turn: RecordedTurn, position: int, request: list[dict[str, Any]]) -> str | None:
+    """A result that was stored before the request and is not in it, because the view was too old."""
+    stored = [call_id for at, call_id, _ in turn.stored_results if at < position]
+    shown = {call_id for message in request for call_id, _ in results_in(message)}
+    return next((f"the result of {each!r}, stored before" for each in stored if each not in shown), None)
+
+
+def _shape(message: Mapping[str, Any]) -> tuple[Any, ...]:
+    return message.get("role"), message.get("tool_call_id"), text_of(message.get("content"))
+
+
+def _not_in_order(view: list[dict[str, Any]], request: list[dict[str, Any]]) -> str | None:
+    position = 0
+    for message in view:
+        role, call_id, text = _shape(message)
+        if not text.strip() and not call_id:
+            continue  # an empty message may be left out
+        while position < len(request) and not _shows(request[position], role, call_id, text):
+            position += 1
+        if position == len(request):
+            return f"the {role} message {text[:60]!r}"
+        # The next one may be in the same message: messages of one role may be joined.
+        shown, content = words_of(request[position:]), message.get("content")
+        for block in content if isinstance(content, list) else []:
+            signature = block.get("signature") if isinstance(block, Mapping) else None
+            if signature and str(signature) not in shown:
+                return f"{signature!r}, the signature of a thought"
+    return None
+
+
+def _shows(message: Mapping[str, Any], role: Any, call_id: Any, text: str) -> bool:
+    if message.get("role") != role or (call_id and call_id not in [each for each, _ in results_in(message)]):
+        return False
+    shown = text_of(message.get("content")) or words_of(message.get("content"))
+    return text.strip() in shown or bool(call_id)
+
+
+# ── the transcript ──
+
+
+def _check_transcript(turn: RecordedTurn) -> Iterator[Violation]:
+    """Each answer is stored unchanged, then one result for each of its calls, in order, before the next model call."""
+    if turn.context_failed or turn.broke_on_odd_result:
+        return
+    known = {call.id for call in turn.calls}
+    for _, call_id, _ in turn.stored_results:
+        if call_id not in known:
+            what = f"a result was stored under {call_id!r}, which is the id of no call"
+            yield "O12", f"{what}; there are {sorted(known)}"
+            return
+    for position, answer in turn.answers:
+        stored_at = _stored_at(turn, position, answer)
+        yield from _check_stored(turn, position, stored_at, answer)
+        if answer.calls:
+            yield from _check_results(turn, position, stored_at, answer)
+
+
+def _check_stored(turn: RecordedTurn, position: int, stored_at: int | None, answer: Answer) -> Iterator[Violation]:
+    defined = answer.structured(also=())
+    if stored_at is None:
+        if not answer.number or turn.is_cancelled or turn.was_stopped:
+            return
+        if answer.calls or answer.texts or defined:
+            yield "O24", f"the model's answer {answer.texts or [call.id for call in answer.calls]} was not stored"
+        elif answer.structured():
+            yield "O30", f"the model's answer {answer.structured()} was not stored"
+        return
+    # A loop may store an answer in several messages, and messages of its own beside it.
+    until = min((at for at in turn.positions("answered") if at > position), default=len(turn.log))
+    places = {at for at in turn.positions("stored", "assistant") if position < at < until} | {stored_at}
+    messages = [turn.log[at].data for at in sorted(places)]
+    words = words_of(messages)
+    for text in answer.texts:
+        if text.strip() not in words:
+            yield "O24", f"the text {text[:60]!r} of an answer was not stored with it"
+    for call in answer.calls:
+        if call.key not in words:
+            yield "O24", f"the arguments of the call {call.id!r} were not stored with the answer"
+    contents = [message.get("content") for message in messages]
+    blocks = [block for content in contents if isinstance(content, list) for block in content]
+    for clause, expected in (("O24", defined), ("O30", answer.structured())):
+        missing = _first_missing(expected, blocks)
+        if missing is not None:
+            what = f"a {missing['type']} block was not stored as it came: {missing}"
+            yield clause, f"{what}; stored was {str(contents[0] if len(contents) == 1 else contents)[:160]}"
+            return
+
+
+def _first_missing(expected: list[dict[str, Any]], blocks: list[Any]) -> dict[str, Any] | None:
+    """The first expected block that the blocks do not hold in that order; None if they hold all."""
+    position = 0
+    for each in expected:
+        while position < len(blocks) and not _holds(blocks[position], each):
+            position += 1
+        if position == len(blocks):
+            return each
+        position += 1
+    return None
+
+
+def _holds(block: Any, expected: Mapping[str, Any]) -> bool:
+    if not isinstance(block, Mapping):
+        return False
+    extra = block.get("extra")  # holds the fields of a block of an unknown type
+    shown = {**(extra if isinstance(extra, Mapping) else {}), **block}
+    return all(shown.get(key) == value for key, value in expected.items())
+
+
+def _stored_at(turn: RecordedTurn, position: int, answer: Answer) -> int | None:
+    """The position of the stored message of an answer; None if there is none."""
+    ids = [call.id for call in answer.calls]
+    for at, each in turn.entries("stored", "assistant"):
+        if at <= position or not all(call_id in words_of(each.data) for call_id in ids):
+            continue
+        is_of_a_later_answer = any(position < later < at for later in turn.positions("answered"))
+        return None if not ids and is_of_a_later_answer else at
+    return None
+
+
+def _check_results(turn: RecordedTurn, position: int, stored_at: int | None, answer: Answer) -> Iterator[Violation]:
+    ids = [call.id for call in answer.calls]
+    stored = [found for found in turn.stored_results if found[1] in ids]
+    order = [call_id for _, call_id, _ in stored]
+    if stored_at is None:
+        storing = [words_of(each.data) for _, each in turn.entries("storing", "assistant") if turn.is_cancelled]
+        if stored and any(all(call_id in words for call_id in ids) for words in storing):
+            return  # nothing shows whether the cancelled add_message stored the answer
+        if stored:
+            orphans = sorted(set(order))
+            yield "O11", f"results of {orphans} were stored without the answer that asked for them"
+        elif not turn.is_cancelled and not turn.was_stopped:
+            yield "O13", f"the calls {ids} got no results"
+        return
+    if stored and stored[0][0] < stored_at:
+        yield "O11", f"the result of {stored[0][1]!r} was stored before the answer that asked for it"
+    asked = turn.next_asked(position)
+    for call in answer.calls:
+        if order.count(call.id) != 1:
+            what = f"the call {call.id!r} ({_fate(turn, call)}) got {order.count(call.id)} results"
+            yield "O13", f"{what} in a turn that {_ending(turn)}"
+            return
+    if order != ids:
+        yield "O12", f"the calls were {ids}, and their results were stored as {order}"
+    if asked is not None and any(at > asked for at, _, _ in stored):
+        yield "O13", "the model was asked again before every call of its answer had a result"
+    if not turn.is_cancelled:
+        yield from _check_contents(turn, answer, {call_id: result for _, call_id, result in stored})
+
+
+def _fate(turn: RecordedTurn, call: Call) -> str:
+    if call.does == "unknown":
+        return "of a tool that does not exist"
+    verdicts = [
+        each.data["what"] for _, each in turn.entries("verdict", "tool:pre") if each.data["number"] == call.number
+    ]
+    if verdicts:
+        return f"for which a hook returned: {verdicts[0]}"
+    ran = any(each.data["call"] == call for _, each in turn.entries("started"))
+    return f"whose tool {call.does}" if ran else "whose tool was not run"
+
+
+def _check_contents(turn: RecordedTurn, answer: Answer, results: dict[str, Any]) -> Iterator[Violation]:
+    finished = {each.data["call"].key for _, each in turn.entries("returned") if each.data["call"] is not None}
+    for call in answer.calls:
+        if not call.is_marked or call.post in ("modify", "deny", "deny silently") or call.pre in _REFUSALS:
+            continue
+        if turn.was_stopped and call.key not in finished:
+            continue
+        text = words_of(results[call.id])
+        if call.mark in text:
+            continue
+        others = [other.id for other in answer.calls if other.key != call.key and other.mark in text]
+        if others:
+            yield "O12", f"under the id {call.id!r} the result of the call {others[0]!r} was stored"
+        else:
+            yield "O13", f"the result stored for {call.id!r} does not hold what the tool returned: {text[:120]!r}"
+        return
+
+
+_REFUSALS = ("deny", "deny silently", "ask no", "ask yes")
+
+
+def hook_violations(turn: RecordedTurn) -> Iterator[Violation]:
+    """Every hook result of the turn that the loop did not follow."""
+    calls = {call.number: call for call in turn.script.calls}
+    for position, verdict in turn.entries("verdict"):
+        what, number = verdict.data["what"], verdict.data["number"]
+        if verdict.name == "tool:pre":
+            yield from _check_pre(turn, position, calls[number], verdict)
+        elif verdict.name == "tool:post":
+            yield from _check_post(turn, calls[number], verdict)
+        elif verdict.data["action"] == "deny":
+            later = [at for at in turn.positions("asked") if at > position]
+            if later:
+                yield "O20", f"the model was asked although a hook had denied {verdict.name}"
+        if what in ("whisper", "whisper to the result"):
+            yield from _check_whisper(turn, position, verdict)
+        if what in ("inject", "inject as user") and verdict.name in ("tool:pre", "tool:post"):
+            yield from _check_injection(turn, position, verdict)
+
+
+def _check_pre(turn: RecordedTurn, position: int, call: Call, verdict: LogEntry) -> Iterator[Violation]:
+    runs = [each.data["input"] for _, each in turn.entries("started") if each.data["call"] == call]
+    what = verdict.data["what"]
+    if what in ("deny", "deny silently"):
+        if runs:
+            yield "O15", f"the tool {call.tool!r} was run although a hook had denied it at tool:pre"
+        elif what == "deny" and not _reaches_model(turn, position, call, verdict.data["word"]):
+            yield "O15", "a hook denied a tool at tool:pre, and the model did not get the reason"
+    elif what == "modify":
+        wrong = [given for given in runs if given != {"key": call.new_key}]
+        if wrong:
+            yield "O16", f"a hook changed what the tool is given to {call.new_key!r} at tool:pre, and it got {wrong[0]}"
+    elif what in ("ask yes", "ask no"):
+        answers = [each.data for _, each in turn.entries("approval") if verdict.data["word"] in each.name]
+        if runs and "Allow" not in answers:
+            how = "the user denied it" if answers else "the user was not asked"
+            yield "O17", f"a hook asked for approval at tool:pre, {how}, and the tool was run"
+        if not runs and "Allow" in answers:
+            yield "O17", "a hook asked for approval at tool:pre, the user allowed it, and the tool was not run"
+
+
+def _reaches_model(turn: RecordedTurn, position: int, call: Call, word: str) -> bool:
+    requests = [asked.data for at, asked in turn.entries("asked") if at > position and asked.data is not None]
+    return any(word in words_of(value) for value in (_result(turn, call), *requests))
+
+
+def _check_post(turn: RecordedTurn, call: Call, verdict: LogEntry) -> Iterator[Violation]:
+    text = words_of(_result(turn, call))
+    what = verdict.data["what"]
+    if what == "modify" and text and (call.mark in text or call.new_mark not in text):
+        yield "O16", f"a hook changed the result to {call.new_mark!r} at tool:post, and stored was {text[:120]!r}"
+    if what in ("deny", "deny silently") and call.mark in text:
+        yield "O29", "a hook denied a result at tool:post, and it was stored all the same"
+
+
+def _result(turn: RecordedTurn, call: Call) -> Any:
+    """The stored result of a call; None if there is none."""
+    return next((result for _, call_id, result in turn.stored_results if call_id == call.id), None)
+
+
+def _check_injection(turn: RecordedTurn, position: int, verdict: LogEntry) -> Iterator[Violation]:
+    word = verdict.data["word"]
+    stored = [at for at, each in turn.entries("stored") if word in words_of(each.data)]
+    asked = turn.next_asked(position)
+    if not stored:
+        yield "O18", f"what a hook injected at {verdict.name} was not stored"
+    elif len(stored) > 1:
+        yield "O18", f"what a hook injected at {verdict.name} was stored {len(stored)} times"
+    elif asked is not None and stored[0] > asked:
+        yield "O18", f"what a hook injected at {verdict.name} was stored only after the model had been asked again"
+
+
+def _check_whisper(turn: RecordedTurn, position: int, verdict: LogEntry) -> Iterator[Violation]:
+    word = verdict.data["word"]
+    if any(word in words_of(each.data) for _, each in turn.entries("stored")):
+        yield "O19", f"what a hook injected for one request only, at {verdict.name}, was stored"
+    later = [word in words_of(asked.data) for at, asked in turn.entries("asked") if at > position]
+    times = sum(later)
+    # At prompt:submit a loop need not follow anything but a deny.
+    if later and not later[0] and verdict.name != "prompt:submit":
+        yield "O19", f"what a hook injected for the next request, at {verdict.name}, was not in it"
+    elif times > 1:
+        yield "O19", f"what a hook injected for one request, at {verdict.name}, was in {times} of them"
+
+
+def stop_violations(turn: RecordedTurn, *, is_on_island: bool = False) -> Iterator[Violation]:
+    """After a graceful stop running tools finish, and nothing new starts.
+
+    Args:
+        turn: What happened.
+        is_on_island: The loop runs in another thread than its tools. The call of a tool that it had announced before the
+            stop may be on its way then.
+    """
+    stops = turn.positions("stop")
+    if not stops:
+        return
+    stop = stops[0]
+    if turn.next_asked(stop) is not None:
+        yield "O22", "the model was asked after a graceful stop"
+    on_the_way = {
+        (each.data or {}).get("tool_name")
+        for at, each in turn.entries("event")
+        if is_on_island and each.name == "tool:pre" and at < stop
+    }
+    for at, each in turn.entries("started"):
+        if at > stop and each.name not in on_the_way:
+            yield "O22", f"the tool {each.name!r} was started after a graceful stop"
+            break
+    for at, each in turn.entries("interrupted"):
+        if at > stop and not turn.is_cancelled:
+            yield "O22", f"the running tool {each.name!r} was cancelled by a graceful stop"
+            break

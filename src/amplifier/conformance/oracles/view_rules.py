@@ -1,0 +1,266 @@
+"""Rules of the contract about views: what a context may leave out of a view, and what it may not. Pure.
+
+Contexts may shorten, summarise and leave out as they like; only the clauses are checked. Messages are recognised by their
+content, or by their mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from amplifier.conformance.inputs.conversations import (
+    CHARACTERS_PER_TOKEN,
+    Message,
+    call_ids,
+    mark_of,
+    newest_unit,
+    size,
+    total_size,
+)
+
+MOST_CHARACTERS = 7
+"""Characters per token that no way of counting reaches with three-letter words."""
+SURELY_TOO_MUCH = 12
+"""Characters of history per token of the budget at which a view surely has to leave something out."""
+
+INSTRUCTIONS = ("system", "developer")
+_SHOWN_TO_MODEL = ("role", "content", "tool_calls", "tool_call_id")
+"""The fields that a model is shown."""
+
+Violation = tuple[str, str]
+"""A clause, and what is wrong."""
+
+
+def holds(stored: Any, given: Any) -> bool:
+    """Whether a stored message has every field of the given one with its value; more fields are allowed."""
+    if not isinstance(stored, dict):
+        return False
+    return all(key in stored and _same(stored[key], value) for key, value in given.items())
+
+
+def shows(shown: Any, given: Any) -> bool:
+    """Whether a message of a view is the given one; a view may leave out fields that no model is shown."""
+    return holds(shown, {key: value for key, value in given.items() if key in _SHOWN_TO_MODEL})
+
+
+def difference(stored: Any, expected: Sequence[Message]) -> str | None:
+    """How a stored history differs from the expected one; None if it does not."""
+    if not isinstance(stored, list):
+        return f"get_messages returned {type(stored).__name__}; expected a list"
+    for position, (found, wanted) in enumerate(zip(stored, expected, strict=False)):
+        if not holds(found, wanted):
+            return f"message {position} of {len(expected)} is {_short(found)}; expected {_short(wanted)}"
+    if len(stored) != len(expected):
+        return f"get_messages returned {len(stored)} messages; expected {len(expected)}"
+    return None
+
+
+def is_whole(history: Sequence[Message], view: Any) -> bool:
+    """Whether a view shows everything as it is, instructions aside."""
+    if not isinstance(view, list):
+        return False
+    rest = iter(message for message in view if isinstance(message, dict) and message.get("role") not in INSTRUCTIONS)
+    return all(any(shows(shown, wanted) for shown in rest) for wanted in history if not _rank(wanted))
+
+
+def marks(view: Any) -> list[str]:
+    """The marks of the given messages in a view; messages that the context adds may differ each time."""
+    found = [mark_of(message) for message in view or () if isinstance(message, dict)]
+    return [mark for mark in found if mark is not None]
+
+
+def view_violations(history: Sequence[Message], view: Any, budget: int | None = None) -> Iterator[Violation]:
+    """Every clause that a view breaks.
+
+    Args:
+        history: What is stored.
+        view: What was returned for a request.
+        budget: The tokens it should fit into; None to leave that out.
+    """
+    if not isinstance(view, list) or not all(isinstance(message, dict) and "role" in message for message in view):
+        yield "C7", f"get_messages_for_request returned {_short(view)}; expected a list of messages"
+        return
+    places = _Positions(history, view)
+    yield from _order(history, view, places)
+    yield from _pairs(history, view)
+    yield from _systems(history, view, places)
+    yield from _newest(history, view)
+    if budget is not None:
+        yield from _fit(history, view, places, budget)
+
+
+# ── recognising ──
+
+
+class _Positions:
+    """The positions of the messages of a view in the history.
+
+    Attributes:
+        candidates: For every message of the view the positions it may come from; empty for one that the context added.
+        chosen: One of them for each, in order as far as possible; None for an added one, or one out of order.
+        displaced: The messages that are surely out of order.
+    """
+
+    def __init__(self, history: Sequence[Message], view: Sequence[Message]) -> None:
+        known: dict[tuple[Any, ...], list[int]] = {}
+        for position, message in enumerate(history):
+            known.setdefault(_identity(message), []).append(position)
+        self.candidates: list[list[int]] = []
+        for message in view:
+            alike = known.get(_identity(message), [])
+            equal = [at for at in alike if shows(message, history[at])]
+            self.candidates.append(equal or (alike if _is_marked(message) else []))
+        self.chosen: list[int | None] = [None] * len(view)
+        self.displaced: list[int] = []
+        for rank in ("system", "developer", ""):
+            last = -1
+            for at, message in enumerate(view):
+                if _rank(message) != rank or not self.candidates[at]:
+                    continue
+                places = [place for place in self.candidates[at] if place > last]
+                if places:
+                    last = self.chosen[at] = places[0]
+                elif any(_is_surely(message, history[place]) for place in self.candidates[at]) and not any(
+                    _may_be_left_of(later, message) for later in history[last + 1 :]
+                ):
+                    self.displaced.append(at)
+
+    def shown(self) -> set[int]:
+        return {place for place in self.chosen if place is not None}
+
+
+def _rank(message: Message) -> str:
+    """The group within which messages keep their order; instructions may be moved to the beginning."""
+    return message["role"] if message["role"] in INSTRUCTIONS else ""
+
+
+def _identity(message: Message) -> tuple[Any, ...]:
+    return (
+        message.get("role"),
+        repr(message.get("tool_call_id")),
+        tuple(call_ids(message)),
+        mark_of(message)
+        or (None if message.get("tool_call_id") or call_ids(message) else repr(message.get("content"))),
+    )
+
+
+def _is_marked(message: Message) -> bool:
+    return mark_of(message) is not None or bool(message.get("tool_call_id")) or bool(call_ids(message))
+
+
+def _is_surely(shown: Message, message: Message) -> bool:
+    """Whether a message of a view cannot be one that the context added, such as a summary that begins like it."""
+    return (
+        bool(shown.get("tool_call_id") or call_ids(shown)) or shows(shown, message) or _may_be_left_of(message, shown)
+    )
+
+
+def _may_be_left_of(message: Message, shown: Message) -> bool:
+    """Whether a message of a view may be what a context left of a message when it shortened it."""
+    if any(shown.get(key) != message.get(key) for key in ("role", "tool_call_id")) or call_ids(shown) != call_ids(
+        message
+    ):
+        return False
+    left, whole = shown.get("content"), message.get("content")
+    return not left or (isinstance(left, str) and isinstance(whole, str) and left in whole)
+
+
+# ── the clauses ──
+
+
+def _order(history: Sequence[Message], view: Sequence[Message], places: _Positions) -> Iterator[Violation]:
+    for at in places.displaced[:1]:
+        yield "C10", f"the view shows {_short(view[at])} after messages that came later, or more than once"
+    newest_before = -1
+    for at, place in enumerate(places.chosen):
+        if place is None:
+            continue
+        # Showing instructions earlier than they were given is common; showing them later changes their meaning.
+        # Of equal instructions it may be the last one that is shown.
+        if _rank(view[at]) and max(places.candidates[at]) < newest_before:
+            yield "C10", f"the view shows the instruction {_short(view[at])} after messages that came later"
+            return
+        if not _rank(view[at]):
+            newest_before = max(newest_before, place)
+
+
+def _pairs(history: Sequence[Message], view: Sequence[Message]) -> Iterator[Violation]:
+    called, answered = _ids(history)
+    called_here, answered_here = _ids(view)
+    for each in sorted(called & answered):
+        if each in called_here and each not in answered_here:
+            yield "C9", f"the view shows the call {each!r} without its result"
+            return
+        if each in answered_here and each not in called_here:
+            yield "C9", f"the view shows the result of {each!r} without its call"
+            return
+
+
+def _ids(messages: Sequence[Message]) -> tuple[set[str], set[str]]:
+    called = {each for message in messages for each in call_ids(message)}
+    answered = {str(message["tool_call_id"]) for message in messages if message.get("tool_call_id")}
+    return called, answered
+
+
+def _systems(history: Sequence[Message], view: Sequence[Message], places: _Positions) -> Iterator[Violation]:
+    shown = [message for message in view if message["role"] == "system"]
+    texts = "\n".join(str(message.get("content")) for message in shown)
+    wanted = [(at, message) for at, message in enumerate(history) if message["role"] == "system"]
+    if len(shown) >= len(wanted):
+        return
+    for at, message in wanted:
+        # Several may be joined into one, in which an empty message leaves no trace.
+        joined = bool(shown) and str(message.get("content") or "") in texts
+        if joined or at in places.shown() or any(shows(m, message) for m in shown):
+            continue
+        yield "C11", f"the view leaves out the system message {_short(message)}, number {at + 1} of {len(history)}"
+        return
+
+
+def _newest(history: Sequence[Message], view: Sequence[Message]) -> Iterator[Violation]:
+    if not history or _rank(history[-1]):
+        return  # the context decides where it shows instructions
+    newest = history[-1]
+    if not view:
+        yield "C12", "the view is empty; expected at least the newest message"
+        return
+    last = view[-1]
+    if shows(last, newest) or (_identity(last) == _identity(newest) and _is_marked(newest)):
+        return
+    # What is left of a shortened message may be equal to an older message.
+    is_older = any(shows(last, message) for message in history[:-1]) and not _may_be_left_of(newest, last)
+    if last["role"] != newest["role"] or is_older or last.get("tool_call_id") != newest.get("tool_call_id"):
+        yield "C12", f"the view ends with {_short(last)}; expected the newest message, {_short(newest)}"
+
+
+def _fit(history: Sequence[Message], view: Sequence[Message], places: _Positions, budget: int) -> Iterator[Violation]:
+    unit = newest_unit(history)
+    optional = [
+        message for message, place in zip(view, places.chosen, strict=True) if not _rank(message) and place not in unit
+    ]
+    taken, all_of_it = total_size(optional), total_size(history)
+    if total_size(view) >= all_of_it > SURELY_TOO_MUCH * budget:
+        much = all_of_it // CHARACTERS_PER_TOKEN
+        yield "C7", f"a history of about {much} tokens was returned whole for a budget of {budget}"
+    if taken > MOST_CHARACTERS * budget:
+        about = taken // CHARACTERS_PER_TOKEN
+        biggest = max(optional, key=size)
+        what = f"the view takes about {about} tokens, not counting system messages and the newest"
+        yield "C8", f"{what}, for a budget of {budget}; its largest part is {_short(biggest)}"
+
+
+# ── comparing ──
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other) and isinstance(one, bool) is isinstance(other, bool)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 140 else f"{text[:120]}… ({len(text)} characters)"

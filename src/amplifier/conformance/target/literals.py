@@ -1,0 +1,160 @@
+"""Literals of a module's own source: a dictionary for drawing inputs and settings that reach its code.
+
+Read from syntax trees, nothing is run. Every function looks once for each module.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import shutil
+from collections.abc import Iterable, Iterator
+
+from amplifier.conformance.inputs.values import is_harmless
+from amplifier.conformance.target.locate import Target, parsed
+
+_MAX_LITERALS = 60
+_MAX_PATTERN_LENGTH = 300
+_PROGRAM_STARTERS = frozenset(
+    {"subprocess", "system", "popen", "open_process", "run_process", "eval", "exec", "pexpect", "pty", "spawn"}
+)
+
+
+@functools.cache
+def settings_in(target: Target) -> list[str]:
+    """Keys looked up in something called ``config`` or ``settings``."""
+    return _looked_up(target, ("config", "settings", "cfg", "conf", "options"))
+
+
+@functools.cache
+def inputs_in(target: Target) -> list[str]:
+    """Keys looked up in anything: inputs of tools, payloads of events."""
+    return _distinct(key for node in _nodes(target) for key in _key_of(node))
+
+
+@functools.cache
+def texts_in(target: Target) -> list[str]:
+    """Short text constants: names of modes, commands, actions."""
+    return _distinct(text for text in _texts(_nodes(target)) if 0 < len(text) <= 40 and "\n" not in text)
+
+
+@functools.cache
+def environment_in(target: Target) -> list[str]:
+    """Names of environment variables that the source looks up."""
+    found = _looked_up(target, ("environ",))
+    for node in _nodes(target):
+        if isinstance(node, ast.Call) and _name_of(node.func) == "getenv":
+            found += _texts(node.args[:1])
+    return list(dict.fromkeys(found))
+
+
+def numbers_in(target: Target) -> set[int]:
+    """Whole numbers in the source."""
+    constants = [node.value for node in _nodes(target) if isinstance(node, ast.Constant)]
+    return {value for value in constants if type(value) is int}
+
+
+@functools.cache
+def choices_in(target: Target) -> list[str]:
+    """Words that something is compared with, or looked up in a table: names of actions and modes.
+
+    Of a module that starts programs, no word is taken that is the name of one.
+    """
+    words = [text for node in _nodes(target) for text in _compared(node) if is_harmless(text)]
+    if starts_programs(target):
+        words = [word for word in dict.fromkeys(words) if shutil.which(word) is None]
+    return _distinct(words)
+
+
+def patterns_in(target: Target) -> list[str]:
+    """Texts and patterns that the source may be looking for inside other texts.
+
+    They are data for handlers, which look at events and run nothing; a module that starts programs gets none of them.
+    """
+    return [] if starts_programs(target) else _distinct(text for node in _nodes(target) for text in _listed(node))
+
+
+@functools.cache
+def _nodes(target: Target) -> list[ast.AST]:
+    trees = [parsed(file) for file in target.sources()]
+    return [node for tree in trees if tree is not None for node in ast.walk(tree)]
+
+
+def _distinct(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(texts))[:_MAX_LITERALS]
+
+
+def _texts(nodes: Iterable[ast.AST | None]) -> Iterator[str]:
+    """The values of those nodes that are text constants."""
+    return (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def _name_of(node: ast.AST | None) -> str:
+    """The last word of a name: ``getenv`` of ``os.getenv``."""
+    return str(getattr(node, "attr", getattr(node, "id", "")))
+
+
+def _listed(node: ast.AST) -> Iterator[str]:
+    """Texts in a list, in a table, as an argument of a call, or on a side of a comparison."""
+    parts: list[ast.AST | None] = []
+    if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
+        parts = list(node.elts)
+    elif isinstance(node, ast.Dict):
+        parts = [*node.keys, *node.values]
+    elif isinstance(node, ast.Call):
+        parts = list(node.args)
+    elif isinstance(node, ast.Compare):
+        parts = [node.left, *node.comparators]
+    return (text for text in _texts(parts) if 1 < len(text) <= _MAX_PATTERN_LENGTH)
+
+
+def _compared(node: ast.AST) -> Iterator[str]:
+    """Texts that something is compared with, or that are keys of a table."""
+    parts: list[ast.AST | None] = []
+    if isinstance(node, ast.Compare):
+        for side in (node.left, *node.comparators):
+            parts += side.elts if isinstance(side, (ast.Tuple, ast.List, ast.Set)) else [side]
+    elif isinstance(node, ast.MatchValue):
+        parts = [node.value]
+    elif isinstance(node, ast.Dict):
+        parts = list(node.keys)
+    elif isinstance(node, ast.Set):
+        parts = list(node.elts)
+    elif isinstance(node, ast.Call) and _is_method(node, "startswith", "endswith"):
+        parts = list(node.args)
+    return _texts(parts)
+
+
+def _key_of(node: ast.AST) -> Iterator[str]:
+    """The constant key of ``x["key"]``, ``x.get("key")``, ``x.pop("key")`` or ``"key" in x``, if it is one of these."""
+    parts: list[ast.AST] = []
+    if isinstance(node, ast.Subscript):
+        parts = [node.slice]
+    elif isinstance(node, ast.Call) and _is_method(node, "get", "pop", "setdefault"):
+        parts = list(node.args[:1])
+    elif isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
+        parts = [node.left]
+    return _texts(parts)
+
+
+def _looked_up(target: Target, holders: tuple[str, ...]) -> list[str]:
+    """Keys looked up in something whose name contains one of these words."""
+    found: list[str] = []
+    for node in _nodes(target):
+        called = node.func if isinstance(node, ast.Call) else node
+        name = _name_of(getattr(called, "value", None)).lower()
+        if any(word in name for word in holders):
+            found += _key_of(node)
+    return _distinct(found)
+
+
+def _is_method(call: ast.Call, *names: str) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr in names
+
+
+@functools.cache
+def starts_programs(target: Target) -> bool:
+    """Whether the source calls something that may start a program."""
+    calls = [node.func for node in _nodes(target) if isinstance(node, ast.Call)]
+    words = {_name_of(part) for function in calls for part in ast.walk(function)}
+    return any(word in _PROGRAM_STARTERS or "subprocess" in word for word in words)

@@ -1,0 +1,211 @@
+"""This process: its threads, child processes, descriptors and files, its log records and audit events.
+
+Processes and descriptors are read from ``/proc``; elsewhere only threads and files are seen.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from attrs import field, frozen
+
+_PROC = Path("/proc")
+SEES_PROCESSES = (_PROC / "self" / "fd").is_dir()
+PATIENCE = 1.0
+"""Seconds that a resource which is being closed may take to disappear."""
+_POOLED_THREAD = "AnyIO worker thread"
+"""AnyIO keeps these until its event loop ends; a module that uses one has not started it."""
+_MARK = "AMPLIFIER_CONFORMANCE_WORKER"
+
+
+def mark_descendants() -> None:
+    """Mark this process's environment, which every process started from here inherits."""
+    os.environ[_MARK] = str(os.getpid())
+
+
+@frozen
+class Resources:
+    """A snapshot of this process."""
+
+    threads: frozenset[threading.Thread] = field(factory=lambda: frozenset(threading.enumerate()))
+    descriptors: dict[int, str] = field(factory=lambda: dict(_open_descriptors()))
+    processes: frozenset[int] = field(factory=lambda: frozenset(_own_processes()))
+
+    def leaks(self) -> list[str]:
+        """What exists now and did not then, one phrase each."""
+        idle = _idle_threads()
+        threads = [
+            each
+            for each in threading.enumerate()
+            if each not in self.threads and each not in idle and not _is_pooled(each)
+        ]
+        descriptors = {fd: target for fd, target in _open_descriptors() if self.descriptors.get(fd) != target}
+        return [
+            *(f"the thread {thread.name!r}" for thread in threads),
+            *(f"the process {_command_line(pid)}" for pid in _own_processes() if pid not in self.processes),
+            *(f"the open file {target}" for target in descriptors.values()),
+        ]
+
+    def left_processes(self) -> list[int]:
+        """The processes that run now and did not then."""
+        return [pid for pid in _own_processes() if pid not in self.processes and _state(pid) != "Z"]
+
+    def leaks_after_patience(self) -> list[str]:
+        """As `leaks`, once whatever is being closed has had the time to disappear."""
+        left = self.leaks()
+        if left:
+            gc.collect()
+        give_up = time.monotonic() + PATIENCE
+        while left and time.monotonic() < give_up:
+            time.sleep(0.02)
+            left = self.leaks()
+        return left
+
+
+def open_files() -> Counter[str]:
+    """The paths of open files that exist, with the number of descriptors of each."""
+    return Counter(target for _, target in _open_descriptors() if target.startswith("/") and os.path.exists(target))  # noqa: PTH110 — a Path per descriptor
+
+
+def _is_pooled(thread: threading.Thread) -> bool:
+    """Whether a thread belongs to AnyIO's or trio's pool, which keeps it for more work."""
+    owner = getattr(getattr(thread, "_target", None), "__self__", None)
+    return thread.name == _POOLED_THREAD or type(owner).__module__ == "trio._core._thread_cache"
+
+
+def files_below(folder: Path) -> dict[str, bytes | None]:
+    """Every file below a folder with its bytes, directories with None, by relative name."""
+    found: dict[str, bytes | None] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        try:
+            found[name] = path.read_bytes() if path.is_file() and not path.is_symlink() else None
+        except OSError:
+            found[name] = None
+    return found
+
+
+def _idle_threads() -> set[threading.Thread]:
+    """Threads that trio keeps for a while in case of more work, and those of the asyncio loop's own executor."""
+    cache = getattr(sys.modules.get("trio._core._thread_cache"), "THREAD_CACHE", None)
+    idle = {worker._thread for worker in list(getattr(cache, "_idle_workers", ()))}
+    events = sys.modules.get("asyncio.events")
+    loop = None if events is None else events._get_running_loop()
+    idle.update(getattr(getattr(loop, "_default_executor", None), "_threads", ()))
+    return idle
+
+
+def _open_descriptors() -> Iterator[tuple[int, str]]:
+    folder = _PROC / "self" / "fd"
+    if not SEES_PROCESSES:
+        return
+    for name in os.listdir(folder):  # noqa: PTH208 — a Path per descriptor, of which most are uninteresting
+        with suppress(FileNotFoundError):
+            target = os.readlink(folder / name)  # noqa: PTH115 — sockets and pipes are no paths
+            # Private directories may be in shared memory.
+            if not target.startswith(("/dev/", "/proc/")) or target.startswith("/dev/shm/"):
+                yield int(name), target
+
+
+def _own_processes() -> Iterator[int]:
+    if not SEES_PROCESSES:
+        return
+    mine, mark = os.getpid(), f"{_MARK}={os.getpid()}".encode()
+    for name in os.listdir(_PROC):  # noqa: PTH208 — every process of the machine
+        if not name.isdigit() or int(name) == mine:
+            continue
+        with suppress(OSError):
+            parent = int((_PROC / name / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == mine or mark in (_PROC / name / "environ").read_bytes().split(b"\0"):
+                yield int(name)
+
+
+def is_waiting(pid: int) -> bool:
+    """Whether a process waits for something, and needs no CPU."""
+    return _state(pid) in ("S", "D")
+
+
+def _state(pid: int) -> str:
+    """The letter of ``/proc`` for the state of a process; Z, as of one that has ended, if it is gone."""
+    try:
+        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+def _command_line(pid: int) -> str:
+    try:
+        words = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return "that has ended meanwhile"
+    return repr(b" ".join(words).decode(errors="replace").strip()[:80]) if words[0] else "that was not waited for"
+
+
+@contextmanager
+def captured_logs(wants: Callable[[logging.LogRecord], bool]) -> Iterator[list[logging.LogRecord]]:
+    """Collect the wanted log records, of every level."""
+    records: list[logging.LogRecord] = []
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if wants(record):
+                records.append(record)
+
+    root, collector = logging.getLogger(), Collector(level=0)
+    level = root.level
+    root.addHandler(collector)
+    root.setLevel(logging.DEBUG)
+    try:
+        yield records
+    finally:
+        root.removeHandler(collector)
+        root.setLevel(level)
+
+
+_listeners: list[tuple[tuple[str, ...], list[str]]] = []
+_is_hooked: list[bool] = []
+_STARTING = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn")
+_started = [0]
+
+
+@contextmanager
+def audited(*events: str) -> Iterator[list[str]]:
+    """Collect audit events with their arguments."""
+    _hook()
+    seen: list[str] = []
+    _listeners.append((events, seen))
+    try:
+        yield seen
+    finally:
+        _listeners.remove((events, seen))
+
+
+def started_processes() -> int:
+    """How many processes this one has started since the first call of this function."""
+    _hook()
+    return _started[0]
+
+
+def _hook() -> None:
+    """Install the audit hook; Python cannot remove one, so there is only one."""
+    if not _is_hooked:
+        _is_hooked.append(True)
+        sys.addaudithook(_dispatch)
+
+
+def _dispatch(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in _STARTING:
+        _started[0] += 1
+    for events, seen in _listeners:
+        if event in events:
+            seen.append(f"{event} {arguments[1:]!r}"[:200])

@@ -1,0 +1,196 @@
+"""Sample modules for a resolver to find, questions to ask it, and ways to ask them.
+
+A resolver is policy: the kit cannot know where it looks. So sample modules are put wherever its defaults, its settings and
+the words of its source may point, in every layout that the loader understands.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from amplifier.conformance.target.literals import texts_in
+from amplifier.conformance.target.locate import Target
+from amplifier.contracts import CONTRACTS
+from amplifier.plan import is_module_id
+
+SAMPLES = ("tool-sample", "hooks-other")
+MOUNT_POINTS = frozenset(contract.mount_point for contract in CONTRACTS.values())
+UNHEARD_OF = ("tool-unheard-of", "provider-zzz")
+INDEX = "index.json"
+EXECUTED = "was_executed"
+"""A file that a sample module creates beside its code when it is run."""
+
+_CODE = f"""from pathlib import Path
+
+Path(__file__).with_name({EXECUTED!r}).touch()
+__amplifier_module_type__ = "tool"
+
+
+async def mount(coordinator, config):
+    pass
+"""
+_FOLDER = re.compile(r"(?!.*\.\.)(?:~/|\./)?\.?[A-Za-z][A-Za-z0-9_./-]{0,40}")
+_MOST_FOLDERS = 10
+
+
+def install_samples(directory: Path, target: Target) -> None:
+    """Create the sample modules wherever the resolver may look."""
+    bases = [
+        directory / "modules",
+        directory,
+        Path.home() / ".amplifier" / "modules",
+        directory / ".amplifier" / "modules",
+    ]
+    words = [text for text in texts_in(target) if _FOLDER.fullmatch(text) and not _is_id(text)]
+    folders = [text for text in words if not Path(text).suffix and "amplifier_module" not in text]
+    for text in folders[:_MOST_FOLDERS]:
+        bases.append(Path(text).expanduser() if text.startswith("~") else directory / text)
+    for base in dict.fromkeys(bases):
+        for module_id in SAMPLES:
+            package = f"amplifier_module_{module_id.replace('-', '_')}"
+            for parent in (base / module_id, base / f"amplifier-module-{module_id}", base):
+                if not (parent / package).exists():
+                    (parent / package).mkdir(parents=True)
+                    (parent / package / "__init__.py").write_text(_CODE, encoding="utf-8")
+    places = {module_id: str(directory / "modules" / module_id) for module_id in SAMPLES}
+    (directory / INDEX).write_text(json.dumps(places), encoding="utf-8")
+
+
+def settings_for(keys: list[str]) -> list[dict[str, Any]]:
+    """Settings that point to the samples, by what their names suggest."""
+    place = "{directory}/modules"
+    one: dict[str, Any] = {}
+    for key in keys:
+        words = set(re.split(r"[^a-z]+", key.lower()))
+        if words & {"overrides", "modules", "sources", "map", "mapping", "table", "registry", "known", "locations"}:
+            one[key] = {module_id: f"{place}/{module_id}" for module_id in SAMPLES}
+        elif words & {"index", "manifest", "catalog", "catalogue", "lockfile"}:
+            one[key] = "{directory}/" + INDEX
+        elif words & {"paths", "dirs", "directories", "folders", "roots", "places"}:
+            one[key] = [place]
+        elif words & {"path", "dir", "directory", "folder", "root", "workspace", "base", "home", "store", "cache"}:
+            one[key] = place
+    listed = {key: [value] if value == place else value for key, value in one.items()}
+    return [settings for settings in (one, listed) if settings]
+
+
+# ── asking ──
+
+
+@attrs.frozen
+class Question:
+    """What a resolver is asked.
+
+    Attributes:
+        module_id: The module.
+        hint: The source in the plan: None for none, else a key of `hints`.
+    """
+
+    module_id: str
+    hint: str | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The question as the input of a fault."""
+        return {"module_id": self.module_id, "hint": self.hint}
+
+    def __str__(self) -> str:
+        return f"{self.module_id!r}" if self.hint is None else f"{self.module_id!r} with {self.hint} as its hint"
+
+
+def hints(directory: Path, module_id: str) -> dict[str, Any]:
+    """Hints by name; a resolver need not understand all of them."""
+    there = directory / "modules" / module_id
+    return {
+        "a path": str(there),
+        "a file URI": there.as_uri(),
+        "another place": str(directory / "modules" / f"amplifier-module-{module_id}"),
+        "a missing path": str(directory / "no-such-place"),
+        "a missing URI": (directory / "no-such-place").as_uri(),
+        "an empty text": "",
+    }
+
+
+def questions_about(target: Target) -> list[Question]:
+    """Ordinary questions: samples, ids that the source names, unknown ids, with hints and without."""
+    ids = [*SAMPLES, *ids_in(texts_in(target)), *UNHEARD_OF]
+    hinted = [Question(SAMPLES[0], hint) for hint in ("a path", "a file URI", "a missing path", "a missing URI")]
+    return [*(Question(each) for each in ids), *hinted]
+
+
+def ids_in(texts: list[str]) -> list[str]:
+    """Those texts that may be the id of a module which the resolver knows by name."""
+    return [text for text in texts if _is_id(text) and text not in MOUNT_POINTS][:4]
+
+
+def _is_id(text: str) -> bool:
+    return is_module_id(text) and "-" in text and not text.startswith("amplifier-")
+
+
+def resolver_of(mounted: Any) -> Any:
+    """The resolver of a mounted module: what was mounted, or what mount returned; None if there is none."""
+    if mounted.instance is not None:
+        return mounted.instance
+    return mounted.returned if is_resolver(mounted.returned) else None
+
+
+def is_resolver(value: Any) -> bool:
+    """Whether a value has one of the methods of a resolver."""
+    return not isinstance(value, type) and bool(methods_of(value))
+
+
+def methods_of(resolver: Any) -> list[Callable[..., Any]]:
+    """The ways to ask it; the one that the loader prefers first."""
+    return [method for name in ("async_resolve", "resolve") if callable(method := getattr(resolver, name, None))]
+
+
+async def ask(method: Callable[..., Any], question: Question, directory: Path) -> Any:
+    """The source that a resolver returns; raises what it raises."""
+    if question.hint is None:
+        answer = method(question.module_id)
+    else:
+        answer = _with_hint(method, question.module_id, hints(directory, question.module_id)[question.hint])
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+def _with_hint(method: Callable[..., Any], module_id: str, hint: Any) -> Any:
+    """As the loader does: by keyword where the name is known, else by position."""
+    try:
+        parameters = inspect.signature(method).parameters
+    except (TypeError, ValueError):
+        return method(module_id, hint)
+    for name in ("profile_hint", "source_hint"):
+        if name in parameters:
+            return method(module_id, **{name: hint})
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+        return method(module_id, source_hint=hint, profile_hint=hint)
+    return method(module_id, hint)
+
+
+async def locate(method: Callable[..., Any], question: Question, directory: Path) -> Any:
+    """The directory that the source of a module resolves to; raises what resolver or source raise."""
+    source = await ask(method, question, directory)
+    if isinstance(source, (str, os.PathLike)) or not callable(getattr(source, "resolve", None)):
+        return source
+    answer = source.resolve()
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+def is_not_found(error: BaseException | None) -> bool:
+    """Whether an error is a ModuleNotFoundError; by name, since there are several classes of that name."""
+    return any(kind.__name__ == "ModuleNotFoundError" for kind in type(error).__mro__)
+
+
+def holds_a_package(folder: Path) -> bool:
+    """Whether something can be imported from a directory, or as it."""
+    if (folder / "__init__.py").is_file():
+        return True
+    return any(folder.glob("*.py")) or any(folder.glob("*/__init__.py")) or any(folder.glob("src/*/__init__.py"))

@@ -1,0 +1,333 @@
+"""Typical operations of a mounted module, by type; hygiene, isolation and cancellation are checked on them."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import itertools
+import re
+from collections.abc import Callable, Coroutine
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from amplifier.conformance.inputs.json_schema import acceptor, fingerprint
+from amplifier.conformance.inputs.payloads import ordinary_payload, reaching_payloads
+from amplifier.conformance.inputs.tool_inputs import sample_inputs
+from amplifier.conformance.target.calls import Outcome
+from amplifier.conformance.target.literals import choices_in, inputs_in, texts_in
+from amplifier.conformance.target.mounted import CANARY, MountedModule
+from amplifier.conformance.target.process import files_below
+from amplifier.conformance.target.resolver_samples import Question, locate, questions_about, resolver_of
+from amplifier.conformance.target.turns.session import ScriptedSession
+from amplifier.contracts import tool_schema
+from amplifier.errors import ContractError
+from amplifier.events import ALL_EVENTS
+from amplifier.models import (
+    ChatRequest,
+    ChatResponse,
+    HookResult,
+    Message,
+    StreamChunk,
+    ToolCallBlock,
+    ToolSpec,
+    to_dict,
+)
+
+
+@attrs.frozen
+class Operation:
+    """One call of the module.
+
+    Attributes:
+        name: What it does, for reports.
+        given: Its input, as JSON values.
+        run: Calls the module, raises what the module raises and returns something comparable.
+        is_last: Whether it ends the session's work, so that no other operation comes after it.
+    """
+
+    name: str
+    given: Any
+    run: Callable[[MountedModule], Coroutine[Any, Any, Any]]
+    is_last: bool = False
+
+
+def typical_operations(mounted: MountedModule) -> list[Operation]:
+    """The typical operations of the module; none if mount declined."""
+    return _BY_TYPE[mounted.loaded.module_type](mounted)
+
+
+async def run_typical_operations(mounted: MountedModule) -> None:
+    """Run every typical operation, however it ends."""
+    for operation in typical_operations(mounted):
+        await mounted.call(operation.run, mounted)
+
+
+# ── tools ──
+
+_MOST_CALLS = 10
+"""Of all tools of a module together: each call is cancelled at each of its suspensions, several times."""
+_MOST_COSTLY_CALLS = 2
+"""The same for a module that starts processes."""
+_samples: dict[str, list[dict[str, Any]]] = {}
+"""The sample inputs of each tool: they are asked for at every mount."""
+
+
+def _tool_exercises(mounted: MountedModule) -> list[Operation]:
+    found = []
+    target = mounted.loaded.target
+    words, choices = inputs_in(target), choices_in(target)
+    most = _MOST_COSTLY_CALLS if mounted.loaded.starts_processes else _MOST_CALLS
+    most = max(2, most // max(len(mounted.instances), 1))
+    for name, tool in mounted.instances.items():
+        schema = schema_of(tool)
+        key = fingerprint([name, schema])
+        if key not in _samples:
+            _samples[key] = sample_inputs(schema, CANARY, words=words, choices=choices)
+        for sample in _samples[key][:most]:
+            given = {"tool": name, "input": sample}
+            found.append(Operation(f"execute of the tool {name!r}", given, partial(execute, name, sample)))
+    return found
+
+
+def schema_of(tool: Any) -> dict[str, Any] | None:
+    """A tool's schema; None when it has none, or an invalid one."""
+    try:
+        return tool_schema(tool)
+    except ContractError:
+        return None
+
+
+async def execute(name: str, sample: dict[str, Any], mounted: MountedModule) -> Any:
+    """Call a tool; its success and its output."""
+    result = await mounted.instances[name].execute(copy.deepcopy(sample))
+    return [getattr(result, "success", None), getattr(result, "output", None)]
+
+
+# ── providers ──
+
+
+def plain_request() -> ChatRequest:
+    """A request with one message and one tool."""
+    return ChatRequest(
+        messages=[Message(role="user", content="Say something.")],
+        tools=[ToolSpec(name="look", description="Looks.", parameters={"type": "object", "properties": {}})],
+    )
+
+
+def _provider_exercises(mounted: MountedModule) -> list[Operation]:
+    async def complete(mounted: MountedModule) -> Any:
+        response = await mounted.instance.complete(plain_request())
+        mounted.note_success(Outcome(kind="returned", value=response))
+        return _comparable(response)
+
+    async def list_models(mounted: MountedModule) -> Any:
+        return len(await mounted.instance.list_models())
+
+    async def get_info(mounted: MountedModule) -> Any:
+        return repr(mounted.instance.get_info())
+
+    async def stream(mounted: MountedModule) -> Any:
+        manager = mounted.instance.stream(plain_request())
+        if not hasattr(type(manager), "__aenter__"):
+            return None  # another kind of stream than the contract's
+        async with manager as chunks:
+            return [_comparable(chunk.response) async for chunk in chunks if isinstance(chunk, StreamChunk)][-1:]
+
+    if mounted.instance is None:
+        return []
+    request = to_dict(plain_request())
+    found = [Operation("complete", request, complete), Operation("list_models", None, list_models)]
+    found.append(Operation("get_info", None, get_info))
+    return [*found, Operation("stream", request, stream)] if hasattr(mounted.instance, "stream") else found
+
+
+def _comparable(response: Any) -> Any:
+    """Content and usage of a response without the ids of calls, which only have to be new."""
+    if not isinstance(response, ChatResponse):
+        return repr(type(response))
+    blocks = copy.deepcopy(response.content)
+    for number, block in enumerate(blocks):
+        if isinstance(block, ToolCallBlock):
+            block.id = f"call {number}"
+    return [*to_dict(ChatResponse(content=blocks))["content"], {"usage": response.usage}]
+
+
+# ── contexts ──
+
+
+def _context_exercises(mounted: MountedModule) -> list[Operation]:
+    async def add_and_read(mounted: MountedModule) -> Any:
+        await mounted.instance.add_message({"role": "user", "content": "first"})
+        await mounted.instance.add_message({"role": "assistant", "content": "second"})
+        return [await mounted.instance.get_messages(), await mounted.instance.get_messages_for_request()]
+
+    async def replace_and_compact(mounted: MountedModule) -> Any:
+        await mounted.instance.set_messages(
+            [{"role": "user", "content": "the old man and his dog " * 9} for _ in range(40)]
+        )
+        return len(await mounted.instance.get_messages_for_request(token_budget=400))
+
+    async def clear(mounted: MountedModule) -> Any:
+        await mounted.instance.clear()
+        return await mounted.instance.get_messages()
+
+    if mounted.instance is None:
+        return []
+    return [
+        Operation("add_message and get_messages", None, add_and_read),
+        Operation("set_messages and get_messages_for_request", None, replace_and_compact),
+        Operation("clear", None, clear),
+    ]
+
+
+# ── hooks ──
+
+
+_USUAL_EVENTS = (
+    "tool:pre",
+    "tool:post",
+    "prompt:submit",
+    "provider:request",
+    "provider:response",
+    "session:start",
+    "execution:end",
+    "session:end",
+)
+_MOST_EVENTS = 12
+_ENDING = ("session:end", "cancel:completed")
+
+
+def _hook_exercises(mounted: MountedModule) -> list[Operation]:
+    target = mounted.loaded.target
+    words, choices = inputs_in(target), choices_in(target)
+    found: list[tuple[int, Operation]] = []
+    for registration, event in _handled(mounted):
+        name = f"the handler {registration.name!r} on {event}"
+        payloads = list(itertools.islice(reaching_payloads(event, words, choices, mounted.loaded.triggers), 0, 9))
+        for rank, payload in enumerate([ordinary_payload(event), *payloads]):
+            handle = partial(_handle, registration, event, payload)
+            found.append((rank, Operation(name, {"event": event, "data": payload}, handle, event in _ENDING)))
+    # Every handler with its plain payload first, then what the words of its source suggest; events that end a session last.
+    chosen = [operation for _, operation in sorted(found, key=lambda each: each[0])][:_MOST_EVENTS]
+    return sorted(chosen, key=lambda operation: operation.is_last)
+
+
+def _handled(mounted: MountedModule) -> list[tuple[Any, str]]:
+    """Every handler with each event it is registered for, the events that its source names first."""
+    named = [event for event in ALL_EVENTS if event in set(texts_in(mounted.loaded.target))]
+    likely = list(dict.fromkeys([*named, *_USUAL_EVENTS]))
+    found = []
+    for registration in mounted.registrations:
+        events = likely if registration.event == "*" else [registration.event]
+        found += [(registration, event) for event in events]
+    return sorted(found, key=lambda each: likely.index(each[1]) if each[1] in likely else len(likely))
+
+
+async def _handle(registration: Any, event: str, payload: dict[str, Any], mounted: MountedModule) -> Any:
+    result = registration.handler(event, {**copy.deepcopy(payload), "session_id": mounted.session.session_id})
+    if inspect.isawaitable(result):
+        result = await result
+    if not isinstance(result, HookResult):
+        return repr(type(result))
+    return {key: getattr(result, key) for key in ("action", "reason", "context_injection", "user_message", "data")}
+
+
+# ── orchestrators ──
+
+
+TURN: dict[str, Any] = {
+    "turns": [
+        {
+            "prompt": "Look and tell.",
+            "answers": [{"blocks": [{"call": "alpha", "steps": 2}, {"call": "beta"}]}, {"blocks": [{"say": "Seen. "}]}],
+        }
+    ]
+}
+"""A turn with two tool calls and a final answer."""
+
+
+_UNSTEADY = re.compile(r"time|date|duration|elapsed|_ms$|_at$|uuid|^id$|_id$")
+
+
+def _steady(value: Any) -> Any:
+    """Stored messages without what differs from turn to turn: times and ids."""
+    if isinstance(value, dict):
+        return {key: _steady(member) for key, member in value.items() if not _UNSTEADY.search(str(key))}
+    return [_steady(member) for member in value] if isinstance(value, list) else value
+
+
+def _orchestrator_exercises(mounted: MountedModule) -> list[Operation]:
+    async def turn(mounted: MountedModule) -> Any:
+        session = ScriptedSession(mounted, TURN)
+        try:
+            return {"answer": await session.execute_unguarded(), "stored": _steady(session.context.messages)}
+        finally:
+            session.detach()
+
+    return [] if mounted.instance is None else [Operation("a turn with two tools", None, turn)]
+
+
+# ── resolvers ──
+
+
+def _resolver_exercises(mounted: MountedModule) -> list[Operation]:
+    resolver = resolver_of(mounted)
+    if resolver is None:
+        return []
+    return [
+        Operation(f"{name} of {question}", question.given, partial(_locate, name, question))
+        for name in ("async_resolve", "resolve")
+        if callable(getattr(resolver, name, None))
+        for question in questions_about(mounted.loaded.target)
+    ]
+
+
+async def _locate(name: str, question: Question, mounted: MountedModule) -> Any:
+    try:
+        found = await locate(getattr(resolver_of(mounted), name), question, mounted.directory)
+    except ModuleNotFoundError:
+        return None  # a valid answer
+    files = sorted(files_below(found)) if isinstance(found, Path) and found.is_dir() else []
+    return {"found": str(found), "files": [each for each in files if "__pycache__" not in each]}
+
+
+_BY_TYPE: dict[str, Callable[[MountedModule], list[Operation]]] = {
+    "tool": _tool_exercises,
+    "provider": _provider_exercises,
+    "context": _context_exercises,
+    "hook": _hook_exercises,
+    "orchestrator": _orchestrator_exercises,
+    "resolver": _resolver_exercises,
+}
+
+
+_PLAIN, _OTHER = "text", "other text"
+
+
+def other_operations(mounted: MountedModule) -> list[Operation]:
+    """The operations of a tool with other texts, those of a hook in another order; none for the other types."""
+    typical = [each for each in typical_operations(mounted) if not each.is_last]
+    if mounted.loaded.module_type == "hook":
+        return typical[::-1]
+    if mounted.loaded.module_type != "tool":
+        return []
+    found = []
+    for operation in typical:
+        name, given = operation.given["tool"], operation.given["input"]
+        changed = _with_other_texts(given)
+        accepts = acceptor(schema_of(mounted.instances[name]))
+        if changed != given and (accepts is None or accepts(changed)):
+            run = partial(execute, name, changed)
+            found.append(Operation(operation.name, {"tool": name, "input": changed}, run))
+    return found
+
+
+def _with_other_texts(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_other_texts(member) for key, member in value.items()}
+    if isinstance(value, list):
+        return [_with_other_texts(member) for member in value]
+    return _OTHER if value == _PLAIN else value

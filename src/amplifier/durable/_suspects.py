@@ -1,0 +1,95 @@
+"""Turns that workers have died with: each waits a while before the next attempt and runs alone, so that it takes no other one along."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+import attrs
+
+from ._turn_rows import LONGEST_PAUSE, MOST_DEATHS
+
+
+@attrs.frozen(kw_only=True)
+class WorkerOptions:
+    """How a worker behaves; see `amplifier.durable.open_local_engine`.
+
+    Raises:
+        ValueError: One of them makes no sense.
+    """
+
+    poll: float
+    lease: float
+    stuck: float = 300.0
+    attempts: int = MOST_DEATHS
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("poll", "lease", "stuck", "attempts"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0 or value == float("inf"):
+                raise ValueError(f"{name} must be a number above 0, got {value!r:.80}")
+        if self.attempts != int(self.attempts):
+            raise ValueError(f"attempts must be a whole number, got {self.attempts!r}")
+
+    def is_suspect(self, deaths: int) -> bool:
+        """Whether a turn that so many workers have died with may be the cause, and is tried again."""
+        return (self.attempts + 1) // 2 <= deaths < self.attempts
+
+    def pause_after(self, deaths: int) -> float:
+        """Seconds before such a turn is tried again."""
+        if not self.is_suspect(deaths):
+            return 0.0
+        return min(self.lease * 2.0 ** min(deaths - (self.attempts + 1) // 2, 10), LONGEST_PAUSE)
+
+
+class Admission:
+    """Decides when a worker begins a turn that it was given.
+
+    Args:
+        options: Of the worker.
+        is_asking: Whether a turn that was let in waits for an answer, and does nothing else.
+    """
+
+    def __init__(self, options: WorkerOptions, is_asking: Callable[[str], bool]) -> None:
+        self._options = options
+        self._is_asking = is_asking
+        self._admitted: dict[object, str] = {}
+        self._suspects: list[object] = []  # waiting, then running
+
+    @asynccontextmanager
+    async def admit(
+        self, turn_id: str, deaths: int, pause: float, still_waits: Callable[[], Awaitable[bool]]
+    ) -> AsyncIterator[None]:
+        """Wait until a turn may begin; it counts as running until the block is left.
+
+        Args:
+            turn_id: The turn.
+            deaths: Workers that have died while they ran it.
+            pause: Seconds that a suspect waits in any case.
+            still_waits: Asked while a suspect waits for others; if not, there is nothing to wait for.
+        """
+        ticket = object()
+        is_suspect = self._options.is_suspect(deaths)
+        if is_suspect:
+            await anyio.sleep(max(pause, 0.0))
+            self._suspects.append(ticket)
+        try:
+            while self._must_wait(ticket, is_suspect):
+                if is_suspect and not await still_waits():
+                    break
+                await anyio.sleep(self._options.poll)
+            self._admitted[ticket] = turn_id
+            yield
+        finally:
+            self._admitted.pop(ticket, None)
+            if is_suspect:
+                self._suspects.remove(ticket)
+
+    def _must_wait(self, ticket: object, is_suspect: bool) -> bool:
+        """Whether a turn has to wait for a suspect, or as a suspect for the others; not for those that wait for an answer."""
+        busy = [other for other, turn_id in self._admitted.items() if not self._is_asking(turn_id)]
+        waiting = [other for other in self._suspects if other not in self._admitted]
+        if is_suspect:
+            return bool(busy) or waiting[0] is not ticket
+        return bool(waiting) or any(other in self._suspects for other in busy)

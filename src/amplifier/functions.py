@@ -1,0 +1,482 @@
+"""Functions as modules: `tool` makes a function a tool, `on` makes one a hook. Both return the function itself.
+
+The schema of a tool comes from the type hints of its function, the descriptions from its docstring. What a model sends is read into
+these types; what does not fit goes back to the model with the path of each problem. What the function returns is written as JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import json
+import logging
+import os
+import pickle
+import signal
+import sys
+import typing
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any, TypeVar, overload
+
+import anyio
+import anyio.to_thread
+import attrs
+
+from ._json import canonical_dumps
+from .answers import AnswerFormat, Argument, arguments_format, to_json
+from .contracts import Coordinator, CurrentCall, Session, current_call
+from .errors import MissingExtraError, ResultError
+from .models import HookResult, ToolResult
+
+__all__ = ["FunctionTool", "HookOptions", "ToolOptions", "mount_functions", "mount_hook", "mount_tool", "on", "tool"]
+
+_logger = logging.getLogger(__name__)
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_MARK = "__amplifier_tool__"
+_HOOK_MARK = "__amplifier_on__"
+_LAST_SECONDS = 5.0
+"""For the end of a process that was killed."""
+_INJECTED: Mapping[Any, str] = {Coordinator: "coordinator", Session: "session", CurrentCall: "call"}
+
+
+@attrs.frozen(kw_only=True)
+class ToolOptions:
+    """What `tool` was given; see there."""
+
+    name: str | None = None
+    description: str | None = None
+    timeout: float | None = None
+    repeatable: bool | None = None
+    approve: bool | Callable[..., bool] = False
+    quick: bool = False
+    isolate: bool = False
+
+
+@overload
+def tool(function: _F, /) -> _F: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout: float | None = None,
+    repeatable: bool | None = None,
+    approve: bool | Callable[..., bool] = False,
+    quick: bool = False,
+    isolate: bool = False,
+) -> Callable[[_F], _F]: ...
+def tool(function: Any = None, /, **options: Any) -> Any:
+    """Mark a function as a tool, with options; a plan and `agent` take functions without it as well.
+
+    Args:
+        name: What the model calls it by; the function's name otherwise.
+        description: For the model; the docstring's text otherwise.
+        timeout: Seconds after which a call is given up; the model gets a result that states it.
+        repeatable: Whether a call that was cut off with its process may run again.
+        approve: Ask before each call, or before those for whose arguments this returns True.
+        quick: A function without ``async`` that neither waits nor computes long: it is called directly, not in a worker thread.
+        isolate: Run it in a worker process, which a stop or a timeout really ends. For functions without ``async`` that a
+            module has at its top level; arguments and result are pickled.
+    """
+    unknown = options.keys() - attrs.fields_dict(ToolOptions).keys()
+    if unknown:
+        raise TypeError(f"tool() has no option {min(unknown)!r}; it has {', '.join(attrs.fields_dict(ToolOptions))}")
+
+    def mark(marked: _F) -> _F:
+        if not callable(marked):
+            raise TypeError(f"expected a function, got {type(marked).__name__}")
+        setattr(marked, _MARK, ToolOptions(**options))
+        return marked
+
+    return mark if function is None else mark(function)
+
+
+@attrs.frozen(kw_only=True)
+class HookOptions:
+    """What `on` was given; see there."""
+
+    events: tuple[str, ...]
+    priority: int = 0
+    fields: tuple[str, ...] | None = None
+    gate: bool = False
+
+
+def on(*events: str, priority: int = 0, fields: Sequence[str] | None = None, gate: bool = False) -> Callable[[_F], _F]:
+    """Mark a function ``(event, data)`` as the handler of events.
+
+    Args:
+        events: Names of events, such as ``"tool:pre"``.
+        priority: Handlers run in this order, lower first.
+        fields: The fields of the payload that it gets; all of them otherwise.
+        gate: Its failure, and an answer that is none, denies.
+    """
+    if not events or not all(isinstance(event, str) for event in events):
+        raise TypeError(f"expected names of events, as in @on('tool:pre'), got {events!r:.80}")
+    options = HookOptions(events=events, priority=priority, fields=None if fields is None else tuple(fields), gate=gate)
+
+    def mark(marked: _F) -> _F:
+        setattr(marked, _HOOK_MARK, options)
+        return marked
+
+    return mark
+
+
+def _hook_options(function: Any) -> HookOptions | None:
+    """What `on` was given for this function."""
+    found = getattr(_inside_partials(function), _HOOK_MARK, None)
+    return found if isinstance(found, HookOptions) else None
+
+
+class FunctionTool:
+    """A function as a tool of the contract.
+
+    Args:
+        function: With type hints; marked by `tool` or not.
+        coordinator: For functions with an argument of the type `Coordinator` or `Session`.
+
+    Raises:
+        TypeError: A model could not call it; the message says what to change.
+
+    Attributes:
+        name: What the model calls it by.
+        description: For the model.
+        repeatable: Whether a call that was cut off with its process may run again.
+        options: What `tool` was given.
+    """
+
+    def __init__(self, function: Callable[..., Any], coordinator: Coordinator | None = None) -> None:
+        if not callable(function):
+            raise TypeError(f"expected a function, got {type(function).__name__}")
+        found = getattr(_inside_partials(function), _MARK, None)
+        self.options: ToolOptions = found if isinstance(found, ToolOptions) else ToolOptions()
+        self._function = function
+        self._coordinator = coordinator
+        self.name: str = self.options.name or _name_of(function)
+        self.repeatable: bool | None = self.options.repeatable
+        self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)  # noqa: B004 — an object whose call is a coroutine function
+        )
+        parameters, self._injected = _parameters_of(self.name, function)
+        self._positional = {key: kind.default for key, kind in parameters.items() if kind.kind is kind.POSITIONAL_ONLY}
+        if self.options.isolate and (self._is_async or self._injected):
+            reason = "is async" if self._is_async else f"gets its {next(iter(self._injected))!r} from the session"
+            raise TypeError(f"tool {self.name!r} cannot be isolated in a worker process, because it {reason}")
+        text, texts = _documentation(function)
+        self.description: str = self.options.description or text or self.name
+        hints = _hints_of(self.name, function)
+        arguments = {
+            key: Argument(type=hints.get(key, Any), default=found.default, description=texts.get(key, ""))
+            for key, found in parameters.items()
+            if key not in self._injected
+        }
+        try:
+            self._format: AnswerFormat[dict[str, Any]] = arguments_format(self.name, arguments)
+        except TypeError as error:
+            raise TypeError(f"tool {self.name!r}: {error}") from error
+
+    @property
+    def input_schema(self) -> dict[str, Any]:
+        """The JSON Schema of the arguments."""
+        return json.loads(json.dumps(self._format.schema))  # type: ignore[no-any-return]
+
+    def get_schema(self) -> dict[str, Any]:
+        """The same, under the name that some loops look for."""
+        return self.input_schema
+
+    def needs_approval(self, given: Any) -> bool:
+        """Whether a call with this input is to be asked about; also when the function that decides it fails."""
+        if not callable(self.options.approve):
+            return self.options.approve
+        try:
+            return bool(self.options.approve(**self._format.read_value(given)))
+        except Exception:  # noqa: BLE001 — the application's own function; what cannot be decided is asked
+            return True
+
+    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 — the contract's name
+        """Call the function with what the model sent; a result for the model in every case but its own exceptions."""
+        try:
+            values = self._format.read_value(input)
+        except ResultError as error:
+            problems = "; ".join(f"{path}: {problem}" for path, problem in error.problems)
+            return _refused(f"invalid input for {self.name}: {problems}", "InvalidInput")
+        for key, what in self._injected.items():
+            values[key] = self._inject(what)
+        if self.options.timeout is None:
+            return _result_of(self.name, await self._call(values))
+        value: Any = None
+        with anyio.move_on_after(self.options.timeout) as scope:
+            value = await self._call(values)
+        if scope.cancelled_caught:
+            return _refused(f"{self.name} took longer than {self.options.timeout:g} s and was stopped", "Timeout")
+        return _result_of(self.name, value)
+
+    def _inject(self, what: str) -> Any:
+        if what == "call":
+            return current_call()
+        if self._coordinator is None:
+            raise RuntimeError(f"tool {self.name!r} needs a session: mount it in one")
+        return self._coordinator if what == "coordinator" else self._coordinator.session
+
+    async def _call(self, values: dict[str, Any]) -> Any:
+        before = [values.pop(key, default) for key, default in self._positional.items()]
+        call = functools.partial(self._function, *before, **values)
+        if self._is_async:
+            return await call()
+        if self.options.quick:
+            value = call()
+        elif self.options.isolate:
+            value = await _run_isolated(self.name, call)
+        else:
+            value = await anyio.to_thread.run_sync(call, abandon_on_cancel=True)
+        return await value if inspect.isawaitable(value) else value
+
+
+# ── a process of its own ─────────────────────────────────────────────────────────────────────────
+
+_WORKER = """
+import os, pickle, sys
+answers = os.fdopen(os.dup(1), "wb")
+os.dup2(2, 1)
+try:
+    preparation, call = pickle.load(sys.stdin.buffer)
+    from multiprocessing.spawn import prepare
+    import asyncio, anyio
+    def refuse(*given, **more):
+        raise RuntimeError("the process of an isolated tool imports this program; put what runs it below `if __name__ == '__main__':`")
+    runs = anyio.run, asyncio.run
+    anyio.run = asyncio.run = refuse
+    try:
+        prepare(preparation)
+    finally:
+        anyio.run, asyncio.run = runs
+    answer = True, pickle.loads(call)()
+except BaseException as error:
+    answer = False, error
+try:
+    written = pickle.dumps(answer)
+except Exception as error:
+    written = pickle.dumps((False, RuntimeError(f"{answer[1]!r:.500} cannot be sent between processes: {error}")))
+answers.write(written)
+"""
+"""Prints of the function go to standard error, so that standard output has the answer alone. A program that would run its agent once more
+when it is imported is refused: it would call the model a second time."""
+
+
+async def _run_isolated(name: str, call: Callable[[], Any]) -> Any:
+    """Call a function in a new process, which is killed with all that it has started when this is cancelled.
+
+    Raises:
+        BaseException: What the function raised, or why it could not be called.
+    """
+    from multiprocessing.spawn import get_preparation_data  # noqa: PLC0415 — for those who use it
+
+    try:
+        preparation = {key: value for key, value in get_preparation_data(name).items() if key != "authkey"}
+        payload = pickle.dumps((preparation, pickle.dumps(call)))
+    except Exception as error:
+        raise TypeError(
+            f"tool {name!r} cannot be sent to a worker process: {error}; define it at the top of a module"
+        ) from error
+    # -P: the working directory may hold what an agent has written; what the program may import is in the preparation.
+    command = [sys.executable, "-P", "-c", _WORKER]
+    process = await anyio.open_process(command, stderr=None, start_new_session=True)
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        await process.stdin.send(payload)
+        await process.stdin.aclose()
+        answer = b"".join([piece async for piece in process.stdout])
+        await process.wait()
+    except anyio.BrokenResourceError:
+        answer = b""
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with anyio.move_on_after(_LAST_SECONDS, shield=True):
+            await process.aclose()
+    if not answer:
+        raise RuntimeError(f"the process of tool {name!r} ended with {process.returncode} before it had answered")
+    is_value, value = pickle.loads(answer)
+    if is_value:
+        return value
+    raise value
+
+
+# ── mounting ─────────────────────────────────────────────────────────────────────────────────────
+
+_Mount = Callable[[Coordinator, dict[str, Any]], Awaitable[Any]]
+
+
+def mount_tool(function: Callable[..., Any]) -> _Mount:
+    """The mount function of a function that is a tool."""
+
+    async def mount(coordinator: Coordinator, config: dict[str, Any]) -> FunctionTool:
+        made = FunctionTool(function, coordinator)
+        if made.options.approve:
+            _ask_before(coordinator, made)
+        return made
+
+    return mount
+
+
+def mount_hook(function: Callable[..., Any]) -> _Mount:
+    """The mount function of a function that `on` has marked."""
+    options = _hook_options(function)
+    if options is None:
+        raise TypeError(f"{_name_of(function)} is no hook: name its events with @on('tool:pre', …)")
+
+    async def mount(coordinator: Coordinator, config: dict[str, Any]) -> Callable[[], None]:
+        more: dict[str, Any] = {} if options.fields is None else {"fields": options.fields}
+        undo = contextlib.ExitStack()
+        for event in options.events:
+            unregister = coordinator.hooks.register(
+                event,
+                function,
+                priority=options.priority,
+                name=_name_of(function),
+                on_failure="deny" if options.gate else "continue",
+                **more,
+            )
+            undo.callback(unregister)
+        _logger.debug("%s handles %s", _name_of(function), ", ".join(options.events))
+        return undo.close
+
+    return mount
+
+
+def mount_functions(module: ModuleType) -> _Mount | None:
+    """The mount function of a file whose functions are marked by `tool` and `on`; None if it has none.
+
+    Raises:
+        TypeError: One cannot be a tool; the message says what to change.
+    """
+    own = [value for value in vars(module).values() if getattr(value, "__module__", None) == module.__name__]
+    tools = [value for value in own if isinstance(getattr(value, _MARK, None), ToolOptions)]
+    hooks = [value for value in own if _hook_options(value) is not None]
+    if not tools and not hooks:
+        return None
+    for function in tools:
+        FunctionTool(function)
+
+    async def mount(coordinator: Coordinator, config: dict[str, Any]) -> Callable[[], None]:
+        undo = contextlib.ExitStack()
+        for function in hooks:
+            undo.callback(await mount_hook(function)(coordinator, config))
+        for function in tools:
+            made = await mount_tool(function)(coordinator, config)
+            await coordinator.mount("tools", made, name=made.name)
+        return undo.close
+
+    return mount
+
+
+def _ask_before(coordinator: Coordinator, asked: FunctionTool) -> None:
+    async def ask(event: str, data: dict[str, Any]) -> HookResult:
+        name, given = str(data.get("tool_name")), data.get("tool_input")
+        mounted: Any = (coordinator.get("tools") or {}).get(name)
+        while hasattr(mounted, "__wrapped__"):  # by a budget
+            mounted = mounted.__wrapped__
+        if (mounted is not asked and name != asked.name) or not asked.needs_approval(given):
+            return HookResult()
+        # ASCII only, so that no invisible or bidirectional character of a model's text reaches the person who decides.
+        shown = json.dumps(given, ensure_ascii=True, sort_keys=True, default=repr)
+        return HookResult(action="ask_user", approval_prompt=f"Allow {asked.name} with {shown}?")
+
+    unregister = coordinator.hooks.register("tool:pre", ask, name=f"approve-{asked.name}", on_failure="deny")
+    coordinator.register_cleanup(unregister)
+
+
+# ── reading functions ────────────────────────────────────────────────────────────────────────────
+
+
+def _inside_partials(function: Any) -> Any:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _name_of(function: Any) -> str:
+    function = _inside_partials(function)
+    return str(getattr(function, "__name__", None) or type(function).__name__)
+
+
+def _hints_of(name: str, function: Any) -> dict[str, Any]:
+    function = _inside_partials(function)
+    if not inspect.isroutine(function):
+        function = type(function).__call__
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except Exception as error:
+        raise TypeError(
+            f"tool {name!r}: its type hints cannot be read: {error}; names in them must be importable from its module"
+        ) from error
+
+
+def _parameters_of(name: str, function: Any) -> tuple[dict[str, inspect.Parameter], dict[str, str]]:
+    """The parameters by name, and what the session injects for some of them."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"tool {name!r} has no signature that Python can read: {error}; wrap it in a def") from error
+    hints = _hints_of(name, function)
+    for parameter in signature.parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
+            raise TypeError(
+                f"tool {name!r} takes {stars}{parameter.name}; a model sends arguments by name, so write them out"
+            )
+    injected = {key: what for key in signature.parameters if (what := _injected_for(hints.get(key))) is not None}
+    return dict(signature.parameters), injected
+
+
+def _injected_for(kind: Any) -> str | None:
+    members = [member for member in typing.get_args(kind) if member is not type(None)] or [kind]
+    try:
+        found = _INJECTED.get(members[0]) if len(members) == 1 else None
+    except TypeError:  # not hashable
+        return None
+    if found is None and isinstance(members[0], type) and len(members) == 1:
+        # The kernel's own classes fulfil these protocols and are what applications import.
+        ours = members[0].__module__.startswith("amplifier.kernel.")
+        return (
+            {"AmplifierSession": "session", "ModuleCoordinator": "coordinator"}.get(members[0].__name__)
+            if ours
+            else None
+        )
+    return found
+
+
+def _documentation(function: Any) -> tuple[str, dict[str, str]]:
+    """What a docstring in Google, NumPy or Sphinx form states: the text, and the description of each argument."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    text = inspect.getdoc(function if inspect.isroutine(function) else type(function).__call__) or ""
+    if not text:
+        return "", {}
+    try:
+        from docstring_parser import parse  # noqa: PLC0415 — of an extra
+    except ImportError as error:
+        raise MissingExtraError("a function as a tool", extra="typed", missing="docstring-parser") from error
+    found = parse(text)
+    parts = [part for part in (found.short_description, found.long_description) if part]
+    return "\n\n".join(parts), {item.arg_name: " ".join((item.description or "").split()) for item in found.params}
+
+
+def _result_of(name: str, value: Any) -> ToolResult:
+    if isinstance(value, ToolResult):
+        return value
+    try:
+        output = to_json(value)
+        canonical_dumps(output)  # refuses NaN and lone surrogates
+        return ToolResult(success=True, output=output)
+    except (TypeError, ValueError, RecursionError) as error:
+        reason = f"{name} returned a {type(value).__name__} that has no JSON form: {error}"
+        return _refused(reason, "InvalidResult")
+
+
+def _refused(message: str, kind: str) -> ToolResult:
+    return ToolResult(success=False, error={"message": message, "type": kind})

@@ -1,0 +1,115 @@
+"""Edits as diffs: what a call of write_file or edit_file is about to change, for the question about it and for afterwards."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import anyio.to_thread
+import attrs
+
+from amplifier._json import visible_text
+from amplifier._regular_file import read_file
+from amplifier.contracts import current_call
+from amplifier.models import HookResult
+
+__all__ = ["CONTENT_ARGUMENTS", "Edit", "Edits", "diff_style"]
+
+CONTENT_ARGUMENTS: Final = ("content", "old_string", "new_string")
+"""The arguments that a diff shows."""
+
+_MOST_BYTES: Final = 200_000
+_MOST_LINES: Final = 4_000
+_MANY_SPACES: Final = re.compile(r" {16,}")  # as in the questions of hooks-approval
+
+
+@attrs.frozen
+class Edit:
+    """One change of a file.
+
+    Attributes:
+        lines: The unified diff without its heading, safe to show.
+        covers: The lines of a question that say the same.
+    """
+
+    lines: list[str]
+    covers: frozenset[str]
+
+    @property
+    def counts(self) -> str:
+        """How many lines are added and removed."""
+        return f"+{sum(line[0] == '+' for line in self.lines)} -{sum(line[0] == '-' for line in self.lines)}"
+
+
+class Edits:
+    """The edits of the calls that run; a handler of ``tool:pre``, which comes before every question and every change."""
+
+    def __init__(self) -> None:
+        self._by_call: dict[str, Edit] = {}
+
+    async def __call__(self, event: str, data: dict[str, Any]) -> HookResult:
+        """Read the file that a call is about to change."""
+        given, call_id = data.get("tool_input"), data.get("tool_call_id")
+        if (
+            data.get("tool_name") in ("write_file", "edit_file")
+            and isinstance(given, dict)
+            and isinstance(call_id, str)
+        ):
+            edit = await anyio.to_thread.run_sync(_edit, dict(given), Path.cwd())
+            if edit is not None:
+                self._by_call[call_id] = edit
+        return HookResult()
+
+    def current(self) -> Edit | None:
+        """The edit of the call that the running code is part of."""
+        call = current_call()
+        return None if call is None else self._by_call.get(call.call_id)
+
+    def pop(self, call_id: str) -> Edit | None:
+        """The edit of a call that has ended."""
+        return self._by_call.pop(call_id, None)
+
+
+def diff_style(line: str) -> str | None:
+    """How a line of a diff is coloured."""
+    return {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
+
+
+def _edit(given: dict[str, Any], folder: Path) -> Edit | None:
+    """What the call would change; None if that is no text, or too much."""
+    texts = {name: given[name] for name in CONTENT_ARGUMENTS if isinstance(given.get(name), str)}
+    path = given.get("file_path")
+    if not texts or not isinstance(path, str):
+        return None
+    before: str | None = None
+    try:
+        before = read_file(folder / path, most=_MOST_BYTES).decode()
+    except FileNotFoundError:
+        before = ""
+    except (OSError, ValueError):  # no regular file, too large, not UTF-8, a name that is none
+        if "content" in texts:
+            return None
+    if "content" in texts:
+        after = texts["content"]
+    elif "old_string" not in texts or "new_string" not in texts:
+        return None
+    elif not before or texts["old_string"] not in before:
+        before, after = texts["old_string"], texts["new_string"]
+    else:
+        after = before.replace(texts["old_string"], texts["new_string"], -1 if given.get("replace_all") is True else 1)
+    old, new = (before or "").split("\n"), after.split("\n")
+    if len(old) + len(new) > _MOST_LINES:
+        return None
+    lines = list(difflib.unified_diff(old, new, lineterm=""))[2:]
+    shown = [visible_text(line.replace("\t", "→   "), multiline=False, strict=True) for line in lines]
+    return Edit(shown, frozenset(line for name, text in texts.items() for line in _question_lines(name, text)))
+
+
+def _question_lines(name: str, text: str) -> list[str]:
+    """The line of a question that shows an argument, plain and as JSON; one that differs is shown beside the diff."""
+    shown = [visible_text(form, multiline=False, strict=True) for form in (text, json.dumps(text, ensure_ascii=False))]
+    spelled = [_MANY_SPACES.sub(lambda found: rf"\u0020{{{len(found[0])}}}", form) for form in shown]
+    return [f"  {name}: {form}" for form in spelled]

@@ -1,1 +1,0 @@
-"""JSON in and out of models."""

@@ -1,1 +1,0 @@
-"""How a model class is made: base classes, decorator, field types, problems."""

@@ -1,0 +1,212 @@
+"""The result of a tool call: its rules, and its output as a language model and a hook can read it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import enum
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from datetime import date, time
+from typing import Any
+
+import attrs
+
+from amplifier._json import rebuild, sanitize_text
+from amplifier._json._values import MAX_DEPTH
+from amplifier.errors import ModelError
+
+from ._base import Model, checked, coerced_field, model
+from ._content import ImageBlock, TextBlock, UnknownBlock
+
+_OMITTED = "[{} omitted from tool event; original retained for model request if unmodified.]"
+
+# ── content ──────────────────────────────────────────────────────────────────────────────────────
+# Text, and images and audio as base64, reduced to what a model request may carry. Audio is an `UnknownBlock` of the type
+# ``audio``: a class for it would refuse what transcripts hold under that type today.
+
+# RFC 6838's restricted name after a lower-case "image/" or "audio/"; no parameters, no wildcard. Compiled when it is first
+# used: few sessions see an image.
+_SUBTYPE = r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]*"
+_EXAMPLES = {"image": "image/png", "audio": "audio/wav"}
+
+
+def _as_tool_content(value: Any) -> list[TextBlock | ImageBlock | UnknownBlock] | None:
+    """Return fresh blocks without visibility and unknown members; nothing at all is None.
+
+    Raises:
+        ModelError: With paths relative to the list.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, (list, tuple)):
+        raise ModelError([("", f"invalid tool result content: expected list, got {type(value).__name__}")], subject="")
+    blocks = []
+    for index, given in enumerate(value):
+        try:
+            blocks.append(_as_block(given))
+        except ValueError as error:
+            raise ModelError([(f"[{index}]", str(error))], subject="") from None
+    return blocks or None
+
+
+def _as_block(given: Any) -> TextBlock | ImageBlock | UnknownBlock:
+    kind, text = _member(given, "type"), _member(given, "text")
+    if kind == "text" and isinstance(text, str):
+        return TextBlock(text=text)
+    if kind == "image":
+        return ImageBlock(source=_as_source("image", _member(given, "source")))
+    if kind == "audio":
+        given = given.extra if isinstance(given, UnknownBlock) else given
+        audio = UnknownBlock(type="audio")
+        audio.extra["source"] = _as_source("audio", _member(given, "source"))
+        return audio
+    raise ValueError("invalid tool result content: expected a text block with a text, an image block or an audio block")
+
+
+def _member(given: Any, name: str) -> Any:
+    return given.get(name) if isinstance(given, Mapping) else getattr(given, name, None)
+
+
+def _as_source(kind: str, source: Any) -> dict[str, Any]:
+    if not isinstance(source, Mapping) or source.get("type") != "base64":
+        raise ValueError(f"invalid tool result {kind} source: expected a dict with type 'base64'")
+    media_type, data = source.get("media_type"), source.get("data")
+    if not isinstance(media_type, str) or re.fullmatch(f"{kind}/{_SUBTYPE}", media_type) is None:
+        raise ValueError(f"invalid tool result {kind} media type: expected something like {_EXAMPLES[kind]!r}")
+    if not isinstance(data, str) or not _is_strict_base64(data):
+        raise ValueError(f"invalid tool result {kind} data: expected non-empty standard base64 with padding")
+    return {"type": "base64", "media_type": media_type, "data": data}
+
+
+def _is_strict_base64(data: str) -> bool:
+    try:
+        decoded = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    # Encoding again catches what the decoder lets pass: stray bits in the last character.
+    return bool(data) and base64.b64encode(decoded).decode("ascii") == data
+
+
+def _checked_assignment(result: ToolResult, field: attrs.Attribute[Any], value: Any) -> Any:
+    return coerced_field(type(result), field.name, value)
+
+
+@model(on_setattr=_checked_assignment)
+class ToolResult(Model):
+    """The result of a tool call.
+
+    A failed result without output shows its error's message as output. Assignments are checked like the constructor's
+    arguments.
+
+    Attributes:
+        success: Whether the tool did what it was asked to do.
+        output: The result for the model: text, or a JSON value.
+        error: Of a failure: ``message``, and more where there is more, such as ``type``.
+        content: Text, images and audio for the model, in order; empty is None. Audio is an `UnknownBlock` of the type ``audio``
+            whose ``source`` is like that of an image.
+    """
+
+    success: bool = True
+    output: Any = None
+    error: dict[str, Any] | None = None
+    content: list[TextBlock | ImageBlock | UnknownBlock] | None = checked(_as_tool_content, default=None, raw=True)
+
+    def __attrs_post_init__(self) -> None:
+        if not self.success and self.output is None and self.error and self.error.get("message"):
+            object.__setattr__(self, "output", self.error["message"])
+
+    def __str__(self) -> str:
+        if self.success:
+            return str(self.output) if self.output else "Success"
+        return f"Error: {self.error.get('message', 'Unknown error')}" if self.error else "Failed"
+
+    def get_serialized_output(self) -> str:
+        """The output as the model should read it: JSON text for dicts and lists, else plain text.
+
+        Never raises, and the JSON is always valid: what JSON cannot hold is shown as text (a set as a sorted list, bytes
+        as text, NaN as null, a value that contains itself as a marker).
+        """
+        if self.output is not None:
+            if isinstance(self.output, (dict, list)):
+                return _json_text(self.output)
+            return _clean_text(self.output)
+        if self.success:
+            return "Success"
+        return _clean_text(f"Error: {self.error.get('message', 'Unknown error')}") if self.error else "Error: Failed"
+
+    def safe_hook_presentation(self) -> dict[str, Any]:
+        """The result as hooks may see it: JSON values only, with every image and all audio replaced by a note."""
+        shown = {"success": self.success, "output": _json_value(self.output), "error": _json_value(self.error)}
+        if self.content:
+            shown["content"] = [
+                {
+                    "type": "text",
+                    "text": block.text if isinstance(block, TextBlock) else _OMITTED.format(block.type.capitalize()),
+                }
+                for block in self.content
+            ]
+        return shown
+
+
+# ── output as text ───────────────────────────────────────────────────────────────────────────────
+# Total functions from any object to JSON values and to text. They never raise and may lose types, unlike the converter.
+
+_SURROGATES = re.compile(r"[\ud800-\udfff]")
+# Far beyond any number a model could use, and below the length at which Python refuses to write it.
+_MAX_BITS = 12_000
+
+
+def _clean_text(value: object) -> str:
+    """The object's text without control characters."""
+    return sanitize_text(_shown(value))
+
+
+def _json_text(value: object) -> str:
+    """Valid JSON text for any object whatever."""
+    return sanitize_text(json.dumps(_json_value(value), allow_nan=False))
+
+
+def _json_value(value: object) -> Any:
+    """The nearest JSON value for any object whatever."""
+    return rebuild(value, _as_json, max_depth=MAX_DEPTH - 2, mark=True, unroll=True)
+
+
+def _as_json(value: Any, frames: Sequence[object]) -> Any:
+    """One step of the walk; what it returns is entered in turn if it is a dict or a list."""
+    kind = type(value)
+    if kind is str:
+        return value if value.isascii() else _SURROGATES.sub("", value)
+    if value is None or kind is bool:
+        return value
+    if isinstance(value, enum.Enum):
+        return _as_json(value.value, frames)
+    if isinstance(value, int):
+        return int(value) if value.bit_length() <= _MAX_BITS else _shown(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return _with_text_keys(value)
+    if isinstance(value, (list, tuple)):
+        return list(value) if kind is not list else value
+    if isinstance(value, (set, frozenset)):
+        return sorted(value, key=_shown)
+    return _SURROGATES.sub("", _shown(value))
+
+
+def _with_text_keys(value: Mapping[Any, Any]) -> dict[str, Any]:
+    if type(value) is dict and all(type(key) is str and key.isascii() for key in value):
+        return value
+    texts = (json.dumps(key) if key is None or isinstance(key, bool) else _shown(key) for key in value)
+    return {_SURROGATES.sub("", text): member for text, member in zip(texts, value.values(), strict=True)}
+
+
+def _shown(value: object) -> str:
+    try:
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            return bytes(value).decode("utf-8", errors="replace")
+        return value.isoformat() if isinstance(value, (date, time)) else str(value)
+    except Exception:  # noqa: BLE001  # a tool's own class may have any __str__; showing it must not fail the turn
+        return f"<{type(value).__name__}>"

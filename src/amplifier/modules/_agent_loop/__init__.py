@@ -1,7 +1,0 @@
-"""The one agent turn that all loops share: call the model, run its tools, repeat until it answers without tool calls."""
-
-from .options import TurnOptions, read_options
-from .orchestrator import TurnOrchestrator
-from .turn import Turn
-
-__all__ = ["Turn", "TurnOptions", "TurnOrchestrator", "read_options"]

@@ -1,0 +1,18 @@
+"""context-persistent: as context-simple, and every message is on disk before `add_message` returns.
+
+`_context` is the module, `_step_journal` what makes turns durable, `_options` the config; `amplifier.store` keeps it all.
+"""
+
+from ._context import PersistentContext
+from ._mount import mount
+from ._options import PersistentOptions
+from ._step_journal import JournalError
+
+__all__ = [
+    "JournalError",
+    "PersistentContext",
+    "PersistentOptions",
+    "mount",
+]
+
+__amplifier_module_type__ = "context"

@@ -1,0 +1,281 @@
+"""The persistent context: memory shows what is on disk, and never more.
+
+Reading is done in memory. Writing goes through `_change`: one writer at a time, the disk first, then memory in the same step
+in which the disk is known to have it; once begun it is taken to its end, whatever happens to the caller. So a cancelled
+call has happened completely or not at all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar, final
+
+import anyio
+import anyio.to_thread
+
+from amplifier.contracts import Coordinator, Hooks
+from amplifier.errors import SessionStateError
+from amplifier.store import Conversation as StoredConversation
+from amplifier.store import encode_message
+
+from ..._shared.shielded import run_shielded
+from .. import (
+    Conversation,
+    Statistics,
+    checked_copy,
+    is_aside,
+    messages_for_request,
+    missing_results,
+    open_calls,
+    require_role,
+)
+from ._options import PersistentOptions
+from ._step_journal import StepJournal
+
+logger = logging.getLogger("amplifier.modules.context-persistent")
+
+T = TypeVar("T")
+
+INTERRUPTED = "[interrupted: the session ended before this call returned]"
+
+
+@final
+class PersistentContext:
+    """Keeps messages in a file and in memory; to be opened before anything else, and closed.
+
+    Args:
+        options: Where, and how much a request may hold.
+        hooks: Where compactions are emitted.
+        coordinator: Runs writes where the end of an event loop does not cut them off.
+
+    Attributes:
+        turn_number: Of the latest turn when the conversation was loaded.
+    """
+
+    def __init__(
+        self, options: PersistentOptions, hooks: Hooks | None = None, coordinator: Coordinator | None = None
+    ) -> None:
+        self._options = options
+        self._hooks = hooks
+        self._coordinator = coordinator
+        self._conversation = Conversation(options.chars_per_token)
+        self._stored = StoredConversation(options.folder, options.session_id)
+        self._writing = anyio.Lock()
+        self._thread: anyio.CapacityLimiter | None = None
+        self._was_loaded = False
+        self._left_open: set[Any] = set()
+        self._journal: StepJournal | None = None
+        if options.durable_turns:
+            self._journal = StepJournal(self._stored, self._journal_change, self._next_position, self._answer_position)
+        self.turn_number: int = 0
+
+    def __repr__(self) -> str:
+        state = "open" if self._stored.is_open else "closed"
+        return f"<PersistentContext {self._options.session_id!r} in {str(self._stored.path)!r} {state} with {len(self._conversation.entries)} messages>"
+
+    # ── life ──
+
+    async def open(self) -> None:
+        """Take the conversation and load it; tool calls that a crash left without a result get one that states it.
+
+        With ``durable_turns`` they stay open, for the turn to be resumed, until another message than a result is added.
+
+        Raises:
+            SessionLockedError: Another session has it open.
+            StoreDamagedError: Its file is not as it was written.
+            OSError: The system refuses.
+        """
+        # Its own one, so that busy tools do not keep messages from being stored.
+        self._thread = anyio.CapacityLimiter(1)
+        async with self._writing:
+            await run_shielded(self._coordinator, self._open, name="open a conversation")
+
+    async def _open(self) -> None:
+        loaded, was_there = await self._in_thread(self._load)
+        self._conversation.adopt(loaded)
+        self._was_loaded = was_there
+
+    def _load(self) -> tuple[Conversation, bool]:
+        found = self._stored.open()
+        try:
+            self.turn_number = sum(message["role"] == "user" and not is_aside(message) for message in found)
+            notes = missing_results(found, INTERRUPTED)
+            if self._journal is not None:
+                self._left_open = {call.id for call in open_calls(found)}
+                self._journal.open(self._left_open, _last_answer(found))
+                self.turn_number = self._journal.turn_number() or self.turn_number
+                notes = []
+            else:
+                if notes:
+                    # Provider and tools of the last session are gone, so these calls get no other result.
+                    self._stored.append([encode_message(note)[0] for note in notes])
+                self._stored.remove_steps()  # no one keeps them up to date any more
+        except BaseException:
+            self._stored.close()
+            raise
+        return self._conversation_of([*found, *notes]), bool(found)
+
+    def _conversation_of(self, messages: Iterable[dict[str, Any]]) -> Conversation:
+        conversation = Conversation(self._options.chars_per_token)
+        conversation.replace(messages)
+        return conversation
+
+    async def close(self) -> None:
+        """Close the file when no write is under way; nothing is removed. May be called again."""
+        await run_shielded(self._coordinator, self._close, name="close a conversation")
+
+    async def _close(self) -> None:
+        async with self._writing:
+            if self._stored.is_open:
+                await self._in_thread(self._close_stored)
+
+    def _close_stored(self) -> None:
+        try:
+            if self._journal is not None and not open_calls([entry.message for entry in self._conversation.entries]):
+                with suppress(OSError):  # records of calls that all have results do no harm
+                    self._stored.remove_steps()
+        finally:
+            self._stored.close()
+
+    # ── the step journal ──
+
+    @property
+    def journal(self) -> StepJournal | None:
+        """The step wrapper that keeps turns durable, if that is configured."""
+        return self._journal
+
+    async def _journal_change(self, change: Callable[[], None]) -> None:
+        await self._change(change, lambda: None)
+
+    def _next_position(self) -> int:
+        return len(self._conversation.entries)
+
+    def _answer_position(self) -> int:
+        return _last_answer([entry.message for entry in self._conversation.entries])
+
+    # ── the contract ──
+
+    async def add_message(self, message: dict[str, Any]) -> None:
+        """Store a message at the end; on return it is on disk.
+
+        Raises:
+            ValueError: It has no role, or no JSON form (`ModelError`); nothing was stored.
+            StoreDamagedError: Another process changed or removed the file; nothing was stored.
+            OSError: The system refuses, for example because the disk is full; nothing was stored.
+            SessionStateError: The context is closed; nothing was stored.
+        """
+        require_role(message)
+        text, kept = encode_message(message)
+        if self._left_open and message["role"] != "tool" and not is_aside(message):
+            await self._close_left_open()
+        pending = [] if self._journal is None else self._journal.pending
+
+        def in_memory() -> None:
+            self._conversation.append(kept)
+            pending.clear()
+
+        await self._change(lambda: self._stored.append([text], pending), in_memory)
+
+    async def _close_left_open(self) -> None:
+        """Give calls that were left open results that state it: with what comes now, the turn cannot be resumed any more."""
+        notes: list[dict[str, Any]] = []
+
+        def on_disk() -> None:
+            if self._left_open:  # looked at again: another call may have been faster
+                notes.extend(missing_results([entry.message for entry in self._conversation.entries], INTERRUPTED))
+                self._stored.append([encode_message(note)[0] for note in notes])
+
+        def in_memory() -> None:
+            self._left_open.clear()
+            for note in notes:
+                self._conversation.append(note)
+
+        await self._change(on_disk, in_memory)
+
+    async def get_messages_for_request(
+        self, token_budget: int | None = None, provider: Any | None = None
+    ) -> list[dict[str, Any]]:
+        """What the model is to be shown: everything if it fits, else a compacted view.
+
+        Args:
+            token_budget: What it must fit; without one the provider is asked, then the config decides.
+            provider: Its ``get_info().defaults`` have the context window and the longest answer.
+        """
+        return await messages_for_request(self._conversation, self._options, self._hooks, token_budget, provider)
+
+    async def get_messages(self) -> list[dict[str, Any]]:
+        """Everything stored, never compacted."""
+        return self._conversation.copy()
+
+    async def set_messages(self, messages: list[dict[str, Any]]) -> None:
+        """Replace everything stored, on disk, too; ignored where the conversation came from its file.
+
+        An application that resumes a session hands in the transcript it kept itself, which often lacks system messages; the
+        file has everything. ``resume_policy: "replace"`` makes this call always obeyed, and after `clear` it is, too.
+
+        Raises:
+            ValueError: A message has no role, or no JSON form (`ModelError`); nothing was replaced.
+            OSError: The system refuses; nothing was replaced.
+            SessionStateError: The context is closed; nothing was replaced.
+        """
+        given = [checked_copy(message) for message in messages]
+        if self._was_loaded and self._options.resume_policy == "keep_file":
+            logger.info("%s: set_messages is ignored, the conversation was loaded from here", self._stored.path)
+            return
+        await self._replace(given)
+
+    async def clear(self) -> None:
+        """Remove everything stored, on disk, too; the file stays, empty.
+
+        Raises:
+            OSError: The system refuses; nothing was forgotten.
+            SessionStateError: The context is closed; nothing was forgotten.
+        """
+        await self._replace([])
+
+    def statistics(self) -> Statistics:
+        """How much is stored, and how many views had to be compacted."""
+        return self._conversation.statistics()
+
+    # ── writing ──
+
+    async def _replace(self, messages: list[dict[str, Any]]) -> None:
+        made: list[Conversation] = []
+
+        def on_disk() -> None:
+            encoded = [encode_message(message) for message in messages]
+            made.append(self._conversation_of(kept for _, kept in encoded))
+            self._stored.replace([text for text, _ in encoded])
+
+        def in_memory() -> None:
+            self._conversation.adopt(made[0])
+            self._was_loaded = False
+            self._left_open.clear()
+
+        await self._change(on_disk, in_memory)
+
+    async def _change(self, on_disk: Callable[[], None], in_memory: Callable[[], None]) -> None:
+        async with self._writing:
+            if not self._stored.is_open:
+                raise SessionStateError(
+                    f"the conversation of {self._options.session_id!r} in {self._stored.path} is not open, so nothing more can be stored in it; "
+                    "a context is open from mount until its session is closed"
+                )
+            await run_shielded(self._coordinator, self._change_both, on_disk, in_memory, name="store messages")
+
+    async def _change_both(self, on_disk: Callable[[], None], in_memory: Callable[[], None]) -> None:
+        await self._in_thread(on_disk)
+        in_memory()
+
+    async def _in_thread(self, fn: Callable[[], T]) -> T:
+        return await anyio.to_thread.run_sync(fn, limiter=self._thread)
+
+
+def _last_answer(messages: Sequence[dict[str, Any]]) -> int:
+    """The position of the latest message of the assistant; -1 if there is none."""
+    for position in range(len(messages) - 1, -1, -1):
+        if messages[position].get("role") == "assistant":
+            return position
+    return -1

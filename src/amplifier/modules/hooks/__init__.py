@@ -1,0 +1,3 @@
+"""Hooks: one folder per module."""
+
+__all__: list[str] = []

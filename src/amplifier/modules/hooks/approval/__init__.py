@@ -1,0 +1,11 @@
+"""hooks-approval: asks the user before a tool does something that cannot be undone.
+
+`_options` is the configuration, `_rules` applies a rule to a call, `_hook` decides and asks. A rule never allows an ambiguous
+call: the user decides.
+"""
+
+from ._hook import ApprovalHook, mount
+
+__all__ = ["ApprovalHook", "mount"]
+
+__amplifier_module_type__ = "hook"

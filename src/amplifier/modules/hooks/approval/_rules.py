@@ -1,0 +1,409 @@
+"""Rules of the plan and the calls they apply to."""
+
+from __future__ import annotations
+
+import fnmatch
+import posixpath
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from functools import cached_property, lru_cache
+from typing import Any, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+import attrs
+
+_LONGEST = 10_000
+# Neither "~" nor globs, and no character that ends a word, begins an expansion, or differs between shells.
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
+_BLANK = re.compile(r"[ \t]+")
+_SINGLE = re.compile(r"'([^']*)'")
+_DOUBLE = re.compile(r'"([^"$`\\!]*)"')
+_KEYWORDS = frozenset(
+    {"if", "then", "else", "elif", "fi", "do", "done", "case", "esac", "while", "until", "for", "in"}
+    | {"select", "function", "time", "coproc"}
+)
+_NAMES = {"\n": "a line break", "\r": "a carriage return", "\0": "a NUL character", "'": "a quote", '"': "a quote"}
+
+_QUOTING = str.maketrans("", "", "'\"\\")
+_PIECE = re.compile(r"[^\s;&|<>()$`{}!#=*?\[\]~]+")
+
+
+# ── command parser ────────────────────────────────────────────────────────────────────────────────
+# Parses a shell command into the words of one simple command, or states why it is ambiguous.
+#
+# Parses only the small unambiguous part of the shell's language: words of plain characters, and quoted text without
+# expansions. Everything else (lists, pipes, redirections, substitutions, variables, globs, braces, escapes, comments,
+# assignments, keywords, line breaks) is ambiguous. No rule allows an ambiguous command: the user decides.
+
+
+@attrs.frozen
+class Command:
+    """A parsed command.
+
+    Attributes:
+        words: The program and its arguments; empty for an ambiguous command.
+        doubt: Why the command is ambiguous; None if it is not.
+        pieces: Everything that looks like a word, in any position: for rules that ask or deny.
+    """
+
+    words: tuple[str, ...]
+    doubt: str | None
+    pieces: tuple[str, ...]
+
+
+def parse_command(text: str) -> Command:
+    """Parse a command; never raises."""
+    pieces = tuple(_PIECE.findall(text[:_LONGEST].translate(_QUOTING)))
+    words, doubt = _simple_words(text)
+    if doubt is None:
+        doubt = _doubt_about(words)
+    return Command((), doubt, pieces) if doubt else Command(words, None, pieces)
+
+
+def _doubt_about(words: tuple[str, ...]) -> str | None:
+    if not words or not words[0]:
+        return "there is no program in it"
+    if "=" in words[0]:
+        return "it begins with an assignment"
+    return f"{words[0]!r} is a keyword of the shell" if words[0] in _KEYWORDS else None
+
+
+def _simple_words(text: str) -> tuple[tuple[str, ...], str | None]:
+    """The words, or why the command may be more than a simple command."""
+    if len(text) > _LONGEST:
+        return (), f"it is longer than {_LONGEST} characters"
+    words: list[str] = []
+    parts: list[str] = []
+    begun = False  # a word may be empty: ''
+    at = 0
+    while at < len(text):
+        if blank := _BLANK.match(text, at):
+            if begun:
+                words.append("".join(parts))
+            parts, begun, at = [], False, blank.end()
+            continue
+        if plain := _PLAIN.match(text, at):
+            parts.append(plain[0])
+            at = plain.end()
+        elif (quoted := _SINGLE.match(text, at) or _DOUBLE.match(text, at)) and quoted[1].isprintable():
+            parts.append(quoted[1])
+            at = quoted.end()
+        else:
+            return (), f"{_NAMES.get(text[at]) or ascii(text[at])} may make it more than one simple command"
+        begun = True
+    if begun:
+        words.append("".join(parts))
+    return tuple(words), None
+
+
+ANY_MORE = "*"
+
+
+# ── pattern matching ──────────────────────────────────────────────────────────────────────────────
+# Matches commands, paths and hosts against the patterns of rules, in two ways.
+#
+# *Certainly*: the pattern describes exactly what will happen; only such a match allows a call. *Possibly*: the value
+# may involve what the pattern names; for rules that ask or deny, which prefer false positives.
+
+
+def _all_of(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+# Programs that run other programs given by their arguments; the list cannot be complete.
+_RUN_OTHERS = _all_of(
+    "ash awk bash builtin busybox chroot command coproc csh dash doas docker env eval exec expect fish find flock gawk"
+    " ionice ksh make nice node nohup npx parallel perl php podman python python3 ruby runuser script sed setsid sh ssh"
+    " stdbuf strace su sudo systemd-run taskset tcsh time timeout unshare vi vim watch xargs zsh"
+)
+
+
+@lru_cache(maxsize=512)
+def _pattern(word: str) -> re.Pattern[str]:
+    # Brackets are not wildcards here: "[" is a program and part of many file names.
+    return re.compile(fnmatch.translate(word.replace("[", "[[]")))
+
+
+def word_matches(pattern: str, word: str) -> bool:
+    """Whether a word matches a pattern with the wildcards ``*`` and ``?``."""
+    return _pattern(pattern).match(word) is not None
+
+
+# ── commands ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def command_certainly(pattern: Sequence[str], command: Command) -> bool:
+    """Whether a simple command has exactly these words; a last ``*`` matches any further words, or none."""
+    return command.doubt is None and _words_match(pattern, command.words)
+
+
+def command_possibly(pattern: Sequence[str], command: Command) -> bool:
+    """Whether the words occur anywhere in the command."""
+    if command.doubt is None and _program(command.words[0]) not in _RUN_OTHERS:
+        # The program is known; it may be named by its path.
+        return any(_words_match(pattern, (name, *command.words[1:])) for name in _both(command.words[0]))
+    words = pattern[:-1] if pattern[-1] == ANY_MORE and len(pattern) > 1 else pattern
+    for at in range(len(command.pieces)):
+        rest = command.pieces[at + 1 : at + len(words)]
+        if any(_words_match(words, (name, *rest)) for name in _both(command.pieces[at])):
+            return True
+    return False
+
+
+def _program(word: str) -> str:
+    return word.rsplit("/", 1)[-1]
+
+
+def _both(word: str) -> tuple[str, str]:
+    return word, _program(word)
+
+
+def _words_match(pattern: Sequence[str], words: Sequence[str]) -> bool:
+    if pattern[-1] == ANY_MORE and len(pattern) > 1:
+        pattern = pattern[:-1]
+        words = words[: len(pattern)]
+    return len(pattern) == len(words) and all(map(word_matches, pattern, words))
+
+
+# ── paths ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def path_certainly(pattern: str, path: str) -> bool:
+    """Whether a path matches name by name; ``**`` matches any number of names. A path with ``..`` never matches."""
+    names = path.removeprefix("/").split("/")
+    if not path.isprintable() or "\\" in path or not {"", ".", ".."}.isdisjoint(names):
+        return False
+    return path.startswith("/") == pattern.startswith("/") and _names_match(_names(pattern), names)
+
+
+def path_possibly(pattern: str, path: str, base: str) -> bool:
+    """As `path_certainly`, but after normalising case, Unicode and ``..``; a relative pattern matches at any depth."""
+    wanted = [_folded(name) for name in _names(pattern)]
+    if not pattern.startswith("/"):
+        wanted = ["**", *wanted]
+    full = posixpath.normpath(posixpath.join(base, path.replace("\\", "/")))
+    return _names_match(wanted, [_folded(name) for name in _names(full)])
+
+
+def _names(path: str) -> list[str]:
+    return [name for name in path.split("/") if name not in ("", ".")]
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFKC", name).casefold()
+
+
+def _names_match(pattern: Sequence[str], names: Sequence[str]) -> bool:
+    """Track all partial matches at the same time, so that many ``**`` do not make it slow."""
+    reached = _skip_stars(pattern, {0})
+    for name in names:
+        after: set[int] = set()
+        for at in reached:
+            if at == len(pattern):
+                continue
+            if pattern[at] == "**":
+                after.add(at)
+            elif word_matches(pattern[at], name):
+                after.add(at + 1)
+        reached = _skip_stars(pattern, after)
+    return len(pattern) in reached
+
+
+def _skip_stars(pattern: Sequence[str], reached: set[int]) -> set[int]:
+    for at in sorted(reached):
+        end = at
+        while end < len(pattern) and pattern[end] == "**":
+            end += 1
+            reached.add(end)
+    return reached
+
+
+# ── hosts ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def host_certainly(pattern: str, url: str) -> bool:
+    """Whether a URL is of that host; ``*.example.org`` matches every host below example.org."""
+    if not url.isascii() or not url.isprintable() or {" ", "\\"} & set(url):
+        return False
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname
+    except ValueError:
+        return False
+    if parts.scheme not in ("http", "https") or "@" in parts.netloc or not host:
+        return False
+    if pattern.startswith("*."):
+        return host.endswith(pattern[1:].lower())
+    return host == pattern.lower()
+
+
+def host_possibly(pattern: str, url: str) -> bool:
+    """Whether the host's name occurs anywhere in the URL."""
+    return pattern.removeprefix("*.").casefold() in _folded(url)
+
+
+Action: TypeAlias = Literal["allow", "ask", "deny"]
+
+STRICTNESS: Mapping[Action, int] = {"allow": 0, "ask": 1, "deny": 2}
+
+BUILT_IN_TOOLS: Mapping[str, tuple[str, ...]] = {
+    "bash": ("tool-bash",),
+    "edit_file": ("tool-filesystem",),
+    "glob": ("tool-search", "tool-filesystem"),
+    "grep": ("tool-search",),
+    "list_directory": ("tool-filesystem",),
+    "read_file": ("tool-filesystem",),
+    "task": ("tool-task",),
+    "todo": ("tool-todo",),
+    "web_fetch": ("tool-web",),
+    "write_file": ("tool-filesystem",),
+}
+"""The modules that the names of built-in tools stand for. What another module mounts under such a name is another tool."""
+
+PATH_KEYS = ("file_path", "path", "notebook_path", "directory", "filename")
+_BESIDE_COMMAND = frozenset({"command", "timeout", "description"})
+"""Members of an input besides the command that do not change what runs."""
+
+
+class Call:
+    """A tool call to decide on.
+
+    Args:
+        tool: The tool's name.
+        given: Its input.
+        base: The directory that relative paths refer to.
+        module: The module that mounted the tool; None for the application.
+        is_read_only: Whether the tool states that it changes nothing, in its ``annotations``.
+        is_sandboxed: Whether the tool runs it in a sandbox.
+    """
+
+    def __init__(
+        self,
+        tool: str,
+        given: Mapping[str, Any],
+        base: str = "/",
+        *,
+        module: str | None = None,
+        is_read_only: bool = False,
+        is_sandboxed: bool = False,
+    ) -> None:
+        self.tool = tool
+        self.given = given
+        self.base = base
+        self.module = module
+        self.is_read_only = is_read_only
+        self.is_sandboxed = is_sandboxed
+
+    @property
+    def is_stand_in(self) -> bool:
+        """Whether another module than the built-in one mounted a tool of this name; names alone allow nothing then."""
+        return self.module is not None and self.module not in BUILT_IN_TOOLS.get(self.tool, (self.module,))
+
+    @cached_property
+    def command(self) -> Command | None:
+        """Its shell command, if it has one."""
+        text = self.given.get("command")
+        return parse_command(text) if isinstance(text, str) else None
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths it names."""
+        return [value for key in PATH_KEYS if isinstance(value := self.given.get(key), str)]
+
+
+@attrs.frozen(kw_only=True)
+class Rule:
+    """The action for the calls it applies to; every given condition has to hold.
+
+    Attributes:
+        action: The action.
+        tools: Patterns of tool names.
+        modules: Patterns of the modules that mounted the tool; None for all, except that the name of a built-in tool allows nothing
+            that another module mounted under it.
+        command: Words of a command; a last ``*`` matches any further words.
+        path: A pattern for the path in the input.
+        host: A pattern for the host of the URL in the input.
+        sandboxed: Whether the call has to run in a sandbox, or outside of any; None for both.
+        given: Members of the input with their required values.
+        read_only: Only tools that state that they change nothing (True), or only all others (False); None for both.
+        reason: The reason, for the user and the model.
+    """
+
+    action: Action
+    tools: tuple[str, ...] = ("*",)
+    modules: tuple[str, ...] | None = None
+    command: tuple[str, ...] | None = None
+    path: str | None = None
+    host: str | None = None
+    sandboxed: bool | None = None
+    given: Mapping[str, Any] = attrs.field(factory=dict)
+    read_only: bool | None = None
+    reason: str | None = None
+
+    def applies(self, call: Call) -> bool:
+        """Whether the rule applies to this call: a certain match if it allows, a possible match otherwise."""
+        if not any(word_matches(pattern, call.tool) for pattern in self.tools):
+            return False
+        if self.modules is None:
+            if self.action == "allow" and call.is_stand_in:
+                return False
+        elif not any(word_matches(pattern, call.module or "application") for pattern in self.modules):
+            return False
+        if self.sandboxed is not None and self.sandboxed is not call.is_sandboxed:
+            return False
+        if any(key not in call.given or not _same(call.given[key], value) for key, value in self.given.items()):
+            return False
+        if self.read_only is not None and self.read_only != call.is_read_only:
+            return False
+        judge = self._certainly if self.action == "allow" else self._possibly
+        return judge(call)
+
+    def _certainly(self, call: Call) -> bool:
+        if self.command is not None:
+            known = _BESIDE_COMMAND | self.given.keys()
+            if call.command is None or not call.given.keys() <= known:
+                return False
+            if not command_certainly(self.command, call.command):
+                return False
+        if self.path is not None and not (
+            len([key for key in PATH_KEYS if key in call.given]) == 1
+            and call.paths
+            and path_certainly(self.path, call.paths[0])
+        ):
+            return False
+        url = call.given.get("url")
+        return self.host is None or (isinstance(url, str) and host_certainly(self.host, url))
+
+    def _possibly(self, call: Call) -> bool:
+        if self.command is not None and (call.command is None or not command_possibly(self.command, call.command)):
+            return False
+        if self.path is not None:
+            path = self.path
+            if not any(path_possibly(path, given, call.base) for given in call.paths):
+                return False
+        url = call.given.get("url")
+        return self.host is None or (isinstance(url, str) and host_possibly(self.host, url))
+
+    def __str__(self) -> str:
+        if self.reason:
+            return self.reason
+        about = [f"tool {' or '.join(self.tools)}"]
+        about += [] if self.modules is None else [f"of module {' or '.join(self.modules)}"]
+        if self.command is not None:
+            about.append(f"command {' '.join(self.command)!r}")
+        about += [f"{name} {value!r}" for name, value in (("path", self.path), ("host", self.host)) if value]
+        about += [] if self.sandboxed is None else ["inside a sandbox" if self.sandboxed else "outside of a sandbox"]
+        about += [f"{key} {value!r}" for key, value in self.given.items()]
+        about += [] if self.read_only is None else [f"read_only {str(self.read_only).lower()}"]
+        return f"rule for {', '.join(about)}"
+
+
+def _same(found: Any, wanted: Any) -> bool:
+    return type(found) is type(wanted) and bool(found == wanted)  # true is not 1
+
+
+def strictest(rules: tuple[Rule, ...], call: Call) -> Rule | None:
+    """The strictest of the rules that apply to a call, in any order."""
+    found = [rule for rule in rules if rule.applies(call)]
+    return max(found, key=lambda rule: STRICTNESS[rule.action], default=None)

@@ -1,0 +1,199 @@
+"""Writes an event as a line of JSON with its level, without secrets, and with bounded size.
+
+The format is that of the published module: ``ts``, ``lvl``, ``schema``, ``event``, a few well-known members of the payload
+at the top level, and the rest under ``data``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+
+import orjson
+
+from amplifier._json import Frame, rebuild, redact_secrets
+from amplifier.events import (
+    APPROVAL_DENIED,
+    CLEANUP_FAILED,
+    COMMON_KEYS,
+    HOOK_FAILED,
+    HOOK_TIMEOUT,
+    MODULE_CRASHED,
+    MODULE_LOAD_FAILED,
+    MODULE_ON_SESSION_READY_FAILED,
+    MODULE_UNRESPONSIVE,
+    POLICY_VIOLATION,
+    PROVIDER_RETRY,
+    PROVIDER_THROTTLE,
+    PROVIDER_TOOL_SEQUENCE_REPAIRED,
+)
+from amplifier.models import ToolResult
+
+from ._options import LEVELS, LogOptions
+
+_KERNEL_KEYS = tuple(key for key in COMMON_KEYS if key != "parent_call_id")  # that one is text of a model
+_SCHEMA = {"name": "amplifier.log", "ver": "1.0.0"}
+TOP_LEVEL = (
+    *("session_id", "status", "duration_ms", "error", "module", "component"),  # the first only from another host
+    *("request_id", "span_id", "parent_span_id", "redaction"),
+)
+_FAILURES = frozenset({MODULE_LOAD_FAILED, MODULE_ON_SESSION_READY_FAILED, MODULE_CRASHED, CLEANUP_FAILED})
+_FAILURES |= {HOOK_FAILED, HOOK_TIMEOUT}
+_WARNINGS = frozenset({PROVIDER_RETRY, PROVIDER_THROTTLE, PROVIDER_TOOL_SEQUENCE_REPAIRED, APPROVAL_DENIED})
+_WARNINGS |= {POLICY_VIOLATION, MODULE_UNRESPONSIVE}
+
+# A text is cut twice: before redaction, to bound its cost, with a margin after the limit so that a secret at the limit is
+# still complete; and at the limit afterwards. The second cut removes the mark of the first and the margin before it.
+_MARGIN = 1024
+_MARK = re.compile(r"\n\0(\d{1,20})\0\Z")
+_TIGHTER = 16  # how much shorter texts have to be when a line is too long as a whole
+_FEW = 20
+_MOST_MEMBERS = 200
+_LONGEST_NAME = 256
+_LEFT_OUT = "…"
+_DEEPEST = 1000
+
+
+def level_of(event: str, data: dict[str, Any]) -> str:
+    """DEBUG, INFO, WARNING, ERROR or CRITICAL: from the payload's ``lvl``, or else by the event."""
+    given = data.get("lvl", data.get("level"))
+    if isinstance(given, str) and given.upper() in LEVELS:
+        return given.upper()
+    if event in _FAILURES or "error" in event or data.get("error") or data.get("status") == "error":
+        return "ERROR"
+    return "WARNING" if event in _WARNINGS else "INFO"
+
+
+def write_line(event: str, level: str, data: dict[str, Any], options: LogOptions) -> bytes:
+    """The line of one event, newline included; `data` is not changed."""
+    # The kernel's own fields contain no secrets; redacting them would be a third of the cost of a small event.
+    common: dict[str, Any] = {key: data[key] for key in _KERNEL_KEYS if type(data.get(key)) is str}
+    rest = {key: value for key, value in data.items() if key not in common and not (key == "raw" and options.strip_raw)}
+    if rest.get("parent_id", "") is None:  # as in every session without a parent
+        del rest["parent_id"]
+    longest, items = options.max_field_chars, None
+    size = _text_size(rest, options.max_line_bytes)
+    if size > options.max_line_bytes:
+        longest, items = max(64, longest // _TIGHTER), _FEW
+    is_cut = size > longest
+    if is_cut:
+        rest = _cut(rest, longest + _MARGIN, items, first=True)
+    rest = redact_secrets(rest)
+    if is_cut:
+        rest = _cut(rest, longest, items)
+    line = _encode(_record(event, level, common, rest))
+    if not is_cut and len(line) > longest:  # long texts of objects that were not strings before redaction
+        rest = _cut(rest, longest, items)
+        line = _encode(_record(event, level, common, rest))
+    if len(line) > options.max_line_bytes:
+        rest = _cut(rest, max(64, longest // _TIGHTER), _FEW)
+        line = _encode(_record(event, level, common, rest))
+    if len(line) > options.max_line_bytes:
+        line = _encode(_record(event, level, common, _stub(rest, len(line))))
+    return line
+
+
+def broken_line(event: str, error: Exception) -> bytes:
+    """The line for an event whose payload cannot be read."""
+    problem = {"error": f"{type(error).__name__} while the payload was read"}
+    return _encode(_record(str(event), "ERROR", {}, problem))
+
+
+def _record(event: str, level: str, common: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+    now = common.get("timestamp") or datetime.now(UTC).isoformat(timespec="milliseconds")
+    record: dict[str, Any] = {"ts": now, "lvl": level, "schema": _SCHEMA, "event": event}
+    if "session_id" in common:
+        record["session_id"] = common["session_id"]
+    for key in TOP_LEVEL:
+        if key in data:
+            record[key] = data[key]
+    rest = {key: value for key, value in data.items() if key not in TOP_LEVEL}
+    if common.get("parent_id"):
+        rest["parent_id"] = common["parent_id"]
+    if rest:
+        record["data"] = rest
+    return record
+
+
+def _stub(data: dict[str, Any], size: int) -> dict[str, Any]:
+    """A replacement for a payload that is too large for one line."""
+    keys = [str(key)[:60] for key in list(data)[:_FEW]]
+    return {"left_out": f"{size} bytes are too many for one line: all of it left out", "keys": keys}
+
+
+# ── bounds ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _text_size(data: dict[str, Any], enough: int) -> int:
+    """Estimate the size of a payload as JSON; counting stops above `enough`."""
+    size = 0
+    waiting: list[Any] = [data]
+    while waiting and size <= enough:
+        value = waiting.pop()
+        if isinstance(value, str | bytes | bytearray):
+            size += len(value)
+        elif isinstance(value, dict):
+            size += sum(len(key) if isinstance(key, str) else 8 for key in value) + 8 * len(value)
+            waiting += value.values()
+        elif isinstance(value, list | tuple | set | frozenset):
+            size += 4 * len(value)
+            waiting += value
+    return size
+
+
+def _cut(value: Any, longest: int, items: int | None, *, first: bool = False) -> Any:
+    """Copy a value with its texts cut to `longest` characters and, if asked for, lists to their last `items`.
+
+    With `items`, objects lose members with very long names, and all but their first few hundred members.
+    """
+
+    def cut(leaf: Any, _frames: Sequence[Frame]) -> Any:
+        if isinstance(leaf, str):
+            return _cut_text(leaf, longest, first=first)
+        if isinstance(leaf, bytes | bytearray) and len(leaf) > longest:
+            return f"[{len(leaf)} bytes left out]"
+        if items is not None and isinstance(leaf, list | tuple) and len(leaf) > items + 1:
+            return [f"[{len(leaf) - items} earlier items left out]", *leaf[-items:]]
+        return _cut_members(leaf) if items is not None and isinstance(leaf, dict) else leaf
+
+    return rebuild(value, cut, subject="", max_depth=_DEEPEST, mark=True)
+
+
+def _cut_members(members: dict[Any, Any]) -> dict[Any, Any]:
+    kept = {
+        key: value
+        for key, value in islice(members.items(), _MOST_MEMBERS)
+        if not isinstance(key, str) or len(key) <= _LONGEST_NAME
+    }
+    left_out = len(members) - len(kept)
+    return {**kept, _LEFT_OUT: f"{left_out} members left out"} if left_out else members
+
+
+def _cut_text(text: str, longest: int, *, first: bool) -> str:
+    if first:
+        return text if len(text) <= longest else f"{text[:longest]}\n\0{len(text) - longest}\0"
+    left_out = 0
+    if found := _MARK.search(text, max(0, len(text) - 24)):
+        # A secret before the mark may have been cut so that redaction did not recognise it.
+        kept = text[: max(0, found.start() - _MARGIN)]
+        left_out = int(found[1]) + found.start() - len(kept)
+        text = kept
+    if len(text) > longest:
+        left_out += len(text) - longest
+        text = text[:longest]
+    return f"{text}… [{left_out} characters left out]" if left_out else text
+
+
+# ── text ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _encode(record: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+    except TypeError:  # sets, bytes, third-party objects, numbers beyond 64 bits, lone surrogates
+        shown = ToolResult(output=record).safe_hook_presentation()["output"]
+        return json.dumps(shown, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"

@@ -1,0 +1,407 @@
+"""Begins and ends the spans of one session.
+
+A turn's span is made current in the turn's own context, and that of a model call or tool call while its step runs: what a tool's
+libraries trace, and the turns of child sessions, become children of it. Spans are ended through references, never through the
+current context: terminal events may be delivered in another one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from time import perf_counter
+from typing import Any, TypeVar
+
+import anyio
+import attrs
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.metrics import Meter
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
+
+from amplifier._json import redact_secrets, redact_text
+from amplifier.contracts import Coordinator, Step, current_call
+from amplifier.models import ChatRequest, ChatResponse, Message, ToolResult, Usage, to_dict
+
+from ._conventions import (
+    ABANDONED,
+    AGENT_NAME,
+    CANCELLED,
+    CHAT,
+    CONVERSATION_ID,
+    ERROR_TYPE,
+    EXECUTE_TOOL,
+    EXECUTE_TOOL_DURATION,
+    FINISH_REASONS,
+    INPUT_MESSAGES,
+    INVOKE_AGENT,
+    INVOKE_AGENT_DURATION,
+    ITERATION,
+    OPERATION_DURATION,
+    OPERATION_NAME,
+    OTHER_ERROR,
+    OUTPUT_MESSAGES,
+    PARENT_SESSION,
+    PROVIDER_NAME,
+    REQUEST_MODEL,
+    REQUEST_SETTINGS,
+    RESUMED,
+    SECONDS_BUCKETS,
+    SYSTEM_INSTRUCTIONS,
+    TOKEN_BUCKETS,
+    TOKEN_TYPE,
+    TOKEN_USAGE,
+    TOOL_CALL_ARGUMENTS,
+    TOOL_CALL_ID,
+    TOOL_CALL_RESULT,
+    TOOL_NAME,
+    TOOL_TYPE,
+    TURN_NUMBER,
+    USAGE,
+    OtelOptions,
+)
+
+_CUT = "… (cut)"
+_INSTRUCTIONS = ("system", "developer")
+
+
+def input_messages(request: ChatRequest) -> list[dict[str, Any]]:
+    """The messages of a request, the instructions aside."""
+    return [
+        {"role": message.role, "parts": _parts(message)}
+        for message in request.messages
+        if message.role not in _INSTRUCTIONS
+    ]
+
+
+def system_instructions(request: ChatRequest) -> list[dict[str, Any]]:
+    """The instructions of a request."""
+    return [part for message in request.messages if message.role in _INSTRUCTIONS for part in _parts(message)]
+
+
+def output_messages(response: ChatResponse) -> list[dict[str, Any]]:
+    """The message of a response."""
+    parts = [_part(block) for block in _dicts(response.content)]
+    return [{"role": "assistant", "parts": parts, "finish_reason": response.finish_reason or ""}]
+
+
+def text_message(role: str, text: str) -> list[dict[str, Any]]:
+    """A message that is text."""
+    return [{"role": role, "parts": [{"type": "text", "content": text}]}]
+
+
+def result_content(result: ToolResult) -> Any:
+    """What a tool returned."""
+    return result.output if result.success else {"error": result.error}
+
+
+def as_attribute(value: Any, longest: int) -> str:
+    """A content as the value of an attribute; secrets are removed before it is cut."""
+    text = json.dumps(redact_secrets(value), ensure_ascii=False, default=str)
+    return text if len(text) <= longest else f"{text[:longest]}{_CUT}"
+
+
+def _parts(message: Message) -> list[dict[str, Any]]:
+    if isinstance(message.content, str):
+        if message.tool_call_id is not None:
+            return [{"type": "tool_call_response", "id": message.tool_call_id, "response": message.content}]
+        return [{"type": "text", "content": message.content}]
+    return [_part(block) for block in _dicts(message.content)]
+
+
+def _dicts(blocks: Iterable[Any]) -> list[dict[str, Any]]:
+    return [to_dict(block) for block in blocks]
+
+
+def _part(block: dict[str, Any]) -> dict[str, Any]:
+    kind = block.get("type")
+    if kind == "text":
+        return {"type": "text", "content": block.get("text")}
+    if kind == "thinking":
+        return {"type": "reasoning", "content": block.get("thinking")}
+    if kind == "tool_call":
+        return {"type": "tool_call", "id": block.get("id"), "name": block.get("name"), "arguments": block.get("input")}
+    if kind == "tool_result":
+        return {"type": "tool_call_response", "id": block.get("tool_call_id"), "response": block.get("output")}
+    return {"type": str(kind)}  # images and the like are too large for an attribute
+
+
+Attributes = Mapping[str, str]
+
+_DURATIONS = {
+    CHAT: (OPERATION_DURATION, "Duration of a model call, with its retries"),
+    INVOKE_AGENT: (INVOKE_AGENT_DURATION, "Duration of a turn of an agent"),
+    EXECUTE_TOOL: (EXECUTE_TOOL_DURATION, "Duration of a tool call"),
+}
+
+
+class Metrics:
+    """Records durations and token counts."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._tokens = meter.create_histogram(
+            TOKEN_USAGE,
+            unit="{token}",
+            description="Tokens of a model call",
+            explicit_bucket_boundaries_advisory=TOKEN_BUCKETS,
+        )
+        self._durations = {
+            operation: meter.create_histogram(
+                name, unit="s", description=description, explicit_bucket_boundaries_advisory=SECONDS_BUCKETS
+            )
+            for operation, (name, description) in _DURATIONS.items()
+        }
+
+    def record_duration(self, operation: str, seconds: float, attributes: Attributes) -> None:
+        """Record how long a turn, a model call or a tool call took."""
+        self._durations[operation].record(seconds, attributes)
+
+    def record_tokens(self, usage: Usage, attributes: Attributes) -> None:
+        """Record what a model call consumed."""
+        self._tokens.record(usage.input_tokens, {**attributes, TOKEN_TYPE: "input"})
+        self._tokens.record(usage.output_tokens, {**attributes, TOKEN_TYPE: "output"})
+
+
+logger = logging.getLogger("amplifier.modules.hooks-otel")
+
+_BEFORE_AGENT = re.compile(r"-[0-9a-f]{16}_")
+"""The ids that tool-task gives to child sessions end with the agent's name, after that of the parent and this."""
+_LONGEST_MESSAGE = 500
+_T = TypeVar("_T")
+
+
+@attrs.define(eq=False)
+class _OpenSpan:
+    """A span that has not ended.
+
+    Attributes:
+        measured: The attributes of its metrics.
+    """
+
+    operation: str
+    span: Span
+    measured: dict[str, str]
+    started: float = attrs.field(factory=perf_counter)
+    error_type: str | None = None
+
+    def set(self, attributes: Mapping[str, Any]) -> None:
+        self.span.set_attributes({key: value for key, value in attributes.items() if value is not None})
+
+    def fail(self, error_type: str, description: str | None = None) -> None:
+        """Give the span the status of a failure."""
+        self.error_type = error_type
+        self.span.set_attribute(ERROR_TYPE, error_type)
+        self.span.set_status(Status(StatusCode.ERROR, description))
+
+
+class SessionSpans:
+    """The spans of one session.
+
+    Args:
+        coordinator: The session's.
+        options: The configuration.
+        tracer: Makes the spans.
+        metrics: Records durations and token counts.
+    """
+
+    def __init__(self, coordinator: Coordinator, options: OtelOptions, tracer: Tracer, metrics: Metrics) -> None:
+        self._coordinator = coordinator
+        self._options = options
+        self._tracer = tracer
+        self._metrics = metrics
+        self._provider: str | None = None
+        self._turn: _OpenSpan | None = None
+        self._calls: dict[str, _OpenSpan] = {}
+        self._cause: str | None = None
+        *above, agent = _BEFORE_AGENT.split(coordinator.session_id)
+        self._agent = agent if coordinator.parent_id and above else options.agent_name
+
+    def __repr__(self) -> str:
+        return f"<SessionSpans of {self._coordinator.session_id!r}, {len(self._calls) + (self._turn is not None)} open>"
+
+    # ── turns ──
+
+    def begin_turn(self, data: Mapping[str, Any]) -> None:
+        """Begin the span of a turn and make it current for the rest of the turn."""
+        self.abandon()
+        opened = self._open(INVOKE_AGENT, self._agent, SpanKind.INTERNAL, {AGENT_NAME: self._agent})
+        opened.set(
+            {
+                CONVERSATION_ID: self._coordinator.session_id,
+                PARENT_SESSION: self._coordinator.parent_id,
+                TURN_NUMBER: self._coordinator.turn_number,
+            }
+        )
+        if self._options.capture_content and opened.span.is_recording():
+            opened.set({INPUT_MESSAGES: self._shown(text_message("user", str(data.get("prompt", ""))))})
+        self._turn, self._cause = opened, None
+        # Not detached: a turn has a context of its own, which ends with it.
+        otel_context.attach(trace.set_span_in_context(opened.span))
+
+    def end_turn(self, data: Mapping[str, Any]) -> None:
+        """End the span of the turn."""
+        turn, self._turn = self._turn, None
+        if turn is None:
+            return
+        status = data.get("status")
+        if status == "cancelled":
+            turn.fail(CANCELLED, CANCELLED)
+        elif status == "error":
+            turn.fail(self._cause or OTHER_ERROR)
+        if self._options.capture_content and turn.span.is_recording():
+            turn.set({OUTPUT_MESSAGES: self._shown(text_message("assistant", str(data.get("response", ""))))})
+        self._end(turn)
+
+    # ── model calls and tool calls ──
+
+    async def wrap(self, step: Step, run: Callable[[], Awaitable[Any]]) -> Any:
+        """Run a step inside a span, which is the current one meanwhile; a step wrapper."""
+        begin = self._begin_chat if step.kind == "model" else self._begin_tool
+        opened = _guarded(begin, step)
+        if opened is None:
+            return await run()
+        self._calls[step.call.call_id] = opened
+        try:
+            with trace.use_span(opened.span, record_exception=False, set_status_on_exception=False):
+                result = await run()
+            _guarded(self._note_result, opened, result)
+            return result
+        except BaseException as error:
+            _guarded(self._note_error, opened, error)
+            raise
+        finally:
+            self._calls.pop(step.call.call_id, None)
+            _guarded(self._end, opened)
+
+    def name_provider(self, data: Mapping[str, Any]) -> None:
+        """Note which provider is about to be asked."""
+        provider = data.get("provider")
+        self._provider = provider if isinstance(provider, str) else None
+
+    def name_model(self, data: Mapping[str, Any], attribute: str) -> None:
+        """Note the model that a provider asks, or that has answered."""
+        model, call = data.get("model"), current_call()
+        opened = None if call is None else self._calls.get(call.call_id)
+        if opened is None or opened.operation != CHAT or not isinstance(model, str) or not model:
+            return
+        opened.set({attribute: model})
+        opened.measured[attribute] = model
+        if attribute == REQUEST_MODEL:
+            opened.span.update_name(f"{CHAT} {model}")
+
+    def _begin_chat(self, step: Step) -> _OpenSpan:
+        request = step.arguments if isinstance(step.arguments, ChatRequest) else ChatRequest(messages=[])
+        measured = {PROVIDER_NAME: self._provider or OTHER_ERROR}
+        if request.model:
+            measured[REQUEST_MODEL] = request.model
+        opened = self._open(CHAT, request.model or self._default_model(), SpanKind.CLIENT, measured)
+        opened.set(
+            {
+                CONVERSATION_ID: self._coordinator.session_id,
+                AGENT_NAME: self._agent,
+                ITERATION: step.call.iteration,
+                **{name: getattr(request, field) for field, name in REQUEST_SETTINGS.items()},
+            }
+        )
+        if self._options.capture_content and opened.span.is_recording():
+            opened.set({INPUT_MESSAGES: self._shown(input_messages(request))})
+            if instructions := system_instructions(request):
+                opened.set({SYSTEM_INSTRUCTIONS: self._shown(instructions)})
+        return opened
+
+    def _default_model(self) -> str:
+        provider = self._coordinator.get("providers").get(self._provider or "")
+        model = None if provider is None else provider.get_info().defaults.get("model")
+        return str(model or self._provider or "model")
+
+    def _begin_tool(self, step: Step) -> _OpenSpan:
+        name = step.call.tool_name or "tool"
+        opened = self._open(EXECUTE_TOOL, name, SpanKind.INTERNAL, {TOOL_NAME: name})
+        opened.set(
+            {
+                TOOL_TYPE: "function",
+                TOOL_CALL_ID: step.call.call_id,
+                CONVERSATION_ID: self._coordinator.session_id,
+                AGENT_NAME: self._agent,
+                ITERATION: step.call.iteration,
+                RESUMED: step.is_resumed or None,
+            }
+        )
+        if self._options.capture_content and opened.span.is_recording():
+            opened.set({TOOL_CALL_ARGUMENTS: self._shown(step.arguments)})
+        return opened
+
+    def _note_result(self, opened: _OpenSpan, result: Any) -> None:
+        captures = self._options.capture_content and opened.span.is_recording()
+        if isinstance(result, ChatResponse):
+            usage = result.usage
+            opened.set({} if usage is None else {name: getattr(usage, field) for field, name in USAGE.items()})
+            opened.set({FINISH_REASONS: None if result.finish_reason is None else [result.finish_reason]})
+            if usage is not None:
+                self._metrics.record_tokens(usage, opened.measured)
+            if captures:
+                opened.set({OUTPUT_MESSAGES: self._shown(output_messages(result))})
+        elif isinstance(result, ToolResult):
+            if not result.success:
+                error = result.error if isinstance(result.error, dict) else {}
+                kind = error.get("type")
+                opened.fail(kind if isinstance(kind, str) and kind else OTHER_ERROR, self._words(error.get("message")))
+            if captures:
+                opened.set({TOOL_CALL_RESULT: self._shown(result_content(result))})
+
+    def _note_error(self, opened: _OpenSpan, error: BaseException) -> None:
+        if isinstance(error, anyio.get_cancelled_exc_class() | KeyboardInterrupt):
+            opened.fail(CANCELLED, CANCELLED)
+            return
+        self._cause = type(error).__qualname__
+        opened.fail(self._cause, self._words(str(error)))
+
+    # ── events ──
+
+    def add_event(self, event: str, attributes: Mapping[str, Any]) -> None:
+        """Add an event to the innermost span that is open."""
+        call = current_call()
+        opened = self._turn if call is None else self._calls.get(call.call_id, self._turn)
+        span = trace.get_current_span() if opened is None else opened.span
+        if span.is_recording():
+            span.add_event(event, attributes)
+
+    def abandon(self) -> None:
+        """End what no event has ended, such as the turn of a loop that emits none."""
+        unfinished = [*reversed(self._calls.values()), *([] if self._turn is None else [self._turn])]
+        self._calls, self._turn = {}, None
+        for opened in unfinished:
+            opened.fail(ABANDONED, "the session reported no end")
+            self._end(opened)
+
+    # ── spans ──
+
+    def _open(self, operation: str, name: str, kind: SpanKind, measured: dict[str, str]) -> _OpenSpan:
+        attributes = {OPERATION_NAME: operation, **measured}
+        span = self._tracer.start_span(f"{operation} {name}", kind=kind, attributes=attributes)
+        return _OpenSpan(operation, span, attributes)
+
+    def _end(self, opened: _OpenSpan) -> None:
+        measured = opened.measured if opened.error_type is None else {**opened.measured, ERROR_TYPE: opened.error_type}
+        opened.span.end()
+        self._metrics.record_duration(opened.operation, perf_counter() - opened.started, measured)
+
+    def _shown(self, value: Any) -> str:
+        return as_attribute(value, self._options.max_content_chars)
+
+    def _words(self, message: Any) -> str | None:
+        """An error's message, which may quote what was asked and answered."""
+        if not self._options.capture_content or not isinstance(message, str):
+            return None
+        return redact_text(message)[:_LONGEST_MESSAGE]
+
+
+def _guarded(work: Callable[..., _T], *args: Any) -> _T | None:
+    """Do something with OpenTelemetry that must not end the turn if it fails: tracer and meter are the application's."""
+    try:
+        return work(*args)
+    except Exception:
+        logger.exception("a span or metric is lost")
+        return None

@@ -1,0 +1,385 @@
+"""hooks-redaction: later hooks receive events without secrets and personal data, or not at all.
+
+By default the data the agent works with are not redacted; see the reference page.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from amplifier._json import REDACTED, SENSITIVE_KEYS, Frame, copy_json, is_media, rebuild, redact_secrets
+from amplifier.contracts import Coordinator
+from amplifier.errors import PlanError
+from amplifier.events import ALL_EVENTS, CATALOGUE, OUR_EVENTS
+from amplifier.models import HookResult, ToolResult
+
+from .._shared.configuration import Kind, choices, list_of, option, read_options, texts, whole_number
+from .._shared.failure import ToolFailure
+from .._shared.worker_threads import Workers
+
+__all__ = [
+    "MODULE",
+    "PERSONAL",
+    "STRUCTURAL",
+    "WORKING_EVENTS",
+    "RedactionHook",
+    "RedactionOptions",
+    "Redactor",
+    "mount",
+    "path_steps",
+    "read_redaction_options",
+    "redact_personal",
+]
+
+__amplifier_module_type__ = "hook"
+
+MODULE = "hooks-redaction"
+
+_SHORTEST_LITERAL = 4
+
+# A change to these events changes what the agent does: the model's prompt, a tool's input, a tool's result.
+WORKING_EVENTS = frozenset(event.name for event in CATALOGUE.values() if "modify" in event.verdict)
+# One piece of text per token: a secret is spread over several of them, so that no single piece contains it.
+_DELTAS = frozenset(name for name in ALL_EVENTS if name.endswith(":delta"))
+
+STRUCTURAL = frozenset(
+    {
+        *("session_id", "parent_id", "timestamp", "parent", "lvl", "level", "tool_name", "provider", "orchestrator"),
+        *("status", "type", "ts", "seq", "turn_id", "span_id", "parent_span_id", "model", "usage.cost_usd"),
+        *("tool_call_id", "parallel_group_id", "module_id", "hook_name", "event", "redaction"),
+    }
+)
+"""Fields that identify events; never changed, as in the published module."""
+
+_STEP = re.compile(r"(?:^|\.)([^.\[\]]+)|\[(\d{1,9})\]")
+
+
+# ── options ───────────────────────────────────────────────────────────────────────────────────────
+# The configuration of hooks-redaction.
+
+
+def path_steps(path: str) -> tuple[str | int, ...]:
+    """The steps of a path, or none if it is not one: ``a.b[0]`` is ``("a", "b", 0)``."""
+    found = list(_STEP.finditer(path))
+    if "".join(one[0] for one in found) != path:
+        return ()
+    return tuple(one[1] if one[1] is not None else int(one[2]) for one in found)
+
+
+_RULES = attrs.evolve(
+    choices("secrets", "pii-basic", "pii"),
+    convert=lambda rules: tuple(dict.fromkeys("pii-basic" if rule == "pii" else rule for rule in rules)),
+)
+_PATHS = attrs.evolve(
+    list_of(
+        "paths such as usage.cost_usd or items[0].id", lambda item: isinstance(item, str) and bool(path_steps(item))
+    ),
+    convert=STRUCTURAL.union,
+)
+_LITERALS = list_of(
+    f"texts of at least {_SHORTEST_LITERAL} characters",
+    lambda item: isinstance(item, str) and bool(item.strip()) and len(item) >= _SHORTEST_LITERAL,
+)
+_NO_PATTERNS = Kind(
+    "no regular expressions, because one that backtracks would block every session of the process (use literals, "
+    "prefixes or keys)",
+    lambda value: False,
+)
+
+
+@attrs.frozen(kw_only=True)
+class RedactionOptions:
+    """What the hook redacts, and where.
+
+    Attributes:
+        rules: ``"secrets"`` and ``"pii-basic"``, which is also called ``"pii"``.
+        allowlist: Paths of the payload that stay as they are, with everything below: ``usage.cost_usd``, ``items[0].id``.
+        enabled_events: The events to redact, without those to skip.
+        skip_events: The events to skip.
+        additional_events: More events to redact.
+        keys: More names whose values are secrets.
+        literals: Texts to redact wherever they occur.
+        prefixes: Beginnings of tokens: the rest of the token is redacted with them.
+        patterns: Not accepted.
+        priority: Of the handlers: before those that show or store.
+    """
+
+    rules: tuple[str, ...] = option(_RULES, default=("secrets", "pii-basic"), restricts=True)
+    allowlist: frozenset[str] = option(_PATHS, default=STRUCTURAL, restricts=True)
+    enabled_events: tuple[str, ...] = option(texts(), default=(*ALL_EVENTS, *OUR_EVENTS), restricts=True)
+    skip_events: tuple[str, ...] = option(texts(), default=(*WORKING_EVENTS, *_DELTAS), restricts=True)
+    additional_events: tuple[str, ...] = option(texts(), default=(), restricts=True)
+    keys: tuple[str, ...] = option(texts(), default=(), restricts=True)
+    literals: tuple[str, ...] = option(_LITERALS, default=(), restricts=True)
+    prefixes: tuple[str, ...] = option(_LITERALS, default=(), restricts=True)
+    patterns: None = option(_NO_PATTERNS, default=None, restricts=True)
+    priority: int = option(whole_number(), default=10)
+
+    def __attrs_post_init__(self) -> None:
+        if not (self.rules or self.literals or self.prefixes):
+            raise PlanError(
+                [("$.rules", f"expected {_RULES.expected}, got an empty list without literals or prefixes")]
+            )
+
+    @property
+    def events(self) -> list[str]:
+        """The events to redact, each once."""
+        names = dict.fromkeys([*self.enabled_events, *self.additional_events])
+        return [name for name in names if name not in self.skip_events]
+
+
+def read_redaction_options(config: Mapping[str, Any] | None) -> RedactionOptions:
+    """Read the module's configuration.
+
+    Raises:
+        PlanError: The configuration is wrong.
+    """
+    return read_options(RedactionOptions, MODULE, config)
+
+
+PERSONAL = "[REDACTED:PII]"
+
+_LOCAL = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.!#$%&'*+/=?^_`{|}~-")
+_DOMAIN = re.compile(r"@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){0,8}\.[A-Za-z]{2,24}(?![A-Za-z0-9-])")
+_DOMAIN_ANY_LETTER = re.compile(r"@[\w-]{1,63}(?:\.[\w-]{1,63}){0,8}\.[^\W\d_]{2,24}(?![\w-])")
+# With a country code, or in the North American grouping; digits alone may be any number.
+_TELEPHONE = re.compile(
+    r"\+(?<![\w+]\+)\d(?:[ ().-]{0,2}\d){7,14}(?!\d)"
+    r"|(?<![\w.-])(?:\(\d{3}\) ?|\d{3}[-. ])\d{3}[-. ]\d{4}(?![\w-]|\.\d)"
+)
+
+
+# ── personal data ─────────────────────────────────────────────────────────────────────────────────
+# E-mail addresses and telephone numbers in text, in linear time.
+#
+# Every repetition is bounded, and the search for an address starts at its ``@``: the obvious pattern tries every
+# start of a long word and is quadratic.
+
+
+def redact_personal(text: str) -> str:
+    """Replace addresses and telephone numbers by ``[REDACTED:PII]``; other text is returned unchanged."""
+    if "@" in text:
+        text = _redact_addresses(text)
+    if len(text) >= 8 and ("+" in text or "-" in text or "." in text or " " in text):
+        text = _TELEPHONE.sub(PERSONAL, text)
+    return text
+
+
+def _redact_addresses(text: str) -> str:
+    pattern = _DOMAIN if text.isascii() else _DOMAIN_ANY_LETTER
+    pieces: list[str] = []
+    done = 0
+    for found in pattern.finditer(text):
+        begin = found.start()
+        # Not before the end of the previous match, so that no character is examined twice.
+        while begin > done and (text[begin - 1] in _LOCAL or (text[begin - 1] > "\x7f" and text[begin - 1].isalnum())):
+            begin -= 1
+        if begin == found.start():
+            continue
+        pieces += (text[done:begin], PERSONAL)
+        done = found.end()
+    return "".join(pieces) + text[done:] if pieces else text
+
+
+_DEEPEST = 1000
+_JSON_LEAVES = (str, int, float, bool, type(None))
+_MARKS = ("[REDACTED", "[UNREADABLE ")
+
+
+# ── redactor ──────────────────────────────────────────────────────────────────────────────────────
+# Redacts a payload: returns a copy as JSON without secrets and personal data.
+
+
+class Redactor:
+    """Redacts payloads.
+
+    Args:
+        options: The configuration.
+    """
+
+    def __init__(self, options: RedactionOptions | None = None) -> None:
+        self._options = options or RedactionOptions()
+        self._keys = SENSITIVE_KEYS.union(self._options.keys)
+        paths = [path_steps(path) for path in sorted(self._options.allowlist)]
+        self._allowed_members = frozenset(steps[0] for steps in paths if len(steps) == 1)
+        self._allowed_below = [steps for steps in paths if len(steps) > 1]
+        literals = sorted(map(re.escape, self._options.literals), key=len, reverse=True)
+        prefixes = [rf"(?<![\w]){re.escape(prefix)}[\w.~+/=-]*+" for prefix in self._options.prefixes]
+        self._own = re.compile("|".join([*literals, *prefixes])) if literals or prefixes else None
+
+    def redact(self, payload: dict[str, Any]) -> dict[str, Any] | None:
+        """A redacted copy of the payload, or None if there is nothing to redact."""
+        kept = {key: value for key, value in payload.items() if key in self._allowed_members}
+        searched = {key: value for key, value in payload.items() if key not in kept}
+        redacted: Any = searched
+        if "secrets" in self._options.rules:
+            redacted = redact_secrets(redacted, self._keys)
+        if self._own is not None or "pii-basic" in self._options.rules:
+            redacted = self._redact_texts(redacted)
+        for steps in self._allowed_below:
+            redacted = _put_back(searched, redacted, steps)
+        if _is_json(payload):
+            return None if redacted == searched else {**redacted, **copy_json(kept)}
+        # Redaction converted objects of other classes, so a comparison shows nothing.
+        plain: dict[str, Any] = ToolResult(output={**redacted, **kept}).safe_hook_presentation()["output"]
+        return plain if _holds_mark({key: value for key, value in plain.items() if key not in kept}) else None
+
+    def redact_text(self, text: str) -> str:
+        """A redacted text."""
+        found = self.redact({"text": text})
+        return text if found is None else str(found["text"])
+
+    # ── texts ──
+
+    def _redact_texts(self, value: Any) -> Any:
+        def visit(leaf: Any, frames: Sequence[Frame]) -> Any:
+            if frames and frames[-1].keys is not None:
+                self._redact_key(frames[-1])
+            return self._redact_own(leaf) if isinstance(leaf, str) and not is_media(leaf, frames) else leaf
+
+        return rebuild(value, visit, subject="", max_depth=_DEEPEST, mark=True)
+
+    def _redact_key(self, frame: Frame) -> None:
+        assert frame.keys is not None
+        key = frame.keys[frame.at]
+        if isinstance(key, str) and (redacted := self._redact_own(key)) != key:
+            # Two members must not get the same name.
+            frame.keys[frame.at] = f"{redacted} ({frame.at})" if redacted in frame.keys else redacted
+
+    def _redact_own(self, text: str) -> str:
+        if self._own is not None:
+            text = self._own.sub(REDACTED, text)
+        return redact_personal(text) if "pii-basic" in self._options.rules else text
+
+
+def _put_back(source: Any, target: Any, steps: Sequence[str | int]) -> Any:
+    """A copy of the target with the source's value at a path, if both have the path."""
+    if not steps:
+        return copy_json(source)
+    step, rest = steps[0], steps[1:]
+    if isinstance(step, str):
+        if not isinstance(source, dict) or not isinstance(target, dict) or step not in source or step not in target:
+            return target
+        return {**target, step: _put_back(source[step], target[step], rest)}
+    if not isinstance(source, list) or not isinstance(target, list) or not step < len(source) == len(target):
+        return target
+    return [*target[:step], _put_back(source[step], target[step], rest), *target[step + 1 :]]
+
+
+def _is_json(payload: dict[str, Any]) -> bool:
+    waiting: list[Any] = [payload]
+    while waiting:
+        value = waiting.pop()
+        if type(value) is dict:
+            if not all(type(key) is str for key in value):
+                return False
+            waiting += value.values()
+        elif type(value) is list:
+            waiting += value
+        elif type(value) not in _JSON_LEAVES:
+            return False
+    return True
+
+
+def _holds_mark(value: Any) -> bool:
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += [*value, *value.values()]
+        elif isinstance(value, list):
+            waiting += value
+        elif isinstance(value, str) and any(mark in value for mark in _MARKS):
+            return True
+    return False
+
+
+_logger = logging.getLogger("amplifier.modules.hooks-redaction")
+
+_MUCH = 100_000
+"""Larger payloads are searched in a worker thread, so that the event loop is not blocked."""
+_SECONDS = 60.0
+
+
+class RedactionHook:
+    """Redacts the payload of events.
+
+    Args:
+        options: The configuration.
+    """
+
+    def __init__(self, options: RedactionOptions | None = None) -> None:
+        self._options = options or read_redaction_options(None)
+        self._redactor = Redactor(self._options)
+        self._workers = Workers(threads=1, timeout=_SECONDS)
+        self._note = {"applied": True, "rules": list(self._options.rules)}
+
+    async def __call__(self, event: str, data: dict[str, Any]) -> HookResult:
+        """Redact one payload; a payload that cannot be redacted is denied."""
+        try:
+            if _size(data) > _MUCH:
+                redacted = await self._workers.run(
+                    lambda _stop: self._redactor.redact(data), what=f"redaction of {event}"
+                )
+            else:
+                redacted = self._redactor.redact(data)
+        except ToolFailure as failure:
+            return _withheld(event, str(failure))
+        except Exception as error:  # the payload may contain third-party objects that fail when read
+            _logger.exception("the payload of %r cannot be redacted", event)
+            return _withheld(event, type(error).__name__)
+        if redacted is None:
+            return HookResult()
+        return HookResult(action="modify", data={**redacted, "redaction": dict(self._note)})
+
+
+def _withheld(event: str, why: str) -> HookResult:
+    return HookResult(
+        action="deny", reason=f"{MODULE}: the payload of {event} could not be searched for secrets ({why})"
+    )
+
+
+def _size(data: Any) -> int:
+    """Estimate the number of characters to search; counting stops above `_MUCH`."""
+    size = 0
+    waiting = [data]
+    while waiting and size <= _MUCH:
+        value = waiting.pop()
+        if isinstance(value, str | bytes | bytearray):
+            size += len(value)
+        elif isinstance(value, dict | list | tuple):
+            size += 16 * len(value)
+            waiting += value.values() if isinstance(value, dict) else value
+    return size
+
+
+async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], None]:
+    """Start redacting events; see `RedactionOptions` and the module's reference page for the configuration.
+
+    Returns:
+        The cleanup, which unregisters the hook.
+
+    Raises:
+        PlanError: The configuration is wrong.
+    """
+    options = read_redaction_options(config)
+    hook = RedactionHook(options)
+    registered = [
+        # The messages of a request are searched only if some other handler receives them.
+        coordinator.hooks.register(
+            event, hook, priority=options.priority, name=MODULE, on_failure="deny", on_demand=True
+        )
+        for event in options.events
+    ]
+    _logger.info("%d events are redacted by %s", len(registered), ", ".join(options.rules))
+
+    def close() -> None:
+        for unregister in registered:
+            unregister()
+
+    return close

@@ -1,0 +1,115 @@
+"""Applies the results of hooks to a turn.
+
+`process_hook_result` stores injections at once. Between a tool call and its result that would tear the pair apart, so a loop takes
+durable injections of tool hooks out first and has them stored when the results of that answer are in.
+"""
+
+from __future__ import annotations
+
+import copy
+
+from amplifier.contracts import Coordinator
+from amplifier.models import ContextInjection, HookResult
+
+from ._transcript import Transcript
+
+
+class HookResults:
+    """The hook results of one turn."""
+
+    def __init__(self, coordinator: Coordinator | None, transcript: Transcript) -> None:
+        self._coordinator = coordinator
+        self._transcript = transcript
+        self._ephemeral: list[ContextInjection] = []
+        self._deferred: list[tuple[HookResult, str]] = []
+
+    async def apply(self, result: HookResult, event: str, *, defer: bool = False) -> HookResult:
+        """Carry out approvals, messages and injections; what is left is deny, modify or continue.
+
+        Args:
+            result: What ``emit`` returned.
+            event: The event it was about.
+            defer: Keep durable injections until `store_deferred`.
+        """
+        durable: tuple[HookResult, str] | None = None
+        if defer and result.action != "deny":
+            result, durable = self._take_durable(result, event)
+        if self._coordinator is not None:
+            left = await self._coordinator.process_hook_result(result, event)
+        else:
+            left = await self._process_alone(result)
+        if left.action == "deny" and durable is not None:  # by the user, who was asked
+            self._deferred = [item for item in self._deferred if item is not durable]
+        if left.action == "inject_context":
+            self._ephemeral.extend(left.context_injections)
+            left = HookResult(action="modify" if getattr(left, "modified", False) else "continue", data=left.data)
+        return left
+
+    async def store_deferred(self) -> None:
+        """Store the injections of tool hooks, in the order they were made."""
+        deferred, self._deferred = self._deferred, []
+        for result, event in deferred:
+            if self._coordinator is not None:
+                await self._coordinator.process_hook_result(result, event)
+            else:
+                await self._process_alone(result)
+
+    def take_ephemeral(self) -> list[ContextInjection]:
+        """The injections for the next request, which are shown once and never stored."""
+        ephemeral, self._ephemeral = self._ephemeral, []
+        return ephemeral
+
+    def _take_durable(self, result: HookResult, event: str) -> tuple[HookResult, tuple[HookResult, str] | None]:
+        """Put durable injections aside, before questions are asked: those of other calls may come meanwhile.
+
+        Returns:
+            What is left of the result, and what was put aside, if anything.
+        """
+        items = _injections(result)
+        durable = [item for item in items if not item.ephemeral]
+        if not durable:
+            return result, None
+        aside = HookResult(action="inject_context", context_injections=durable), event
+        self._deferred.append(aside)
+        ephemeral = [item for item in items if item.ephemeral]
+        modified = result.action == "modify" or getattr(result, "modified", False)
+        action = result.action
+        if action == "inject_context" and not ephemeral:
+            action = "modify" if modified else "continue"
+        rest = copy.copy(result)  # keeps everything else that the hooks returned
+        rest.action = action
+        rest.context_injections = ephemeral
+        rest.context_injection = None
+        rest.modified = modified
+        return rest, aside
+
+    async def _process_alone(self, result: HookResult) -> HookResult:
+        """Without a coordinator (a loop under test): injections go straight to the context, questions are denied."""
+        if result.action == "ask_user":
+            return HookResult(action="deny", reason="No coordinator to ask the user through", data=result.data)
+        if result.action == "deny":
+            return result
+        items = _injections(result)
+        for item in items:
+            if not item.ephemeral:
+                metadata = {"source": "hook", "hook_name": item.hook_name, "event": item.event}
+                await self._transcript.add({"role": item.role, "content": item.content, "metadata": metadata})
+        ephemeral = [item for item in items if item.ephemeral]
+        if ephemeral:
+            return HookResult(action="inject_context", context_injections=ephemeral, data=result.data)
+        return result if result.action == "modify" else HookResult(data=result.data)
+
+
+def _injections(result: HookResult) -> list[ContextInjection]:
+    if result.context_injections:
+        return result.context_injections
+    if result.action == "inject_context" and result.context_injection:
+        return [
+            ContextInjection(
+                content=result.context_injection,
+                role=result.context_injection_role,
+                ephemeral=result.ephemeral,
+                append_to_last_tool_result=result.append_to_last_tool_result,
+            )
+        ]
+    return []

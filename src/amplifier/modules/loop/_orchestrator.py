@@ -1,0 +1,71 @@
+"""The orchestrator of all loops: runs the shared turn with the options of the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from amplifier.answers import AnswerFormat
+from amplifier.contracts import ContextManager, Coordinator, Hooks, Provider, Tool
+
+from ._options import TurnOptions
+from ._request_messages import KnownMessages
+from ._turn import Turn
+
+
+class TurnOrchestrator:
+    """An orchestrator whose turns are `Turn`s; the loops differ in their options only."""
+
+    def __init__(self, options: TurnOptions) -> None:
+        self._options = options
+        # The conversation of the latest turn, if that ended with an answer: the next one need not read it to find out.
+        self._answered: ContextManager | None = None
+        self._known = KnownMessages()
+
+    async def execute(
+        self,
+        prompt: str,
+        context: ContextManager,
+        providers: dict[str, Provider],
+        tools: dict[str, Tool],
+        hooks: Hooks,
+        coordinator: Coordinator | None = None,
+        answer_format: AnswerFormat[Any] | None = None,
+        prompt_blocks: list[dict[str, Any]] | None = None,
+        **_: Any,
+    ) -> str:
+        """Run one turn and return the text of the model's last answer; with a format, the answer as JSON text that fits it."""
+        turn = Turn(
+            self._options,
+            context,
+            providers,
+            tools,
+            hooks,
+            coordinator,
+            answer_format,
+            self._known,
+            is_answered=self._answered is context,
+        )
+        return await self._run(turn, context, turn.run(prompt, prompt_blocks or []))
+
+    async def resume(
+        self,
+        context: ContextManager,
+        providers: dict[str, Provider],
+        tools: dict[str, Tool],
+        hooks: Hooks,
+        coordinator: Coordinator | None = None,
+        answer_format: AnswerFormat[Any] | None = None,
+        **_: Any,
+    ) -> str:
+        """Go on with the turn that was cut off, and return what `execute` would."""
+        turn = Turn(self._options, context, providers, tools, hooks, coordinator, answer_format, self._known)
+        return await self._run(turn, context, turn.resume())
+
+    async def _run(self, turn: Turn, context: ContextManager, work: Coroutine[Any, Any, str]) -> str:
+        self._answered = None
+        try:
+            return await work
+        finally:
+            if turn.is_answered:
+                self._answered = context

@@ -1,0 +1,162 @@
+"""The messages of one request, in the forms that the events and the provider get.
+
+A context returns copies, which belong to the loop. The provider gets models of its own: nothing that it does with them reaches the
+context, a later request or a handler. Building the models of tool calls and blocks takes long, and most of them were in the request
+before; so the loop keeps those of the latest request and copies the ones that come again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import repeat
+from typing import Any, Final, TypeVar, get_args
+
+import attrs
+import orjson
+
+from amplifier._json import LEAVES, copy_json
+from amplifier.contracts import ContextManager, Hooks
+from amplifier.errors import ContractError
+from amplifier.models import ContextInjection, Message, Model, Role
+
+from ._heard_events import knows_handlers
+
+ModelT = TypeVar("ModelT", bound=Model)
+
+
+def checked_messages(context: ContextManager, method: str, messages: Any) -> list[dict[str, Any]]:
+    """What a method of a context returned.
+
+    Raises:
+        ContractError: It is no list.
+    """
+    if isinstance(messages, list):
+        return messages
+    name = type(context).__name__
+    raise ContractError(
+        f"context {name} returned {type(messages).__name__} from {method}(); expected a list of messages", module=name
+    )
+
+
+_ROLES: Final = frozenset(get_args(Role))
+_TEXTS: Final = frozenset({"role", "content", "name", "tool_call_id"})
+_PLAIN_JSON: Final = (
+    orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+)
+
+
+class KnownMessages:
+    """Builds the models of requests, and keeps those of the latest one that hold more than texts; no one else ever gets what is kept."""
+
+    def __init__(self) -> None:
+        self._kept: dict[bytes, Message] = {}
+        """By their text in JSON, in which 1 is neither True nor 1.0."""
+
+    def models(self, messages: list[dict[str, Any]]) -> list[Message]:
+        """The messages as models that belong to the caller.
+
+        Raises:
+            ModelError: One of them is no message that a provider would understand.
+        """
+        latest, self._kept = self._kept, {}
+        own: list[Any] = list(map(Message.__new__, repeat(Message, len(messages))))
+        for model, message in zip(own, messages, strict=True):
+            role, content = message.get("role"), message.get("content")
+            if type(content) is not str or type(role) is not str or role not in _ROLES:
+                self._fill(model, message, latest)
+            elif len(message) == 2:  # what the constructor makes of texts, in a tenth of the time
+                model.role, model.content, model.extra = role, content, {}
+                model.name = model.tool_call_id = model.metadata = None
+            elif message.keys() <= _TEXTS and {str}.issuperset(map(type, message.values())):
+                model.role, model.content, model.metadata, model.extra = role, content, None, {}
+                model.name, model.tool_call_id = message.get("name"), message.get("tool_call_id")
+            else:
+                self._fill(model, message, latest)
+        return own
+
+    def _fill(self, model: Message, message: dict[str, Any], latest: dict[bytes, Message]) -> None:
+        try:
+            text = orjson.dumps(message, None, _PLAIN_JSON)
+        except TypeError:  # it holds something else
+            text = None
+        known = None if text is None else latest.get(text)
+        if known is None:
+            given = copy_json(message)  # a context of third parties may return what it stores, and change it later
+            known = Message(**(given if given.get("content") is not None else {**given, "content": ""}))
+        if text is not None:
+            self._kept[text] = known
+        _copy_fields(known, model)
+
+
+class RequestMessages:
+    """What the model is to be shown.
+
+    Args:
+        messages: What the context returned.
+        known: What the loop knows of earlier requests.
+    """
+
+    def __init__(self, messages: list[dict[str, Any]], known: KnownMessages) -> None:
+        self._messages = messages
+        self._known = known
+
+    def for_event(self, hooks: Hooks) -> list[dict[str, Any]]:
+        """For the payload of an event, of which a `HookRegistry` gives each handler a copy."""
+        if knows_handlers(hooks):
+            return self._messages
+        copied: list[dict[str, Any]] = copy_json(self._messages)  # it may hand out what it gets
+        return copied
+
+    def add_ephemeral(self, injections: Sequence[ContextInjection]) -> None:
+        """Add injections, which are shown once and never stored."""
+        messages = self._messages
+        for item in injections:
+            last = messages[-1] if messages else {}
+            if item.append_to_last_tool_result and last.get("role") == "tool":
+                content = last.get("content")
+                if isinstance(content, list):
+                    joined: Any = [*content, {"type": "text", "text": item.content}]
+                else:
+                    joined = f"{content or ''}\n\n{item.content}"
+                messages[-1] = {**last, "content": joined}
+            else:
+                messages.append({"role": item.role, "content": item.content})
+
+    def for_provider(self) -> list[Message]:
+        """As the provider gets them.
+
+        Raises:
+            ModelError: One of them is no message that a provider would understand.
+        """
+        return self._known.models(self._messages)
+
+
+def detached(model: ModelT) -> ModelT:
+    """A copy of a model that shares no model, dict or list with it."""
+    cls = type(model)
+    copied = cls.__new__(cls)
+    _copy_fields(model, copied)
+    return copied
+
+
+def _copy_fields(model: Model, copied: Model) -> None:
+    cls: Any = type(model)
+    for name in _field_names(cls):
+        value = getattr(model, name)
+        object.__setattr__(copied, name, value if type(value) in LEAVES else _detached_value(value))
+
+
+@cache
+def _field_names(cls: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in attrs.fields(cls))
+
+
+def _detached_value(value: Any) -> Any:
+    if isinstance(value, Model):
+        return detached(value)
+    if type(value) is dict and not value:
+        return {}
+    if type(value) is list:
+        return [member if type(member) in LEAVES else _detached_value(member) for member in value]
+    return copy_json(value)

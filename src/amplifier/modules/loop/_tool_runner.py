@@ -1,0 +1,462 @@
+"""Runs the tool calls of one answer: hooks, input validation, the call itself, and one result each, whatever happens."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import traceback
+import uuid
+from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import cached_property, partial
+from typing import Any
+
+import anyio
+import attrs
+
+from amplifier._json import LEAVES, copy_json, is_same_json, redact_text
+from amplifier.contracts import Coordinator, Hooks, Step, Tool, ordered_steps
+from amplifier.errors import BudgetError, ContractError, ModelError, NoOneToAskError
+from amplifier.events import TOOL_ERROR, TOOL_POST, TOOL_PRE
+from amplifier.models import HookResult, ToolCall, ToolResult
+
+from ._containment import Overran, call_within, run_together, text_of
+from ._heard_events import heard_by, teller_of
+from ._hook_results import HookResults
+from ._options import TurnOptions
+from ._resumed_calls import ResumedCall, interrupted, may_have_run, why_not_repeated
+from ._steps import TurnSteps
+from ._tool_schemas import ToolSchemas
+
+logger = logging.getLogger("amplifier.modules.turn")
+
+TOOL_SELECTING = "tool:selecting"
+TOOL_SELECTED = "tool:selected"
+
+
+def refusal(message: str, kind: str) -> ToolResult:
+    """A result with the reason why a call was not carried out, for the model."""
+    return ToolResult(success=False, error={"message": message, "type": kind})
+
+
+class _Group:
+    """The calls of one answer."""
+
+    @cached_property
+    def id(self) -> str:
+        """For events; made when the first of them is emitted."""
+        return str(uuid.uuid4())
+
+
+def _not_started(step: Step) -> ToolResult:
+    """The result of a call that a stop prevents; an earlier process may have begun it."""
+    if may_have_run(step):
+        return refusal(interrupted("the turn is being stopped"), "Interrupted")
+    return refusal("not started: the turn is being stopped", "Cancelled")
+
+
+@attrs.define(eq=False)
+class _Point:
+    """A point that a call passes once; others wait for it. Without a wait it costs no event."""
+
+    is_passed: bool = False
+    _event: anyio.Event | None = None
+
+    async def wait(self) -> None:
+        if not self.is_passed:
+            self._event = self._event or anyio.Event()
+            await self._event.wait()
+
+    def passed(self) -> None:
+        self.is_passed = True
+        if self._event is not None:
+            self._event.set()
+
+
+@attrs.define(eq=False)
+class _Attempt:
+    """One call on its way to its result.
+
+    Attributes:
+        tool_name: The tool to call; a hook may have chosen another one than the model.
+        given: The input, as hooks have left it.
+        has_begun: Its gates have been entered.
+        has_run: The tool was called.
+        is_over: Its result is final.
+        previous: Set when the call that this one has to wait for is over.
+        left: To set when this one is.
+        earlier: Those before it in its answer.
+        entered: Its gates are entered; calls start in the order of their answer.
+        judged: Hooks have decided about it; users are asked in the order of the answer.
+    """
+
+    call: ToolCall
+    step: Step
+    group: _Group
+    tool_name: str
+    given: Any
+    has_begun: bool = False
+    has_run: bool = False
+    is_over: bool = False
+    previous: anyio.Event | None = None
+    left: anyio.Event | None = None
+    earlier: list[_Attempt] = attrs.Factory(list)
+    entered: _Point = attrs.Factory(_Point)
+    judged: _Point = attrs.Factory(_Point)
+
+    def about(self) -> dict[str, Any]:
+        """What events report about it."""
+        return {"tool_name": self.tool_name, "tool_call_id": self.call.id, "parallel_group_id": self.group.id}
+
+
+@attrs.define(eq=False)
+class _Slot:
+    """What a call of several takes before it starts: its place in the order, then one of the slots."""
+
+    _attempt: _Attempt
+    _limiter: anyio.CapacityLimiter | None
+
+    async def __aenter__(self) -> None:
+        if self._attempt.earlier:  # trio starts tasks in any order
+            await self._attempt.earlier[-1].entered.wait()
+        if self._limiter is not None:
+            await self._limiter.acquire()
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._limiter is not None:
+            self._limiter.release()
+
+
+class ToolRunner:
+    """Runs tool calls for one turn.
+
+    Args:
+        answer_tool: The name of the tool for the answer of the turn, whose calls run one after the other: the first one counts.
+
+    Attributes:
+        results: Results so far by call id, of the calls that are running; read when a turn is cut short.
+    """
+
+    def __init__(
+        self,
+        tools: dict[str, Tool],
+        schemas: ToolSchemas,
+        hooks: Hooks,
+        hook_results: HookResults,
+        coordinator: Coordinator | None,
+        options: TurnOptions,
+        steps: TurnSteps,
+        store: Callable[[ToolCall, ToolResult], Awaitable[None]],
+        answer_tool: str | None = None,
+    ) -> None:
+        self._tools = tools
+        self._schemas = schemas
+        self._hooks = hooks
+        self._is_heard = heard_by(hooks)
+        self._tell = teller_of(hooks)
+        self._hook_results = hook_results
+        self._coordinator = coordinator
+        self._cancellation = None if coordinator is None else coordinator.cancellation
+        self._options = options
+        self._steps = steps
+        self._store = store
+        self._answer_tool = answer_tool
+        self.results: dict[str, ToolResult] = {}
+
+    async def run(self, calls: list[ToolCall], *, are_resumed: bool = False) -> list[ResumedCall]:
+        """Run the calls, at the same time where there are several; store each result once those of the calls before it are stored.
+
+        Args:
+            calls: Of one answer, in its order.
+            are_resumed: They had no results yet when an earlier process was cut off.
+
+        Returns:
+            What became of the calls.
+
+        Raises:
+            BaseException: No tool's failure, which is a result, but what ends the turn: a hook result that cannot be applied,
+                a step wrapper or a context that fails, a cancellation, Ctrl-C.
+        """
+        self.results = {}
+        group = _Group()
+        attempts = [
+            _Attempt(call, self._steps.of_tool(call, is_resumed=are_resumed), group, call.name, call.arguments)
+            for call in calls
+        ]
+        if len(attempts) == 1:
+            await self._run_one(attempts[0], None)
+            await self._store(attempts[0].call, self.results[attempts[0].call.id])
+        else:
+            await self._run_several(attempts)
+        results, self.results = self.results, {}  # all are stored; a later answer may use the same ids
+        return [
+            ResumedCall(
+                attempt.call,
+                attempt.has_begun,
+                attempt.has_run,
+                attempt.step.was_started,
+                results[attempt.call.id].success,
+            )
+            for attempt in attempts
+        ]
+
+    async def _run_several(self, attempts: list[_Attempt]) -> None:
+        waiting, storing = deque(attempts), anyio.Lock()
+        slots = self._options.max_parallel_tools
+        limiter = anyio.CapacityLimiter(slots) if len(attempts) > slots else None
+
+        async def run_and_store(attempt: _Attempt) -> None:
+            try:  # an answer takes no slot: one that waited for another, which waits for a slot, would wait for ever
+                await self._run_one(attempt, _Slot(attempt, limiter if attempt.left is None else None))
+            finally:
+                attempt.entered.passed()
+                attempt.judged.passed()
+                if attempt.left is not None:
+                    attempt.left.set()
+            async with storing:
+                while waiting and waiting[0].is_over:
+                    await self._store(waiting[0].call, self.results[waiting[0].call.id])
+                    waiting.popleft()
+
+        ordered_steps(attempt.step for attempt in attempts)
+        for number, attempt in enumerate(attempts):
+            attempt.earlier = attempts[:number]
+        answers = [attempt for attempt in attempts if attempt.call.name == self._answer_tool]
+        for number, attempt in enumerate(answers):
+            attempt.previous = answers[number - 1].left if number else None
+            attempt.left = anyio.Event()
+        await run_together(
+            partial(self._undisturbed, attempt.call.name, run_and_store, attempt) for attempt in attempts
+        )
+
+    async def known_result(self, call: ToolCall) -> ToolResult | None:
+        """The result of a call that an earlier turn left open, if a step wrapper has kept it; the call is not made."""
+        unknown = refusal("not known", "Interrupted")
+
+        async def admit() -> ToolResult:
+            return unknown
+
+        async def run() -> ToolResult:
+            return unknown
+
+        result = await self._steps.run(self._steps.of_tool(call, is_resumed=True), run, admit)
+        return result if isinstance(result, ToolResult) and result is not unknown else None
+
+    async def _undisturbed(self, tool: str, run: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """One of several concurrent calls: a second native cancel must not cut its unwinding off."""
+        if self._coordinator is None:
+            await run(*args)
+        else:
+            await self._coordinator.run_section(run, *args, name=f"tool {tool}")
+
+    async def _run_one(self, attempt: _Attempt, slot: _Slot | None) -> None:
+        call_id = attempt.call.id
+        try:
+            result = await self._steps.run(
+                attempt.step, partial(self._execute, attempt), partial(self._admit, attempt), slot
+            )
+        except (anyio.get_cancelled_exc_class(), KeyboardInterrupt):
+            if attempt.has_begun and call_id not in self.results:
+                if attempt.has_run:
+                    self.results[call_id] = refusal("cancelled while it was running", "Cancelled")
+                else:  # while hooks decided, or a user was asked
+                    self.results[call_id] = _not_started(attempt.step)
+                await self._emit_error(attempt, self.results[call_id])  # a terminal event: delivered all the same
+            raise
+        if not isinstance(result, ToolResult):
+            raise ContractError(
+                f"a step wrapper returned {type(result).__name__} for a call of tool {attempt.call.name!r}; expected the "
+                "ToolResult that run() returned, or one that it kept"
+            )
+        self.results[call_id] = result
+        attempt.is_over = True
+
+    async def _admit(self, attempt: _Attempt) -> ToolResult | None:
+        """The result in place of the tool's if the call must not run; None if it may."""
+        attempt.entered.passed()
+        if attempt.previous is not None:
+            await attempt.previous.wait()
+        attempt.has_begun = True
+        refused = self._too_late(attempt.step)
+        if refused is None:
+            refused = await self._pass_gates(attempt)
+        if refused is None:
+            refused = self._too_late(attempt.step)  # stopped while the hooks were deciding
+        if refused is not None:
+            self.results[attempt.call.id] = refused
+            await self._emit_error(attempt, refused)
+        return refused
+
+    def _too_late(self, step: Step) -> ToolResult | None:
+        if self._cancellation is None or not self._cancellation.is_cancelled:
+            return None
+        return _not_started(step)
+
+    async def _pass_gates(self, attempt: _Attempt) -> ToolResult | None:
+        """Let hooks choose, forbid or change the call; leaves what they chose in ``attempt``."""
+        call, step = attempt.call, attempt.step
+        if may_have_run(step):
+            reason = await why_not_repeated(call, self._tools, self._hook_results)
+            if reason is not None:
+                return refusal(reason, "Interrupted")
+        if self._options.select_tools and (refused := await self._select(attempt)) is not None:
+            return refused
+        name = attempt.tool_name
+        if name not in self._tools:
+            known = ", ".join(self._tools) or "none"
+            return refusal(f"there is no tool named {name!r}; available: {known}", "UnknownTool")
+        tool = self._tools[name]
+        if self._is_heard(TOOL_PRE):
+            emitted = await self._hooks.emit(TOOL_PRE, {**attempt.about(), "tool_input": attempt.given})
+            if emitted.action == "ask_user" or emitted.approval_gates:
+                for earlier in attempt.earlier:
+                    await earlier.judged.wait()
+            attempt.judged.passed()
+            applied = await self._hook_results.apply(emitted, TOOL_PRE, defer=True)
+            if applied.action == "deny":
+                return _denial(applied)
+            if applied.action == "modify" and applied.data is not None:
+                attempt.given = applied.data.get("tool_input", attempt.given)
+        else:
+            attempt.judged.passed()
+            self._tell(TOOL_PRE, {"tool_name": name, "tool_call_id": call.id, "tool_input": attempt.given})
+        if self._tools.get(name) is not tool:  # hooks and users decided about the one that was there before
+            return refusal(
+                f"the tool {name!r} was replaced or removed while hooks decided about this call", "UnknownTool"
+            )
+        given = attempt.given
+        if not isinstance(given, dict):
+            attempt.given = {}
+            return refusal(f"arguments must be a JSON object, got {type(given).__name__}", "BadArguments")
+        if (problem := await self._schemas.problem(name, given)) is not None:
+            return refusal(f"arguments do not fit the tool's schema: {problem}", "BadArguments")
+        return None
+
+    async def _select(self, attempt: _Attempt) -> ToolResult | None:
+        """Let hooks choose the tool for a call, in the event-driven loop; the result is a refusal if one denies it."""
+        call = attempt.call
+        asked = {
+            "tool_name": call.name,
+            "tool_call_id": call.id,
+            "tool_input": call.arguments,
+            "available_tools": list(self._tools),
+        }
+        chosen = await self._hook_results.apply(
+            await self._hooks.emit(TOOL_SELECTING, asked), TOOL_SELECTING, defer=True
+        )
+        if chosen.action == "deny":
+            return _denial(chosen)
+        source = "model"
+        if chosen.action == "modify" and chosen.data is not None:
+            selected = chosen.data.get("selected_tool") or chosen.data.get("tool_name") or call.name
+            if isinstance(selected, str) and selected != call.name:
+                attempt.tool_name, source = selected, "hook"
+        await self._hooks.emit(
+            TOOL_SELECTED, {"tool_name": attempt.tool_name, "tool_call_id": call.id, "source": source}
+        )
+        return None
+
+    async def _execute(self, attempt: _Attempt) -> ToolResult:
+        call_id, name = attempt.call.id, attempt.tool_name
+        attempt.has_run = True
+        if self._cancellation is not None:
+            self._cancellation.register_tool_start(call_id, name)
+        try:
+            result, failed = await self._call(name, attempt.given)
+        finally:
+            if self._cancellation is not None:
+                self._cancellation.register_tool_complete(call_id)
+        self.results[call_id] = result  # before the hooks: a result is never lost to a cancelled observer
+        if failed:
+            await self._emit_error(attempt, result)
+            return result
+        if self._is_heard(TOOL_POST):
+            return await self._after(attempt, result)
+        self._tell(TOOL_POST, {"tool_name": name, "tool_call_id": call_id, "tool_result": result})
+        return result
+
+    async def _call(self, name: str, given: dict[str, Any]) -> tuple[ToolResult, bool]:
+        """Call the tool; the flag is True if it raised or overran instead of returning a result."""
+        seconds = self._options.tool_timeout
+        tool = self._tools.get(name)
+        try:
+            result = await call_within(seconds, f"tool {name!r}", self._run_tool, name, given)
+        except Overran:
+            return refusal(f"the tool did not return within {seconds:g} s and was cancelled", "Timeout"), True
+        except NoOneToAskError:  # by a session of the tool's own: this turn, too, is left to be resumed
+            raise
+        except BudgetError as exc:  # the tool was not called
+            return refusal(text_of(exc), type(exc).__name__), True
+        except Exception as exc:  # noqa: BLE001 — a tool is third-party code; its failure is an answer for the model
+            logger.warning("tool %r (%s) failed with %s", name, _class_of(tool), _written_out(exc))
+            return refusal(text_of(exc), type(exc).__name__), True
+        if isinstance(result, ToolResult):
+            return result, False
+        problem = f"returned {type(result).__name__} instead of a ToolResult"
+        logger.warning("tool %r (%s) %s", name, _class_of(tool), problem)
+        return refusal(f"the tool {problem}", "ContractError"), True
+
+    async def _run_tool(self, name: str, given: dict[str, Any]) -> Any:
+        # A tool gets input of its own: it may keep or change it without changing the transcript.
+        is_flat = type(given) is dict and LEAVES.issuperset(map(type, given.values()))
+        result: Any = await self._tools[name].execute(given.copy() if is_flat else copy.deepcopy(given))
+        return _own(result) if isinstance(result, ToolResult) else result
+
+    async def _after(self, attempt: _Attempt, result: ToolResult) -> ToolResult:
+        shown = result.safe_hook_presentation()
+        details = {**attempt.about(), "tool_input": attempt.given, "tool_result": shown, "result": shown}
+        applied = await self._hook_results.apply(await self._hooks.emit(TOOL_POST, details), TOOL_POST, defer=True)
+        if applied.action == "deny":
+            return refusal(f"the result was withheld: {applied.reason or 'no reason given'}", "Withheld")
+        return _modified_result(result, shown, applied)
+
+    async def _emit_error(self, attempt: _Attempt, result: ToolResult) -> None:
+        await self._hooks.emit(TOOL_ERROR, {**attempt.about(), "tool_input": attempt.given, "error": result.error})
+
+
+def _denial(applied: HookResult) -> ToolResult:
+    return refusal(f"denied: {applied.reason or 'no reason given'}", "Denied")
+
+
+def _class_of(tool: Any) -> str:
+    tool = getattr(tool, "__wrapped__", tool)  # which a budget meters
+    return f"{type(tool).__module__}.{type(tool).__qualname__}"
+
+
+def _written_out(exc: Exception) -> str:
+    """An exception with its traceback, as text: what tools raise is known to carry credentials, which are taken out here."""
+    return redact_text(f"{type(exc).__name__}: {text_of(exc)}\n{''.join(traceback.format_exception(exc))}")
+
+
+def _own(result: ToolResult) -> ToolResult:
+    """A result that the tool cannot change any more: hooks judge it, and it may wait for those of other calls."""
+    own = copy.copy(result)
+    try:
+        output, error = copy_json(result.output), copy_json(result.error)
+    except ModelError:  # it contains itself
+        shown = result.safe_hook_presentation()
+        output, error = shown["output"], shown["error"]
+    # The members are as they were; assigned the usual way, images would be decoded once more.
+    object.__setattr__(own, "output", output)
+    object.__setattr__(own, "error", error)
+    if result.content:
+        object.__setattr__(own, "content", copy.deepcopy(result.content))
+    return own
+
+
+def _modified_result(result: ToolResult, shown: dict[str, Any], applied: HookResult) -> ToolResult:
+    """The result as a hook rewrote it; hooks of either vocabulary write under ``result`` or ``tool_result``."""
+    if applied.action != "modify" or applied.data is None:
+        return result
+    for key in ("result", "tool_result"):
+        new = applied.data.get(key, shown)
+        if is_same_json(new, shown):
+            continue
+        if isinstance(new, ToolResult):
+            return _own(new)
+        if isinstance(new, dict) and new.keys() <= {"success", "output", "error", "content"}:
+            return ToolResult(
+                **{**new, "content": result.content if new.get("content") == shown.get("content") else None}
+            )
+        return ToolResult(success=result.success, output=new, error=result.error)
+    return result

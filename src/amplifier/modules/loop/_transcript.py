@@ -1,0 +1,214 @@
+"""Writes the messages of a turn into the context, so that the conversation stays valid when the turn is cancelled.
+
+The assistant's message comes before its tool results; results follow in the order of the calls, one for each, whatever happens.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import attrs
+
+from amplifier._json import copy_json
+from amplifier.contracts import ContextManager, Coordinator, Provider
+from amplifier.models import ChatResponse, ToolCall, ToolResult
+from amplifier.models._prompts import attachments_of, read_prompt, text_of_prompt
+from amplifier.turns import INTERRUPTED, assistant_message, result_message
+
+from .._shared.shielded import run_shielded
+from ..context import is_aside, missing_results, open_calls
+from ._containment import Contained
+from ._request_messages import KnownMessages, RequestMessages, checked_messages
+
+UNANSWERED = "[interrupted: the turn ended before there was an answer]"
+CORRECTION = "answer_format"
+"""The ``source``, in the metadata, of a message that shows the model what does not fit about its typed answer."""
+
+_REFUSED = "[{} {!r} left out: the service refused the prompt]"
+_SETTLING_SECONDS = 10.0
+
+
+def closing_messages(stored: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What closes a turn that ended without an answer of the model: results for open calls, and a note in place of the answer.
+
+    Instructions and injections of hooks do not show whether there was an answer; the last message before them does.
+    """
+    last: dict[str, Any] = next((message for message in reversed(stored) if not is_aside(message)), {})
+    role = last.get("role")
+    results = missing_results(stored, INTERRUPTED) if role in ("assistant", "tool") else []
+    if not results and role not in ("user", "tool", "function"):
+        return []
+    return [*results, {"role": "assistant", "content": UNANSWERED}]
+
+
+@attrs.frozen
+class UnfinishedTurn:
+    """Where a turn was cut off.
+
+    Attributes:
+        prompt: The text that began it; empty if there was none.
+        attachments: What else there was, described.
+        iterations: How often the model has answered.
+        calls: Those of the latest answer that have no result.
+    """
+
+    prompt: str
+    attachments: list[dict[str, Any]]
+    iterations: int
+    calls: list[ToolCall]
+
+
+def unfinished_turn(stored: list[dict[str, Any]]) -> UnfinishedTurn | None:
+    """The turn at the end of a conversation, if it has no answer yet."""
+    turn: list[dict[str, Any]] = []
+    for message in reversed(stored):
+        if is_aside(message):
+            continue
+        turn.insert(0, message)
+        if message.get("role") == "user" and not _is_correction(message):
+            break
+    if not turn or turn[0].get("role") != "user":
+        return None
+    calls = open_calls(turn)
+    if turn[-1].get("role") == "assistant" and not calls:
+        return None
+    prompt, attachments = _described(turn[0].get("content"))
+    return UnfinishedTurn(
+        prompt=prompt,
+        attachments=attachments,
+        iterations=sum(message.get("role") == "assistant" for message in turn),
+        calls=[ToolCall(id=str(call.id), name=call.name or "", arguments=_input(call.arguments)) for call in calls],
+    )
+
+
+def _described(content: Any) -> tuple[str, list[dict[str, Any]]]:
+    """The text of a stored prompt, and its attachments; other hosts store other things."""
+    if isinstance(content, list):
+        with suppress(TypeError, ValueError):
+            blocks = read_prompt(content)
+            if isinstance(blocks, list):
+                return text_of_prompt(blocks), attachments_of(blocks)
+    return content if isinstance(content, str) else "", []
+
+
+def _is_correction(message: dict[str, Any]) -> bool:
+    metadata = message.get("metadata")
+    return isinstance(metadata, dict) and metadata.get("source") == CORRECTION
+
+
+def _input(arguments: Any) -> dict[str, Any]:
+    """The input of a stored call; some contexts keep it as the text that a service sent."""
+    if isinstance(arguments, str):
+        with suppress(ValueError):
+            arguments = json.loads(arguments)
+    return copy_json(arguments) if isinstance(arguments, dict) else {}
+
+
+class Transcript:
+    """The part of the conversation that one turn is responsible for; everything that it reads and writes goes through here.
+
+    Args:
+        context: Where the conversation is kept.
+        coordinator: The session's, if there is one.
+        known: What the loop knows of earlier requests.
+    """
+
+    def __init__(self, context: ContextManager, coordinator: Coordinator | None, known: KnownMessages) -> None:
+        self._context = context
+        self._known = known
+        self._coordinator = coordinator
+        self._contained = Contained(f"context {type(context).__name__}")
+        self._open: list[ToolCall] = []
+
+    async def stored(self) -> list[dict[str, Any]]:
+        """The whole conversation."""
+        with self._contained:
+            return checked_messages(self._context, "get_messages", await self._context.get_messages())
+
+    async def close_unanswered(
+        self, stored: list[dict[str, Any]], known_result: Callable[[ToolCall], Awaitable[ToolResult | None]]
+    ) -> None:
+        """Close what an earlier turn left without an answer.
+
+        A turn that was stopped, a process that died and the iteration limit leave such an end. The next prompt would make
+        two user messages in a row, which some services refuse.
+
+        Args:
+            stored: The whole conversation.
+            known_result: Returns the result of a call that has none in the conversation, if it is known elsewhere.
+        """
+        calls = {call.id: call for call in open_calls(stored)}
+        for message in closing_messages(stored):
+            if (found := calls.get(message.get("tool_call_id", ""))) is not None:
+                call = ToolCall(id=str(found.id), name=found.name or "", arguments=_input(found.arguments))
+                if (result := await known_result(call)) is not None:
+                    message = result_message(call, result)  # noqa: PLW2901
+            await self.add(message)
+
+    async def for_request(self, provider: Provider) -> RequestMessages:
+        """What the model is to be shown."""
+        with self._contained:
+            given = await self._context.get_messages_for_request(provider=provider)
+            return RequestMessages(checked_messages(self._context, "get_messages_for_request", given), self._known)
+
+    async def add(self, message: dict[str, Any]) -> None:
+        """Store a message that is neither an answer nor a result."""
+        with self._contained:
+            await self._context.add_message(message)
+
+    async def add_answer(self, response: ChatResponse, calls: list[ToolCall]) -> None:
+        """Store the assistant's message; from here on its calls are owed results."""
+        self._open = list(calls)
+        await self.add(assistant_message(response, calls))
+
+    async def withdraw_attachments(self, blocks: list[dict[str, Any]]) -> None:
+        """The service refused the latest prompt: notes take the place of its attachments, or every later request would fail, too."""
+        notes = [
+            block
+            if block["type"] == "text"
+            else {"type": "text", "text": _REFUSED.format(block["type"], block.get("title") or "")}
+            for block in blocks
+        ]
+        stored = await self.stored()
+        for message in reversed(stored):
+            if message.get("role") == "user" and message.get("content") == blocks:
+                message["content"] = notes
+                with self._contained:
+                    await self._context.set_messages(stored)
+                return
+
+    def reopen(self, calls: list[ToolCall]) -> None:
+        """The turn goes on with an answer that is stored already: its calls are owed results."""
+        self._open = list(calls)
+
+    async def add_result(self, call: ToolCall, result: ToolResult) -> None:
+        """Store the result of a call; the results of the calls before it are stored."""
+        await self.add(result_message(call, result))
+        self._open.remove(call)
+
+    async def settle(self, results: dict[str, ToolResult]) -> None:
+        """The turn is being left: give every call that is still owed a result what is known, or a note.
+
+        What a cancelled write has stored is not known, so the context itself is asked first.
+        """
+        if self._open:
+            await run_shielded(self._coordinator, self._settle, results, name="store the results of a turn")
+
+    async def _settle(self, results: dict[str, ToolResult]) -> None:
+        with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _SETTLING_SECONDS):
+            stored = await self.stored()
+            owed: set[Any] = set()  # ids may come again: a result belongs to the latest call of its id
+            for message in stored:
+                if message.get("role") == "assistant":
+                    owed.update(call.get("id") for call in message.get("tool_calls") or ())
+                elif message.get("role") == "tool":
+                    owed.discard(message.get("tool_call_id"))
+            for call in self._open:
+                if call.id in owed:
+                    interrupted = ToolResult(success=False, error={"message": INTERRUPTED, "type": "Interrupted"})
+                    await self.add(result_message(call, results.get(call.id, interrupted)))
+            self._open = []

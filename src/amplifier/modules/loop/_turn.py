@@ -1,0 +1,396 @@
+"""One turn: call the model, run its tools, repeat until the model answers without tool calls, a limit is reached or the turn is stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import anyio
+
+from amplifier.answers import AnswerFormat
+from amplifier.contracts import ContextManager, Coordinator, Hooks, Provider, Tool
+from amplifier.errors import (
+    ContextLengthError,
+    ContractError,
+    ExecutionDenied,
+    InvalidRequestError,
+    NoOneToAskError,
+    NoUnfinishedTurnError,
+)
+from amplifier.events import (
+    EXECUTION_END,
+    EXECUTION_START,
+    ORCHESTRATOR_COMPLETE,
+    PROMPT_COMPLETE,
+    PROMPT_SUBMIT,
+    PROVIDER_REQUEST,
+    PROVIDER_RESPONSE,
+    TURN_RESUMED,
+)
+from amplifier.models import ChatRequest, ChatResponse, to_dict
+from amplifier.models._prompts import attachments_of
+from amplifier.turns import text_of
+
+from ._heard_events import heard_by, teller_of
+from ._hook_results import HookResults
+from ._options import TurnOptions
+from ._provider_caller import NotRepeated, ProviderCaller, choose_provider
+from ._request_messages import KnownMessages, RequestMessages
+from ._resumed_calls import ResumedCall
+from ._steps import TurnSteps
+from ._tool_runner import ToolRunner
+from ._tool_schemas import ToolSchemas
+from ._transcript import CORRECTION, Transcript, UnfinishedTurn, unfinished_turn
+from ._typed_answer import TypedAnswer
+
+_PREVIEW = 200
+
+
+def _prompt_payload(prompt: str, attachments: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"prompt": prompt, "attachments": attachments} if attachments else {"prompt": prompt}
+
+
+def _without_dropped(blocks: list[dict[str, Any]], attachments: Any) -> list[dict[str, Any]]:
+    """The texts, and those of the others that are still among the attachments, with the titles that they have there."""
+    shown = [each for each in attachments if isinstance(each, dict)] if isinstance(attachments, list) else []
+    kept: list[dict[str, Any]] = []
+    for at, block in enumerate(blocks):
+        about = next((each for each in shown if each.get("index") == at), None)
+        if block["type"] == "text":
+            kept.append(block)
+        elif about is not None:
+            kept.append({**block, "title": str(about.get("title", block["title"]))} if "title" in block else block)
+    return kept
+
+
+class Turn:
+    """One turn of a loop; created for every prompt.
+
+    Args:
+        known: What the loop knows of earlier requests.
+
+    Attributes:
+        is_answered: The conversation is known to end with an answer of the model, or with what others added to one.
+    """
+
+    def __init__(
+        self,
+        options: TurnOptions,
+        context: ContextManager,
+        providers: dict[str, Provider],
+        tools: dict[str, Tool],
+        hooks: Hooks,
+        coordinator: Coordinator | None,
+        answer_format: AnswerFormat[Any] | None,
+        known: KnownMessages,
+        *,
+        is_answered: bool = False,
+    ) -> None:
+        self.is_answered: bool = is_answered
+        self._options = options
+        self._hooks = hooks
+        self._is_heard = heard_by(hooks)
+        self._tell = teller_of(hooks)
+        self._coordinator = coordinator
+        self._cancellation = None if coordinator is None else coordinator.cancellation
+        self._transcript = Transcript(context, coordinator, known)
+        self._hook_results = HookResults(coordinator, self._transcript)
+        self._providers = providers
+        self._answer: TypedAnswer | None = None
+        if answer_format is not None:
+            # The turn itself reports that there is no provider, after its first events.
+            provider = providers.get(options.default_provider or next(iter(providers), ""))
+            self._answer = TypedAnswer(answer_format, provider, tools, options.answer_mode, options.answer_attempts)
+            if self._answer.tool is not None:
+                tools = {**tools, self._answer.tool.name: self._answer.tool}
+        self._schemas = ToolSchemas(tools)
+        self._steps = TurnSteps(coordinator)
+        self._runner = ToolRunner(
+            tools,
+            self._schemas,
+            hooks,
+            self._hook_results,
+            coordinator,
+            options,
+            self._steps,
+            self._transcript.add_result,
+            None if self._answer is None or self._answer.tool is None else self._answer.tool.name,
+        )
+        self._text = ""
+        self._finished = False
+
+    async def run(self, prompt: str, blocks: list[dict[str, Any]]) -> str:
+        """Run the turn and return the text of the model's last answer.
+
+        Args:
+            prompt: The text of the user.
+            blocks: The prompt in blocks, if it is more than text.
+
+        Raises:
+            LLMError: What the provider raised, unchanged.
+            ExecutionDenied: A hook denied the prompt or a model call.
+            ResultError: The answer does not fit the type that was asked for.
+            ContainedError: Provider or context raised something that is no ``Exception``.
+        """
+        return await self._run(prompt, attachments_of(blocks), partial(self._converse, prompt, blocks))
+
+    async def resume(self) -> str:
+        """Go on with the turn at the end of the conversation, which was cut off.
+
+        Raises:
+            NoUnfinishedTurnError: There is none; no event was emitted.
+            LLMError: As `run` does.
+        """
+        unfinished = unfinished_turn(await self._transcript.stored())
+        if unfinished is None:
+            raise NoUnfinishedTurnError(
+                "there is no turn to resume: the conversation is empty or ends with an answer of the model; begin a turn "
+                "with execute(prompt)"
+            )
+        return await self._run(unfinished.prompt, unfinished.attachments, partial(self._go_on, unfinished))
+
+    async def _run(self, prompt: str, attachments: list[dict[str, Any]], work: Callable[[], Awaitable[None]]) -> str:
+        status, keeps_calls = "error", False
+        try:
+            if self._is_heard(EXECUTION_START):
+                await self._hooks.emit(EXECUTION_START, _prompt_payload(prompt, attachments))
+            await work()
+            status = "cancelled" if self._is_stopping() else "completed"
+            return self._text
+        except ExecutionDenied:
+            status = "completed"  # as it was decided
+            raise
+        except (anyio.get_cancelled_exc_class(), KeyboardInterrupt):
+            status = "cancelled"
+            raise
+        except NoOneToAskError:
+            status, keeps_calls = "cancelled", True
+            raise
+        finally:
+            await self._leave(status, keeps_calls=keeps_calls)
+
+    async def _leave(self, status: str, *, keeps_calls: bool) -> None:
+        """Every way out: no call without a result, unless the turn is left to be resumed, and the closing events."""
+        try:
+            if not keeps_calls:
+                await self._transcript.settle(self._runner.results)
+        finally:
+            try:
+                details = {"response": self._text, "status": status}
+                if self._is_heard(EXECUTION_END):
+                    await self._hooks.emit(EXECUTION_END, details)
+                else:
+                    self._tell(EXECUTION_END, details)
+            finally:  # on asyncio a native cancel that waited for the handlers of the first is raised out of it
+                if self._is_heard(ORCHESTRATOR_COMPLETE):
+                    await self._emit_complete(status)
+
+    async def _emit_complete(self, status: str) -> None:
+        outcome = {"completed": "success" if self._finished else "incomplete"}.get(status, status)
+        iterations = self._steps.iteration
+        details = {"orchestrator": self._options.orchestrator, "turn_count": iterations, "status": outcome}
+        await self._hooks.emit(ORCHESTRATOR_COMPLETE, details)
+
+    def _is_stopping(self) -> bool:
+        return self._cancellation is not None and self._cancellation.is_cancelled
+
+    async def _converse(self, prompt: str, blocks: list[dict[str, Any]]) -> None:
+        if self._is_heard(PROMPT_SUBMIT):
+            prompt, blocks, is_empty = await self._submit(prompt, blocks)
+        else:
+            is_empty = await self._open()
+        caller = self._caller()
+        caller.require_readable(attachments_of(blocks))
+        self.is_answered = False
+        if is_empty and self._options.system_prompt:
+            await self._transcript.add({"role": "system", "content": self._options.system_prompt})
+        await self._transcript.add({"role": "user", "content": blocks or prompt})
+        try:
+            await self._iterate(caller)
+        except (InvalidRequestError, ContextLengthError) as error:
+            if self._steps.iteration == 1 and attachments_of(blocks):
+                await self._transcript.withdraw_attachments(blocks)
+                error.add_note("The conversation keeps notes in place of the images and files of this prompt.")
+            raise
+
+    async def _submit(self, prompt: str, blocks: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]], bool]:
+        """Let hooks forbid or change the prompt; returns it, and whether the conversation is seen to be empty.
+
+        A text that hooks changed takes the place of all texts; an attachment that they left out is left out, and a title that
+        they changed is changed.
+        """
+        described = attachments_of(blocks)
+        emitted = await self._hooks.emit(PROMPT_SUBMIT, _prompt_payload(prompt, described))
+        # Before anything of this turn is stored, which injections are; but not for a prompt that is denied.
+        is_empty = emitted.action != "deny" and await self._open()
+        applied = await self._hook_results.apply(emitted, PROMPT_SUBMIT)
+        if applied.action == "deny":
+            raise self._denied(PROMPT_SUBMIT, applied.reason)
+        if applied.action == "modify" and applied.data is not None:
+            given, prompt = prompt, str(applied.data.get("prompt", prompt))
+            blocks = _without_dropped(blocks, applied.data.get("attachments", described))
+            if blocks and prompt != given:
+                texts = [{"type": "text", "text": prompt}] if prompt else []
+                blocks = texts + [block for block in blocks if block["type"] != "text"]
+        return prompt, blocks, is_empty
+
+    async def _go_on(self, unfinished: UnfinishedTurn) -> None:
+        """Give the calls of the latest answer the results that are missing, then go on as any turn does."""
+        caller = self._caller()
+        self._steps.iteration = unfinished.iterations
+        self._transcript.reopen(unfinished.calls)
+        resumed: list[ResumedCall] = []
+        if unfinished.calls:
+            self._schemas.specs()  # reads the schemas, which inputs are checked against
+            resumed = await self._runner.run(unfinished.calls, are_resumed=True)
+            await self._hook_results.store_deferred()
+        await self._hooks.emit(
+            TURN_RESUMED, {"iteration": unfinished.iterations, "calls": [call.as_dict() for call in resumed]}
+        )
+        if self._answer is None or not await self._take_final_result(self._answer, resumed):
+            await self._iterate(caller)
+
+    def _caller(self) -> ProviderCaller:
+        name, provider = choose_provider(self._providers, self._options.default_provider)
+        tool = None if self._answer is None else self._answer.tool
+        answer_tool = None if tool is None else tool.name
+        return ProviderCaller(name, provider, self._hooks, self._options, self._is_stopping, answer_tool)
+
+    async def _iterate(self, caller: ProviderCaller) -> None:
+        """Ask the model and run its tools until it answers without tool calls."""
+        while not self._is_stopping():
+            if self._steps.iteration >= self._options.max_iterations:
+                limit = f"stopped after {self._steps.iteration} model calls, the loop's max_iterations"
+                self._text = f"{self._text}\n\n[{limit}]" if self._text else f"[{limit}]"
+                return
+            self._steps.iteration += 1
+            if not await self._step(caller):
+                return
+
+    async def _open(self) -> bool:
+        """Close what an earlier turn left without an answer; True if the conversation is seen to be empty.
+
+        Reading a long conversation takes time, so after a turn of this loop that ended with an answer nothing is read.
+        """
+        if self.is_answered and not self._options.system_prompt:
+            return False
+        stored = await self._transcript.stored()
+        if not self.is_answered:
+            await self._transcript.close_unanswered(stored, self._runner.known_result)
+            self.is_answered = True
+        return not stored
+
+    async def _step(self, caller: ProviderCaller) -> bool:
+        """One model call and the tools it asks for; False when the turn is over."""
+        messages = await self._request_messages(caller)
+        if messages is None:
+            return False
+        request = ChatRequest(
+            messages=[],
+            response_format=None if self._answer is None else self._answer.response_format,
+            model=self._options.model,
+            stream=self._options.streaming,
+        )
+        # Made for this request, of models: the constructor would check and copy both lists member by member.
+        request.messages = messages.for_provider()
+        request.tools = self._schemas.specs() or None
+        try:
+            response = await self._steps.run(self._steps.of_model(request), partial(caller.ask, request))
+        except NotRepeated:
+            return False
+        if not isinstance(response, ChatResponse):
+            raise ContractError(
+                f"a step wrapper returned {type(response).__name__} for a model call; expected the ChatResponse that run() "
+                "returned, or one that it kept"
+            )
+        calls = await caller.calls_of(response)
+        self._text = text_of(response)
+        await self._transcript.add_answer(response, calls)
+        about: dict[str, Any] = {"provider": caller.name, "model": request.model}
+        if self._is_heard(PROVIDER_RESPONSE):
+            is_read = self._is_heard(PROVIDER_RESPONSE, "response")
+            await self._hooks.emit(
+                PROVIDER_RESPONSE,
+                {
+                    **about,
+                    "response": to_dict(response) if is_read else None,
+                    "usage": None if response.usage is None else to_dict(response.usage),
+                    "tool_calls": bool(calls),
+                    "iteration": self._steps.iteration,
+                },
+            )
+        else:
+            self._tell(PROVIDER_RESPONSE, {**about, "response": response, "usage": response.usage})
+        if not calls:
+            correction = None if self._answer is None else self._answer.correction(self._text)
+            if correction is None:
+                await self._complete()
+                return False
+            await self._transcript.add({"role": "user", "content": correction, "metadata": {"source": CORRECTION}})
+            return True
+        ran = await self._runner.run(calls)
+        await self._hook_results.store_deferred()
+        return self._answer is None or not await self._take_final_result(self._answer, ran)
+
+    async def _take_final_result(self, answer: TypedAnswer, ran: list[ResumedCall]) -> bool:
+        """Whether the model has given its answer with the tool for it."""
+        given = [made for made in ran if answer.tool is not None and made.call.name == answer.tool.name]
+        for made in given:
+            # The call was accepted in an earlier process: a step wrapper has kept its result, and the tool was not called.
+            if not made.was_reached and made.has_succeeded:
+                answer.accept_kept(made.call.arguments)
+        accepted = answer.accepted()
+        if accepted is not None:
+            self._text = accepted
+            # A conversation that ends with a tool's result would be taken for one that was cut off.
+            await self._transcript.add({"role": "assistant", "content": accepted})
+            await self._complete()
+            return True
+        for made in given:
+            if not self._is_stopping():
+                answer.check_rejected(made.call.arguments)
+        return False
+
+    async def _complete(self) -> None:
+        self._finished = self.is_answered = True
+        if self._is_heard(PROMPT_COMPLETE):
+            preview = {"response_preview": self._text[:_PREVIEW], "length": len(self._text)}
+            await self._hooks.emit(PROMPT_COMPLETE, preview)
+
+    def _denied(self, event: str, reason: str | None) -> ExecutionDenied:
+        self._text = f"Operation denied: {reason or 'no reason given'}"
+        return ExecutionDenied(self._text, event=event, reason=reason)
+
+    async def _request_messages(self, caller: ProviderCaller) -> RequestMessages | None:
+        """The messages of the next request, or None when the turn is being stopped.
+
+        Raises:
+            ExecutionDenied: A hook forbids it.
+        """
+        messages = await self._transcript.for_request(caller.provider)
+        injects = self._is_heard(PROVIDER_REQUEST) and await self._pass_gates(caller, messages)
+        if self._is_stopping():
+            return None  # stopped while the hooks were deciding
+        if injects:
+            messages = await self._transcript.for_request(caller.provider)
+        messages.add_ephemeral(self._hook_results.take_ephemeral())
+        return messages
+
+    async def _pass_gates(self, caller: ProviderCaller, messages: RequestMessages) -> bool:
+        """Let hooks forbid the request; True if they have added to the conversation."""
+        is_read = self._is_heard(PROVIDER_REQUEST, "messages")
+        emitted = await self._hooks.emit(
+            PROVIDER_REQUEST,
+            {
+                "provider": caller.name,
+                "model": self._options.model,
+                "messages": messages.for_event(self._hooks) if is_read else None,
+                "iteration": self._steps.iteration,
+            },
+        )
+        injects = bool(emitted.context_injections or emitted.context_injection)
+        applied = await self._hook_results.apply(emitted, PROVIDER_REQUEST)
+        if applied.action == "deny":
+            raise self._denied(PROVIDER_REQUEST, applied.reason)
+        return injects

@@ -1,0 +1,159 @@
+"""The answer of a turn as a value of a type that the caller asked for.
+
+A provider that can constrain its answers to a schema does so. For the others the turn has one more tool, whose input is the answer.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+from amplifier.answers import AnswerFormat
+from amplifier.contracts import Provider
+from amplifier.errors import ResultError
+from amplifier.models import ResponseFormatJsonSchema, ToolResult
+
+from ._provider_caller import capabilities_of
+
+TOOL_NAME = "final_result"
+ALWAYS = "structured_output"
+"""The capability of a provider that constrains answers to a schema, also while it is offered tools."""
+WITHOUT_TOOLS = "json_schema"
+"""The capability of a provider that does so only while it is offered no tools."""
+
+
+class FinalResultTool:
+    """The tool that the model calls with its answer.
+
+    Attributes:
+        answer: The input of the first call that fits; None before.
+    """
+
+    repeatable: bool = True
+
+    def __init__(self, name: str, answer_format: AnswerFormat[Any]) -> None:
+        self.name = name
+        self.description = "Give the final answer. Call it once, when everything else is done." + (
+            f" The answer: {answer_format.description}" if answer_format.description else ""
+        )
+        self.input_schema = answer_format.schema
+        self._format = answer_format
+        self.answer: dict[str, Any] | None = None
+
+    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 — the contract's name
+        """Accept the answer, or show the model what is wrong with it; after one that was accepted, no other."""
+        if self.answer is not None:
+            message = "not used: the answer had been given already, with an earlier call of this tool"
+            return ToolResult(success=False, error={"message": message, "type": "AnswerGiven"})
+        try:
+            self._format.read_value(input)
+        except ResultError as error:
+            return ToolResult(success=False, error={"message": str(error), "type": "ResultError"})
+        self.answer = input
+        return ToolResult(success=True, output="The answer was accepted.")
+
+
+class TypedAnswer:
+    """What a turn does about the type of its answer.
+
+    Attributes:
+        tool: For the model to give its answer with; None if the provider constrains the answer itself.
+    """
+
+    def __init__(
+        self,
+        answer_format: AnswerFormat[Any],
+        provider: Provider | None,
+        tools: dict[str, Any],
+        mode: str,
+        attempts: int,
+    ) -> None:
+        self._format = answer_format
+        self._left = attempts
+        is_native = mode == "native" or (
+            mode == "auto" and provider is not None and _is_native(provider, has_tools=bool(tools))
+        )
+        name = TOOL_NAME
+        while name in tools:
+            name = f"{name}_"
+        self.tool = None if is_native else FinalResultTool(name, answer_format)
+
+    @property
+    def response_format(self) -> ResponseFormatJsonSchema | None:
+        """For the request."""
+        if self.tool is not None:
+            return None
+        described = {"name": self._format.name, "schema": self._format.schema}
+        return ResponseFormatJsonSchema(json_schema=described, strict=_is_strict(self._format.schema))
+
+    def accepted(self) -> str | None:
+        """The answer that the model gave with the tool, as JSON text; None if it has not yet."""
+        if self.tool is None or self.tool.answer is None:
+            return None
+        return json.dumps(self.tool.answer, ensure_ascii=False)
+
+    def accept_kept(self, arguments: Any) -> None:
+        """Take the input of a call that the tool has accepted in an earlier process, if there is no answer yet and it fits."""
+        if self.tool is not None and self.tool.answer is None:
+            with suppress(ResultError):
+                self._format.read_value(arguments)
+                self.tool.answer = arguments
+
+    def correction(self, text: str) -> str | None:
+        """What to reply to an answer without tool calls; None if it fits.
+
+        Raises:
+            ResultError: It does not fit, and there is no further attempt.
+        """
+        try:
+            self._format.read_text(text)
+        except ResultError as error:
+            self.use_attempt(error)
+            how = "Reply with the corrected JSON only." if self.tool is None else f"Call the tool {self.tool.name}."
+            return f"{error}\n{how}"
+        return None
+
+    def use_attempt(self, error: ResultError) -> None:
+        """Count an answer that does not fit.
+
+        Raises:
+            ResultError: There is no further attempt.
+        """
+        self._left -= 1
+        if self._left <= 0:
+            raise error
+
+    def check_rejected(self, arguments: Any) -> None:
+        """Count a call of the tool that was not accepted.
+
+        Raises:
+            ResultError: There is no further attempt.
+        """
+        try:
+            self._format.read_value(arguments)
+        except ResultError as error:
+            self.use_attempt(error)
+        else:  # it fits; a hook denied the call
+            self.use_attempt(ResultError([("$", "the answer was denied by a hook")], result_type=self._format.name))
+
+
+def _is_native(provider: Provider, *, has_tools: bool) -> bool:
+    capabilities = capabilities_of(provider)
+    return ALWAYS in capabilities or (WITHOUT_TOOLS in capabilities and not has_tools)
+
+
+def _is_strict(schema: Any) -> bool:
+    """Whether services can follow the schema to the letter: they demand that every member of every object is required."""
+    if isinstance(schema, list):
+        return all(map(_is_strict, schema))
+    if not isinstance(schema, dict):
+        return True
+    members = schema.get("properties")
+    if schema.get("type") == "object":
+        required = schema.get("required", [])
+        if not isinstance(members, dict) or set(members) != set(required) or schema.get("additionalProperties"):
+            return False
+    return all(
+        _is_strict(value) for key, value in schema.items() if key not in ("enum", "const", "default", "examples")
+    )

@@ -1,0 +1,22 @@
+"""loop-streaming: the plain loop, with every piece of an answer passed on as it arrives (``content_block:delta``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amplifier.contracts import Coordinator
+
+from . import TurnOrchestrator, read_options
+
+__all__ = ["StreamingLoop", "mount"]
+
+__amplifier_module_type__ = "orchestrator"
+
+
+class StreamingLoop(TurnOrchestrator):
+    """The agent loop that streams answers; a provider that cannot stream is called as usual."""
+
+
+async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
+    """Mount the loop; see `TurnOptions` for its configuration."""
+    await coordinator.mount("orchestrator", StreamingLoop(read_options("loop-streaming", config, streaming=True)))

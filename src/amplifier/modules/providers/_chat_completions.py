@@ -1,0 +1,430 @@
+"""OpenAI's Chat Completions API, which most servers of models speak: requests, responses, models that the plan describes.
+
+Servers deviate from it: no index on a call, one index for all calls, a name with every piece, arguments as an object, no usage,
+no end mark. The reader accepts all of these.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, ClassVar, final
+
+import attrs
+
+from amplifier.errors import InvalidRequestError
+from amplifier.models import (
+    ChatRequest,
+    ContentBlockUnion,
+    ImageBlock,
+    ModelInfo,
+    ResponseFormatJson,
+    ResponseFormatJsonSchema,
+    StreamChunk,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    UnknownBlock,
+    to_dict,
+)
+from amplifier.models._prompts import PDF
+
+from ._conversation import Conversation, Entry, MessageEntry, ToolResultEntry, as_text
+from ._response_reader import ResponseReader, ServiceError, SseEvent, TokenCounts, read_json
+from ._wire_format import CallOptions, EncodedRequest, read_json_schema
+
+REASONING_FIELDS = ("reasoning_content", "reasoning")
+"""Where Chat Completions servers put a model's reasoning; the official API has no such field."""
+
+_USER_PARTS = ("image_url", "input_audio", "file", "video_url")
+"""Types of blocks that the models do not define but this API accepts from the user."""
+
+_SEE_BELOW = "[image: see the next message]"
+
+
+@final
+@attrs.frozen(kw_only=True)
+class ChatCompletions:
+    """The Chat Completions API: the older one, which many servers implement.
+
+    Attributes:
+        max_tokens_field: The name of the limit on output tokens.
+        has_developer: Whether the server knows the role ``developer``.
+        parallel_tool_calls: Sent with tools if it is not None.
+        seed: Sent if it is not None.
+    """
+
+    path: ClassVar[str] = "/chat/completions"
+    always_limits: ClassVar[bool] = False
+
+    max_tokens_field: str = "max_tokens"
+    has_developer: bool = False
+    parallel_tool_calls: bool | None = None
+    seed: int | None = None
+
+    def encode(self, conversation: Conversation, request: ChatRequest, call: CallOptions) -> EncodedRequest:
+        """Encode a request as JSON."""
+        messages = _messages(conversation.entries, has_developer=self.has_developer)
+        body: dict[str, Any] = {"model": call.model, "messages": messages}
+        if request.tools:
+            body["tools"] = [
+                {
+                    "type": "function",
+                    "function": {
+                        "name": spec.name,
+                        "description": spec.description or "",
+                        "parameters": spec.parameters,
+                        **({"strict": spec.extra["strict"]} if "strict" in spec.extra else {}),
+                    },
+                }
+                for spec in request.tools
+            ]
+            choice = call.tool_choice
+            if choice is not None:
+                body["tool_choice"] = (
+                    {"type": "function", "function": {"name": choice[0]}} if isinstance(choice, tuple) else choice
+                )
+            if self.parallel_tool_calls is not None:
+                body["parallel_tool_calls"] = self.parallel_tool_calls
+        optional = {
+            self.max_tokens_field: call.max_tokens,
+            "temperature": call.temperature,
+            "top_p": call.top_p,
+            "reasoning_effort": call.reasoning_effort,
+            "stop": list(request.stop) if request.stop else None,
+            "seed": self.seed,
+            "response_format": _response_format(request),
+        }
+        body |= {name: value for name, value in optional.items() if value is not None}
+        if call.stream:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        return EncodedRequest(body)
+
+    def reader(self, taken_ids: Iterable[str]) -> ChatCompletionsReader:
+        """A reader for one response."""
+        return ChatCompletionsReader(taken_ids)
+
+
+def _messages(entries: list[Entry], *, has_developer: bool) -> list[dict[str, Any]]:
+    """Messages in order; images in tool results, which the API does not accept there, follow in a user message."""
+    messages: list[dict[str, Any]] = []
+    images: list[dict[str, Any]] = []
+    answers = [at for at, entry in enumerate(entries) if isinstance(entry, MessageEntry) and entry.role == "assistant"]
+    last_answer = answers[-1] if answers else -1
+    for at, entry in enumerate(entries):
+        if isinstance(entry, ToolResultEntry):
+            messages.append(_result(entry, images))
+            continue
+        if images:
+            messages.append({"role": "user", "content": images})
+            images = []
+        is_prompt = entry.role == "user" and at > last_answer
+        if (message := _message(entry, has_developer=has_developer, is_prompt=is_prompt)) is not None:
+            messages.append(message)
+    return [*messages, {"role": "user", "content": images}] if images else messages
+
+
+def _result(result: ToolResultEntry, images: list[dict[str, Any]]) -> dict[str, Any]:
+    texts: list[str] = []
+    for part in result.parts:
+        if isinstance(part, TextBlock):
+            texts.append(part.text)
+        elif isinstance(part, ImageBlock):
+            texts.append(_SEE_BELOW)
+            images.append(_image(part))
+        else:
+            texts.append(as_text(to_dict(part)))
+    return {"role": "tool", "tool_call_id": result.call_id, "content": "\n".join(texts)}
+
+
+def _message(entry: MessageEntry, *, has_developer: bool, is_prompt: bool) -> dict[str, Any] | None:
+    if entry.role == "assistant":
+        return _assistant(entry.blocks)
+    role = "system" if entry.role == "developer" and not has_developer else entry.role
+    parts = [part for block in entry.blocks if (part := _part(block, is_prompt=is_prompt)) is not None]
+    if not parts:
+        return None
+    if all(part.keys() == {"type", "text"} for part in parts):
+        return {"role": role, "content": "\n\n".join(part["text"] for part in parts)}
+    return {"role": role, "content": parts}
+
+
+def _assistant(blocks: list[ContentBlockUnion]) -> dict[str, Any] | None:
+    """An assistant message; reasoning goes back into the field it came from, or is omitted if it came from another API."""
+    text = "".join(block.text for block in blocks if isinstance(block, TextBlock))
+    calls = [block for block in blocks if isinstance(block, ToolCallBlock)]
+    message: dict[str, Any] = {"role": "assistant", "content": text or None}
+    for field in REASONING_FIELDS:
+        reasoning = [
+            block.thinking
+            for block in blocks
+            if isinstance(block, ThinkingBlock) and block.extra.get("reasoning_field") == field
+        ]
+        if reasoning:
+            message[field] = "".join(reasoning)
+    if calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": as_text(call.input)}}
+            for call in calls
+        ]
+    return message if text or calls else None
+
+
+def _part(block: ContentBlockUnion, *, is_prompt: bool) -> dict[str, Any] | None:
+    if isinstance(block, TextBlock):
+        return {"type": "text", "text": block.text}
+    if isinstance(block, ImageBlock):
+        return _image(block)
+    if isinstance(block, UnknownBlock) and block.type == "document":
+        return _document(block, is_prompt=is_prompt)
+    if isinstance(block, UnknownBlock) and block.type in _USER_PARTS:
+        return to_dict(block)
+    return None
+
+
+def _document(block: UnknownBlock, *, is_prompt: bool) -> dict[str, Any]:
+    """A PDF as a file; another document, which the API does not accept, as a note, unless it is part of the prompt.
+
+    Raises:
+        InvalidRequestError: It is.
+    """
+    name, source = document_name(block), document_source(block)
+    if source.get("media_type") == PDF and isinstance(source.get("data"), str):
+        return {"type": "file", "file": {"filename": name, "file_data": f"data:{PDF};base64,{source['data']}"}}
+    if source.get("type") == "text" and isinstance(source.get("data"), str):
+        return {"type": "text", "text": source["data"]}
+    found = source.get("url") or source.get("media_type") or sorted(source)
+    if is_prompt and source.get("type") in ("base64", "url"):
+        raise InvalidRequestError(
+            f"the document {name!r} ({found!r:.80}) cannot be sent: the Chat Completions API takes PDF files as base64 only"
+        )
+    return {"type": "text", "text": f"[document {name!r} left out: this service takes PDF files only]"}
+
+
+def document_name(block: UnknownBlock) -> str:
+    """The name of a document, which the APIs demand."""
+    title = block.extra.get("title")
+    return title if isinstance(title, str) and title else "document.pdf"
+
+
+def document_source(block: UnknownBlock) -> dict[str, Any]:
+    """Where a document is; empty if the block does not tell."""
+    source = block.extra.get("source")
+    return source if isinstance(source, dict) else {}
+
+
+def _image(block: ImageBlock) -> dict[str, Any]:
+    detail = block.source.get("detail")
+    return {"type": "image_url", "image_url": {"url": image_url(block), **({"detail": detail} if detail else {})}}
+
+
+def _response_format(request: ChatRequest) -> dict[str, Any] | None:
+    if isinstance(request.response_format, ResponseFormatJsonSchema):
+        name, schema, strict = read_json_schema(request.response_format)
+        described: dict[str, Any] = {"name": name, "schema": schema}
+        return {"type": "json_schema", "json_schema": described | ({} if strict is None else {"strict": strict})}
+    return {"type": "json_object"} if isinstance(request.response_format, ResponseFormatJson) else None
+
+
+def image_url(block: ImageBlock) -> str:
+    """The URL of an image; base64 data becomes a data URL.
+
+    Raises:
+        InvalidRequestError: The source contains neither.
+    """
+    source = block.source
+    url = source.get("url") or source.get("image_url")
+    if isinstance(url, str):
+        return url
+    data = source.get("data")
+    if isinstance(data, str):
+        return f"data:{source.get('media_type') or 'image/png'};base64,{data}"
+    raise InvalidRequestError(
+        f"an image's source has neither url nor data, only {sorted(source)}; expected base64 data or a URL"
+    )
+
+
+def count_tokens(token_counts: TokenCounts, usage: dict[str, Any] | None, *, input_name: str, output_name: str) -> None:
+    """Copy the service's token counts; the APIs use different names for them."""
+    if not usage:
+        return
+    input_details = usage.get(f"{input_name}_tokens_details") or {}
+    output_details = usage.get(f"{output_name}_tokens_details") or {}
+    token_counts.input_tokens = usage.get(f"{input_name}_tokens") or 0
+    token_counts.output_tokens = usage.get(f"{output_name}_tokens") or 0
+    token_counts.cache_read_tokens = input_details.get("cached_tokens", usage.get("prompt_cache_hit_tokens"))
+    token_counts.cache_write_tokens = input_details.get("cache_write_tokens")
+    token_counts.reasoning_tokens = output_details.get("reasoning_tokens")
+    token_counts.is_reported = True
+
+
+_DONE = "[DONE]"
+
+
+@attrs.define
+class _Call:
+    id: str | None
+    name: str
+
+
+@final
+class ChatCompletionsReader(ResponseReader):
+    """Reads one completion."""
+
+    def __init__(self, taken_ids: Iterable[str] = ()) -> None:
+        super().__init__(taken_ids)
+        self._open_field: str | None = None
+        self._calls: dict[int, _Call] = {}
+        self._by_index: dict[Any, int] = {}
+        self._done = False
+
+    def read_event(self, event: SseEvent) -> list[StreamChunk]:
+        """Read one chunk."""
+        if event.data.strip() == _DONE:
+            self._done = True
+            return self.end_of_stream()
+        data = read_json(event.data)
+        if data.get("error") or event.name == "error":
+            raise ServiceError(data)
+        self._read_metadata(data)
+        chunks: list[StreamChunk] = []
+        for choice in (data.get("choices") or ())[:1]:
+            chunks += self._read_delta(choice.get("delta") or {})
+            self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        return chunks
+
+    def read_body(self, body: dict[str, Any]) -> list[StreamChunk]:
+        """Read a completion that was not streamed."""
+        if body.get("error"):
+            raise ServiceError(body)
+        self._read_metadata(body)
+        choice = body["choices"][0]
+        chunks = self._read_delta(choice["message"])
+        self.finish_reason = choice.get("finish_reason") or "stop"
+        return chunks + self.end_of_stream()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the end mark was received."""
+        return self._done
+
+    def end_of_stream(self) -> list[StreamChunk]:
+        """Complete every block; without an end mark too, if the server sent a finish reason."""
+        super().end_of_stream()
+        chunks = self._end_text()
+        for number, call in self._calls.items():
+            key = ("call", number)
+            chunks += self.end_call(key, call.id, call.name, self.blocks.text(key))
+        self._calls = {}
+        return chunks
+
+    def _read_metadata(self, data: dict[str, Any]) -> None:
+        self.model = data.get("model") or self.model
+        for name, member in (("response_id", "id"), ("system_fingerprint", "system_fingerprint")):
+            if data.get(member):
+                self.metadata[name] = data[member]
+        count_tokens(self.token_counts, data.get("usage"), input_name="prompt", output_name="completion")
+
+    def _read_delta(self, delta: dict[str, Any]) -> list[StreamChunk]:
+        chunks: list[StreamChunk] = []
+        for field in (*REASONING_FIELDS, "content", "refusal"):
+            text = delta.get(field)
+            if isinstance(text, str) and text:
+                chunks += self._add_text(field, text)
+        for piece in delta.get("tool_calls") or ():
+            chunks += self._add_call(piece)
+        return chunks
+
+    def _add_text(self, field: str, text: str) -> list[StreamChunk]:
+        chunks: list[StreamChunk] = []
+        if self._open_field != field:
+            chunks += self._end_text()
+            self._open_field = field
+            chunks.append(self.blocks.start("text", "thinking" if field in REASONING_FIELDS else "text"))
+        return chunks + self.blocks.add("text", text)
+
+    def _end_text(self) -> list[StreamChunk]:
+        field, self._open_field = self._open_field, None
+        if field is None:
+            return []
+        text = self.blocks.text("text")
+        more: dict[str, Any] = {}
+        if field in REASONING_FIELDS:
+            more = {"reasoning_field": field}  # where it goes back to
+            return [self.blocks.end("text", ThinkingBlock(thinking=text, **more))]
+        if field == "refusal":
+            more = {"refusal": True}
+        return [self.blocks.end("text", TextBlock(text=text, **more))]
+
+    def _add_call(self, piece: dict[str, Any]) -> list[StreamChunk]:
+        function = piece.get("function") or {}
+        index, call_id, name = piece.get("index"), piece.get("id"), function.get("name")
+        number = self._by_index.get(index) if index is not None else max(self._calls, default=None)
+        known = None if number is None else self._calls[number]
+        is_new = known is None or bool(call_id and known.id and call_id != known.id)
+        chunks: list[StreamChunk] = []
+        if is_new or number is None or known is None:
+            chunks += self._end_text()
+            number = len(self._calls)
+            known = self._calls[number] = _Call(call_id, name or "")
+            self._by_index[index] = number
+            chunks.append(self.blocks.start(("call", number), "tool_call", name))
+        known.id = known.id or call_id
+        known.name = known.name or name or ""
+        arguments = function.get("arguments")
+        if arguments is not None and not isinstance(arguments, str):
+            arguments = json.dumps(arguments)
+        return chunks + (self.blocks.add(("call", number), arguments) if arguments else [])
+
+
+@final
+class ConfiguredModels:
+    """The catalogue of a server with unknown models, described by the configuration.
+
+    Args:
+        default_model: The configured model.
+        context_window: Its context window.
+        max_tokens: Its limit on output tokens.
+        capabilities: What it can do.
+        path: Where the server lists its models; None if it is not asked.
+    """
+
+    def __init__(
+        self,
+        default_model: str,
+        context_window: int,
+        max_tokens: int,
+        *,
+        capabilities: tuple[str, ...] = ("tools", "streaming"),
+        path: str | None = "/models",
+    ) -> None:
+        self.path = path
+        self._capabilities = capabilities
+        self._default_model = default_model
+        self._context_window = context_window
+        self._max_tokens = max_tokens
+
+    def known(self) -> list[ModelInfo]:
+        """The configured model."""
+        return [self.look_up(self._default_model)]
+
+    def look_up(self, model: str) -> ModelInfo:
+        """The configured properties, for any model."""
+        return ModelInfo(
+            id=model,
+            display_name=model,
+            context_window=self._context_window,
+            max_output_tokens=self._max_tokens,
+            capabilities=list(self._capabilities),
+        )
+
+    def read(self, body: Any) -> list[ModelInfo]:
+        """Read the server's list; some servers include the context window."""
+        models = []
+        for given in body["data"]:
+            known = self.look_up(given["id"])
+            window = given.get("max_model_len") or given.get("context_length") or (given.get("meta") or {}).get("n_ctx")
+            if isinstance(window, int) and window > 0:
+                known.context_window = window
+            models.append(known)
+        return models

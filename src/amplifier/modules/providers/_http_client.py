@@ -1,0 +1,277 @@
+"""HTTP requests to a service with httpx2, with deadlines for reading and a bounded close.
+
+The body of a response is read with a plain iterator, so that leaving it early closes the connection at once and leaves no async
+generator to the garbage collector. Nothing is retried here, and redirects are not followed: they would carry the key along.
+
+Importing this module imports the HTTP library; providers do so in a worker thread when they are mounted.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import ssl
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, final
+
+import anyio
+import httpx2
+
+from amplifier.errors import InvalidRequestError, LLMError, LLMTimeoutError, NetworkError, StreamError
+
+from ._error_mapping import ErrorContext, error_from_status
+from ._response_reader import read_json
+
+MAX_ERROR_BYTES = 64 * 2**10
+"""The limit on the body of an error response."""
+
+MAX_BODY_BYTES = 256 * 2**20
+"""The limit on the body of a response."""
+
+_CLOSING_SECONDS = 5.0
+_DRAINING_SECONDS = 0.2
+_DRAINING_PIECES = 16
+
+
+@functools.cache
+def _certificates() -> ssl.SSLContext:
+    """Trusted certificates; loaded once per process, because loading is slow."""
+    return httpx2.create_ssl_context()
+
+
+async def _exhaust(iterator: Any) -> None:
+    """Advance a closed iterator until it ends, so that no nested generator is left to the garbage collector."""
+    with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _CLOSING_SECONDS):
+        while True:
+            try:
+                await anext(iterator)
+            except Exception:  # noqa: BLE001 — a closed connection may raise anything
+                return
+
+
+@final
+class Deadlines:
+    """The deadlines of one call."""
+
+    def __init__(self, total: float | None, idle: float | None, context: ErrorContext) -> None:
+        self._end = None if total is None else anyio.current_time() + total
+        self._total = total
+        self._idle = idle
+        self._error_context = context
+
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """Bound one wait.
+
+        Raises:
+            LLMTimeoutError: A deadline passed.
+        """
+        now = anyio.current_time()
+        left = None if self._end is None else self._end - now
+        is_idle = self._idle is not None and (left is None or self._idle < left)
+        seconds = self._idle if is_idle else left
+        with anyio.CancelScope() as scope:
+            if seconds is not None:
+                scope.deadline = now + seconds
+            yield
+        if scope.cancelled_caught:
+            raise LLMTimeoutError(
+                f"{self._error_context.provider} sent nothing for {self._idle:g} s while {what} (idle_timeout)"
+                if is_idle
+                else f"{self._error_context.provider} did not finish within {self._total:g} s, still {what} (timeout)",
+                provider=self._error_context.provider,
+                model=self._error_context.model,
+            )
+
+
+@final
+class HttpResponse:
+    """An HTTP response whose body is being read."""
+
+    def __init__(self, response: httpx2.Response, deadlines: Deadlines, context: ErrorContext) -> None:
+        self._response = response
+        self._deadlines = deadlines
+        self._error_context = context
+        self._chunks = aiter(response.aiter_bytes())
+        self._left = MAX_BODY_BYTES
+
+    @property
+    def is_event_stream(self) -> bool:
+        """Whether the body is an event stream; some servers respond with one JSON document instead."""
+        kind: str = self._response.headers.get("content-type", "")
+        return "json" not in kind.lower()
+
+    async def receive(self) -> bytes | None:
+        """The next bytes; None at the end.
+
+        Raises:
+            LLMTimeoutError: A deadline passed.
+            StreamError: The connection broke, or the body exceeds `MAX_BODY_BYTES`.
+        """
+        with _errors(self._error_context, StreamError), self._deadlines.waiting("answering"):
+            try:
+                chunk: bytes = await anext(self._chunks)
+            except StopAsyncIteration:
+                return None
+        self._left -= len(chunk)
+        if self._left < 0:
+            raise StreamError(
+                f"{self._error_context.provider} sent more than {MAX_BODY_BYTES} bytes",
+                provider=self._error_context.provider,
+                model=self._error_context.model,
+                retryable=False,
+            )
+        return chunk
+
+    async def receive_json(self) -> Any:
+        """The whole body as JSON.
+
+        Raises:
+            StreamError: It is not JSON.
+        """
+        body = bytearray()
+        while (chunk := await self.receive()) is not None:
+            body += chunk
+        try:
+            return read_json(bytes(body))
+        except ValueError as exc:
+            raise StreamError(
+                f"{self._error_context.provider} answered with something that is not JSON: "
+                f"{self._error_context.clean(bytes(body[:200]).decode('utf-8', 'replace'))!r}",
+                provider=self._error_context.provider,
+                model=self._error_context.model,
+            ) from exc
+
+    async def receive_error(self) -> LLMError:
+        """The error for a response with an error status; as much of its body as arrives explains it."""
+        body = bytearray()
+        try:
+            while len(body) < MAX_ERROR_BYTES and (chunk := await self.receive()) is not None:
+                body += chunk
+        except LLMError:
+            pass  # the status says more than the connection that broke after it
+        text = bytes(body[:MAX_ERROR_BYTES]).decode("utf-8", "replace")
+        try:
+            explained: Any = read_json(text)
+        except ValueError:
+            explained = text
+        return error_from_status(self._error_context, self._response.status_code, self._response.headers, explained)
+
+    async def drain(self) -> None:
+        """Read the few bytes after a complete response, so that the connection can be reused."""
+        with anyio.move_on_after(_DRAINING_SECONDS):
+            try:
+                for _ in range(_DRAINING_PIECES):
+                    await anext(self._chunks)
+            except Exception:  # noqa: BLE001 — usually the end of the body; failures no longer matter
+                return
+
+    async def aclose(self) -> None:
+        """Close the connection unless the body was read to its end; bounded and shielded from cancellation."""
+        with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _CLOSING_SECONDS):
+            try:
+                await self._response.aclose()
+            finally:
+                await _exhaust(self._chunks)
+
+
+@final
+class HttpClient:
+    """Sends requests to one service.
+
+    Args:
+        base_url: The address that paths are relative to.
+        headers: Sent with every request.
+        connect_timeout: Seconds to reach the server; the deadlines of a call bound everything else.
+        is_local: Whether the server is on this machine: then no proxy is used, and no connection is kept.
+    """
+
+    def __init__(
+        self, base_url: str, headers: Mapping[str, str], *, connect_timeout: float, is_local: bool = False
+    ) -> None:
+        self._client = httpx2.AsyncClient(
+            base_url=base_url,
+            headers=headers,
+            # Reading certificates blocks, and a server on this machine has none.
+            verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if is_local else _certificates(),
+            timeout=httpx2.Timeout(None, connect=connect_timeout),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0 if is_local else 100),
+            trust_env=not is_local,
+        )
+
+    @asynccontextmanager
+    async def open(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None,
+        *,
+        timeout: float | None,
+        idle_timeout: float | None,
+        context: ErrorContext,
+    ) -> AsyncIterator[HttpResponse]:
+        """Send a request and wait for the headers of the response.
+
+        Args:
+            method: The HTTP method.
+            path: Relative to the base URL.
+            body: Sent as JSON.
+            timeout: Seconds for the whole exchange; None for no limit.
+            idle_timeout: Seconds without a byte; None for no limit.
+            context: The provider and model, for errors.
+
+        Raises:
+            LLMError: There is no response, or its status is an error.
+        """
+        deadlines = Deadlines(timeout, idle_timeout, context)
+        request = self._client.build_request(method, path, content=_encoded(body), headers=_JSON if body else None)
+        with _errors(context, NetworkError), deadlines.waiting("waiting for an answer"):
+            response = await self._client.send(request, stream=True)
+        opened = HttpResponse(response, deadlines, context)
+        try:
+            if not response.is_success:
+                raise await opened.receive_error()
+            yield opened
+        finally:
+            await opened.aclose()
+
+    async def aclose(self) -> None:
+        """Close the client and its idle connections; bounded and idempotent."""
+        with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _CLOSING_SECONDS):
+            await self._client.aclose()
+
+
+_JSON = {"Content-Type": "application/json"}
+
+
+def _encoded(body: dict[str, Any] | None) -> bytes | None:
+    try:
+        return None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError) as exc:
+        raise InvalidRequestError(f"the request cannot be written as JSON: {exc}") from exc
+
+
+@contextmanager
+def _errors(context: ErrorContext, broken: type[LLMError]) -> Iterator[None]:
+    """Map exceptions of the HTTP library to the error taxonomy.
+
+    Args:
+        context: The provider and model, for the error.
+        broken: The error for a connection that fails.
+    """
+    about: dict[str, Any] = {"provider": context.provider, "model": context.model}
+    try:
+        yield
+    except httpx2.RequestError as exc:
+        if isinstance(exc, httpx2.TimeoutException):
+            error: LLMError = LLMTimeoutError(
+                f"{context.provider} could not be reached in time (connect_timeout)", **about
+            )
+        else:
+            why = f"{type(exc).__name__}: {context.clean(str(exc))}".rstrip(": ")
+            what = "could not be reached" if broken is NetworkError else "broke the connection"
+            error = broken(f"{context.provider} {what} ({why})", **about)
+        if context.secret and context.secret in str(exc):
+            raise error from None
+        raise error from exc

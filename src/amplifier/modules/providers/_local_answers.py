@@ -1,0 +1,267 @@
+"""Shared by providers that make their answers in this process: streaming, events, tool-call ids and a token estimate.
+
+Such a provider knows the whole answer at once and streams it in pieces. `complete` collects `stream`; there is no second path.
+Nothing of a request is kept.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from decimal import Decimal
+from typing import Any, ClassVar
+
+import anyio
+import anyio.lowlevel
+import attrs
+
+from amplifier._json import canonical_dumps
+from amplifier.contracts import Coordinator
+from amplifier.errors import LLMError
+from amplifier.events import LLM_REQUEST, LLM_RESPONSE
+from amplifier.models import (
+    ChatRequest,
+    ChatResponse,
+    Message,
+    ModelInfo,
+    ProviderInfo,
+    ReasoningBlock,
+    StreamChunk,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    Usage,
+    to_dict,
+)
+
+from ._streams import StreamingProvider
+
+__all__ = [
+    "Answer",
+    "LocalAnswerProvider",
+    "estimate_tokens",
+    "estimated_usage",
+    "fresh_id",
+    "pieces_of",
+]
+
+logger = logging.getLogger("amplifier.modules.providers")
+
+
+@attrs.frozen(kw_only=True)
+class Answer:
+    """The answer to one request.
+
+    Attributes:
+        response: The whole answer.
+        pieces: The pieces of each block, by its index; a block without an entry is split at words.
+        pause: Seconds before each piece.
+        error: Raised after the last piece, in place of the response, for a stream that breaks off.
+        chunks: The stream without the response, if it was recorded; None to make it from the response.
+    """
+
+    response: ChatResponse
+    pieces: dict[int, list[str]] = attrs.field(factory=dict)
+    pause: float = 0.0
+    error: LLMError | None = None
+    chunks: Sequence[StreamChunk] | None = None
+
+
+class LocalAnswerProvider(StreamingProvider):
+    """Streams answers and emits the events of each request; subclasses make the answers.
+
+    Args:
+        coordinator: For events.
+        raw: Whether events carry the whole request and response.
+    """
+
+    _name: str
+    _title: ClassVar[str]
+    _model: str
+    _context_window: ClassVar[int] = 200_000
+    _max_output_tokens: ClassVar[int] = 8_192
+    _capabilities: ClassVar[tuple[str, ...]] = ("tools", "streaming")
+
+    def __init__(self, coordinator: Coordinator, *, raw: bool = False) -> None:
+        super().__init__(coordinator)
+        self._raw = raw
+
+    @property
+    def name(self) -> str:
+        """The name that it is mounted under."""
+        return self._name
+
+    def get_info(self) -> ProviderInfo:
+        """Describe the provider; it needs no credentials."""
+        return ProviderInfo(
+            id=self._name,
+            display_name=self._title,
+            capabilities=list(self._capabilities),
+            defaults={
+                "model": self._model,
+                "context_window": self._context_window,
+                "max_output_tokens": self._max_output_tokens,
+            },
+        )
+
+    async def list_models(self) -> list[ModelInfo]:
+        """List the only model."""
+        info = self.get_info()
+        return [
+            ModelInfo(
+                id=self._model,
+                display_name=info.display_name,
+                context_window=info.defaults.get("context_window", self._context_window),
+                max_output_tokens=info.defaults.get("max_output_tokens", self._max_output_tokens),
+                capabilities=info.capabilities,
+            )
+        ]
+
+    def estimate_cost(self, request: ChatRequest, **kwargs: Any) -> Decimal | None:
+        """Answers that are made in this process cost nothing."""
+        return Decimal(0)
+
+    @abstractmethod
+    async def _answer(self, request: ChatRequest) -> Answer:
+        """Make the answer to a request, which must not be changed.
+
+        Raises:
+            LLMError: There is no answer.
+        """
+
+    @asynccontextmanager
+    async def _exchange(
+        self, request: ChatRequest, kwargs: dict[str, Any]
+    ) -> AsyncGenerator[AsyncIterator[StreamChunk], None]:
+        async with aclosing(self._chunks(request)) as chunks:
+            yield chunks
+
+    async def _chunks(self, request: ChatRequest) -> AsyncGenerator[StreamChunk, None]:
+        model = request.model or self._model
+        started = anyio.current_time()
+        asked: dict[str, Any] = {"provider": self._name, "model": model, "message_count": len(request.messages)}
+        if self._raw:
+            asked["raw"] = to_dict(request)
+        await self._hooks.emit(LLM_REQUEST, asked)
+        about = {"provider": self._name, "model": model}
+        try:
+            answer = await self._answer(request)
+            for chunk in _chunks_of(answer) if answer.chunks is None else answer.chunks:
+                if chunk.kind == "block_delta":
+                    # A checkpoint even without a pause: a long answer must be cancellable between two words.
+                    await (anyio.sleep(answer.pause) if answer.pause else anyio.lowlevel.checkpoint())
+                yield chunk
+            if answer.error is not None:
+                raise answer.error
+        except LLMError as error:
+            failed = {"type": type(error).__name__, "message": str(error)}
+            details = {**about, "status": "error", "error": failed, "duration_ms": _milliseconds(started)}
+            await self._hooks.emit(LLM_RESPONSE, details)
+            raise
+        await self._emit_response(about, answer.response, started)
+        yield StreamChunk(kind="response", response=answer.response)
+
+    async def _emit_response(self, about: dict[str, Any], response: ChatResponse, started: float) -> None:
+        usage = response.usage
+        details: dict[str, Any] = {**about, "status": "ok", "duration_ms": _milliseconds(started)}
+        if usage is not None:
+            shown = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
+            for key in ("cache_read_tokens", "cache_write_tokens"):
+                if (value := getattr(usage, key)) is not None:
+                    shown[key] = value
+            details["usage"] = shown
+        if self._raw:
+            details["raw"] = to_dict(response)
+        await self._hooks.emit(LLM_RESPONSE, details)
+
+
+def _chunks_of(answer: Answer) -> Iterator[StreamChunk]:
+    """The stream of an answer, without its response; one that breaks off does not end its last block."""
+    last = len(answer.response.content) - 1
+    for index, block in enumerate(answer.response.content):
+        tool = block.name if isinstance(block, ToolCallBlock) else None
+        yield StreamChunk(kind="block_start", index=index, block_type=block.type, tool_name=tool)
+        for piece in answer.pieces.get(index) or pieces_of(_text_of(block)):
+            yield StreamChunk(kind="block_delta", index=index, block_type=block.type, text=piece)
+        if answer.error is None or index < last:
+            yield StreamChunk(kind="block_end", index=index, block_type=block.type, block=block)
+
+
+def _milliseconds(started: float) -> int:
+    return round((anyio.current_time() - started) * 1000)
+
+
+def _text_of(block: Any) -> str:
+    """The text of a block that arrives in pieces."""
+    if isinstance(block, TextBlock):
+        return block.text
+    if isinstance(block, ThinkingBlock):
+        return block.thinking
+    if isinstance(block, ToolCallBlock):
+        return canonical_dumps(block.input)
+    if isinstance(block, ReasoningBlock):
+        return "".join(part["text"] for part in block.summary if isinstance(part, dict) and "text" in part)
+    return ""
+
+
+_MOST_PIECES = 200
+_WORD = re.compile(r"\S+\s*|\s+")
+
+
+def pieces_of(text: str) -> list[str]:
+    """Split a text into pieces of one word or, for a long text, of several; joined they are the text again."""
+    words = _WORD.findall(text)
+    size = -(-len(words) // _MOST_PIECES) or 1
+    return ["".join(words[at : at + size]) for at in range(0, len(words), size)]
+
+
+_CHARACTERS_PER_TOKEN = 4
+_CHARACTERS_OF_MEDIA = 1600 * _CHARACTERS_PER_TOKEN
+
+
+def estimate_tokens(*values: Any) -> int:
+    """Estimate tokens: a quarter of the characters of every text in the values, rounded up; 1,600 for an image or a document."""
+    return -(-sum(map(_characters, values)) // _CHARACTERS_PER_TOKEN)
+
+
+def _characters(value: Any) -> int:
+    total, left = 0, [value]
+    while left:  # not recursive: the values of a request may be nested deeply
+        item = left.pop()
+        if isinstance(item, str):
+            total += len(item)
+        elif isinstance(item, dict) and item.get("type") in ("image", "document"):
+            total += _CHARACTERS_OF_MEDIA
+        elif isinstance(item, dict):
+            left += item.keys()
+            left += item.values()
+        elif isinstance(item, list | tuple):
+            left += item
+        elif item is not None and not isinstance(item, int | float):
+            left.append(to_dict(item) if hasattr(item, "__attrs_attrs__") else str(item))
+    return total
+
+
+def estimated_usage(request: ChatRequest, content: Iterable[Any]) -> Usage:
+    """Estimate the usage of a request and its answer; the cost is 0."""
+    asked = estimate_tokens([_counted_content(message) for message in request.messages], request.tools or ())
+    answered = estimate_tokens(list(content))
+    return Usage(input_tokens=asked, output_tokens=answered, total_tokens=asked + answered, cost_usd=Decimal(0))
+
+
+def _counted_content(message: Message) -> Any:
+    # Keys of blocks count for little and cost a walk over copies; most messages are plain text.
+    return message.content if isinstance(message.content, str) else [*message.content]
+
+
+def fresh_id(wanted: str, taken: Collection[str]) -> str:
+    """Return the wanted id, with a number appended if it is taken."""
+    if wanted not in taken:
+        return wanted
+    number = 2
+    while f"{wanted}_{number}" in taken:
+        number += 1
+    return f"{wanted}_{number}"

@@ -1,0 +1,285 @@
+"""OpenAI's Responses API: requests and responses.
+
+The service stores nothing: every request contains the whole conversation, with the model's reasoning in encrypted form.
+The blocks of a response come from its finished items; the deltas before them are only streamed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar, final
+
+import attrs
+
+from amplifier.models import (
+    ChatRequest,
+    ContentBlockUnion,
+    Degradation,
+    ImageBlock,
+    ReasoningBlock,
+    ResponseFormatJson,
+    ResponseFormatJsonSchema,
+    StreamChunk,
+    TextBlock,
+    ToolCallBlock,
+    UnknownBlock,
+    from_dict,
+    to_dict,
+)
+
+from ._chat_completions import count_tokens, document_name, document_source, image_url
+from ._conversation import Conversation, Entry, ResultPart, ToolResultEntry, as_text
+from ._response_reader import ResponseReader, ServiceError, SseEvent, read_json
+from ._wire_format import CallOptions, EncodedRequest, read_json_schema
+
+_INPUT_PARTS = ("input_file", "input_audio", "input_image")
+
+
+@final
+@attrs.frozen(kw_only=True)
+class ResponsesApi:
+    """The Responses API: the newer one, which accepts encrypted reasoning of earlier turns.
+
+    Attributes:
+        reasoning_summary: How detailed the summary of the reasoning is; None requests no summary.
+        parallel_tool_calls: Sent with tools if it is not None.
+    """
+
+    path: ClassVar[str] = "/responses"
+    always_limits: ClassVar[bool] = False
+
+    reasoning_summary: str | None = None
+    parallel_tool_calls: bool | None = None
+
+    def encode(self, conversation: Conversation, request: ChatRequest, call: CallOptions) -> EncodedRequest:
+        """Encode a request as JSON."""
+        items = [item for entry in conversation.entries for item in _items(entry)]
+        encoded = EncodedRequest({"model": call.model, "input": items, "store": False})
+        body = encoded.body
+        body["include"] = ["reasoning.encrypted_content"]
+        if request.tools:
+            body["tools"] = [
+                {
+                    "type": "function",
+                    "name": spec.name,
+                    "description": spec.description or "",
+                    "parameters": spec.parameters,
+                    "strict": bool(spec.extra.get("strict", False)),  # the default is true, which few schemas satisfy
+                }
+                for spec in request.tools
+            ]
+            if call.tool_choice is not None:
+                choice = call.tool_choice
+                body["tool_choice"] = {"type": "function", "name": choice[0]} if isinstance(choice, tuple) else choice
+            if self.parallel_tool_calls is not None:
+                body["parallel_tool_calls"] = self.parallel_tool_calls
+        reasoning = {"effort": call.reasoning_effort, "summary": self.reasoning_summary}
+        optional = {
+            "max_output_tokens": call.max_tokens,
+            "temperature": call.temperature,
+            "top_p": call.top_p,
+            "reasoning": {name: value for name, value in reasoning.items() if value is not None} or None,
+            "text": _text_format(request),
+        }
+        body |= {name: value for name, value in optional.items() if value is not None}
+        if request.stop:
+            encoded.degradations.append(
+                Degradation(requested="stop", actual="not sent", reason="the Responses API has no stop sequences")
+            )
+        if call.stream:
+            body["stream"] = True
+        return encoded
+
+    def reader(self, taken_ids: Iterable[str]) -> ResponsesApiReader:
+        """A reader for one response."""
+        return ResponsesApiReader(taken_ids)
+
+
+def _text_format(request: ChatRequest) -> dict[str, Any] | None:
+    if isinstance(request.response_format, ResponseFormatJsonSchema):
+        name, schema, strict = read_json_schema(request.response_format)
+        described: dict[str, Any] = {"type": "json_schema", "name": name, "schema": schema}
+        return {"format": described | ({} if strict is None else {"strict": strict})}
+    return {"format": {"type": "json_object"}} if isinstance(request.response_format, ResponseFormatJson) else None
+
+
+def _items(entry: Entry) -> list[dict[str, Any]]:
+    if isinstance(entry, ToolResultEntry):
+        return [{"type": "function_call_output", "call_id": entry.call_id, "output": _output(entry.parts)}]
+    if entry.role == "assistant":
+        return [item for block in entry.blocks if (item := _assistant_item(block)) is not None]
+    parts = [part for block in entry.blocks if (part := _part(block)) is not None]
+    return [{"type": "message", "role": entry.role, "content": parts}] if parts else []
+
+
+def _assistant_item(block: ContentBlockUnion) -> dict[str, Any] | None:
+    """One item of an assistant message; only reasoning that this service encrypted goes back."""
+    match block:
+        case TextBlock():
+            kind = "refusal" if block.extra.get("refusal") else "output_text"
+            content = {"type": kind, "refusal" if kind == "refusal" else "text": block.text}
+            phase = {"phase": block.extra["phase"]} if block.extra.get("phase") else {}
+            return {"type": "message", "role": "assistant", "content": [content], **phase}
+        case ReasoningBlock():
+            encrypted = block.extra.get("encrypted_content")
+            if not encrypted:
+                return None
+            item = {"type": "reasoning", "summary": block.summary, "encrypted_content": encrypted}
+            if block.extra.get("id"):
+                item["id"] = block.extra["id"]
+            return item | ({"content": block.content} if block.content else {})
+        case ToolCallBlock():
+            item_id = {"id": block.extra["item_id"]} if block.extra.get("item_id") else {}
+            arguments = as_text(block.input)
+            call = {"type": "function_call", "call_id": block.id, "name": block.name, "arguments": arguments}
+            return call | item_id
+        case UnknownBlock():
+            return to_dict(block)
+        case _:
+            return None
+
+
+def _part(block: ContentBlockUnion) -> dict[str, Any] | None:
+    if isinstance(block, TextBlock):
+        return {"type": "input_text", "text": block.text}
+    if isinstance(block, ImageBlock):
+        detail = block.source.get("detail") or "auto"
+        return {"type": "input_image", "image_url": image_url(block), "detail": detail}
+    if isinstance(block, UnknownBlock) and block.type == "document":
+        return _document(block)
+    if isinstance(block, UnknownBlock) and block.type in _INPUT_PARTS:
+        return to_dict(block)
+    return None
+
+
+def _document(block: UnknownBlock) -> dict[str, Any]:
+    source = document_source(block)
+    if isinstance(source.get("url"), str):
+        return {"type": "input_file", "file_url": source["url"]}
+    data = source.get("data")
+    if source.get("type") == "text" and isinstance(data, str):
+        return {"type": "input_text", "text": data}
+    if source.get("type") != "base64" or not isinstance(data, str):
+        return {
+            "type": "input_text",
+            "text": f"[document {document_name(block)!r} left out: it has neither data nor a URL]",
+        }
+    encoded = f"data:{source.get('media_type')};base64,{data}"
+    return {"type": "input_file", "filename": document_name(block), "file_data": encoded}
+
+
+def _output(parts: list[ResultPart]) -> str | list[dict[str, Any]]:
+    if all(isinstance(part, TextBlock) for part in parts):
+        return "\n".join(part.text for part in parts if isinstance(part, TextBlock))
+    return [_part(part) or {"type": "input_text", "text": as_text(to_dict(part))} for part in parts]
+
+
+_OUR_TYPE = {"function_call": "tool_call"}
+_BLOCK_DELTAS = (
+    "response.function_call_arguments.delta",
+    "response.reasoning_summary_text.delta",
+    "response.reasoning_text.delta",
+)
+_TEXT_DELTAS = ("response.output_text.delta", "response.refusal.delta")
+_ENDS = ("response.completed", "response.incomplete")
+
+
+@final
+class ResponsesApiReader(ResponseReader):
+    """Reads one response."""
+
+    def __init__(self, taken_ids: Iterable[str] = ()) -> None:
+        super().__init__(taken_ids)
+        self._over = False
+
+    def read_event(self, event: SseEvent) -> list[StreamChunk]:
+        """Read one event; unknown types are ignored."""
+        if event.data.strip() == "[DONE]":
+            return []
+        data = read_json(event.data)
+        kind = data.get("type") or event.name or ""
+        if kind == "error" or data.get("error"):
+            raise ServiceError(data)
+        if kind == "response.failed":
+            raise ServiceError(data["response"])
+        if kind == "response.output_item.added":
+            return self._start(data["output_index"], data["item"])
+        if kind in _BLOCK_DELTAS:
+            return self.blocks.add(data["output_index"], data["delta"])
+        if kind in _TEXT_DELTAS:
+            return self._add_text((data["output_index"], data.get("content_index", 0)), data["delta"])
+        if kind == "response.output_item.done":
+            return self._end(data["output_index"], data["item"])
+        if kind in _ENDS:
+            self._over = True
+            self._read_metadata(data["response"])
+        return []
+
+    def read_body(self, body: dict[str, Any]) -> list[StreamChunk]:
+        """Read a response that was not streamed."""
+        if body.get("error"):
+            raise ServiceError(body)
+        chunks: list[StreamChunk] = []
+        if not isinstance(body["output"], list):
+            raise TypeError("output is no list")
+        for index, item in enumerate(body["output"]):
+            chunks += self._start(index, item)
+            chunks += self._end(index, item)
+        self._read_metadata(body)
+        return chunks
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the response has been completed."""
+        return self._over
+
+    def _read_metadata(self, response: dict[str, Any]) -> None:
+        self.model = response.get("model")
+        if response.get("id"):
+            self.metadata["response_id"] = response["id"]
+        why = response.get("incomplete_details") or {}
+        self.finish_reason = why.get("reason") or response.get("status") or "completed"
+        count_tokens(self.token_counts, response.get("usage"), input_name="input", output_name="output")
+
+    def _start(self, index: int, item: dict[str, Any]) -> list[StreamChunk]:
+        if item["type"] == "message":  # its parts are the blocks
+            return []
+        tool = item.get("name") if item["type"] == "function_call" else None
+        return [self.blocks.start(index, _OUR_TYPE.get(item["type"], item["type"]), tool)]
+
+    def _add_text(self, key: tuple[int, int], text: str) -> list[StreamChunk]:
+        chunks = [] if key in self.blocks else [self.blocks.start(key, "text")]
+        return chunks + self.blocks.add(key, text)
+
+    def _end(self, index: int, item: dict[str, Any]) -> list[StreamChunk]:
+        if item["type"] == "message":
+            return [
+                chunk
+                for number, part in enumerate(item["content"])
+                for chunk in self._end_part((index, number), part, item)
+            ]
+        chunks = [] if index in self.blocks else self._start(index, item)
+        if item["type"] == "function_call":
+            arguments = item.get("arguments") or self.blocks.text(index)
+            more = {"item_id": item["id"]} if item.get("id") else {}
+            return chunks + self.end_call(index, item.get("call_id"), item["name"], arguments, **more)
+        return [*chunks, self.blocks.end(index, _block(item))]
+
+    def _end_part(self, key: tuple[int, int], part: dict[str, Any], item: dict[str, Any]) -> list[StreamChunk]:
+        more = {name: item[name] for name in ("phase",) if item.get(name)}
+        more |= {name: part[name] for name in ("annotations",) if part.get(name)}
+        if part["type"] == "refusal":
+            more["refusal"] = True
+        block = TextBlock(text=part.get("text") or part.get("refusal") or "", **more)
+        if not block.text and key not in self.blocks:
+            return []
+        chunks = [] if key in self.blocks else [self.blocks.start(key, "text")]
+        return [*chunks, self.blocks.end(key, block)]
+
+
+def _block(item: dict[str, Any]) -> ContentBlockUnion:
+    if item["type"] == "reasoning":
+        kept = {name: item[name] for name in ("id", "encrypted_content", "status") if item.get(name)}
+        return ReasoningBlock(content=item.get("content") or [], summary=item.get("summary") or [], **kept)
+    block: ContentBlockUnion = from_dict(ContentBlockUnion, item)  # an item of another type, kept as received
+    return block

@@ -1,0 +1,298 @@
+"""glob: files by name. Shared, because two modules offer it and built-in modules do not import each other."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Iterator
+from typing import Any, ClassVar, TypeAlias
+
+import attrs
+
+from amplifier.models import ToolResult
+
+from ..._shared.configuration import texts
+from ..._shared.failure import ToolFailure, shown
+from ..._shared.worker_threads import Stop, Workers
+from .._base import BuiltinTool
+from .open_beneath import Entry, enter, entries_of, open_directory
+from .workspace import MAX_DEPTH, AccessRoots, ConfinedPath, Workspace
+
+_MOST_ALTERNATIVES = 64
+
+States: TypeAlias = frozenset[tuple[int, int]]
+"""How far each alternative has matched: pairs of alternative and next name of its pattern."""
+
+_ANY_DEPTH = None
+
+
+# ── glob patterns ─────────────────────────────────────────────────────────────────────────────────
+# Glob patterns: ``*``, ``?``, ``[a-z]`` within a name, ``**`` over directories, ``{a,b}`` for alternatives.
+#
+# Matched name by name while a tree is walked, so that a directory in which nothing can match is not entered. Names
+# are matched by `fnmatch`, whose patterns do not backtrack beyond one star.
+
+
+class GlobPattern:
+    """A compiled pattern.
+
+    A pattern without a slash matches names at any depth if `anywhere` is set, as in ``.gitignore``.
+
+    Raises:
+        ToolFailure: The pattern is absolute, goes up, or has too many alternatives.
+    """
+
+    def __init__(self, pattern: str, *, anywhere: bool = False) -> None:
+        self._alternatives = [self._compiled(text, anywhere) for text in _expanded(pattern)]
+
+    def start(self) -> States:
+        """The states before any name."""
+        return self._closed({(which, 0) for which in range(len(self._alternatives))})
+
+    def step(self, states: States, name: str) -> States:
+        """The states after one more name; none means that nothing below can match."""
+        after: set[tuple[int, int]] = set()
+        for which, position in states:
+            parts = self._alternatives[which]
+            if position == len(parts):
+                continue
+            part = parts[position]
+            if part is _ANY_DEPTH:
+                after.add((which, position))
+            elif part.match(name):
+                after.add((which, position + 1))
+        return self._closed(after)
+
+    def is_match(self, states: States) -> bool:
+        """Whether the names so far are a match."""
+        return any(position == len(self._alternatives[which]) for which, position in states)
+
+    def matches(self, names: tuple[str, ...]) -> bool:
+        """Whether a whole path matches."""
+        states = self.start()
+        for name in names:
+            states = self.step(states, name)
+        return self.is_match(states)
+
+    def _closed(self, states: set[tuple[int, int]]) -> States:
+        """The states with those that ``**`` reaches by matching nothing."""
+        for which, position in list(states):
+            parts = self._alternatives[which]
+            reached = position
+            while reached < len(parts) and parts[reached] is _ANY_DEPTH:
+                reached += 1
+                states.add((which, reached))
+        return frozenset(states)
+
+    @staticmethod
+    def _compiled(text: str, anywhere: bool) -> list[re.Pattern[str] | None]:
+        names = [name for name in text.split("/") if name not in ("", ".")]
+        if text.startswith(("/", "~")) or ".." in names or not names or "\0" in text:
+            problem = "expected a pattern below the directory given as path, such as **/*.py"
+            raise ToolFailure("InvalidPattern", f"{shown(text)!r}: {problem}")
+        if anywhere and len(names) == 1:
+            names = ["**", *names]
+        return [_ANY_DEPTH if name == "**" else re.compile(fnmatch.translate(name)) for name in names]
+
+
+def _expanded(pattern: str) -> list[str]:
+    """The pattern once for every alternative in braces; braces without a comma or without an end stay as they are."""
+    done: list[str] = []
+    waiting = [pattern]
+    while waiting:
+        if len(done) + len(waiting) > _MOST_ALTERNATIVES:
+            raise ToolFailure("InvalidPattern", f"{shown(pattern)!r}: more than {_MOST_ALTERNATIVES} alternatives")
+        text = waiting.pop()
+        found = re.search(r"\{([^{}]*,[^{}]*)\}", text)
+        if found is None:
+            done.append(text)
+        else:
+            waiting += [f"{text[: found.start()]}{part}{text[found.end() :]}" for part in found[1].split(",")]
+    return done
+
+
+DEFAULT_IGNORED = frozenset({".git", ".hg", ".svn", ".venv", "__pycache__", "node_modules"})
+"""Names of directories that a search rarely means."""
+
+directory_names = attrs.evolve(texts(), convert=frozenset)
+"""The kind of an option that names directories to ignore."""
+
+MAX_ENTRIES = 1_000_000
+"""Names after which a walk ends, whatever it has found."""
+
+
+# ── tree walk ─────────────────────────────────────────────────────────────────────────────────────
+# Walks the tree below a root; symbolic links are listed but never followed.
+
+
+@attrs.frozen
+class Found:
+    """A name met on a walk.
+
+    Attributes:
+        place: Where it is.
+        entry: As it was listed.
+        directory: The directory that holds it, open while the walk is here.
+    """
+
+    place: ConfinedPath
+    entry: Entry
+    directory: int
+
+
+@attrs.define
+class Walk:
+    """One walk over a tree, depth first, names in order.
+
+    Attributes:
+        ignored: Directories with these names are not entered.
+        unreadable: How many directories could not be listed.
+        cut: Whether it ended early because of `MAX_ENTRIES` or `MAX_DEPTH`.
+    """
+
+    access: AccessRoots
+    stop: Stop
+    ignored: frozenset[str]
+    unreadable: int = 0
+    cut: bool = False
+    _seen: int = 0
+
+    def below(self, place: ConfinedPath, pattern: GlobPattern | None = None) -> Iterator[Found]:
+        """Everything below a directory that matches the pattern, directories included.
+
+        Raises:
+            ToolFailure: The place is no directory, or leads outside.
+            OSError: It cannot be opened.
+            Stopped: The call was cancelled.
+        """
+        directory, place = open_directory(self.access, place)
+        states = pattern.start() if pattern is not None else frozenset()
+        # A list in place of recursion; what is on it are open directories, so it is never longer than MAX_DEPTH.
+        levels: list[tuple[int, Iterator[tuple[Found, States]]]] = []
+        try:
+            levels.append((directory, self._level(directory, place, pattern, states)))
+            while levels:
+                found, after = next(levels[-1][1], (None, states))
+                if found is None:
+                    os.close(levels.pop()[0])
+                    continue
+                if pattern is None or pattern.is_match(after):
+                    yield found
+                self._descend(levels, found, pattern, after)
+        finally:
+            for directory, _ in levels:
+                os.close(directory)
+
+    def notes(self) -> list[str]:
+        """What limits the result, as text for the model."""
+        notes = []
+        if self.cut:
+            notes.append(f"the tree is too large or too deep; the walk ended after {self._seen} names")
+        if self.unreadable:
+            notes.append(f"{self.unreadable} directories could not be read")
+        return notes
+
+    def _descend(self, levels: list[Any], found: Found, pattern: GlobPattern | None, states: States) -> None:
+        name = found.entry.name
+        if found.entry.kind != "directory" or name in self.ignored:
+            return
+        if pattern is not None and not states:
+            return
+        if len(levels) >= MAX_DEPTH:
+            self.cut = True
+            return
+        try:
+            inner = enter(found.directory, name)
+        except OSError:  # gone, forbidden, or no directory any more: the walk goes on without it
+            self.unreadable += 1
+            return
+        levels.append((inner, self._level(inner, found.place, pattern, states)))
+
+    def _level(
+        self, directory: int, place: ConfinedPath, pattern: GlobPattern | None, states: States
+    ) -> Iterator[tuple[Found, States]]:
+        try:
+            entries = sorted(self._counted(directory), key=lambda entry: entry.name)
+        except OSError:
+            self.unreadable += 1
+            return
+        for entry in entries:
+            after = pattern.step(states, entry.name) if pattern is not None else states
+            if pattern is None or after:
+                yield Found(place.child(entry.name), entry, directory), after
+
+    def _counted(self, directory: int) -> Iterator[Entry]:
+        for entry in entries_of(directory):
+            self.stop.check()
+            self._seen += 1
+            if self._seen > MAX_ENTRIES:
+                self.cut = True
+                return
+            yield entry
+
+
+class GlobTool(BuiltinTool):
+    """Finds files by glob pattern.
+
+    Args:
+        workspace: Where to look.
+        workers: The module's threads.
+        ignored: Directories that are not entered.
+        max_results: Paths in one answer.
+    """
+
+    _name = "glob"
+    repeatable: ClassVar[bool | None] = True
+    _description = (
+        "Find files by name. Pattern: * and ? within a name, ** for any directories, {a,b} for alternatives, "
+        "for example **/*.{py,md}. Returns paths in order, directories with a trailing slash. "
+        "Symbolic links are listed but not entered; some directories such as .git are skipped."
+    )
+    _schema: ClassVar[dict[str, Any]] = {
+        "type": "object",
+        "properties": {
+            "pattern": {"type": "string", "description": "The glob pattern.", "minLength": 1, "maxLength": 1000},
+            "path": {
+                "type": "string",
+                "description": "The directory to start in; the workspace if left out.",
+                "minLength": 1,
+                "maxLength": 4096,
+                "default": ".",
+            },
+        },
+        "required": ["pattern"],
+        "additionalProperties": False,
+    }
+
+    def __init__(self, workspace: Workspace, workers: Workers, *, ignored: frozenset[str], max_results: int) -> None:
+        self._workspace = workspace
+        self._workers = workers
+        self._ignored = ignored
+        self._max_results = max_results
+
+    async def _run(self, values: dict[str, Any]) -> ToolResult:
+        pattern = GlobPattern(values["pattern"])
+        output = await self._workers.run(
+            lambda stop: self._search(pattern, values["path"], stop), what=f"glob {shown(values['pattern'])}"
+        )
+        return ToolResult(output=output)
+
+    def _search(self, pattern: GlobPattern, path: str, stop: Stop) -> dict[str, Any]:
+        access = self._workspace.readable()
+        walk = Walk(access, stop, self._ignored)
+        paths: list[str] = []
+        more = False
+        for found in walk.below(access.locate(path), pattern):
+            if len(paths) == self._max_results:
+                more = True
+                break
+            slash = "/" if found.entry.kind == "directory" else ""
+            paths.append(self._workspace.shown(found.place) + slash)
+        output: dict[str, Any] = {"paths": paths, "count": len(paths), "truncated": more or walk.cut}
+        notes = walk.notes()
+        if more:
+            notes.insert(0, f"only the first {self._max_results} matches are listed; use a narrower pattern or path")
+        if notes:
+            output["note"] = "; ".join(notes)
+        return output

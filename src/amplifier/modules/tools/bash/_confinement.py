@@ -1,0 +1,228 @@
+"""What a command may do: which files it sees and changes, whether it reaches the network, how much it may use.
+
+`choose_sandbox` decides once per mount how that is enforced; `Sandbox.confined` prepares one command. `_bubblewrap` and
+`_shared.supervisor` enforce it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import attrs
+
+from amplifier._programs import find_program
+from amplifier.errors import ModuleLoadError
+
+from ..._shared.started_process import can_supervise
+from ..._shared.supervisor import MINIMUM_ABI, landlock_abi
+from ._bubblewrap import bubblewrap_arguments, bubblewrap_problem
+from ._options import BashOptions
+from ._own_files import imported_from, own_files_in, own_files_problem
+from ._placeholders import placeholders, remove_redirections
+from ._places import PlaceFinder, inside_another, link_home, visible_roots
+from ._seccomp import filter_program
+
+SandboxKind: TypeAlias = Literal["bwrap", "landlock", "off"]
+
+_MODULE = "tool-bash"
+_MIB = 1 << 20
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
+"""Of all devices: terminals of the user, disks, and the memory that programs share are in the same folder."""
+
+
+@attrs.frozen(kw_only=True)
+class Confined:
+    """A command as it is started.
+
+    Attributes:
+        arguments: The program and its arguments.
+        environment: All it gets to see.
+        supervision: What the supervisor applies; None for no supervisor.
+        explanation: What the sandbox allows, for a command that failed; None without a sandbox.
+    """
+
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    supervision: dict[str, Any] | None
+    explanation: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Sandbox:
+    """How the commands of one session are confined.
+
+    Attributes:
+        kind: What enforces it.
+        program: The path of bubblewrap.
+        finder: Which files they see.
+    """
+
+    kind: SandboxKind
+    options: BashOptions
+    program: str = ""
+    finder: PlaceFinder | None = None
+
+    @property
+    def network(self) -> bool:
+        """Whether commands reach the network."""
+        return self.kind == "off" or self.options.network
+
+    @contextmanager
+    def confined(self, arguments: Sequence[str], directory: str, environment: Mapping[str, str]) -> Iterator[Confined]:
+        """Prepare one command, and tidy up after it.
+
+        Args:
+            arguments: The shell with its command.
+            directory: The working directory, which the command may change.
+            environment: What the command gets to see outside of a sandbox.
+
+        Raises:
+            ValueError: There is nothing to be confined to, or the agent's own files cannot be protected there.
+        """
+        if self.finder is None:
+            supervision: dict[str, Any] | None = {} if can_supervise() else None
+            yield Confined(arguments=arguments, environment=environment, supervision=supervision)
+            return
+        workspace = self.finder.workspace(directory)
+        roots = [workspace, *self.finder.writable]
+        if (problem := own_files_problem(roots)) or (problem := self._landlock_problem(roots)):
+            raise ValueError(problem)
+        limits = {
+            "RLIMIT_CORE": 0,
+            "RLIMIT_FSIZE": self.options.max_file_mb * _MIB,
+            "RLIMIT_DATA": self.options.max_memory_mb * _MIB,
+        }
+        supervision = {"limits": limits, "keyring": True}
+        # bubblewrap has a network of its own to forbid it with; Landlock forbids TCP only.
+        program = filter_program(inet=self.options.network or self.kind == "bwrap")
+        if program is not None:
+            supervision["seccomp"] = program
+        explanation = (
+            f"the sandbox ({self.kind}) allows writing below {', '.join(roots)} only"
+            f"{'' if self.options.network else ', allows no network'} and hides the home folder"
+        )
+        confine = self._in_bubblewrap if self.kind == "bwrap" else self._in_landlock
+        with confine(workspace) as (added, changed):
+            yield Confined(
+                arguments=arguments,
+                environment={**environment, **changed},
+                supervision=supervision | added,
+                explanation=explanation,
+            )
+
+    def _landlock_problem(self, roots: Sequence[str]) -> str | None:
+        return own_files_in(roots) if self.kind == "landlock" else None
+
+    @contextmanager
+    def _in_bubblewrap(self, workspace: str) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
+        assert self.finder is not None
+        places = self.finder.places(workspace, None)
+        with placeholders(places.missing) as held:
+            places = attrs.evolve(places, missing=held)
+            wrapper = bubblewrap_arguments(self.program, places, directory=workspace, network=self.options.network)
+            added: dict[str, Any] = {
+                "wrapper": [os.fsencode(argument) for argument in wrapper],
+                "mounts": places.inner_mounts(),
+            }
+            if os.geteuid() != 0:  # the kernel does not count the processes of root
+                # Inside and not before: outside, the processes that the user has already would count.
+                added["inner_limits"] = {"RLIMIT_NPROC": self.options.max_processes}
+            try:
+                yield added, {"TMPDIR": "/tmp"}
+            finally:
+                remove_redirections(places.redirecting)
+
+    @contextmanager
+    def _in_landlock(self, workspace: str) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
+        """With a folder as the home and for temporary files."""
+        assert self.finder is not None
+        with tempfile.TemporaryDirectory(prefix="amplifier-", ignore_cleanup_errors=True) as folder:
+            temporary = os.path.realpath(folder)
+            places = self.finder.places(workspace, temporary)
+            link_home(places, temporary)
+            landlock = {
+                "readable": [*visible_roots(places.hidden), *places.readable],
+                # One inside of another adds nothing, and a command could replace it.
+                "writable": [path for path in places.writable if not inside_another(path, places.writable)],
+                "devices": list(_DEVICES),
+                "network": self.options.network,
+            }
+            yield {"landlock": landlock}, {"TMPDIR": temporary, "HOME": temporary}
+
+
+def sandbox_here() -> tuple[SandboxKind, str | None]:
+    """What ``sandbox: "auto"`` means in the current directory, and why commands are not confined if they are not."""
+    sandbox, problem = choose_sandbox(BashOptions(), str(Path.cwd()))
+    return sandbox.kind, problem
+
+
+def choose_sandbox(options: BashOptions, directory: str) -> tuple[Sandbox, str | None]:
+    """Find out how commands can be confined here; starts programs to try it.
+
+    Returns:
+        The sandbox, and a warning if commands are not confined although the plan did not turn the sandbox off.
+
+    Raises:
+        ModuleLoadError: The plan asks for a sandbox that does not work here.
+    """
+    wanted = options.sandbox
+    if wanted == "off":
+        return Sandbox(kind="off", options=options), None
+    problems = []
+    finder = None
+    if not sys.platform.startswith("linux"):
+        problems.append(f"there is no sandbox for {sys.platform}")
+    elif not can_supervise():
+        problems.append("the supervisor of commands does not start with this interpreter")
+    elif os.path.realpath(directory) == "/":
+        problems.append("the working directory is /, which leaves nothing to protect")
+    else:
+        try:
+            finder = PlaceFinder(options, directory)
+        except ValueError as error:
+            raise ModuleLoadError(f"{_MODULE}: {error}", module_id=_MODULE) from None
+        roots = [os.path.realpath(directory), *finder.writable]
+        if (problem := own_files_problem(roots)) is not None:
+            problems.append(problem)
+        else:
+            if wanted in ("auto", "bwrap"):
+                program = find_program("bwrap", avoid=roots)
+                problem = "bubblewrap (bwrap) is not installed" if program is None else bubblewrap_problem(program)
+                if program is not None and problem is None:
+                    return Sandbox(kind="bwrap", options=options, program=program, finder=finder), None
+                problems.append(problem or "")
+            if wanted in ("auto", "landlock"):
+                abi = landlock_abi()
+                if abi < MINIMUM_ABI:
+                    problems.append(f"the kernel has Landlock {abi or 'not at all'}, {MINIMUM_ABI} is needed")
+                elif (problem := own_files_in(roots)) is not None:
+                    problems.append(problem)
+                else:
+                    return Sandbox(kind="landlock", options=options, finder=finder), None
+    reason = "; ".join(problems)
+    if wanted != "auto":
+        raise ModuleLoadError(
+            f"{_MODULE}: the plan asks for the sandbox {wanted!r}, which does not work here: {reason}. Install what is "
+            "missing, or set sandbox to 'auto' or 'off'",
+            module_id=_MODULE,
+        )
+    return Sandbox(kind="off", options=options), f"commands run without a sandbox: {reason}"
+
+
+def import_warning(sandbox: Sandbox, directory: str) -> str | None:
+    """That this process imports from folders that its commands may change; None if it does not."""
+    if sandbox.finder is None:
+        return None
+    found = imported_from([os.path.realpath(directory), *sandbox.finder.writable])
+    return (
+        f"this process imports Python modules from {', '.join(found)}, which commands may change; start it with `python -P`, "
+        "or choose another working directory"
+        if found
+        else None
+    )

@@ -1,0 +1,200 @@
+"""bash: one command in a shell of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+from amplifier.models import ToolResult
+
+from ..._shared.failure import ToolFailure, shown
+from ..._shared.process_tree import MARK, chained
+from ..._shared.started_process import signal_name
+from ..._shared.worker_threads import Stop, Stopped, Workers
+from .._base import BuiltinTool
+from ._command import Command, Outcome
+from ._confinement import Confined, Sandbox
+from ._options import DEFAULT_TIMEOUT, BashOptions
+
+PASSED_ON = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TZ", "TERM", "LANG", "LANGUAGE"),
+    *("LC_ALL", "LC_COLLATE", "LC_CTYPE", "LC_MESSAGES", "LC_MONETARY", "LC_NUMERIC", "LC_TIME"),
+)
+"""Variables every command gets if they are set; no credentials, sockets of agents, or hooks into programs among them."""
+
+
+# ── environment ───────────────────────────────────────────────────────────────────────────────────
+# The environment of a command: an allow-list of the variables of this process, since others may hold API keys.
+
+
+def clean_environment(passed: Iterable[str], added: Mapping[str, str], mark: str) -> dict[str, str]:
+    """The environment of one command.
+
+    Args:
+        passed: Further variables to pass on, if they are set.
+        added: Variables of the plan; they override those of this process.
+        mark: Names the command, so that its processes can be recognised.
+    """
+    environment = {name: os.environ[name] for name in (*PASSED_ON, *passed) if name in os.environ}
+    environment.setdefault("PATH", os.defpath)
+    environment.setdefault("TERM", "dumb")
+    # Inside a command that runs an agent the outer mark stays, so that the outer command still knows its own.
+    return {**environment, **added, MARK: chained(os.environ.get(MARK), mark)}
+
+
+_MOST_TRIES = 3
+"""For bubblewrap: a socket of another program that was to be covered may be gone when it starts."""
+
+
+class BashTool(BuiltinTool):
+    """Runs commands.
+
+    Args:
+        options: How.
+        shell: With which program.
+        directory: Where; asked for every command.
+        workers: The module's threads.
+        sandbox: How its commands are confined.
+    """
+
+    _name = "bash"
+    _description = (
+        "Run a command in bash and return its stdout, stderr and returncode. Every command gets a new shell in the working "
+        "directory: cd and variables do not last. There is no terminal and no input. When the command ends, whatever it "
+        "left running in the background is ended too. Of long output the middle is left out; write it to a file instead."
+    )
+    _schema: ClassVar[dict[str, Any]] = {
+        "type": "object",
+        "properties": {
+            "command": {
+                "type": "string",
+                "description": "The command, as in a script.",
+                "examples": ["ls -l", "echo hello"],
+                "minLength": 1,
+                "maxLength": 100_000,
+                "pattern": r"^[^\u0000]*$",
+            },
+            "timeout": {
+                "type": "integer",
+                "description": "Seconds after which it is ended; more than this session allows means as long as allowed.",
+                "minimum": 1,
+                "maximum": 86_400,
+            },
+        },
+        "required": ["command"],
+        "additionalProperties": False,
+    }
+
+    def __init__(
+        self, options: BashOptions, shell: str, directory: Callable[[], Path], workers: Workers, sandbox: Sandbox
+    ) -> None:
+        # Without -- a command that begins with a dash would be taken for an option.
+        quiet = ("--noprofile", "--norc") if Path(shell).name == "bash" else ()
+        self._shell = (shell, *quiet, "-c", "--")
+        self._options = options
+        self._directory = directory
+        self._workers = workers
+        self._sandbox = sandbox
+        self._running: set[Stop] = set()
+
+    @property
+    def description(self) -> str:
+        """What it does, and what the sandbox allows."""
+        if self._sandbox.kind == "off":
+            return self._description
+        network = "the network is reachable" if self._sandbox.network else "there is no network"
+        return (
+            f"{self._description} Commands run in a sandbox: only the working directory can be changed, {network}, the "
+            "user's home folder is hidden, and temporary files do not last."
+        )
+
+    async def _run(self, values: dict[str, Any]) -> ToolResult:
+        seconds = min(values.get("timeout", self._options.timeout or DEFAULT_TIMEOUT), self._options.max_timeout)
+        directory = str(self._directory())
+        try:
+            outcome = await self._workers.run(
+                lambda stop: self._run_command(values["command"], directory, seconds, stop),
+                what=f"bash {shown(ascii(values['command']), 80)}",
+            )
+        except Stopped:  # by `stop_all`; a cancelled call does not get here
+            raise ToolFailure("Cancelled", "ended, because the session is being closed") from None
+        return _result(*outcome, seconds)
+
+    def _run_command(self, command: str, directory: str, seconds: float, stop: Stop) -> tuple[Outcome, Confined]:
+        self._running.add(stop)
+        try:
+            for _ in range(_MOST_TRIES - 1):
+                outcome, confined = self._run_once(command, directory, seconds, stop)
+                if not outcome.is_unstarted:
+                    return outcome, confined
+            return self._run_once(command, directory, seconds, stop)
+        finally:
+            self._running.discard(stop)
+
+    def _run_once(self, command: str, directory: str, seconds: float, stop: Stop) -> tuple[Outcome, Confined]:
+        mark = uuid.uuid4().hex
+        environment = clean_environment(self._options.pass_env, self._options.env, mark)
+        with self._confined(command, directory, environment) as confined:
+            runner = Command(
+                confined.arguments,
+                directory=directory,
+                environment=confined.environment,
+                mark=mark,
+                confinement=confined.supervision,
+                max_processes=None if confined.explanation is None else self._options.max_processes,
+                max_bytes=self._options.max_output_bytes,
+                grace=self._options.kill_grace,
+                stop=stop,
+            )
+            return runner.run(seconds), confined
+
+    @contextmanager
+    def _confined(self, command: str, directory: str, environment: dict[str, str]) -> Iterator[Confined]:
+        with ExitStack() as stack:
+            try:
+                confined = stack.enter_context(self._sandbox.confined([*self._shell, command], directory, environment))
+            except ValueError as error:
+                raise ToolFailure("Sandbox", str(error)) from None
+            yield confined
+
+    def stop_all(self) -> bool:
+        """Ask every running command to end; whether there was any."""
+        running = self._running.copy()
+        for stop in running:
+            stop.request()
+        return bool(running)
+
+
+_DENIED = re.compile(
+    r"Permission denied|Read-only file system|Operation not permitted|Device or resource busy|Address family not supported|Network is unreachable|[Nn]ame resolution"
+    r"|Could not resolve host|Name or service not known|File size limit|Cannot allocate memory|MemoryError"
+)
+
+
+def _result(outcome: Outcome, confined: Confined, seconds: float) -> ToolResult:
+    streams = {"stdout": outcome.stdout, "stderr": outcome.stderr}
+    output: dict[str, Any] = {name: capture.text() for name, capture in streams.items()}
+    output["returncode"] = outcome.returncode
+    if any(capture.is_cut for capture in streams.values()):
+        output["truncated"] = True
+        output |= {f"{name}_total_bytes": capture.total for name, capture in streams.items() if capture.is_cut}
+    if outcome.left_running:
+        output["note"] = f"processes left running in the background were ended: {outcome.left_running}"
+    if outcome.returncode == 0:
+        return ToolResult(output=output)
+    if outcome.returncode is None:
+        error = {"message": f"not finished after {seconds:g} s, and ended", "type": "Timeout"}
+    elif outcome.returncode < 0:
+        error = {"message": f"ended by {signal_name(-outcome.returncode)}", "type": "Signal"}
+    else:
+        error = {"message": f"exit code {outcome.returncode}", "type": "ExitCode"}
+    if confined.explanation is not None and _DENIED.search(f"{output['stderr']}{output['stdout']}"):
+        # For the model, which can do it another way, and for the user, who can change the plan.
+        output["sandbox"] = confined.explanation
+        error["message"] += f" ({confined.explanation})"
+    return ToolResult(success=False, output=output, error=error)

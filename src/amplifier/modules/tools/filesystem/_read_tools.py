@@ -1,0 +1,341 @@
+"""read_file and list_directory, and what all tools of this module share."""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import contextlib
+import logging
+import os
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+import attrs
+
+from amplifier.contracts import Coordinator
+from amplifier.errors import AmplifierError
+from amplifier.events import ARTIFACT_READ
+from amplifier.models import ImageBlock, TextBlock, ToolResult
+from amplifier.models._prompts import PDF, media_type
+
+from ..._shared.failure import ToolFailure, shown
+from ..._shared.worker_threads import Stop, Workers
+from .._base import BuiltinTool
+from .._paths import ConfinedPath, Entry, Workspace, entries_of, open_directory, open_file
+from ._options import FilesystemOptions
+
+CHUNK = 1 << 16
+_SNIFFED = 8192
+_MAX_SCANNED = 64 << 20
+
+
+# ── reading ───────────────────────────────────────────────────────────────────────────────────────
+# Reads an open file: a range of lines as text, or everything as bytes; bounded, and able to stop.
+#
+# Blocking; runs in a worker thread.
+
+
+def image_type(head: bytes) -> str | None:
+    """The media type of an image a model can look at, by its first bytes; None for everything else."""
+    kind = media_type(head)
+    return None if kind == PDF else kind
+
+
+def is_binary(head: bytes) -> bool:
+    """Whether a file that begins like this is not text; what is judged is a NUL among its first bytes."""
+    return b"\0" in head[:_SNIFFED]
+
+
+@attrs.define
+class Lines:
+    """A range of lines of a file.
+
+    Attributes:
+        first: The number of the first line wanted, from 1.
+        limit: How many lines are wanted.
+        max_bytes: How many bytes may be kept.
+        data: The bytes of the lines.
+        taken: Lines begun in `data`.
+        total: Lines in the whole file; None if its end was not reached.
+        scanned: Bytes read from the file.
+        is_cut: Whether `data` ends within a line because of `max_bytes`.
+    """
+
+    first: int
+    limit: int
+    max_bytes: int
+    data: bytearray = attrs.field(factory=bytearray)
+    taken: int = 0
+    total: int | None = None
+    scanned: int = 0
+    is_cut: bool = False
+    _line: int = 1
+    _ends_with_newline: bool = True
+
+    def read(self, file: int, head: bytes, stop: Stop) -> None:
+        """Read from a file whose first bytes were read already."""
+        chunk = head
+        while chunk:
+            stop.check()
+            self.scanned += len(chunk)
+            self._ends_with_newline = chunk.endswith(b"\n")
+            self._take(chunk)
+            if self.scanned >= _MAX_SCANNED:
+                return
+            chunk = os.read(file, CHUNK)
+        self.total = self._line - 1 if self._ends_with_newline else self._line
+
+    def _take(self, chunk: bytes) -> None:
+        """Keep what belongs to the range; count the rest."""
+        start = self._skip(chunk)
+        if start < len(chunk) and not self._is_full():
+            end = start
+            while end < len(chunk) and self._line < self.first + self.limit:
+                newline = chunk.find(b"\n", end)
+                end = len(chunk) if newline < 0 else newline + 1
+                self._line += newline >= 0
+            self._keep(chunk[start:end])
+            start = end
+        self._line += chunk.count(b"\n", start)
+
+    def _skip(self, chunk: bytes) -> int:
+        """Where in the chunk the range begins or goes on; its end, if it does not."""
+        position = 0
+        missing = self.first - self._line
+        if missing > 0 and chunk.count(b"\n") < missing:
+            self._line += chunk.count(b"\n")
+            return len(chunk)
+        for _ in range(missing):
+            position = chunk.index(b"\n", position) + 1
+            self._line += 1
+        return position
+
+    def _is_full(self) -> bool:
+        return self.is_cut or self._line >= self.first + self.limit
+
+    def _keep(self, piece: bytes) -> None:
+        free = self.max_bytes - len(self.data)
+        self.is_cut = len(piece) > free
+        self.data += piece[:free]
+
+    def text(self) -> tuple[str, bool]:
+        """The lines as text, and whether bytes that are no UTF-8 were replaced; half a character at a cut is left out."""
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        text = decoder.decode(bytes(self.data), final=not self.is_cut)
+        try:
+            codecs.getincrementaldecoder("utf-8")().decode(bytes(self.data), final=not self.is_cut)
+        except UnicodeDecodeError:
+            return text, True
+        return text, False
+
+
+def read_all(file: int, *, max_bytes: int, stop: Stop, subject: str) -> bytes:
+    """Everything in a file.
+
+    Raises:
+        ToolFailure: It is larger than allowed.
+    """
+    data = bytearray()
+    while chunk := os.read(file, CHUNK):
+        stop.check()
+        data += chunk
+        if len(data) > max_bytes:
+            raise ToolFailure("TooLarge", f"{subject}: larger than the {max_bytes} bytes this tool may read at once")
+    return bytes(data)
+
+
+logger = logging.getLogger("amplifier.modules.tools.filesystem")
+
+_Result = TypeVar("_Result")
+
+FILE_PATH: dict[str, Any] = {
+    "type": "string",
+    "description": "The file; relative to the workspace, or absolute inside it. Without '..'.",
+    "minLength": 1,
+    "maxLength": 4096,
+}
+
+
+class FileTool(BuiltinTool):
+    """A tool of this module.
+
+    Args:
+        coordinator: For events.
+        workspace: What may be touched.
+        workers: The module's threads.
+        options: How much.
+    """
+
+    def __init__(
+        self, coordinator: Coordinator, workspace: Workspace, workers: Workers, options: FilesystemOptions
+    ) -> None:
+        self._coordinator = coordinator
+        self._workspace = workspace
+        self._workers = workers
+        self._options = options
+
+    async def _work(self, work: Callable[[Stop], _Result], values: dict[str, Any]) -> _Result:
+        return await self._workers.run(work, what=f"{self._name} {self._subject(values)}")
+
+    async def _emit(self, event: str, place: ConfinedPath, size: int) -> None:
+        try:
+            await self._coordinator.hooks.emit(event, {"path": shown(place.path, 5000), "bytes": size})
+        except AmplifierError:
+            # The file is read or written already; a failing observer does not change that.
+            logger.exception("%s: %s could not be emitted", self._name, event)
+
+
+class ReadFileTool(FileTool):
+    """Reads a text file, or a range of its lines."""
+
+    _name = "read_file"
+    repeatable: ClassVar[bool | None] = True
+    _description = (
+        "Read a text file. Gives the lines from `offset` (1 is the first) on, at most `limit` of them. "
+        "The answer states whether there is more and where to continue. Binary files are refused."
+    )
+    _schema: ClassVar[dict[str, Any]] = {
+        "type": "object",
+        "properties": {
+            "file_path": FILE_PATH,
+            "offset": {
+                "type": "integer",
+                "description": "The first line wanted, counted from 1.",
+                "minimum": 1,
+                "maximum": 1_000_000_000,
+                "default": 1,
+            },
+            "limit": {
+                "type": "integer",
+                "description": "How many lines are wanted.",
+                "minimum": 1,
+                "maximum": 100_000,
+                "default": 2000,
+            },
+        },
+        "required": ["file_path"],
+        "additionalProperties": False,
+    }
+
+    async def _run(self, values: dict[str, Any]) -> ToolResult:
+        place, result, size = await self._work(lambda stop: self._read(values, stop), values)
+        await self._emit(ARTIFACT_READ, place, size)
+        return result
+
+    def _read(self, values: dict[str, Any], stop: Stop) -> tuple[ConfinedPath, ToolResult, int]:
+        access = self._workspace.readable()
+        file, place = open_file(access, access.locate(values["file_path"]))
+        try:
+            head = os.read(file, CHUNK)
+            if is_binary(head) or (self._options.images and image_type(head)):
+                return place, *self._binary(file, head, place, stop)
+            lines = Lines(values["offset"], values["limit"], self._options.max_read_bytes)
+            lines.read(file, head, stop)
+        finally:
+            os.close(file)
+        return place, ToolResult(output=self._output(lines, place)), lines.scanned
+
+    def _output(self, lines: Lines, place: ConfinedPath) -> dict[str, Any]:
+        text, replaced = lines.text()
+        count = text.count("\n") + (not text.endswith("\n") and bool(text))
+        last = lines.first + count - 1
+        output: dict[str, Any] = {
+            "file_path": self._workspace.shown(place),
+            "content": text,
+            "first_line": lines.first,
+            "lines": count,
+            "total_lines": lines.total,
+            "truncated": lines.is_cut or lines.total is None or last < lines.total,
+        }
+        notes = []
+        if lines.is_cut:
+            onward = f"go on with offset {last}" if count > 1 else "the rest of this line cannot be shown"
+            notes.append(f"cut after {self._options.max_read_bytes} bytes, in line {last}; {onward}")
+        elif lines.total is None:
+            notes.append(f"the file is longer than {lines.scanned} bytes; the rest was not looked at")
+        elif not count:
+            notes.append("the file is empty" if not lines.total else f"the file has only {lines.total} lines")
+        elif last < lines.total:
+            notes.append(f"lines {lines.first} to {last} of {lines.total}; go on with offset {last + 1}")
+        if replaced:
+            notes.append("bytes that are not UTF-8 are shown as U+FFFD; edit_file will refuse this file")
+        if notes:
+            output["note"] = "; ".join(notes)
+        return output
+
+    def _binary(self, file: int, head: bytes, place: ConfinedPath, stop: Stop) -> tuple[ToolResult, int]:
+        kind, size = image_type(head), os.fstat(file).st_size
+        path = self._workspace.shown(place)
+        if kind is None or not self._options.images:
+            looks = f", {kind}" if kind else ""
+            raise ToolFailure("BinaryFile", f"{path}: a binary file ({size} bytes{looks}), expected text")
+        os.lseek(file, 0, os.SEEK_SET)
+        data = read_all(file, max_bytes=self._options.max_image_bytes, stop=stop, subject=path)
+        block = ImageBlock(
+            source={"type": "base64", "media_type": kind, "data": base64.b64encode(data).decode("ascii")}
+        )
+        output = {"file_path": path, "media_type": kind, "bytes": len(data)}
+        return ToolResult(output=output, content=[TextBlock(text=f"{path} ({kind})"), block]), len(data)
+
+
+class ListDirectoryTool(FileTool):
+    """Lists a directory, one level."""
+
+    _name = "list_directory"
+    repeatable: ClassVar[bool | None] = True
+    _description = (
+        "List what is in a directory: name, type (file, directory, link, other) and size in bytes of files. "
+        "One level only; use glob to look deeper."
+    )
+    _schema: ClassVar[dict[str, Any]] = {
+        "type": "object",
+        "properties": {
+            "path": {
+                "type": "string",
+                "description": "The directory; the workspace if left out.",
+                "minLength": 1,
+                "maxLength": 4096,
+                "default": ".",
+            },
+        },
+        "additionalProperties": False,
+    }
+
+    async def _run(self, values: dict[str, Any]) -> ToolResult:
+        return ToolResult(output=await self._work(lambda stop: self._list(values["path"], stop), values))
+
+    def _list(self, path: str, stop: Stop) -> dict[str, Any]:
+        access = self._workspace.readable()
+        directory, place = open_directory(access, access.locate(path))
+        most = self._options.max_entries
+        more = False
+        entries: list[dict[str, Any]] = []
+        try:
+            for entry in entries_of(directory):
+                stop.check()
+                if len(entries) == most:
+                    more = True
+                    break
+                entries.append(_described(entry, directory))
+        finally:
+            os.close(directory)
+        entries.sort(key=lambda entry: entry["name"])
+        output: dict[str, Any] = {
+            "path": self._workspace.shown(place),
+            "entries": entries,
+            "count": len(entries),
+            "truncated": more,
+        }
+        if more:
+            output["note"] = (
+                f"the directory has more than {most} entries; these are some of them, use glob for the rest"
+            )
+        return output
+
+
+def _described(entry: Entry, directory: int) -> dict[str, Any]:
+    described: dict[str, Any] = {"name": shown(entry.name, 1000), "type": entry.kind}
+    if entry.kind == "file":
+        with contextlib.suppress(OSError):  # gone since it was listed
+            described["size"] = os.stat(entry.name, dir_fd=directory, follow_symlinks=False).st_size
+    return described

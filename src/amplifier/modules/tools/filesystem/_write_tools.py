@@ -1,0 +1,323 @@
+"""write_file and edit_file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import anyio
+import attrs
+
+from amplifier.contracts import Coordinator
+from amplifier.events import ARTIFACT_WRITE
+from amplifier.models import ToolResult
+
+from ..._shared.failure import ToolFailure, shown
+from ..._shared.worker_threads import Stop, Workers
+from .._paths import AccessRoots, ConfinedPath, Workspace, open_file, open_parent, refuse_unless_regular
+from ._options import FilesystemOptions
+from ._read_tools import FILE_PATH, FileTool, is_binary, read_all
+
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_PIECE = 1 << 20
+
+
+# ── writing ───────────────────────────────────────────────────────────────────────────────────────
+# Replaces a file atomically: the file has the old content or the new one, also when the call is cancelled.
+#
+# The new content goes into a file in the same directory, under a name that cannot be predicted, and is renamed into
+# place by directory descriptor, so nothing is ever written through a link. Blocking; runs in a worker thread.
+#
+# Limits: permission bits and, where allowed, owner are kept; access lists and extended attributes are not. A process
+# that is killed outright may leave a file ``.amplifier-….tmp``. Directories made on the way stay.
+
+
+@attrs.frozen
+class Version:
+    """What a file was when it was read, to notice that it is another one now."""
+
+    device: int
+    inode: int
+    size: int
+    modified: int
+
+    @classmethod
+    def of(cls, info: os.stat_result) -> Version:
+        """The version the system describes."""
+        return cls(info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
+
+
+@attrs.frozen
+class Written:
+    """What was done.
+
+    Attributes:
+        place: The file, without links.
+        size: Bytes it has now.
+        created: Whether it is new.
+    """
+
+    place: ConfinedPath
+    size: int
+    created: bool
+
+
+def replace_file(
+    access: AccessRoots, place: ConfinedPath, data: bytes, *, stop: Stop, expected: Version | None = None
+) -> Written:
+    """Give a file new content, and make it and its directories if they are missing.
+
+    Args:
+        access: The roots it may be below.
+        place: The file.
+        data: Its whole content.
+        stop: Looked at until the last moment before the file changes, and not afterwards.
+        expected: What the content was made from; another version is not overwritten.
+
+    Raises:
+        ToolFailure: It is no regular file, has a second name, changed meanwhile, or is outside.
+        OSError: It cannot be written.
+    """
+    directory, place = open_parent(access, place, make=expected is None)
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, directory)
+        name = place.names[-1]
+        old = _replaceable(directory, place)
+        temporary = f".amplifier-{secrets.token_hex(8)}.tmp"
+        # A new file gets what the user's umask leaves; the content of an old one must not be readable by more people
+        # than before, not even for a moment.
+        file = os.open(temporary, _CREATE, 0o666 if old is None else 0o600, dir_fd=directory)
+        try:
+            try:
+                _fill(file, data, old, stop)
+                written = os.fstat(file)
+            finally:
+                os.close(file)
+            stop.check()
+            _refuse_if_changed(directory, place, temporary, written, expected)
+            os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=directory)
+            raise
+        _sync_directory(directory)
+        return Written(place, len(data), created=old is None)
+
+
+def _replaceable(directory: int, place: ConfinedPath) -> os.stat_result | None:
+    """What is there now; None for nothing."""
+    try:
+        info = os.stat(place.names[-1], dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    refuse_unless_regular(info, place)
+    if info.st_nlink > 1:
+        raise ToolFailure(
+            "HardLink",
+            f"{shown(place.path)} has {info.st_nlink} names (hard links), and another may lie outside; it is not written",
+        )
+    return info
+
+
+def _fill(file: int, data: bytes, old: os.stat_result | None, stop: Stop) -> None:
+    rest = memoryview(data)
+    while rest:
+        stop.check()
+        rest = rest[os.write(file, rest[:_PIECE]) :]
+    if old is not None:
+        if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
+            with contextlib.suppress(OSError):  # only root may give files away; otherwise this process owns the file
+                os.fchown(file, old.st_uid, old.st_gid)
+        os.fchmod(file, stat.S_IMODE(old.st_mode) & 0o777)
+    os.fsync(file)
+
+
+def _refuse_if_changed(
+    directory: int, place: ConfinedPath, temporary: str, written: os.stat_result, expected: Version | None
+) -> None:
+    found = os.stat(temporary, dir_fd=directory, follow_symlinks=False)
+    if not os.path.samestat(found, written):
+        raise ToolFailure("Changed", f"{shown(place.path)}: its directory is being tampered with; nothing was changed")
+    now = _replaceable(directory, place)
+    if expected is not None and (now is None or Version.of(now) != expected):
+        raise ToolFailure("Changed", f"{shown(place.path)} was changed by another process meanwhile; read it again")
+
+
+def _sync_directory(directory: int) -> None:
+    """Make the new name durable, where the system can; the content is."""
+    with contextlib.suppress(OSError):
+        listing = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
+        try:
+            os.fsync(listing)
+        finally:
+            os.close(listing)
+
+
+_LATE_PATIENCE = 0.5
+_LINES_NAMED = 5
+
+
+class WritingTool(FileTool):
+    """A tool that replaces files, one at a time: two edits in one answer of the model must both be kept.
+
+    Args:
+        lock: Shared by the writing tools of one module.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        workspace: Workspace,
+        workers: Workers,
+        options: FilesystemOptions,
+        lock: anyio.Lock,
+    ) -> None:
+        super().__init__(coordinator, workspace, workers, options)
+        self._lock = lock
+
+    async def _write(self, work: Callable[[Stop], Written], values: dict[str, Any]) -> Written:
+        done: list[Written] = []
+
+        def noted(stop: Stop) -> Written:
+            done.append(work(stop))
+            return done[0]
+
+        try:
+            async with self._lock:
+                written = await self._work(noted, values)
+        except anyio.get_cancelled_exc_class():
+            if done:  # cancelled too late: the file has changed, and observers must get the event
+                with anyio.move_on_after(_LATE_PATIENCE, shield=True):
+                    await self._emit(ARTIFACT_WRITE, done[0].place, done[0].size)
+            raise
+        await self._emit(ARTIFACT_WRITE, written.place, written.size)
+        return written
+
+    def _encoded(self, text: str, field: str) -> bytes:
+        try:
+            data = text.encode()
+        except UnicodeEncodeError as error:
+            problem = f"a lone surrogate at character {error.start} cannot be written as UTF-8"
+            raise ToolFailure("InvalidText", f"{field}: {problem}") from None
+        if len(data) > self._options.max_write_bytes:
+            problem = f"{len(data)} bytes, more than the {self._options.max_write_bytes} this tool may write"
+            raise ToolFailure("TooLarge", f"{field}: {problem}")
+        return data
+
+
+class WriteFileTool(WritingTool):
+    """Writes a whole file."""
+
+    _name = "write_file"
+    _description = (
+        "Write a text file as a whole, in place of what was there before. Missing directories are made. "
+        "To change a part of a file use edit_file."
+    )
+    _schema: ClassVar[dict[str, Any]] = {
+        "type": "object",
+        "properties": {
+            "file_path": FILE_PATH,
+            "content": {"type": "string", "description": "The whole new content."},
+        },
+        "required": ["file_path", "content"],
+        "additionalProperties": False,
+    }
+
+    async def _run(self, values: dict[str, Any]) -> ToolResult:
+        data = self._encoded(values["content"], "content")
+
+        def work(stop: Stop) -> Written:
+            access = self._workspace.writable()
+            return replace_file(access, access.locate(values["file_path"]), data, stop=stop)
+
+        written = await self._write(work, values)
+        path = self._workspace.shown(written.place)
+        return ToolResult(output={"file_path": path, "bytes": written.size, "created": written.created})
+
+
+class EditFileTool(WritingTool):
+    """Replaces exact text in a file."""
+
+    _name = "edit_file"
+    _description = (
+        "Replace text in a file. `old_string` must be in the file exactly as given, white space included, and only "
+        "once: add lines around it until it is unique, or set `replace_all`."
+    )
+    _schema: ClassVar[dict[str, Any]] = {
+        "type": "object",
+        "properties": {
+            "file_path": FILE_PATH,
+            "old_string": {"type": "string", "description": "The text to replace.", "minLength": 1},
+            "new_string": {"type": "string", "description": "The text to put there; empty to delete."},
+            "replace_all": {"type": "boolean", "description": "Replace every occurrence.", "default": False},
+        },
+        "required": ["file_path", "old_string", "new_string"],
+        "additionalProperties": False,
+    }
+
+    async def _run(self, values: dict[str, Any]) -> ToolResult:
+        self._encoded(values["old_string"], "old_string")
+        self._encoded(values["new_string"], "new_string")
+        if values["old_string"] == values["new_string"]:
+            raise ToolFailure("NothingToChange", "old_string and new_string are the same")
+        replaced: list[int] = []
+
+        def work(stop: Stop) -> Written:
+            access = self._workspace.writable()
+            place = access.locate(values["file_path"])
+            file, place = open_file(access, place)
+            try:
+                version = Version.of(os.fstat(file))
+                data = read_all(file, max_bytes=self._options.max_write_bytes, stop=stop, subject=shown(place.path))
+            finally:
+                os.close(file)
+            text, count = _edited(_decoded(data, shown(place.path)), values, self._workspace.shown(place))
+            replaced.append(count)
+            encoded = self._encoded(text, "the edited file")
+            return replace_file(access, place, encoded, stop=stop, expected=version)
+
+        written = await self._write(work, values)
+        path = self._workspace.shown(written.place)
+        return ToolResult(output={"file_path": path, "bytes": written.size, "replacements": replaced[0]})
+
+
+def _decoded(data: bytes, subject: str) -> str:
+    if is_binary(data):
+        raise ToolFailure("BinaryFile", f"{subject}: a binary file, expected text")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise ToolFailure("NotUTF8", f"{subject}: byte {error.start} is not UTF-8; only UTF-8 can be edited") from None
+
+
+def _edited(text: str, values: dict[str, Any], subject: str) -> tuple[str, int]:
+    old, new = values["old_string"], values["new_string"]
+    count = text.count(old)
+    if not count:
+        hint = ""
+        if "\r\n" in text and old.replace("\r\n", "\n") in text.replace("\r\n", "\n"):
+            hint = "; the file ends its lines with \\r\\n, so must old_string"
+        elif old.strip() and old.strip() in text:
+            hint = "; it does without the white space around it"
+        raise ToolFailure("TextNotFound", f"{subject}: old_string does not occur{hint}. Read the file and copy exactly")
+    if count > 1 and not values["replace_all"]:
+        where = ", ".join(map(str, _line_numbers(text, old)))
+        more = ", …" if count > _LINES_NAMED else ""
+        raise ToolFailure(
+            "TextNotUnique",
+            f"{subject}: old_string occurs {count} times, at lines {where}{more}; make it unique or set replace_all",
+        )
+    return text.replace(old, new), count
+
+
+def _line_numbers(text: str, old: str) -> list[int]:
+    numbers: list[int] = []
+    position = text.find(old)
+    while position >= 0 and len(numbers) < _LINES_NAMED:
+        numbers.append(text.count("\n", 0, position) + 1)
+        position = text.find(old, position + len(old))
+    return numbers

@@ -1,0 +1,20 @@
+"""tool-mcp: the tools of MCP servers, which run as child processes or answer over HTTP.
+
+    _options              the configuration, also in the form of other hosts (``mcpServers``)
+    _stdio_transport      the process of a server, and messages over its standard streams
+    _http_transport       messages over streamable HTTP, with headers and OAuth logins
+    _connection           one server: opened, watched, opened again after a crash
+    _server_offer         what a server offers: its tools, resources and prompts, without invalid ones
+    _requests_from_server roots, sampling and elicitation
+    _tools                the tools that sessions mount, and their results
+    _mount                opens all servers side by side and shares them with child sessions
+
+`_mount` and `_options` do not need the extra ``mcp``; `_mount` imports the rest in a worker thread.
+"""
+
+from ._mount import mount, on_session_ready
+from ._options import read_mcp_options
+
+__all__ = ["mount", "on_session_ready", "read_mcp_options"]
+
+__amplifier_module_type__ = "tool"

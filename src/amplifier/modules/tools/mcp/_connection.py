@@ -1,0 +1,443 @@
+"""One server: opened in a task of its own, watched, and opened again at the next call after it was lost.
+
+Everything of one connection (the process or HTTP client, the SDK's client, their task groups and cancel scopes) is entered and
+left in the task that runs `Connection.run`. Calls come from other tasks and only use the open client.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+import attrs
+import httpx2
+from mcp import Client, MCPError
+from mcp.client.session import IncomingMessage
+from mcp.client.subscriptions import SubscriptionLost, ToolsListChanged
+from mcp_types import CONNECTION_CLOSED, Implementation, ToolListChangedNotification
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from amplifier.contracts import Coordinator
+
+from ..._shared.failure import ToolFailure, shown
+from ..._shared.session_files import working_directory
+from ._http_transport import HttpTransport, new_auth
+from ._options import ServerOptions
+from ._requests_from_server import RequestsFromServer
+from ._server_offer import Offer, read_offer, without_invalid_tools
+from ._stdio_transport import StdioTransport
+
+logger = logging.getLogger("amplifier.modules.tool-mcp")
+
+CLIENT = Implementation(name="amplifier", version=version("amplifier"))
+
+FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0
+"""Seconds before another start, from the second failure in a row on; each next delay is twice as long."""
+_CLOSING = 3.0
+"""Seconds for leaving a connection in order; what is not finished then is cancelled."""
+_SETTLING = 5.0
+"""Seconds that a call waits to learn how the process of its server ended."""
+_RETRYING = 4.0
+"""Seconds that the beginning of a turn waits for a server that is tried again."""
+_TERMINATED = "Session terminated"
+"""What the SDK's transport answers when an HTTP server does not know the session any more."""
+
+_Result = TypeVar("_Result")
+
+
+@attrs.define
+class _Attempt:
+    """One opening of the server, from its request to the end of the connection."""
+
+    client: Client | None = None
+    failure: ToolFailure | None = None
+    transport: HttpTransport | StdioTransport | None = None
+    reason: str = ""
+    settled: anyio.Event = attrs.field(factory=anyio.Event)
+    lost: anyio.Event = attrs.field(factory=anyio.Event)
+    over: anyio.Event = attrs.field(factory=anyio.Event)
+    changed: anyio.Event = attrs.field(factory=anyio.Event)
+
+
+class Connection:
+    """The connection to one server.
+
+    Args:
+        options: The server's.
+        coordinator: Of the session that owns the connection.
+        max_bytes: Of one message.
+
+    Attributes:
+        offer: What the server offers, as it was last read; None before the first opening succeeded.
+        failure: Why the server is not there; None while it is.
+        starts: How often it was opened.
+        seconds: How long the last opening took.
+        listeners: Called when the offer has changed.
+    """
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        coordinator: Coordinator,
+        max_bytes: int,
+    ) -> None:
+        self.options = options
+        self.offer: Offer | None = None
+        self.failure: ToolFailure | None = None
+        self.starts = 0
+        self.seconds = 0.0
+        self.listeners: list[Callable[[Connection], Awaitable[None]]] = []
+        self._coordinator = coordinator
+        self._max_bytes = max_bytes
+        self._requests = RequestsFromServer(options)
+        self._attempt: _Attempt | None = None
+        self._wanted = anyio.Event()
+        self._closing = anyio.Event()
+        self._failures = 0
+        self._not_before = -math.inf
+        self._reported = ""
+
+    def __repr__(self) -> str:
+        return f"<Connection to {self.options.name!r}: {self.state}>"
+
+    @property
+    def state(self) -> str:
+        """``closed``, ``opening``, ``open`` or ``failed``."""
+        if self._attempt is not None:
+            return "opening" if not self._attempt.settled.is_set() else "open"
+        return "closed" if self.failure is None else "failed"
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process, if it runs as one."""
+        attempt = self._attempt
+        return None if attempt is None or attempt.transport is None else attempt.transport.pid
+
+    # ── the task that owns the connection ──
+
+    async def run(self) -> None:
+        """Open the server whenever it is wanted, until `close`."""
+        while not self._closing.is_set():
+            await self._wanted.wait()
+            self._wanted = anyio.Event()
+            attempt = self._attempt
+            if attempt is None or self._closing.is_set():
+                continue
+            try:
+                await self._run_attempt(attempt)
+            finally:
+                self._attempt = None
+                if attempt.failure is None and not self._closing.is_set():
+                    attempt.failure = ToolFailure("ServerCrashed", f"server {self.options.name!r} {_ended(attempt)}")
+                self._note_failure(attempt.failure)
+                attempt.settled.set()
+                attempt.over.set()
+            if attempt.failure is not None:
+                await self._report(attempt.failure)
+
+    def close(self) -> None:
+        """Have `run` leave the connection and return."""
+        self._closing.set()
+        self._wanted.set()
+        if self._attempt is not None:
+            self._attempt.lost.set()
+
+    async def _run_attempt(self, attempt: _Attempt) -> None:
+        started = anyio.current_time()
+        with anyio.CancelScope(deadline=started + self.options.open_timeout) as scope:
+            try:
+                attempt.transport = self._new_transport(attempt.lost.set)
+                async with self._new_client(attempt.transport) as client:
+                    self.offer, before = await read_offer(client, self.options), self.offer
+                    scope.deadline = math.inf
+                    self.starts += 1
+                    self.seconds = anyio.current_time() - started
+                    self.failure = None
+                    attempt.client = client
+                    attempt.settled.set()
+                    if self.listeners:  # at the mount no hook listens yet: see on_session_ready
+                        await self._announce_opening(before)
+                    async with anyio.create_task_group() as group:
+                        group.start_soon(self._follow_changes, client)
+                        group.start_soon(self._follow_notices, attempt, client)
+                        await attempt.lost.wait()
+                        scope.deadline = anyio.current_time() + _CLOSING
+                        group.cancel_scope.cancel()
+            except Exception as error:  # noqa: BLE001 - the server's doing, in every form that the SDK gives it
+                if attempt.client is None:
+                    attempt.failure = self._failure_from(error, attempt)
+                else:
+                    attempt.reason = f" ({self._words(error)})"
+            finally:
+                attempt.client = None
+        if scope.cancelled_caught and not attempt.settled.is_set():
+            hint = "" if attempt.transport is None else attempt.transport.hint
+            attempt.failure = ToolFailure(
+                "ServerUnavailable",
+                f"server {self.options.name!r} did not answer within {self.options.open_timeout:g} s{hint}; set open_timeout "
+                "if it needs longer to start",
+            )
+
+    def _new_transport(self, on_lost: Callable[[], None]) -> HttpTransport | StdioTransport:
+        if self.options.url is not None:
+            auth = new_auth(self.options, self._coordinator)
+            return HttpTransport(self.options, max_bytes=self._max_bytes, on_lost=on_lost, auth=auth)
+        return StdioTransport(
+            self.options,
+            working_directory(self._coordinator, Path.cwd()),
+            max_bytes=self._max_bytes,
+            coordinator=self._coordinator,
+            on_lost=on_lost,
+        )
+
+    def _new_client(self, transport: HttpTransport | StdioTransport) -> Client:
+        options, requests = self.options, self._requests
+        client = Client(
+            without_invalid_tools(transport.open(), options, lambda: client.protocol_version),
+            mode=options.protocol,
+            client_info=CLIENT,
+            message_handler=self._take_message,
+            list_roots_callback=None if options.roots is None else requests.list_roots,
+            sampling_callback=None if options.sampling == "deny" else requests.sample,
+            elicitation_callback=requests.elicit if options.elicitation else None,
+        )
+        return client
+
+    async def _take_message(self, message: IncomingMessage) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            attempt = self._attempt
+            if attempt is not None:
+                attempt.changed.set()
+
+    async def _follow_notices(self, attempt: _Attempt, client: Client) -> None:
+        """Read the offer once for all notices that came during the last reading: a server may send any number of them."""
+        while True:
+            await attempt.changed.wait()
+            attempt.changed = anyio.Event()
+            await self._refresh(client)
+
+    async def _follow_changes(self, client: Client) -> None:
+        """From protocol version 2026-07-28 on a client has to subscribe to changes."""
+        tools = client.server_capabilities.tools
+        if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or tools is None or not tools.list_changed:
+            return
+        try:
+            async with client.listen(tools_list_changed=True) as changes:
+                async for change in changes:
+                    if isinstance(change, ToolsListChanged):
+                        await self._refresh(client)
+        except (MCPError, SubscriptionLost) as error:
+            logger.info("server %r: changes of its tools are not followed: %s", self.options.name, self._words(error))
+
+    async def _refresh(self, client: Client) -> None:
+        """Read the offer again; a failure leaves the old one in place."""
+        try:
+            with anyio.fail_after(self.options.open_timeout):
+                offer = await read_offer(client, self.options)
+        except (MCPError, TimeoutError, ToolFailure, ValidationError) as error:
+            logger.warning("server %r: its changed tools cannot be read: %s", self.options.name, self._words(error))
+            return
+        before, self.offer = self.offer, offer
+        if before is not None and before != offer:
+            await self._announce_change(before)
+
+    # ── calls ──
+
+    async def use(
+        self, coordinator: Coordinator, request: Callable[[Client], Awaitable[_Result]], what: str
+    ) -> _Result:
+        """Send a request to the server, which is started if it is not there.
+
+        Args:
+            coordinator: Of the session that calls; requests of the server during the call are its.
+            request: Sends the request.
+            what: For messages.
+
+        Raises:
+            ToolFailure: The server cannot be reached, ended, refused the request or sent an invalid answer.
+        """
+        for _ in range(2):
+            attempt = await self._opened()
+            try:
+                with self._requests.during_call(coordinator), anyio.fail_after(self.options.call_timeout):
+                    assert attempt.client is not None
+                    result = await request(attempt.client)
+            except TimeoutError:
+                raise ToolFailure(
+                    "Timeout",
+                    f"{what}: server {self.options.name!r} did not answer within {self.options.call_timeout:g} s",
+                ) from None
+            except MCPError as error:
+                if error.message == _TERMINATED:  # the server does not know the session, so it has done nothing
+                    await self._end(attempt)
+                    continue
+                if error.code == CONNECTION_CLOSED:
+                    raise await self._lost_during(attempt, what) from None
+                raise ToolFailure("ServerError", f"{what}: {self._shown(error.message)}") from None
+            except (ValidationError, RuntimeError, ValueError) as error:
+                raise ToolFailure(
+                    "ProtocolError",
+                    f"{what}: server {self.options.name!r} sent an invalid answer: {self._words(error)}",
+                ) from None
+            except (httpx2.HTTPError, OSError) as error:
+                await self._end(attempt)
+                raise ToolFailure("ServerUnavailable", f"{what}: {self._words(error)}") from None
+            self._failures = 0
+            return result
+        raise ToolFailure("ServerUnavailable", f"{what}: server {self.options.name!r} ended the session twice")
+
+    async def _end(self, attempt: _Attempt) -> None:
+        """Leave a connection that is of no use any more."""
+        attempt.lost.set()
+        with anyio.move_on_after(_SETTLING):
+            await attempt.over.wait()
+
+    async def _lost_during(self, attempt: _Attempt, what: str) -> ToolFailure:
+        await self._end(attempt)
+        return ToolFailure(
+            "ServerCrashed",
+            f"{what}: server {self.options.name!r} {_ended(attempt)}; the next call starts it again",
+        )
+
+    async def open(self) -> None:
+        """Open the server if it is not open; a failure is kept in `failure`."""
+        attempt = self._begin()
+        await attempt.settled.wait()
+
+    async def retry(self) -> None:
+        """Try again to open a server that could not be opened yet, unless it is too early; waits a few seconds at most.
+
+        An opening that takes longer goes on by itself. A failure is kept in `failure`.
+        """
+        if self.offer is None and self.failure is not None and self._attempt is None and not self._closing.is_set():
+            if self._not_before > anyio.current_time():
+                return
+            logger.info("server %r could not be opened before: another attempt", self.options.name)
+            self._begin()
+        if self.offer is None and self._attempt is not None:
+            with anyio.move_on_after(_RETRYING):
+                await self._attempt.settled.wait()
+
+    async def _opened(self) -> _Attempt:
+        """The open connection.
+
+        Raises:
+            ToolFailure: It cannot be opened, or it is too early to try again.
+        """
+        while True:
+            attempt = self._attempt
+            if attempt is not None and attempt.client is not None and not attempt.lost.is_set():
+                return attempt
+            if attempt is not None and attempt.settled.is_set():  # lost, and being left
+                await attempt.over.wait()
+                continue
+            if attempt is None:
+                self._check_delay()
+                attempt = self._begin()
+            await attempt.settled.wait()
+            if attempt.client is None:
+                raise attempt.failure or ToolFailure("ServerCrashed", f"server {self.options.name!r} {_ended(attempt)}")
+
+    def _begin(self) -> _Attempt:
+        if self._closing.is_set():
+            raise ToolFailure("ServerUnavailable", f"server {self.options.name!r} is closed with its session")
+        if self._attempt is None:
+            self._attempt = _Attempt()
+            self._wanted.set()
+        return self._attempt
+
+    def _check_delay(self) -> None:
+        if (left := self._not_before - anyio.current_time()) > 0:
+            raise ToolFailure(
+                "ServerUnavailable",
+                f"server {self.options.name!r} failed {self._failures} times in a row and is started again in {left:.1f} s at "
+                f"the earliest; the last failure: {self.failure}",
+            )
+
+    def _note_failure(self, failure: ToolFailure | None) -> None:
+        if failure is None:
+            return
+        self.failure = failure
+        self._failures += 1
+        if self._failures > 1:
+            delay = min(FIRST_DELAY * 2 ** (self._failures - 2), LONGEST_DELAY)
+            self._not_before = anyio.current_time() + delay
+
+    # ── words and events ──
+
+    def _failure_from(self, error: Exception, attempt: _Attempt) -> ToolFailure:
+        while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        if isinstance(error, ToolFailure):
+            return error
+        about = f"server {self.options.name!r}"
+        hint = "" if attempt.transport is None else attempt.transport.hint
+        if isinstance(error, MCPError) and error.code == CONNECTION_CLOSED:
+            return ToolFailure("ServerUnavailable", f"{about} {_ended(attempt)} before it answered{hint}")
+        if self.options.url is not None:
+            about += f" at {self.options.address}"
+        return ToolFailure("ServerUnavailable", f"{about} cannot be used: {self._words(error)}{hint}")
+
+    def _words(self, error: BaseException) -> str:
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        if isinstance(error, MCPError):
+            return self._shown(error.message)
+        if isinstance(error, ValidationError):
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            more = f" (and {error.error_count() - 1} more problems)" if error.error_count() > 1 else ""
+            return self._shown(f"invalid value at {place}: {first['msg']}{more}")
+        return self._shown(f"{type(error).__name__}: {error}")
+
+    def _shown(self, message: str) -> str:
+        return shown(self.options.without_secrets(" ".join(message.split())), 500)
+
+    async def _report(self, failure: ToolFailure) -> None:
+        is_known = self.offer is None and str(failure) == self._reported  # at every turn, until it can be opened
+        self._reported = str(failure)
+        logger.log(logging.DEBUG if is_known else logging.WARNING, "%s", failure)
+        if self.listeners and not is_known:  # at the mount no hook listens yet: see on_session_ready
+            await self._coordinator.hooks.emit(
+                "mcp:server_failed", {"server": self.options.name, "error": str(failure), "error_type": failure.kind}
+            )
+
+    async def _announce_opening(self, before: Offer | None) -> None:
+        await self._coordinator.hooks.emit(
+            "mcp:server_connected",
+            {"server": self.options.name, "seconds": round(self.seconds, 3), "starts": self.starts},
+        )
+        if before != self.offer:
+            await self._announce_change(before)
+
+    async def _announce_change(self, before: Offer | None) -> None:
+        for listener in list(self.listeners):
+            await listener(self)
+        assert self.offer is not None
+        old = set() if before is None else {tool.name for tool in before.tools}
+        new = {tool.name for tool in self.offer.tools}
+        await self._coordinator.hooks.emit(
+            "mcp:tools_changed",
+            {"server": self.options.name, "added": sorted(new - old), "removed": sorted(old - new)},
+        )
+
+
+def _ended(attempt: _Attempt) -> str:
+    return "was not started" if attempt.transport is None else f"{attempt.transport.how_it_ended()}{attempt.reason}"
+
+
+@contextmanager
+def listening(connection: Connection, listener: Callable[[Connection], Awaitable[None]]) -> Iterator[None]:
+    """Have a listener called while the block runs."""
+    connection.listeners.append(listener)
+    try:
+        yield
+    finally:
+        connection.listeners.remove(listener)

@@ -1,0 +1,252 @@
+"""Messages over streamable HTTP. Redirects to other hosts are not followed: headers and tokens are for the configured one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+from urllib.parse import parse_qs, urlsplit
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+import httpx2
+from mcp.client.auth import OAuthClientProvider
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.auth import (
+    AuthorizationCodeResult,
+    OAuthClientInformationFull,
+    OAuthClientMetadata,
+    OAuthToken,
+)
+from pydantic import AnyUrl, BaseModel, ValidationError
+
+from amplifier.contracts import Coordinator
+
+from ..._shared.failure import ToolFailure
+from ..._shared.session_files import default_sessions_directory, replace_private_file
+from ._options import OAuthOptions, ServerOptions
+
+LOGIN = "mcp.login"
+"""The capability with an async function that gets the URL the user has to open."""
+
+_LONGEST_REQUEST = 16_384
+_DONE = b"You are logged in. You can close this page."
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+# ── oauth ─────────────────────────────────────────────────────────────────────────────────────────
+# Logging in to remote servers: the SDK's OAuth flow, with tokens in files that only their owner can read.
+#
+# A session never opens a browser: without a stored token the server fails with the command that logs in. That command
+# offers the capability `LOGIN`, a function that shows the user where to go.
+
+
+def new_auth(options: ServerOptions, coordinator: Coordinator) -> OAuthClientProvider | None:
+    """What adds tokens to the requests to a server; None if the plan has no ``oauth`` for it."""
+    oauth = options.oauth
+    if oauth is None:
+        return None
+    assert options.url is not None
+    redirect = f"http://127.0.0.1:{oauth.redirect_port}/callback"
+
+    async def show(address: str) -> None:
+        login = coordinator.get_capability(LOGIN)
+        if login is None:
+            raise ToolFailure(
+                "LoginNeeded",
+                f"server {options.name!r} needs a login; run: amplifier mcp login {options.name} --plan FILE",
+            )
+        await login(address)
+
+    async def receive() -> AuthorizationCodeResult:
+        return await _receive_code(oauth.redirect_port)
+
+    metadata = OAuthClientMetadata(
+        client_name="Amplifier",
+        redirect_uris=[AnyUrl(redirect)],
+        scope=" ".join(oauth.scopes) or None,
+        token_endpoint_auth_method="client_secret_post" if oauth.client_secret else "none",
+    )
+    return OAuthClientProvider(
+        options.url, metadata, TokenFile(options, oauth, redirect), redirect_handler=show, callback_handler=receive
+    )
+
+
+class TokenFile:
+    """The tokens of one server, as the SDK stores them.
+
+    Args:
+        options: The server's.
+        oauth: How to log in.
+        redirect: The address that the browser is sent back to.
+    """
+
+    def __init__(self, options: ServerOptions, oauth: OAuthOptions, redirect: str) -> None:
+        assert options.url is not None
+        folder = oauth.token_directory or default_sessions_directory().with_name("mcp-tokens")
+        digest = hashlib.sha256(options.url.encode()).hexdigest()[:16]
+        self.path = folder / f"{re.sub(r'[^A-Za-z0-9_-]', '_', options.name)[:60]}-{digest}.json"
+        self._oauth = oauth
+        self._redirect = redirect
+
+    async def get_tokens(self) -> OAuthToken | None:
+        """The stored tokens."""
+        return await self._get("tokens", OAuthToken)
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        """Store tokens."""
+        await self._set("tokens", tokens)
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        """The stored registration, or the client of the plan."""
+        if self._oauth.client_id is None:
+            return await self._get("client", OAuthClientInformationFull)
+        return OAuthClientInformationFull(
+            client_id=self._oauth.client_id,
+            client_secret=self._oauth.client_secret,
+            redirect_uris=[AnyUrl(self._redirect)],
+            token_endpoint_auth_method="client_secret_post" if self._oauth.client_secret else "none",
+        )
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        """Store a registration."""
+        await self._set("client", client_info)
+
+    async def _get(self, key: str, kind: type[_Model]) -> _Model | None:
+        stored = (await anyio.to_thread.run_sync(self._read)).get(key)
+        try:
+            return None if stored is None else kind.model_validate(stored)
+        except ValidationError:  # of another version; the user logs in again
+            return None
+
+    async def _set(self, key: str, value: BaseModel) -> None:
+        await anyio.to_thread.run_sync(self._write, key, value.model_dump(mode="json", exclude_none=True))
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            content = json.loads(self.path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    def _write(self, key: str, value: Any) -> None:
+        replace_private_file(self.path, json.dumps({**self._read(), key: value}))
+
+
+async def _receive_code(port: int) -> AuthorizationCodeResult:
+    """Wait until the browser comes back with the code; other requests get no answer that helps."""
+    answers: list[AuthorizationCodeResult] = []
+    arrived = anyio.Event()
+
+    async def serve(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            request = b""
+            while b"\r\n\r\n" not in request and len(request) < _LONGEST_REQUEST:
+                request += await stream.receive()
+            target = request.split(b" ", 2)[1].decode("ascii", "replace") if request.count(b" ") > 1 else ""
+            given = {name: values[0] for name, values in parse_qs(urlsplit(target).query).items()}
+            found = "code" in given and urlsplit(target).path == "/callback"
+            body = _DONE if found else b"This is not the page you are looking for."
+            status = b"200 OK" if found else b"404 Not Found"
+            await stream.send(
+                b"HTTP/1.1 %s\r\nContent-Type: text/plain\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s"
+                % (status, len(body), body)
+            )
+            if found:
+                answers.append(
+                    AuthorizationCodeResult(code=given["code"], state=given.get("state"), iss=given.get("iss"))
+                )
+                arrived.set()
+
+    async def serve_contained(stream: anyio.abc.SocketStream) -> None:
+        try:
+            await serve(stream)
+        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            return  # a browser that opens connections in advance
+
+    async with (
+        await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=port) as listener,
+        anyio.create_task_group() as group,
+    ):
+        group.start_soon(listener.serve, serve_contained)
+        await arrived.wait()
+        group.cancel_scope.cancel()
+    return answers[0]
+
+
+_CONNECTING = 30.0
+
+
+class HttpTransport:
+    """The transport of one remote server.
+
+    Args:
+        options: The server's.
+        max_bytes: Of one message.
+        on_lost: Called once when no more messages will come.
+        auth: Adds credentials to requests.
+
+    Attributes:
+        pid: Always None.
+    """
+
+    pid = None
+
+    def __init__(
+        self, options: ServerOptions, *, max_bytes: int, on_lost: Callable[[], None], auth: httpx2.Auth | None = None
+    ) -> None:
+        self._options = options
+        self._max_bytes = max_bytes
+        self._on_lost = on_lost
+        self._auth = auth
+        self._refusal: str | None = None
+
+    def how_it_ended(self) -> str:
+        """Why the connection was lost, for messages."""
+        return self._refusal or "closed the connection"
+
+    @property
+    def hint(self) -> str:
+        """What the server answered last instead of a result, as an addition to a message."""
+        return "" if self._refusal is None else f"; it {self._refusal}"
+
+    async def _note_refusal(self, response: httpx2.Response) -> None:
+        status = response.status_code
+        self._refusal = None
+        if status >= 400:
+            advice = {
+                401: "check the headers in the plan, or set oauth: true",
+                403: "the credentials in the plan are not enough",
+                404: "is the path of the url right?",
+            }.get(status)
+            answer = (
+                f"answered HTTP {status} {response.reason_phrase}".rstrip()
+            )  # HTTP/2 and some servers have no phrase
+            self._refusal = answer + (f"; {advice}" if advice else "")
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Any]:
+        """Open the connection; leaving it ends the session on the server."""
+        assert self._options.url is not None
+        # A call may take as long as its own deadline allows, so reading has none.
+        timeout = httpx2.Timeout(_CONNECTING, read=None)
+        async with (
+            httpx2.AsyncClient(
+                headers=dict(self._options.headers),
+                timeout=timeout,
+                auth=self._auth,
+                event_hooks={"response": [self._note_refusal]},
+            ) as client,
+            streamable_http_client(
+                self._options.url, http_client=client, max_sse_event_size=self._max_bytes
+            ) as streams,
+        ):
+            try:
+                yield streams
+            finally:
+                self._on_lost()

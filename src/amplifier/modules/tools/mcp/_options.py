@@ -1,0 +1,302 @@
+"""The configuration of tool-mcp: servers by name, in the plan's form or as other hosts write them."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import attrs
+
+from amplifier._json import redact_text
+from amplifier.errors import PlanError, Problem
+
+from ..._shared.configuration import (
+    Kind,
+    any_text,
+    choice,
+    directory_name,
+    flag,
+    list_of,
+    mapping_of_secrets,
+    no_limit_or_seconds,
+    object_with,
+    option,
+    optional,
+    read_options,
+    seconds,
+    text,
+    texts,
+    url,
+    whole_number,
+)
+
+logger = logging.getLogger("amplifier.modules.tool-mcp")
+
+MODULE = "tool-mcp"
+
+Gate: TypeAlias = Literal["ask", "allow", "deny"]
+
+_FOREIGN_KEYS = frozenset(
+    {"autoApprove", "alwaysAllow", "alwaysLoad", "description", "displayName", "icon", "trust", "version", "note"}
+)
+"""Members that other hosts keep beside a server; they have no meaning here."""
+
+_TYPES = {"stdio": "stdio", "local": "stdio", "http": "http", "streamable-http": "http", "streamableHttp": "http"}
+
+
+def _is_environment_name(name: str) -> bool:
+    return bool(name) and "=" not in name and "\0" not in name
+
+
+def _is_header_name(name: str) -> bool:
+    return re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name) is not None
+
+
+def _is_header_value(value: str) -> bool:
+    return value.isprintable() and value.isascii()
+
+
+_arguments = list_of("texts", lambda item: isinstance(item, str) and "\0" not in item)
+_environment = mapping_of_secrets(
+    "an object of texts by the names of environment variables", _is_environment_name, lambda value: "\0" not in value
+)
+_headers = mapping_of_secrets(
+    "an object of printable ASCII texts by the names of headers", _is_header_name, _is_header_value
+)
+_patterns = texts()
+
+
+@attrs.frozen(kw_only=True)
+class OAuthOptions:
+    """How to log in to a remote server.
+
+    Attributes:
+        scopes: To ask for; those that the server names, if empty.
+        client_id: Of a client that is registered with the authorization server; None to register one.
+        client_secret: Its secret.
+        redirect_port: The port of this machine that the browser is sent back to.
+        token_directory: Where tokens are kept.
+    """
+
+    scopes: tuple[str, ...] = ()
+    client_id: str | None = None
+    client_secret: str | None = attrs.field(default=None, repr=False)
+    redirect_port: int = 8976
+    token_directory: Path | None = None
+
+
+_OAUTH_OBJECT = object_with(
+    {
+        "scopes": texts(),
+        "client_id": text,
+        "client_secret": attrs.evolve(text, is_secret=True),
+        "redirect_port": whole_number(1),
+        "token_directory": directory_name,
+    }
+)
+_oauth = Kind(
+    "true, false or an object with scopes, client_id, client_secret, redirect_port, token_directory",
+    lambda value: isinstance(value, bool) or _OAUTH_OBJECT.accepts(value),
+    lambda value: (
+        (OAuthOptions() if value else None) if isinstance(value, bool) else OAuthOptions(**_OAUTH_OBJECT.read(value))
+    ),
+)
+
+
+@attrs.frozen(kw_only=True)
+class ServerOptions:
+    """One server.
+
+    Attributes:
+        name: Its name in the plan.
+        kind: ``stdio`` or ``http``; follows from `command` or `url`.
+        is_disabled: Do not open it.
+        command: The program to start.
+        args: Its arguments.
+        env: Environment variables for it, beside a few inherited ones.
+        cwd: Its working directory; the session's, if None.
+        url: Where it answers over streamable HTTP.
+        headers: Sent with every request.
+        oauth: How to log in; None for no login.
+        prefix: Before the names of its tools; the server's name and ``_``, if None.
+        allow_unprefixed_names: Accept an empty `prefix`, with which the server alone chooses the names of its tools.
+        allow: Patterns of the tools to mount; None for all.
+        deny: Patterns of tools that are never mounted.
+        offer_resources: Mount a tool that reads resources.
+        offer_prompts: Mount a tool that gets prompts.
+        is_required: The session does not open without this server.
+        open_timeout: Seconds for starting it and reading its list of tools.
+        call_timeout: Seconds for one call; None for no limit.
+        stop_grace: Seconds between asking the process to end and killing it.
+        protocol: ``auto`` for the newest that both know; ``legacy`` for servers that end at an unknown first message.
+        sampling: Whether the server may ask the session's model.
+        elicitation: Whether the server may ask the user.
+        roots: Directories that the server is told to work in; None to tell it of none, because some servers let them replace the
+            directories of their own arguments.
+    """
+
+    name: str
+    kind: str | None = option(choice(*_TYPES), key="type", aliases=("transport",), default=None)
+    is_disabled: bool = option(flag, key="disabled", default=False, restricts=True)
+    command: str | None = option(text, default=None)
+    args: tuple[str, ...] = option(_arguments, default=())
+    env: Mapping[str, str] = option(_environment, default=attrs.Factory(dict))
+    cwd: Path | None = option(directory_name, default=None)
+    url: str | None = option(url, aliases=("serverUrl", "httpUrl"), default=None)
+    headers: Mapping[str, str] = option(_headers, default=attrs.Factory(dict))
+    oauth: OAuthOptions | None = option(_oauth, default=None)
+    prefix: str | None = option(any_text, default=None)
+    allow_unprefixed_names: bool = option(flag, default=False)
+    allow: tuple[str, ...] | None = option(
+        _patterns, aliases=("includeTools", "enabled_tools"), default=None, restricts=True
+    )
+    deny: tuple[str, ...] = option(_patterns, aliases=("excludeTools", "disabled_tools"), default=(), restricts=True)
+    offer_resources: bool = option(flag, key="resources", default=True)
+    offer_prompts: bool = option(flag, key="prompts", default=True)
+    is_required: bool = option(flag, key="required", default=False, restricts=True)
+    open_timeout: float = option(seconds, default=30.0)
+    call_timeout: float | None = option(no_limit_or_seconds, default=600.0)
+    stop_grace: float = option(seconds, default=1.0)
+    protocol: str = option(choice("auto", "legacy"), default="auto")
+    sampling: Gate = option(choice("ask", "allow", "deny"), default="ask", restricts=True)
+    elicitation: bool = option(flag, default=True, restricts=True)
+    roots: tuple[str, ...] | None = option(optional(texts()), default=None, restricts=True)
+
+    def __attrs_post_init__(self) -> None:
+        problems: list[Problem] = []
+        if (self.command is None) == (self.url is None):
+            found = "neither" if self.command is None else "both"
+            problems.append(("$", f"expected command (a program to start) or url (a remote server), got {found}"))
+        declared = None if self.kind is None else _TYPES[self.kind]
+        actual = "http" if self.command is None else "stdio"
+        if not problems and declared not in (None, actual):
+            key = "url" if actual == "http" else "command"
+            problems.append(("$.type", f"is {self.kind!r}, but there is a {key}; leave type out"))
+        if self.command is None and (self.args or self.env or self.cwd):
+            problems.append(("$", "args, env and cwd are for a command; a remote server has url and headers"))
+        if self.url is None and (self.headers or self.oauth):
+            problems.append(("$", "headers and oauth are for a url; a command has args and env"))
+        if self.prefix is not None and not self.prefix.strip() and not self.allow_unprefixed_names:
+            problem = (
+                "is empty, so that the server alone chooses the names of its tools, which may be names that rules and people take "
+                "for other tools; give it a prefix, or accept that with allow_unprefixed_names: true"
+            )
+            problems.append(("$.prefix", problem))
+        if problems:
+            raise PlanError(problems)
+        object.__setattr__(self, "kind", actual)
+
+    @property
+    def tool_prefix(self) -> str:
+        """Before the names of its tools."""
+        return f"{self.name}_" if self.prefix is None else self.prefix
+
+    @property
+    def address(self) -> str:
+        """The url without its query, which may hold secrets."""
+        return (self.url or "").partition("?")[0]
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Texts that must appear in no message, longest first."""
+        held = [*self.env.values(), *self.headers.values()]
+        held += [word for value in self.headers.values() for word in value.split()[1:]]
+        if self.oauth is not None and self.oauth.client_secret:
+            held.append(self.oauth.client_secret)
+        return tuple(sorted({value for value in held if len(value) >= _SHORTEST_SECRET}, key=len, reverse=True))
+
+    def without_secrets(self, message: str) -> str:
+        """A message of the server or about it, without what the plan keeps secret."""
+        for value in self.secrets:
+            message = message.replace(value, "[REDACTED]")
+        return redact_text(message)
+
+
+_SHORTEST_SECRET = 6
+"""A shorter value of the environment, such as ``1`` or ``true``, is none."""
+
+
+def _read_servers(given: Mapping[str, Any]) -> tuple[ServerOptions, ...]:
+    servers: list[ServerOptions] = []
+    problems: list[Problem] = []
+    for name, value in given.items():
+        try:
+            servers.append(_read_server(name, value))
+        except PlanError as error:
+            problems += [(f"$.{name}{path.removeprefix('$')}", problem) for path, problem in error.problems]
+    if problems:
+        raise PlanError(problems)
+    return tuple(server for server in servers if not server.is_disabled)
+
+
+def _read_server(name: str, value: Any) -> ServerOptions:
+    if not name.strip() or not name.isprintable():
+        raise PlanError([("$", "expected a printable name of a server")])
+    if not isinstance(value, Mapping):
+        raise PlanError([("$", f"expected an object with command or url, got {type(value).__name__}")])
+    if value.get("type", value.get("transport")) == "sse":
+        raise PlanError(
+            [("$.type", "the transport 'sse' was replaced by streamable HTTP; use the server's url for that")]
+        )
+    members = {key: member for key, member in value.items() if key not in _FOREIGN_KEYS}
+    server = read_options(ServerOptions, f"{MODULE} server {name!r}", members, name=name)
+    for index, argument in enumerate(server.args):
+        if redact_text(argument) != argument or _is_value_of_secret_option(server.args, index):
+            logger.warning(
+                "%s: $.servers.%s.args[%d] looks like a secret, and every user of this machine can read the arguments of a "
+                "process; put it in env, as ${NAME} in the plan",
+                MODULE,
+                name,
+                index,
+            )
+    if server.url is not None and redact_text(server.url) != server.url:
+        logger.warning(
+            "%s: $.servers.%s.url looks as if it held a secret, which logs of HTTP requests would keep; put it in headers",
+            MODULE,
+            name,
+        )
+    return server
+
+
+def _is_value_of_secret_option(arguments: tuple[str, ...], index: int) -> bool:
+    """``--api-key VALUE``, whose value has no shape of its own."""
+    if index == 0 or not arguments[index - 1].startswith("--"):
+        return False
+    pair = f"{arguments[index - 1]}={arguments[index]}"
+    return redact_text(pair) != pair
+
+
+_SERVERS = Kind(
+    "an object of servers by name",
+    lambda value: isinstance(value, Mapping) and all(isinstance(name, str) for name in value),
+    _read_servers,
+)
+
+
+@attrs.frozen(kw_only=True)
+class McpOptions:
+    """The configuration of the module.
+
+    Attributes:
+        servers: Those that are not disabled.
+        share: Let child sessions use the servers of this session, and use those of the parent.
+        max_result_chars: Of one result; the rest is cut with a note.
+        max_message_bytes: Of one message of a server; a larger one ends the connection.
+    """
+
+    servers: tuple[ServerOptions, ...] = option(_SERVERS, aliases=("mcpServers",), default=())
+    share: bool = option(flag, default=True, restricts=True)
+    max_result_chars: int = option(whole_number(1), default=100_000)
+    max_message_bytes: int = option(whole_number(1024), default=64 * 1024 * 1024)
+
+
+def read_mcp_options(config: Mapping[str, Any] | None) -> McpOptions:
+    """Read the module's configuration.
+
+    Raises:
+        PlanError: The configuration is wrong; it lists all problems.
+    """
+    return read_options(McpOptions, MODULE, config)

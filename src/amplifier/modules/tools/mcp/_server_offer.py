@@ -1,0 +1,222 @@
+"""What a server offers: its tools with their checked schemas, and whether it has resources and prompts."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Self
+
+import anyio.to_thread
+import attrs
+from mcp import Client
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCResponse, Tool
+from mcp_types.methods import validate_server_result
+from pydantic import ValidationError
+
+from amplifier._json import SchemaRefused, build_validator
+
+from ..._shared.failure import ToolFailure, shown
+from ._options import ServerOptions
+
+logger = logging.getLogger("amplifier.modules.tool-mcp")
+
+
+# ── tool list filter ──────────────────────────────────────────────────────────────────────────────
+# Takes invalid tools out of a server's list before the SDK sees it, because the SDK refuses a list with one invalid
+# tool as a whole.
+
+
+@asynccontextmanager
+async def without_invalid_tools(
+    transport: AbstractAsyncContextManager[Any], options: ServerOptions, version: Callable[[], str]
+) -> AsyncIterator[Any]:
+    """The streams of a transport, whose lists of tools have valid members only; what is left out is logged by its name.
+
+    Args:
+        transport: Of the server.
+        options: The server's.
+        version: The version of the protocol that both use; raises RuntimeError before they have agreed on one.
+    """
+    async with transport as (received, to_send):
+        yield _Filtered(received, options, version), to_send
+
+
+class _Filtered:
+    """A stream of messages; other attributes, which the SDK looks for, are those of the stream below."""
+
+    def __init__(self, received: Any, options: ServerOptions, version: Callable[[], str]) -> None:
+        self._received = received
+        self._options = options
+        self._version = version
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._received, name)
+
+    async def __aenter__(self) -> Self:
+        await self._received.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> Any:
+        return await self._received.__aexit__(*error)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        return self._checked(await self._received.__anext__())
+
+    async def receive(self) -> SessionMessage | Exception:
+        """The next message."""
+        return self._checked(await self._received.receive())
+
+    def _checked(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
+        message = item.message if isinstance(item, SessionMessage) else None
+        if isinstance(message, JSONRPCResponse) and isinstance(message.result.get("tools"), list):
+            problems = self._invalid_tools(message.result)
+            tools = message.result["tools"]
+            for index, problem in problems.items():
+                logger.warning(
+                    "server %r: tool %s is not used: %s", self._options.name, _name(tools[index]), shown(problem, 300)
+                )
+            message.result["tools"] = [
+                _without_output_schema(tool) for index, tool in enumerate(tools) if index not in problems
+            ]
+        return item
+
+    def _invalid_tools(self, result: dict[str, Any]) -> dict[int, str]:
+        """The first problem of each invalid tool, by its place in the list."""
+        problems: dict[int, str] = {}
+        try:
+            validate_server_result("tools/list", self._version(), result)
+        except ValidationError as error:
+            for each in error.errors(include_url=False, include_input=False):
+                place = list(each["loc"])
+                if "tools" in place[:-1]:
+                    index, *rest = place[place.index("tools") + 1 :]
+                    if isinstance(index, int):
+                        where = ".".join(map(str, rest)) or "$"
+                        problems.setdefault(index, f"invalid value at {where}: {each['msg']}")
+        except (KeyError, RuntimeError, ValueError):  # no version yet, or one without a check
+            return {}
+        return problems
+
+
+def _without_output_schema(tool: Any) -> Any:
+    """The tool without the schema of its results: the SDK would check each by it in the event loop, as long as the server likes."""
+    return {key: value for key, value in tool.items() if key != "outputSchema"} if isinstance(tool, dict) else tool
+
+
+def _name(tool: Any) -> str:
+    return shown(ascii(tool["name"] if isinstance(tool, dict) and "name" in tool else tool), 80)
+
+
+_MOST_PAGES = 100
+_MOST_TOOLS = 1000
+
+
+@attrs.frozen(kw_only=True)
+class OfferedTool:
+    """A tool as its server describes it.
+
+    Attributes:
+        name: The server's name for it.
+        schema: The JSON Schema of its input, an object.
+        annotations: The server's hints, such as ``readOnlyHint``; a claim of the server, not a fact.
+    """
+
+    name: str
+    description: str
+    schema: Mapping[str, Any] = attrs.field(repr=False)
+    annotations: Mapping[str, Any]
+
+
+@attrs.frozen(kw_only=True)
+class Offer:
+    """Everything that a server offers.
+
+    Attributes:
+        server: Its name and version, as it states them.
+        protocol: The version of the protocol that both use.
+        instructions: How to use it, for the model.
+    """
+
+    server: str
+    protocol: str
+    instructions: str
+    tools: tuple[OfferedTool, ...]
+    has_resources: bool
+    has_prompts: bool
+
+
+async def read_offer(client: Client, options: ServerOptions) -> Offer:
+    """Ask a server what it offers; a tool with an invalid schema is left out and logged.
+
+    Raises:
+        ToolFailure: Its list of tools has no end.
+    """
+    capabilities = client.server_capabilities
+    info = client.server_info
+    tools = [] if capabilities.tools is None else await _list_tools(client, options)
+    given_up = threading.Event()
+    try:
+        usable = await anyio.to_thread.run_sync(_usable, tools, options, given_up, abandon_on_cancel=True)
+    finally:
+        given_up.set()
+    return Offer(
+        server="unnamed" if info is None else shown(f"{info.name} {info.version}", 200),
+        protocol=client.protocol_version,
+        instructions=shown(client.instructions or "", 4000),
+        tools=tuple(usable),
+        has_resources=capabilities.resources is not None and options.offer_resources,
+        has_prompts=capabilities.prompts is not None and options.offer_prompts,
+    )
+
+
+async def _list_tools(client: Client, options: ServerOptions) -> list[Tool]:
+    found: list[Tool] = []
+    cursor: str | None = None
+    for _ in range(_MOST_PAGES):
+        page = await client.list_tools(cursor=cursor, cache_mode="refresh")
+        found += page.tools
+        cursor = page.next_cursor
+        if cursor is None:
+            return found
+        if len(found) > _MOST_TOOLS:
+            break
+    raise ToolFailure("ServerFailed", f"server {options.name!r}: its list of tools has no end; got {len(found)} so far")
+
+
+def _usable(tools: list[Tool], options: ServerOptions, given_up: threading.Event) -> list[OfferedTool]:
+    usable: dict[str, OfferedTool] = {}
+    for tool in tools:
+        if given_up.is_set():
+            break
+        problem = "it is listed twice" if tool.name in usable else _schema_problem(tool.input_schema)
+        if problem is not None:
+            logger.warning(
+                "server %r: tool %s is not used: %s", options.name, shown(ascii(tool.name), 80), shown(problem, 300)
+            )
+            continue
+        title = tool.title or (tool.annotations.title if tool.annotations else None)
+        usable[tool.name] = OfferedTool(
+            name=tool.name,
+            description=shown((tool.description or title or f"The tool {tool.name} of {options.name}.").strip(), 8000),
+            schema=tool.input_schema,
+            annotations={}
+            if tool.annotations is None
+            else tool.annotations.model_dump(by_alias=True, mode="json", exclude_none=True),
+        )
+    return list(usable.values())
+
+
+def _schema_problem(schema: dict[str, Any]) -> str | None:
+    if schema.get("type") != "object":
+        return f"its input schema has type {schema.get('type')!r}, expected 'object'"
+    try:
+        build_validator(schema)
+    except SchemaRefused as error:
+        return f"its input schema is refused: {error}"
+    return None

@@ -1,0 +1,573 @@
+"""The tools that sessions mount: one for each tool of a server, one that reads resources, one that gets prompts."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import json
+import logging
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any, TypeAlias
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp import Client
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    GetPromptResult,
+    ImageContent,
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    ReadResourceResult,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
+
+from amplifier.contracts import Coordinator, current_call
+from amplifier.errors import ModelError
+from amplifier.models import ImageBlock, TextBlock, ToolResult, UnknownBlock, from_dict
+
+from ..._shared.failure import ToolFailure, shown
+from .._base import check_input
+from ._connection import Connection
+from ._options import McpOptions, ServerOptions
+from ._server_offer import OfferedTool
+
+_MOST_MEDIA = 100
+"""In one result; models take hardly more."""
+
+_Block: TypeAlias = TextBlock | ImageBlock | UnknownBlock
+
+
+# ── content ───────────────────────────────────────────────────────────────────────────────────────
+# Results of the protocol as results of tools: text, images, audio, structured values, and notes for what a model
+# cannot read.
+
+
+def as_tool_result(result: CallToolResult, *, longest: int, failure: str) -> ToolResult:
+    """The result of a call.
+
+    Args:
+        result: The server's.
+        longest: Characters of text for the model; the rest is cut with a note.
+        failure: The message of a failed call without text.
+    """
+    blocks = _blocks(result.content)
+    text = "\n".join(block.text for block in blocks if isinstance(block, TextBlock))
+    if result.is_error:
+        message = _cut(text or failure, longest)
+        return ToolResult(success=False, output=message, error={"message": shown(message, 4000), "type": "ToolError"})
+    if not all(isinstance(block, TextBlock) for block in blocks):
+        return _with_media(blocks, result.structured_content, longest)
+    output: Any = text
+    structured = result.structured_content
+    if structured is not None and structured != {"result": text}:  # how the Python SDK wraps a plain text
+        output = (
+            structured if not text or _says_the_same(text, structured) else {"text": text, "structured": structured}
+        )
+    size = len(output) if isinstance(output, str) else len(json.dumps(output, ensure_ascii=False))
+    if size > longest:
+        output = _cut(output if isinstance(output, str) else json.dumps(output, ensure_ascii=False), longest)
+    return ToolResult(output=output)
+
+
+def as_resource_result(result: ReadResourceResult, *, longest: int) -> ToolResult:
+    """The content of a resource."""
+    blocks = [_resource_block(content) for content in result.contents]
+    if not all(isinstance(block, TextBlock) for block in blocks):
+        return _with_media(blocks, None, longest)
+    text = "\n".join(block.text for block in blocks if isinstance(block, TextBlock))
+    return ToolResult(output=_cut(text, longest))
+
+
+def as_prompt_result(result: GetPromptResult, *, longest: int) -> ToolResult:
+    """The messages of a prompt."""
+    blocks: list[_Block] = []
+    for message in result.messages:
+        for block in _blocks([message.content]):
+            blocks.append(TextBlock(text=f"{message.role}: {block.text}") if isinstance(block, TextBlock) else block)
+    if not all(isinstance(block, TextBlock) for block in blocks):
+        return _with_media(blocks, None, longest)
+    return ToolResult(output=_cut("\n\n".join(block.text for block in blocks if isinstance(block, TextBlock)), longest))
+
+
+def as_list_result(lists: dict[str, list[Any]], *, longest: int) -> ToolResult:
+    """Lists of what there is, under their names; a last entry says how much was left out."""
+    output: dict[str, list[Any]] = {}
+    left = longest
+    for name, items in lists.items():
+        kept: list[Any] = []
+        output[name] = kept
+        for item in items:
+            left -= len(json.dumps(item, ensure_ascii=False))
+            if left < 0:
+                kept.append(f"[… cut: there are {len(items)}, the first {len(kept)} are shown …]")
+                break
+            kept.append(item)
+    return ToolResult(output=output)
+
+
+def _with_media(blocks: list[_Block], structured: Any, longest: int) -> ToolResult:
+    """Text, images and audio in their order; hooks and logs see a note for each image and for audio."""
+    shortened: list[_Block] = []
+    left = longest
+    media = 0
+    for block in blocks:
+        if isinstance(block, TextBlock):
+            shortened.append(TextBlock(text=_cut(block.text, left)))
+            left = max(0, left - len(block.text))
+        else:
+            media += 1
+            if media <= _MOST_MEDIA:
+                shortened.append(block)
+    if media > _MOST_MEDIA:
+        shortened.append(
+            TextBlock(text=f"[… cut: the result has {media} images and sounds, {_MOST_MEDIA} are shown …]")
+        )
+    if structured is not None:
+        shortened.append(TextBlock(text=_cut(json.dumps(structured, ensure_ascii=False), left)))
+    notes = [block.text if isinstance(block, TextBlock) else f"[{_media_type(block)}]" for block in shortened]
+    return ToolResult(output=_cut("\n".join(notes), longest), content=shortened)
+
+
+def _blocks(content: Sequence[ContentBlock]) -> list[_Block]:
+    return [_block(block) for block in content]
+
+
+def _block(block: ContentBlock) -> _Block:
+    if isinstance(block, TextContent):
+        return TextBlock(text=_clean(block.text))
+    if isinstance(block, ImageContent):
+        return _media("image", block.mime_type, block.data)
+    if isinstance(block, AudioContent):
+        return _media("audio", block.mime_type, block.data)
+    if isinstance(block, ResourceLink):
+        about = f": {shown(block.description)}" if block.description else ""
+        return TextBlock(text=f"[resource {shown(str(block.uri))} ({shown(block.name)}){about}]")
+    assert isinstance(block, EmbeddedResource)
+    return _resource_block(block.resource)
+
+
+def _resource_block(resource: TextResourceContents | BlobResourceContents) -> _Block:
+    if isinstance(resource, TextResourceContents):
+        return TextBlock(text=_clean(resource.text))
+    media_type = resource.mime_type or "application/octet-stream"
+    kind = media_type.partition("/")[0]
+    if kind in ("image", "audio"):
+        return _media(kind, media_type, resource.blob)
+    return _note(f"resource {shown(str(resource.uri))}", media_type, resource.blob)
+
+
+def _media(kind: str, media_type: str, data: str) -> _Block:
+    source = {"type": "base64", "media_type": media_type, "data": data}
+    try:
+        content = from_dict(ToolResult, {"content": [{"type": kind, "source": source}]}).content
+    except ModelError:
+        content = None
+    return content[0] if content else _note(f"unreadable {kind}", media_type, data)
+
+
+def _media_type(block: ImageBlock | UnknownBlock) -> str:
+    source = block.source if isinstance(block, ImageBlock) else block.extra["source"]
+    return str(source["media_type"])
+
+
+def _note(what: str, media_type: str, data: str) -> TextBlock:
+    return TextBlock(text=f"[{what}: {shown(media_type, 80)}, {len(data) * 3 // 4} bytes, left out]")
+
+
+def _clean(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def _says_the_same(text: str, structured: Any) -> bool:
+    try:
+        return bool(json.loads(text) in (structured, structured.get("result")))
+    except (ValueError, RecursionError):
+        return False
+
+
+def _cut(text: str, longest: int) -> str:
+    if len(text) <= longest:
+        return text
+    return f"{text[:longest]}\n[… cut: the result has {len(text)} characters, the first {longest} are shown …]"
+
+
+logger = logging.getLogger("amplifier.modules.tool-mcp")
+
+PROGRESS = "mcp:progress"
+_WAITING_REPORTS = 64
+_MOST_PAGES = 20
+
+_Report = tuple[float, float | None, str | None]
+
+
+class ServerTool(ABC):
+    """A tool whose work a server does.
+
+    Args:
+        name: The name the model calls it by.
+        connection: To the server.
+        coordinator: Of the session it is mounted in.
+        max_chars: Of one result.
+    """
+
+    def __init__(self, name: str, connection: Connection, coordinator: Coordinator, *, max_chars: int) -> None:
+        self.name = name
+        self._connection = connection
+        self._coordinator = coordinator
+        self._max_chars = max_chars
+
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """What it does, for the model."""
+
+    @property
+    @abstractmethod
+    def _schema(self) -> Mapping[str, Any]: ...
+
+    @property
+    def server(self) -> str:
+        """The name of its server in the plan."""
+        return self._connection.options.name
+
+    @property
+    def annotations(self) -> dict[str, Any]:
+        """The server's hints about the tool, such as ``readOnlyHint``."""
+        return {"readOnlyHint": True}
+
+    @property
+    def input_schema(self) -> dict[str, Any]:
+        """The JSON Schema of the input."""
+        return self.get_schema()
+
+    def get_schema(self) -> dict[str, Any]:
+        """The JSON Schema of the input, a copy."""
+        return copy.deepcopy(dict(self._schema))
+
+    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 - the contract's name
+        """Have the server do the work; only cancellation is raised."""
+        try:
+            return await self._run(input)
+        except ToolFailure as failure:
+            message = shown(str(failure), 4000)
+            logger.info("tool %s: %s (%s)", self.name, message, failure.kind)
+            return ToolResult(success=False, error={"message": message, "type": failure.kind, "server": self.server})
+
+    @abstractmethod
+    async def _run(self, given: dict[str, Any]) -> ToolResult: ...
+
+
+class RemoteTool(ServerTool):
+    """A tool of a server, under another name."""
+
+    def __init__(
+        self, name: str, offered: OfferedTool, connection: Connection, coordinator: Coordinator, *, max_chars: int
+    ) -> None:
+        super().__init__(name, connection, coordinator, max_chars=max_chars)
+        self.offered = offered
+
+    @property
+    def description(self) -> str:
+        """What it does, in the server's words."""
+        return self.offered.description
+
+    @property
+    def _schema(self) -> Mapping[str, Any]:
+        return self.offered.schema
+
+    @property
+    def annotations(self) -> dict[str, Any]:
+        """The server's hints about the tool; a claim of the server, not a fact."""
+        return dict(self.offered.annotations)
+
+    @property
+    def require_approval(self) -> bool:
+        """Whether the server itself calls the tool destructive."""
+        return self.offered.annotations.get("destructiveHint") is True
+
+    async def _run(self, given: dict[str, Any]) -> ToolResult:
+        if not isinstance(given, dict):
+            raise ToolFailure("InvalidInput", f"expected an object, got {type(given).__name__}")
+        _check_is_json(given)
+        reports, waiting = anyio.create_memory_object_stream[_Report](_WAITING_REPORTS)
+        outcome: list[ToolResult | ToolFailure] = []
+        # A task of this call emits progress, so that handlers run in order and inside the turn.
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._emit_progress, waiting)
+            with reports:
+                try:
+                    outcome.append(
+                        await self._connection.use(self._coordinator, partial(self._call, given, reports), self.name)
+                    )
+                except ToolFailure as failure:
+                    outcome.append(failure)
+        if isinstance(outcome[0], ToolFailure):
+            raise outcome[0]
+        return outcome[0]
+
+    async def _call(
+        self, given: dict[str, Any], reports: MemoryObjectSendStream[_Report], client: Client
+    ) -> ToolResult:
+        async def note(progress: float, total: float | None, message: str | None) -> None:
+            # Slow handlers miss reports; the call does not wait for them.
+            with contextlib.suppress(anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
+                reports.send_nowait((progress, total, message))
+
+        result = await client.call_tool(self.offered.name, given, progress_callback=note)
+        return as_tool_result(result, longest=self._max_chars, failure=f"{self.name} failed without a message")
+
+    async def _emit_progress(self, waiting: MemoryObjectReceiveStream[_Report]) -> None:
+        call = current_call()
+        latest = float("-inf")
+        with waiting:
+            async for progress, total, message in waiting:
+                if progress <= latest:  # the SDK does not keep their order on every backend
+                    continue
+                latest = progress
+                about = {
+                    "server": self.server,
+                    "tool_name": self.name,
+                    "tool_call_id": None if call is None else call.call_id,
+                }
+                details = {"progress": progress, "total": total, "message": None if message is None else shown(message)}
+                await self._coordinator.hooks.emit(PROGRESS, {**about, **details})
+
+
+def _check_is_json(given: dict[str, Any]) -> None:
+    """Refuse what cannot be sent, before it reaches the connection that all calls share.
+
+    Raises:
+        ToolFailure: It is not JSON.
+    """
+    try:
+        json.dumps(given, ensure_ascii=False, allow_nan=False).encode("utf-8")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ToolFailure("InvalidInput", f"the input is not JSON: {shown(ascii(str(error)), 200)}") from None
+
+
+class _PageTool(ServerTool):
+    """A built-in tool about a server, which lists what there is when it is called without a name."""
+
+    async def _run(self, given: dict[str, Any]) -> ToolResult:
+        values, problems = check_input(self._schema, given)
+        if problems:
+            raise ToolFailure("InvalidInput", "; ".join(problems))
+        _check_is_json(given)
+        if "arguments" in values:
+            values["arguments"] = given["arguments"]  # of any names, which the check does not return
+        return await self._connection.use(self._coordinator, partial(self._ask, values), self.name)
+
+    @abstractmethod
+    async def _ask(self, values: dict[str, Any], client: Client) -> ToolResult: ...
+
+
+class ReadResourceTool(_PageTool):
+    """Reads a resource of a server, or lists them."""
+
+    @property
+    def _schema(self) -> Mapping[str, Any]:
+        return {
+            "type": "object",
+            "properties": {
+                "uri": {"type": "string", "description": "The URI of the resource; leave it out to list what there is."}
+            },
+            "additionalProperties": False,
+        }
+
+    @property
+    def description(self) -> str:
+        """What it does, for the model."""
+        return f"Read a resource of the server {self.server}. Without uri: list its resources and URI templates."
+
+    async def _ask(self, values: dict[str, Any], client: Client) -> ToolResult:
+        if "uri" in values:
+            return as_resource_result(await client.read_resource(values["uri"]), longest=self._max_chars)
+        resources: list[Any] = []
+        cursor: str | None = None
+        for _ in range(_MOST_PAGES):
+            page: ListResourcesResult = await client.list_resources(cursor=cursor)
+            resources += [_about(resource, uri=str(resource.uri)) for resource in page.resources]
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+        templates: ListResourceTemplatesResult = await client.list_resource_templates()
+        listed = [_about(template, uri_template=template.uri_template) for template in templates.resource_templates]
+        return as_list_result({"resources": resources, "templates": listed}, longest=self._max_chars)
+
+
+class GetPromptTool(_PageTool):
+    """Gets a prompt of a server, or lists them."""
+
+    @property
+    def _schema(self) -> Mapping[str, Any]:
+        return {
+            "type": "object",
+            "properties": {
+                "name": {
+                    "type": "string",
+                    "description": "The name of the prompt; leave it out to list what there is.",
+                },
+                "arguments": {"type": "object", "description": "The arguments of the prompt, all of them texts."},
+            },
+            "additionalProperties": False,
+        }
+
+    @property
+    def description(self) -> str:
+        """What it does, for the model."""
+        return (
+            f"Get a prompt of the server {self.server}, filled in. Without name: list its prompts and their arguments."
+        )
+
+    async def _ask(self, values: dict[str, Any], client: Client) -> ToolResult:
+        if "name" not in values:
+            page = await client.list_prompts()
+            prompts = [
+                _about(
+                    prompt,
+                    arguments=[{"name": each.name, "required": bool(each.required)} for each in prompt.arguments or []],
+                )
+                for prompt in page.prompts
+            ]
+            return as_list_result({"prompts": prompts}, longest=self._max_chars)
+        given = values.get("arguments") or {}
+        arguments = {name: value if isinstance(value, str) else str(value) for name, value in given.items()}
+        return as_prompt_result(await client.get_prompt(values["name"], arguments), longest=self._max_chars)
+
+
+def _about(item: Any, **more: Any) -> dict[str, Any]:
+    about = {"name": shown(item.name), **more}
+    if item.description:
+        about["description"] = shown(item.description)
+    return about
+
+
+_LONGEST_NAME = 64
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
+
+
+# ── tool mounting ─────────────────────────────────────────────────────────────────────────────────
+# Which tools of the servers a session mounts, and under which names.
+
+
+def tool_name(options: ServerOptions, name: str) -> str:
+    """The name for the model: letters, digits, ``_`` and ``-``, at most 64 of them, as model providers demand."""
+    wanted = f"{options.tool_prefix}{name}"
+    clean = _NOT_IN_A_NAME.sub("_", wanted)
+    if len(clean) <= _LONGEST_NAME:
+        return clean or "_"
+    return f"{clean[: _LONGEST_NAME - 9]}_{hashlib.sha256(wanted.encode()).hexdigest()[:8]}"
+
+
+def is_wanted(options: ServerOptions, name: str) -> bool:
+    """Whether the plan lets a tool of the server be mounted."""
+    if any(fnmatchcase(name, pattern) for pattern in options.deny):
+        return False
+    return options.allow is None or any(fnmatchcase(name, pattern) for pattern in options.allow)
+
+
+class ToolMounting:
+    """The tools of one session.
+
+    Args:
+        coordinator: The session's.
+        options: The module's.
+    """
+
+    def __init__(self, coordinator: Coordinator, options: McpOptions) -> None:
+        self._coordinator = coordinator
+        self._max_chars = options.max_result_chars
+        self._options = {server.name: server for server in options.servers}
+        self._mounted: dict[str, ServerTool] = {}
+
+    def names(self, server: str) -> list[str]:
+        """The names of the mounted tools of a server."""
+        return [name for name, tool in self._mounted.items() if tool.server == server]
+
+    async def update(self, connection: Connection) -> None:
+        """Mount what the server offers now, and unmount what it does not offer any more."""
+        server = connection.options.name
+        wanted: dict[str, ServerTool] = {}
+        for tool in self._offered(connection):
+            holder = self._holder(tool.name, server, wanted)
+            if holder is not None:
+                logger.warning(
+                    "server %r: a tool is not mounted, because %s has the name %r already; give one of them another prefix",
+                    server,
+                    holder,
+                    tool.name,
+                )
+                continue
+            wanted[tool.name] = tool
+        for name in self.names(server):
+            if name not in wanted:
+                if self._is_ours(name):
+                    await self._coordinator.unmount("tools", name)
+                del self._mounted[name]
+        for name, tool in wanted.items():
+            if not _is_same(self._mounted.get(name), tool):
+                await self._coordinator.mount("tools", tool)
+                self._mounted[name] = tool
+
+    def _holder(self, name: str, server: str, wanted: dict[str, ServerTool]) -> str | None:
+        """Who else has a name; None if this server may have it."""
+        if name in wanted:
+            return f"server {server!r}"
+        if self._coordinator.get("tools", name) is None:
+            return None
+        if not self._is_ours(name):
+            return f"module {(self._coordinator.owner_of('tools', name) or 'the application')!r}"
+        other = self._mounted[name].server
+        return None if other == server else f"server {other!r}"
+
+    def _is_ours(self, name: str) -> bool:
+        """Whether this module mounted what has the name now: another one may have replaced it since."""
+        mine = getattr(self._coordinator, "module_id", None)
+        return name in self._mounted and self._coordinator.owner_of("tools", name) == mine
+
+    def _offered(self, connection: Connection) -> Iterator[ServerTool]:
+        offer = connection.offer
+        if offer is None:
+            return
+        options = self._options[connection.options.name]  # a child's lists may differ from its parent's
+        known = {tool.name for tool in offer.tools}
+        unknown = [name for name in options.allow or () if not any(fnmatchcase(tool, name) for tool in known)]
+        if unknown:
+            logger.warning(
+                "server %r: allow names %s, which it does not offer; it offers %s",
+                options.name,
+                shown(", ".join(map(repr, unknown))),
+                shown(", ".join(sorted(known))) or "no tools",
+            )
+        for offered in offer.tools:
+            if is_wanted(options, offered.name):
+                yield self._remote(options, offered, connection)
+        extras: list[tuple[bool, str, type[ServerTool]]] = [
+            (offer.has_resources, "read_resource", ReadResourceTool),
+            (offer.has_prompts, "get_prompt", GetPromptTool),
+        ]
+        for is_there, name, kind in extras:
+            if is_there and name not in known and not any(fnmatchcase(name, each) for each in options.deny):
+                yield kind(tool_name(options, name), connection, self._coordinator, max_chars=self._max_chars)
+
+    def _remote(self, options: ServerOptions, offered: OfferedTool, connection: Connection) -> RemoteTool:
+        name = tool_name(options, offered.name)
+        return RemoteTool(name, offered, connection, self._coordinator, max_chars=self._max_chars)
+
+
+def _is_same(old: ServerTool | None, new: ServerTool) -> bool:
+    if isinstance(old, RemoteTool) and isinstance(new, RemoteTool):
+        return old.offered == new.offered
+    return type(old) is type(new)

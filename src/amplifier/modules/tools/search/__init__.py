@@ -1,0 +1,11 @@
+"""tool-search: find text in files, and files by name, inside the allowed directories only.
+
+`_grep_tool` is the tool. `_search` asks ripgrep which files may match, and runs the pattern in a process of its own, whose program is
+`_matcher_process`; files are found and opened by the shared package `_paths`.
+"""
+
+from ._grep_tool import GrepTool, mount
+
+__all__ = ["GrepTool", "mount"]
+
+__amplifier_module_type__ = "tool"

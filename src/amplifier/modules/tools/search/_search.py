@@ -1,0 +1,375 @@
+"""One search: which files, which lines, and what is shown of them. Blocking; runs in a worker thread."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from amplifier._programs import find_program, isolated_python_command
+
+from ..._shared.failure import ToolFailure, shown
+from ..._shared.started_process import WorkerProcess
+from ..._shared.worker_threads import Stop
+from .._paths import (
+    AccessRoots,
+    ConfinedPath,
+    GlobPattern,
+    Walk,
+    Workspace,
+    open_directory,
+    open_file,
+    open_file_in,
+)
+from ._options import SearchOptions
+
+_MOST_OUTPUT = 8 << 20
+_NOTHING_FOUND = 1
+
+
+# ── ripgrep ───────────────────────────────────────────────────────────────────────────────────────
+# Asks ripgrep, where it is installed, which files may match.
+#
+# It is quick on large trees but opens files by path, so a tree that changes under it may lead it outside. Therefore
+# nothing it prints is used except names, and those only after the file was opened and searched without it. The
+# remaining effect is that a file may be searched because of a file elsewhere.
+
+
+def find_ripgrep(forbidden: Iterable[str]) -> str | None:
+    """The program on the search path; not one that is where the model may write."""
+    forbidden = list(forbidden)
+    found = find_program("rg", avoid=forbidden)
+    if found is None:
+        return None
+    real = Path(found).resolve()
+    return None if any(real.is_relative_to(root) for root in forbidden) else str(real)
+
+
+def likely_files(
+    program: str, directory: str, pattern: str, *, ignore_case: bool, ignored: Iterable[str], max_bytes: int, stop: Stop
+) -> list[tuple[str, ...]] | None:
+    """Names below a directory of files that may match; None if ripgrep cannot decide and every file has to be read.
+
+    Raises:
+        Stopped: The call was cancelled.
+    """
+    command = [
+        program,
+        "--no-config",
+        "--files-with-matches",
+        "--null",
+        "--no-messages",
+        "--no-ignore",
+        "--hidden",
+        "--no-require-git",
+        "--threads=2",
+        f"--max-filesize={max_bytes}",
+        *(f"--glob=!**/{_escaped(name)}/**" for name in ignored),
+        *(["--ignore-case"] if ignore_case else []),
+        f"--regexp={pattern}",
+        "--",
+        ".",
+    ]
+    try:
+        with contextlib.closing(WorkerProcess(command, stop, directory=directory)) as child:
+            output = child.stdout.read(_MOST_OUTPUT)
+            if len(output) == _MOST_OUTPUT:
+                return None
+            code = child.wait()
+    except (OSError, ValueError):  # it cannot be started, or the pattern holds what no argument can
+        return None
+    stop.check()
+    if code not in (0, _NOTHING_FOUND):
+        return None  # a pattern that is Python's and not Rust's, or a directory it may not read
+    return sorted({names for name in os.fsdecode(output).split("\0") if (names := _beneath(name))})
+
+
+def _beneath(name: str) -> tuple[str, ...]:
+    names = tuple(part for part in name.split("/") if part not in ("", "."))
+    return () if name.startswith("/") or ".." in names else names
+
+
+def _escaped(name: str) -> str:
+    return "".join(f"[{character}]" if character in "*?[{" else character for character in name)
+
+
+# Read once: a command of another tool may change the file, if it lies where commands can write.
+_PROGRAM = Path(__file__).with_name("_matcher_process.py").read_text(encoding="utf-8")
+_MEMORY = 2 << 30
+
+
+# ── matcher ───────────────────────────────────────────────────────────────────────────────────────
+# Runs a regular expression in a process of its own.
+#
+# Python's ``re`` can take for ever on a line of twenty letters, and holds the interpreter's lock meanwhile: in a
+# thread it would block the event loop. A process can be killed. It sees content only; files are opened on this side.
+
+
+@attrs.frozen
+class Hits:
+    """What was found in one file.
+
+    Attributes:
+        lines: Numbers of matching lines, from 0.
+        more: Whether there are more than were asked for.
+        too_long: Lines of which only the beginning was looked at.
+    """
+
+    lines: tuple[int, ...]
+    more: bool
+    too_long: int
+
+
+class Matcher:
+    """A pattern, ready to be used on one file after another.
+
+    Args:
+        pattern: A regular expression of Python's.
+        ignore_case: Whether case matters not.
+        max_line: Bytes of a line that are looked at.
+        seconds: Processor time after which the system ends the process.
+        stop: Ends it earlier.
+
+    Raises:
+        ToolFailure: The pattern is wrong.
+    """
+
+    def __init__(self, pattern: str, *, ignore_case: bool, max_line: int, seconds: float, stop: Stop) -> None:
+        self._stop = stop
+        self._child = WorkerProcess(isolated_python_command("-X", "utf8", "-c", _PROGRAM), stop)
+        job = {
+            "pattern": pattern,
+            "ignore_case": ignore_case,
+            "max_line": max_line,
+            "cpu_seconds": int(seconds) + 5,
+            "max_memory": _MEMORY,
+        }
+        try:
+            answer = self._ask(json.dumps(job).encode() + b"\n")
+            if "error" in answer:
+                raise ToolFailure("InvalidPattern", f"{shown(ascii(pattern))}: {shown(answer['error'])}")
+        except BaseException:
+            self.close()
+            raise
+
+    def find(self, data: bytes, most: int) -> Hits:
+        """Find matching lines, at most so many.
+
+        Raises:
+            ToolFailure: The process ended, most likely for lack of memory.
+            Stopped: The call was cancelled.
+        """
+        answer = self._ask(struct.pack("!II", len(data), most) + data)
+        return Hits(tuple(answer["lines"]), answer["more"], answer["too_long"])
+
+    def close(self) -> None:
+        """End the process."""
+        self._child.close()
+
+    def _ask(self, request: bytes) -> dict[str, Any]:
+        self._stop.check()
+        try:
+            self._child.stdin.write(request)
+            self._child.stdin.flush()
+            answer = self._child.stdout.readline()
+        except OSError:  # a broken pipe: it has ended
+            answer = b""
+        self._stop.check()
+        if not answer:
+            raise ToolFailure("PatternTooCostly", "the pattern needed more memory or time than it may have")
+        parsed: dict[str, Any] = json.loads(answer)
+        return parsed
+
+
+_CHUNK = 1 << 18
+_SNIFFED = 8192
+_MOST_COUNTED = 1_000_000
+_MOST_SHOWN_OF_A_LINE = 500
+_MOST_SHOWN = 100_000
+
+
+@attrs.define
+class Search:
+    """One search under way.
+
+    Attributes:
+        wanted: Matches in the answer: lines, or files in the other modes.
+    """
+
+    workspace: Workspace
+    options: SearchOptions
+    values: dict[str, Any]
+    stop: Stop
+    wanted: int
+    matches: list[dict[str, Any]] = attrs.field(factory=list)
+    files: dict[str, int] = attrs.field(factory=dict)
+    searched: int = 0
+    skipped_large: int = 0
+    skipped_binary: int = 0
+    unreadable: int = 0
+    too_long: int = 0
+    more: bool = False
+    notes: list[str] = attrs.field(factory=list)
+    _shown: int = 0
+
+    def run(self) -> dict[str, Any]:
+        """Search, and describe what was found.
+
+        Raises:
+            ToolFailure: The pattern or the path is wrong.
+            OSError: The path cannot be opened.
+            Stopped: The call was cancelled.
+        """
+        access = self.workspace.readable()
+        base = access.locate(self.values["path"])
+        wanted = GlobPattern(self.values["glob"], anywhere=True) if "glob" in self.values else None
+        matcher = Matcher(
+            self.values["pattern"],
+            ignore_case=self.values["ignore_case"],
+            max_line=self.options.max_line_length,
+            seconds=self.options.timeout,
+            stop=self.stop,
+        )
+        with contextlib.closing(matcher):
+            for file, place in self._files(access, base, wanted):
+                try:
+                    self._search(matcher, file, place)
+                finally:
+                    os.close(file)
+                if self.more:
+                    break
+        return self._output()
+
+    def _files(
+        self, access: AccessRoots, base: ConfinedPath, wanted: GlobPattern | None
+    ) -> Iterator[tuple[int, ConfinedPath]]:
+        """Open files one after another; the receiver closes each."""
+        try:
+            directory, base = open_directory(access, base)
+        except ToolFailure as failure:
+            if failure.kind != "NotADirectory":
+                raise
+            yield open_file(access, base)
+            return
+        os.close(directory)
+        likely = self._likely(base)
+        if likely is not None:
+            for names in likely:
+                if not self.options.ignore.intersection(names[:-1]) and (wanted is None or wanted.matches(names)):
+                    yield from self._opened(
+                        lambda place: open_file(access, place)[0], ConfinedPath(base.root, base.names + names)
+                    )
+            return
+        walk = Walk(access, self.stop, self.options.ignore)
+        for found in walk.below(base, wanted):
+            if found.entry.kind == "file":
+                yield from self._opened(partial(open_file_in, found.directory), found.place)
+        self.unreadable += walk.unreadable
+        if walk.cut:
+            self.notes += walk.notes()[:1]
+
+    def _likely(self, base: ConfinedPath) -> list[tuple[str, ...]] | None:
+        if not isinstance(self.options.ripgrep, str):
+            return None
+        return likely_files(
+            self.options.ripgrep,
+            base.path,
+            self.values["pattern"],
+            ignore_case=self.values["ignore_case"],
+            ignored=self.options.ignore,
+            max_bytes=self.options.max_file_bytes,
+            stop=self.stop,
+        )
+
+    def _opened(
+        self, opening: Callable[[ConfinedPath], int], place: ConfinedPath
+    ) -> Iterator[tuple[int, ConfinedPath]]:
+        try:
+            file = opening(place)
+        except (OSError, ToolFailure):  # gone, forbidden, or something else by now: the search goes on without it
+            self.unreadable += 1
+            return
+        yield file, place
+
+    def _search(self, matcher: Matcher, file: int, place: ConfinedPath) -> None:
+        data = self._content(file)
+        if data is None:
+            return
+        self.searched += 1
+        mode = self.values["output_mode"]
+        most = {"content": self.wanted - len(self.matches), "count": _MOST_COUNTED}.get(mode, 1)
+        hits = matcher.find(data, most)
+        self.too_long += hits.too_long
+        if not hits.lines:
+            self.more = self.more or hits.more  # the match does not fit any more
+            return
+        if mode != "content" and len(self.files) == self.wanted:
+            self.more = True
+            return
+        path = self.workspace.shown(place)
+        self.files[path] = len(hits.lines)
+        if mode == "content":
+            self.more = hits.more
+            self._show(path, data.removesuffix(b"\n").split(b"\n"), hits.lines)
+
+    def _content(self, file: int) -> bytes | None:
+        """The whole file; None if it is binary or too large."""
+        data = bytearray()
+        while chunk := os.read(file, _CHUNK):
+            self.stop.check()
+            data += chunk
+            if b"\0" in data[:_SNIFFED]:
+                self.skipped_binary += 1
+                return None
+            if len(data) > self.options.max_file_bytes:
+                self.skipped_large += 1
+                return None
+        return bytes(data)
+
+    def _show(self, path: str, lines: list[bytes], numbers: tuple[int, ...]) -> None:
+        context = self.values["context"]
+        for number in numbers:
+            match: dict[str, Any] = {"file_path": path, "line": number + 1, "text": self._line(lines[number])}
+            if context:
+                match["before"] = [self._line(line) for line in lines[max(0, number - context) : number]]
+                match["after"] = [self._line(line) for line in lines[number + 1 : number + 1 + context]]
+            self._shown += sum(map(len, (match["text"], *match.get("before", ()), *match.get("after", ()))))
+            if self._shown > _MOST_SHOWN:
+                self.more = True
+                return
+            self.matches.append(match)
+
+    def _line(self, line: bytes) -> str:
+        return shown(line.decode("utf-8", "replace").rstrip("\r"), _MOST_SHOWN_OF_A_LINE)
+
+    def _output(self) -> dict[str, Any]:
+        mode = self.values["output_mode"]
+        output: dict[str, Any] = {"files_searched": self.searched, "truncated": self.more or bool(self.notes)}
+        if mode == "content":
+            output = {"matches": self.matches, "count": len(self.matches), **output}
+        elif mode == "count":
+            counts = [{"file_path": path, "count": count} for path, count in self.files.items()]
+            output = {"counts": counts, "count": sum(self.files.values()), **output}
+        else:
+            output = {"files": list(self.files), "count": len(self.files), **output}
+        notes = list(self.notes)
+        if self.more:
+            notes.insert(0, "there are more matches than are listed; use a narrower pattern, path or glob")
+        for number, words in (
+            (self.skipped_large, f"files larger than {self.options.max_file_bytes} bytes were left out"),
+            (self.skipped_binary, "binary files were left out"),
+            (self.unreadable, "files or directories could not be read"),
+            (self.too_long, f"lines were searched only in their first {self.options.max_line_length} bytes"),
+        ):
+            if number:
+                notes.append(f"{number} {words}")
+        if notes:
+            output["note"] = "; ".join(notes)
+        return output

@@ -1,0 +1,427 @@
+"""Runs a child session: creates, opens and closes it inside the call that delegates the task.
+
+The call runs inside the parent's turn, so whatever ends that turn (its deadline, its token, a cancelled scope around it)
+ends the child first, and the child has closed before the call returns.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import attrs
+
+from amplifier._json import redact_text
+from amplifier._spelling import suggestion
+from amplifier.contracts import Coordinator
+from amplifier.errors import BudgetError, ExecutionCancelled, ExecutionTimeout, NoOneToAskError
+from amplifier.events import EXECUTION_END, LLM_RESPONSE, PROMPT_COMPLETE, PROVIDER_RESPONSE
+from amplifier.models import SUB_AGENT_EVENT
+
+from ..._shared.configuration import misspelt_key, warn_of_misspelt_key
+from ..._shared.failure import ToolFailure, shown
+
+logger = logging.getLogger("amplifier.modules.tools")
+
+_KEYS = ("name", "description", "instruction", "system")
+_SECTIONS = ("session", "orchestrator", "context", "providers", "tools", "hooks", "agents")
+_MOST_SHOWN = 50
+
+
+# ── agents ────────────────────────────────────────────────────────────────────────────────────────
+# The plan's section ``agents``: names and what each changes in the plan of the session it is called from; pure.
+
+
+@attrs.frozen
+class Agent:
+    """An agent of the plan.
+
+    Attributes:
+        overlay: Laid over the plan of the session: mappings merge, lists are replaced.
+        instruction: The system message before its task.
+    """
+
+    name: str
+    description: str = ""
+    overlay: Mapping[str, Any] = attrs.Factory(dict)
+    instruction: str | None = None
+
+
+def read_agents(section: Any) -> dict[str, Agent]:
+    """Read the section, which is the application's own; what is no agent in it is left alone."""
+    if section is None:
+        return {}
+    if not isinstance(section, Mapping):
+        logger.warning("tool-task: the plan's agents are %s, expected a mapping by name", type(section).__name__)
+        return {}
+    agents = {}
+    for name, given in section.items():
+        if isinstance(name, str) and name and isinstance(given, Mapping):
+            agents[name] = _read_agent(name, given)
+        else:
+            logger.warning("tool-task: %s in the plan's agents is no agent, expected a mapping", shown(repr(name), 80))
+    return agents
+
+
+def _read_agent(name: str, given: Mapping[str, Any]) -> Agent:
+    for key in given.keys() - {*_KEYS, *_SECTIONS}:
+        # Applications keep data of their own here, so a key that resembles no other is not reported.
+        if (meant := misspelt_key(key, (*_KEYS, *_SECTIONS))) is not None:
+            warn_of_misspelt_key("tool-task", f"$.agents.{name}.{key}", meant)
+    system = given.get("system")
+    instruction = given.get("instruction") or (system.get("instruction") if isinstance(system, Mapping) else None)
+    description = given.get("description")
+    return Agent(
+        name=name,
+        description=" ".join(description.split()) if isinstance(description, str) else "",
+        overlay={section: given[section] for section in _SECTIONS if section in given},
+        instruction=instruction if isinstance(instruction, str) and instruction.strip() else None,
+    )
+
+
+def describe(agents: Mapping[str, Agent]) -> str:
+    """The agents as text for the model, one per line."""
+    lines = [
+        f"- {shown(agent.name, 200)}" + (f": {shown(agent.description)}" if agent.description else "")
+        for agent in list(agents.values())[:_MOST_SHOWN]
+    ]
+    if len(agents) > _MOST_SHOWN:
+        lines.append(f"- and {len(agents) - _MOST_SHOWN} more")
+    return "\n".join(lines)
+
+
+def find_agent(agents: Mapping[str, Agent], name: str) -> Agent:
+    """The agent of a name.
+
+    Raises:
+        ToolFailure: There is none; the message lists those there are.
+    """
+    if name in agents:
+        return agents[name]
+    hint = suggestion(name, agents)
+    known = ", ".join(shown(known, 60) for known in list(agents)[:_MOST_SHOWN]) or "none"
+    raise ToolFailure("UnknownAgent", f"there is no agent {shown(ascii(name), 80)}{hint} Available: {known}")
+
+
+_COUNTED = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+
+
+# ── token usage ───────────────────────────────────────────────────────────────────────────────────
+# Counts the tokens of child sessions as their models answer, so that a cancelled child is counted, too.
+
+
+@attrs.define
+class TokenUsage:
+    """A sum over model calls.
+
+    Attributes:
+        calls: How many.
+        cost: In US dollars; None once the cost of a call was not known.
+    """
+
+    calls: int = 0
+    tokens: dict[str, int] = attrs.Factory(lambda: dict.fromkeys(_COUNTED, 0))
+    cost: Decimal | None = Decimal(0)
+
+    @property
+    def total(self) -> int:
+        """Tokens in and out."""
+        return self.tokens["input_tokens"] + self.tokens["output_tokens"]
+
+    def add(self, usage: Mapping[str, Any], calls: int = 1) -> int:
+        """Add the usage of an event; returns by how many tokens `total` grew."""
+        before = self.total
+        self.calls += calls
+        for name in _COUNTED:
+            count = usage.get(name)
+            if isinstance(count, int) and count > 0:
+                self.tokens[name] += count
+        cost = _as_cost(usage.get("cost_usd"))
+        self.cost = None if self.cost is None or cost is None else self.cost + cost
+        return self.total - before
+
+    def shown(self) -> dict[str, Any]:
+        """For results and events; a cost only if all of it is known."""
+        shown: dict[str, Any] = {"model_calls": self.calls}
+        shown |= {name: count for name, count in self.tokens.items() if count or name in _COUNTED[:2]}
+        shown["total_tokens"] = self.total
+        if self.calls and self.cost is not None:
+            shown["cost_usd"] = str(self.cost)
+        return shown
+
+
+def _as_cost(value: Any) -> Decimal | None:
+    if isinstance(value, str):
+        try:
+            value = Decimal(value)
+        except InvalidOperation:
+            return None
+    return value if isinstance(value, Decimal) and value.is_finite() else None
+
+
+class Budget:
+    """Tokens that all children of a session may consume together, theirs included.
+
+    Args:
+        limit: How many; None for no limit.
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
+        self.consumed: int = 0
+        self._alarms: list[Callable[[], object]] = []
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether nothing is left."""
+        return self.limit is not None and self.consumed >= self.limit
+
+    def consume(self, tokens: int) -> None:
+        """Count tokens, and call the watchers when the budget is used up."""
+        was_used_up = self.is_used_up
+        self.consumed += tokens
+        if self.is_used_up and not was_used_up:
+            for alarm in tuple(self._alarms):
+                alarm()
+
+    def watch(self, alarm: Callable[[], object]) -> Callable[[], None]:
+        """Have something called when the budget is used up; returns how to take that back."""
+        self._alarms.append(alarm)
+        return lambda: self._alarms.remove(alarm)
+
+
+class UsageCounter:
+    """Counts what one child consumes.
+
+    A model call is reported by the provider (``llm:response``, which some providers do not emit) and by the orchestrator
+    (``provider:response``, which does not come when it was cancelled in between). So both are counted for each provider,
+    and the larger sum is taken.
+
+    Args:
+        budget: Counts every token once.
+    """
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._reported: dict[tuple[str, str], TokenUsage] = {}
+        self._by_children = TokenUsage()
+
+    def take(self, event: str, data: Mapping[str, Any]) -> None:
+        """Count a response of the child's model."""
+        usage = data.get("usage")
+        if not isinstance(usage, Mapping):
+            return
+        before = self.consumed().total
+        self._reported.setdefault((str(data.get("provider")), event), TokenUsage()).add(usage)
+        self._budget.consume(self.consumed().total - before)
+
+    def take_child(self, data: Mapping[str, Any]) -> None:
+        """Count what a child of the child consumed; the budget knows already."""
+        usage = data.get("usage")
+        if isinstance(usage, Mapping):
+            calls = usage.get("model_calls")
+            self._by_children.add(usage, calls if isinstance(calls, int) else 0)
+
+    def consumed(self) -> TokenUsage:
+        """Everything so far."""
+        result = TokenUsage()
+        parts = [self._by_children] if self._by_children.calls else []
+        for provider in dict.fromkeys(provider for provider, _ in self._reported):
+            reported = [consumed for (name, _), consumed in self._reported.items() if name == provider]
+            parts.append(
+                max(reported, key=lambda consumed: (consumed.total, consumed.calls, consumed.cost is not None))
+            )
+        for part in parts:
+            cost = None if part.cost is None else str(part.cost)
+            result.add({**part.tokens, "cost_usd": cost}, part.calls)
+        return result
+
+
+DEPTH = "self_delegation_depth"
+"""The capability with the number of sessions above this one; published modules use this name."""
+BUDGET = "task.budget"
+"""The capability through which a child shares the budget of its parent."""
+SPAWNED, COMPLETED = "task:agent_spawned", "task:agent_completed"
+
+_FIRST, _LAST = -1_000_000, 1_000_000
+_FAREWELL = 5.0
+"""Seconds for telling that a child has ended, while the call is already being cancelled."""
+_NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9._:-]")
+
+
+@attrs.define(kw_only=True)
+class Outcome:
+    """How a child ended.
+
+    Attributes:
+        response: Its answer; its text so far if it failed.
+        failure: Why it is not the whole answer; None if it is.
+        has_completed: The child's loop reported that it is finished, even if it was asked to stop by then.
+    """
+
+    session_id: str
+    response: str = ""
+    failure: ToolFailure | None = None
+    has_completed: bool = False
+    consumed: TokenUsage = attrs.Factory(TokenUsage)
+
+
+def child_id(parent: str, agent: str) -> str:
+    """An id that names the parent session and the agent."""
+    return f"{parent[:120]}-{uuid.uuid4().hex[:16]}_{_NOT_IN_AN_ID.sub('-', agent)[:60]}"
+
+
+def depth_of(coordinator: Coordinator) -> int:
+    """How many sessions are above this one."""
+    depth = coordinator.get_capability(DEPTH)
+    return depth if isinstance(depth, int) else 0
+
+
+class ChildSessions:
+    """Runs the child sessions of one session.
+
+    Args:
+        coordinator: The parent's.
+        budget: Shared by all of them.
+        inherited: Names of capabilities that are handed on to children.
+        timeout: Seconds for one child, its opening and closing included; None for no limit.
+        passes_events: Whether the parent emits every event of a child as ``task:agent_event``.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        budget: Budget,
+        *,
+        inherited: Sequence[str],
+        timeout: float | None,
+        passes_events: bool = False,
+    ) -> None:
+        self._coordinator = coordinator
+        self._budget = budget
+        self._inherited = inherited
+        self._timeout = timeout
+        self._passes_events = passes_events
+
+    async def run(self, agent: Agent, instruction: str) -> Outcome:
+        """Have an agent work on a task; only cancellation is raised."""
+        outcome = Outcome(session_id=child_id(self._coordinator.session_id, agent.name))
+        if self._budget.is_used_up:
+            outcome.failure = _budget_failure(self._budget)
+            return outcome
+        counter = UsageCounter(self._budget)
+        about = {
+            "agent": agent.name,
+            "sub_session_id": outcome.session_id,
+            "parent_session_id": self._coordinator.session_id,
+        }
+        await self._coordinator.hooks.emit(SPAWNED, {**about, "depth": depth_of(self._coordinator) + 1})
+        status = "cancelled"
+        try:
+            await self._run_in_time(agent, instruction, outcome, counter)
+            status = "completed" if outcome.failure is None else "failed"
+        finally:
+            outcome.consumed = counter.consumed()
+            details = {**about, "success": status == "completed", "status": status, "usage": outcome.consumed.shown()}
+            if outcome.failure is not None:
+                details["error"] = {"type": outcome.failure.kind, "message": str(outcome.failure)}
+            with anyio.move_on_after(_FAREWELL, shield=True):
+                await self._coordinator.hooks.emit(COMPLETED, details)
+        return outcome
+
+    async def _run_in_time(self, agent: Agent, instruction: str, outcome: Outcome, counter: UsageCounter) -> None:
+        with anyio.move_on_after(self._timeout) as scope:
+            try:
+                await self._run_child(agent, instruction, outcome, counter)
+            # Foreign code: everything that the child's modules, its plan or the application's own spawner may raise.
+            except NoOneToAskError:  # the caller's turn is left to be resumed
+                raise
+            except Exception as error:  # noqa: BLE001
+                outcome.failure = _failure_from(error)
+        if scope.cancelled_caught:
+            outcome.failure = ToolFailure("Timeout", f"the agent was not finished after {self._timeout:g} s, and ended")
+        if isinstance(outcome.failure, ToolFailure) and outcome.failure.kind == "Cancelled":
+            # The child is cancelled with the parent on its own; if that is why, this raises the cancellation of this call.
+            await anyio.lowlevel.checkpoint()
+
+    async def _run_child(self, agent: Agent, instruction: str, outcome: Outcome, counter: UsageCounter) -> None:
+        child: Any = self._coordinator.session.fork(dict(agent.overlay), session_id=outcome.session_id)
+        host: Coordinator = child.coordinator
+        self._prepare(host, outcome, counter)
+        if self._passes_events:
+            self._pass_events_on(host, {"agent": agent.name, "sub_session_id": outcome.session_id})
+        async with child:
+            forget = self._budget.watch(
+                lambda: host.cancellation.request_graceful(reason="the token budget of delegated tasks is used up")
+            )
+            try:
+                context = host.get("context")
+                if agent.instruction is not None and context is not None:
+                    await context.add_message({"role": "system", "content": agent.instruction})
+                outcome.response = await child.execute(instruction)
+            finally:
+                forget()
+            if host.cancellation.is_cancelled and not outcome.has_completed:
+                outcome.failure = (
+                    _budget_failure(self._budget)
+                    if self._budget.is_used_up
+                    else ToolFailure("Stopped", "the agent was asked to stop before it was finished")
+                )
+
+    def _prepare(self, host: Coordinator, outcome: Outcome, counter: UsageCounter) -> None:
+        """Register the capabilities of the child, and the handlers that observe it."""
+        for name in self._inherited:
+            if (value := self._coordinator.get_capability(name)) is not None:
+                host.register_capability(name, value)
+        host.register_capability(DEPTH, depth_of(self._coordinator) + 1)
+        host.register_capability(BUDGET, self._budget)
+
+        def note_words(_: str, data: Mapping[str, Any]) -> None:
+            words = data.get("response")
+            outcome.response = words if isinstance(words, str) and words else outcome.response
+
+        def note_end(_: str, data: Mapping[str, Any]) -> None:
+            outcome.has_completed = True
+
+        # First of all handlers, for a gate that denies keeps an event from those after it.
+        for event in (LLM_RESPONSE, PROVIDER_RESPONSE):
+            host.hooks.register(event, counter.take, _FIRST, "tool-task", fields=("provider", "usage"))
+        host.hooks.register(COMPLETED, lambda _, data: counter.take_child(data), _FIRST, "tool-task", fields=("usage",))
+        host.hooks.register(PROMPT_COMPLETE, note_end, _FIRST, "tool-task", fields=())
+        host.hooks.register(EXECUTION_END, note_words, _FIRST, "tool-task", fields=("response",))
+
+    def _pass_events_on(self, host: Coordinator, about: Mapping[str, Any]) -> None:
+        hooks = self._coordinator.hooks
+        is_heard = getattr(hooks, "has_handlers", lambda _: True)
+
+        async def pass_on(event: str, data: dict[str, Any]) -> None:
+            if is_heard(SUB_AGENT_EVENT):
+                await hooks.emit(SUB_AGENT_EVENT, {**about, "event": event, "data": data})
+
+        # Last of all handlers, so that it passes on payloads as they finally are; in time of the handlers above.
+        host.hooks.register("*", pass_on, _LAST, "tool-task", timeout=None)
+
+
+def _budget_failure(budget: Budget) -> ToolFailure:
+    return ToolFailure("BudgetExceeded", f"the {budget.limit} tokens for delegated tasks of this session are used up")
+
+
+def _failure_from(error: Exception) -> ToolFailure:
+    if isinstance(error, ToolFailure):
+        return error
+    if isinstance(error, ExecutionCancelled):
+        return ToolFailure("Cancelled", "the agent was stopped")
+    if isinstance(error, BudgetError):
+        return ToolFailure(type(error).__name__, shown(str(error), 1000))
+    if isinstance(error, ExecutionTimeout):
+        return ToolFailure("Timeout", shown(str(error)))
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    words = shown(redact_text(str(error)), 1000)
+    return ToolFailure("AgentFailed", f"the agent failed: {type(error).__name__}: {words}")

@@ -1,0 +1,178 @@
+"""web_fetch: the text of one page."""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import anyio
+import anyio.to_thread
+
+from amplifier.contracts import Coordinator
+from amplifier.errors import MissingExtraError, PlanError
+from amplifier.models import ToolResult
+
+from ..._shared.configuration import read_options
+from ..._shared.failure import ToolFailure, shown
+from ..._shared.worker_threads import Stop, Workers
+from .._base import BuiltinTool
+from ._html_to_text import readable
+from ._options import WebOptions
+
+if TYPE_CHECKING:
+    from ._fetcher import Fetched, Fetcher
+
+
+_SNIFFED = 1024
+_SHOWN_OF_AN_ERROR = 2000
+
+
+class WebFetchTool(BuiltinTool):
+    """Fetches pages.
+
+    Args:
+        fetcher: Knows where it may go.
+        max_parallel: Fetches at the same time.
+        max_chars: Of one answer.
+    """
+
+    _name = "web_fetch"
+    repeatable: ClassVar[bool | None] = True
+    _description = (
+        "Fetch a page of the public web with GET and return it as text: HTML without its markup, JSON and other text as they "
+        "are. Only http and https; no private addresses, logins or binary files. Of a long page a part is returned; ask "
+        "for more with offset."
+    )
+    _schema: ClassVar[dict[str, Any]] = {
+        "type": "object",
+        "properties": {
+            "url": {"type": "string", "description": "The whole URL.", "minLength": 1, "maxLength": 8192},
+            "offset": {
+                "type": "integer",
+                "description": "The character of the text to begin with.",
+                "minimum": 0,
+                "maximum": 100_000_000,
+                "default": 0,
+            },
+            "limit": {
+                "type": "integer",
+                "description": "Characters wanted at most; no more than this session allows.",
+                "minimum": 1,
+                "maximum": 1_000_000,
+            },
+            "raw": {"type": "boolean", "description": "Keep the markup of HTML.", "default": False},
+        },
+        "required": ["url"],
+        "additionalProperties": False,
+    }
+
+    def __init__(self, fetcher: Fetcher, *, max_parallel: int = 8, max_chars: int = 50_000) -> None:
+        self._fetcher = fetcher
+        self._slots = anyio.Semaphore(max_parallel)
+        self._workers = Workers(threads=max_parallel)
+        self._max_chars = max_chars
+
+    def _subject(self, values: dict[str, Any]) -> str:
+        return shown(ascii(values.get("url", "")), 200)
+
+    async def _run(self, values: dict[str, Any]) -> ToolResult:
+        async with self._slots:
+            return await self._fetch(values)
+
+    async def _fetch(self, values: dict[str, Any]) -> ToolResult:
+        fetched = await self._fetcher.fetch(values["url"])
+        output: dict[str, Any] = {
+            "url": shown(fetched.url, 9000),
+            "status": fetched.status,
+            "content_type": shown(fetched.content_type),
+        }
+        if fetched.hops:
+            output["redirected_from"] = [shown(hop, 9000) for hop in fetched.hops]
+        if fetched.body is None or (b"\0" in fetched.body.data[:_SNIFFED] and not _is_utf16(fetched)):
+            kind = shown(fetched.content_type, 80) or "binary data"
+            failure = ToolFailure("UnsupportedContent", f"HTTP {fetched.status} with {kind}, which is not text")
+            return self._with(output, failure)
+        title, text = await self._workers.run(
+            lambda stop: _text(fetched, raw=values["raw"], stop=stop), what=f"web_fetch {self._subject(values)}"
+        )
+        if title:
+            output["title"] = shown(title)
+        is_error = not 200 <= fetched.status < 300
+        limit = _SHOWN_OF_AN_ERROR if is_error else min(values.get("limit", self._max_chars), self._max_chars)
+        self._cut(output, text, values["offset"], limit, is_full=fetched.body.is_full)
+        if is_error:
+            return self._with(output, ToolFailure("HTTPStatus", f"the server answered HTTP {fetched.status}"))
+        return ToolResult(output=output)
+
+    def _with(self, output: dict[str, Any], failure: ToolFailure) -> ToolResult:
+        result = self._failed(failure)
+        result.output = output
+        return result
+
+    def _cut(self, output: dict[str, Any], text: str, offset: int, limit: int, *, is_full: bool) -> None:
+        part = text[offset : offset + limit]
+        output |= {"content": part, "offset": offset, "total_chars": len(text)}
+        output["truncated"] = is_full or len(part) < len(text)
+        notes = []
+        if offset + limit < len(text):
+            notes.append(f"there is more from offset {offset + limit} on")
+        if is_full:
+            notes.append("the page is larger than this session reads; what follows is not known")
+        if notes:
+            output["note"] = "; ".join(notes)
+
+
+def _is_utf16(fetched: Fetched) -> bool:
+    assert fetched.body is not None  # asked before
+    return "utf-16" in fetched.content_type.lower() or fetched.body.data.startswith((b"\xff\xfe", b"\xfe\xff"))
+
+
+def _text(fetched: Fetched, *, raw: bool, stop: Stop) -> tuple[str, str]:
+    """Title and text of what was fetched."""
+    assert fetched.body is not None  # asked before
+    text = fetched.body.text(fetched.content_type).removeprefix("\ufeff")
+    name = fetched.content_type.partition(";")[0].strip().lower()
+    looks_like_html = not name and text[:_SNIFFED].lstrip()[:9].lower().startswith(("<!doctype", "<html"))
+    if not raw and (looks_like_html or name in ("text/html", "application/xhtml+xml")):
+        return readable(text, fetched.url, stop.check)
+    return "", text
+
+
+_MODULE = "tool-web"
+
+
+async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
+    """Mount web_fetch.
+
+    Args:
+        coordinator: The session's.
+        config: See the module's reference page for the keys.
+
+    Raises:
+        PlanError: The config is wrong.
+        MissingExtraError: Its HTTP packages are not installed.
+    """
+    options = await anyio.to_thread.run_sync(read_options, WebOptions, _MODULE, config)
+    fetcher = await anyio.to_thread.run_sync(_make_fetcher, options)
+    await coordinator.mount(
+        "tools", WebFetchTool(fetcher, max_parallel=options.max_parallel, max_chars=options.max_chars)
+    )
+
+
+def _make_fetcher(options: WebOptions) -> Fetcher:
+    """Make the fetcher; blocks while it imports the extra and reads certificates."""
+    try:
+        import truststore  # noqa: PLC0415 - an extra
+
+        from . import _fetcher, _urls  # noqa: PLC0415 - they import the rest of it
+    except ImportError as error:
+        raise MissingExtraError(_MODULE, extra="web", missing=error.name) from error
+    context = truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if options.ca_file is not None:
+        try:
+            context.load_verify_locations(cafile=options.ca_file)
+        except OSError as error:
+            problem = ("$.ca_file", f"no certificates can be read from it: {error.strerror or error}")
+            raise PlanError([problem], subject=f"invalid config of {_MODULE}") from error
+    policy = _urls.Policy(allow_hosts=options.allow_hosts, allow_private=options.allow_private, ports=options.ports)
+    return _fetcher.Fetcher(policy, options, context)

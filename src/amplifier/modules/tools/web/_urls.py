@@ -1,0 +1,239 @@
+"""Parses a URL of the model or of a redirect, and checks whether it may be fetched as far as its text shows.
+
+One parser serves the check and the request, so both agree on where a URL leads. What a name resolves to is
+checked by `_fetcher`, right before it connects.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Collection, Sequence
+from typing import Final, TypeAlias
+from urllib.parse import quote, urljoin, urlsplit
+
+import attrs
+import idna
+
+from ..._shared.failure import ToolFailure, shown
+
+Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_REFUSED: Final = {
+    "0.0.0.0/8": "an unspecified address",
+    "10.0.0.0/8": "a private address",
+    "100.64.0.0/10": "a provider's internal address",
+    "127.0.0.0/8": "this machine itself",
+    "168.63.129.16/32": "a cloud's internal service",
+    "169.254.0.0/16": "a link-local address, where clouds offer credentials",
+    "172.16.0.0/12": "a private address",
+    "192.0.0.0/24": "a reserved address",
+    "192.0.2.0/24": "an address for documentation",
+    "192.88.99.0/24": "a relay to other addresses",
+    "192.168.0.0/16": "a private address",
+    "198.18.0.0/15": "an address for benchmarks",
+    "198.51.100.0/24": "an address for documentation",
+    "203.0.113.0/24": "an address for documentation",
+    "224.0.0.0/4": "a multicast address",
+    "240.0.0.0/4": "a reserved address",
+    "::/128": "an unspecified address",
+    "::1/128": "this machine itself",
+    "::ffff:0:0/96": "an IPv4 address in the form of IPv6",
+    "64:ff9b::/32": "an IPv4 address behind a translator",
+    "fc00::/7": "a private address",
+    "fe80::/10": "a link-local address",
+    "ff00::/8": "a multicast address",
+    "2001::/23": "a reserved address",
+    "2001:db8::/32": "an address for documentation",
+    "2002::/16": "an IPv4 address in the form of IPv6",
+    "3fff::/20": "an address for documentation",
+}
+_NETWORKS: Final = [(ipaddress.ip_network(network), why) for network, why in _REFUSED.items()]
+_GLOBAL_IPV6: Final = ipaddress.ip_network("2000::/3")
+_NEVER: Final = ("link-local", "multicast", "unspecified", "cloud's")
+
+
+# ── public addresses ──────────────────────────────────────────────────────────────────────────────
+# Which addresses belong to the public internet; pure.
+#
+# A table of its own and not ``ipaddress.is_global``, whose answers differ between releases of Python. IPv6 is refused
+# but for what is handed out as global unicast, so every form that hides an IPv4 address (mapped, compatible, NAT64,
+# Teredo, 6to4) is refused, whatever it hides.
+
+
+def read_address(text: str) -> Address | None:
+    """The address a text spells in its usual form; None for anything else, forms with a zone included."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    return None if "%" in text else address
+
+
+def reason_to_refuse(address: Address) -> str | None:
+    """Why an address is refused; None if it is public."""
+    for network, why in _NETWORKS:
+        if address in network:
+            return why
+    if address.version == 6 and address not in _GLOBAL_IPV6:
+        return "a reserved address"
+    return None
+
+
+def is_never_allowed(address: Address) -> bool:
+    """Whether an address is refused even for a name that the plan lets be private."""
+    why = reason_to_refuse(address)
+    return why is not None and any(word in why for word in _NEVER)
+
+
+_LONGEST = 8192
+_PORTS = {"http": 80, "https": 443}
+_UNUSABLE = re.compile(r"[\x00-\x20\x7f-\x9f\\\ud800-\udfff]")
+_LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
+_IN_PATH = "/%:@!$&'()*+,;=~"
+_IN_QUERY = "?" + _IN_PATH
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+
+
+@attrs.frozen(kw_only=True)
+class Target:
+    """Where a URL leads.
+
+    Attributes:
+        url: Without user, password and fragment.
+        host: In lower case and ASCII, without a dot at the end; an address in its usual form and without brackets.
+        literal: The address, if the host is one.
+        authority: Host and port as a Host header has them.
+        path: Path and query, in ASCII.
+    """
+
+    url: str
+    host: str
+    port: int
+    literal: Address | None
+    authority: str
+    path: str
+    is_secure: bool
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Host and port."""
+        return self.host, self.port
+
+
+@attrs.frozen(kw_only=True)
+class Policy:
+    """Which hosts, ports and addresses may be fetched from.
+
+    Attributes:
+        allow_hosts: The only hosts that may be fetched, ``*.`` for all below one; empty for every public one.
+        allow_private: Hosts and ports that need not be public.
+        ports: The only ports of public hosts.
+    """
+
+    allow_hosts: Sequence[str] = ()
+    allow_private: Collection[tuple[str, int]] = ()
+    ports: Collection[int] = (80, 443, 8080, 8443)
+
+    def check_place(self, target: Target) -> None:
+        """Refuse what host and port alone forbid.
+
+        Raises:
+            ToolFailure: With the reason.
+        """
+        if target.place in self.allow_private:
+            return
+        if self.allow_hosts and not any(_matches(target.host, pattern) for pattern in self.allow_hosts):
+            raise ToolFailure("ForbiddenHost", f"{shown(target.host)} is none of the hosts this session may fetch from")
+        if target.port not in self.ports:
+            ports = ", ".join(map(str, sorted(self.ports)))
+            raise ToolFailure("ForbiddenPort", f"port {target.port} is none of those that may be fetched from: {ports}")
+
+    def check_addresses(self, target: Target, addresses: Collection[Address]) -> None:
+        """Refuse a host if any one of its addresses is not public: which one would be used cannot be chosen here.
+
+        Raises:
+            ToolFailure: With the kind of address, but not the address, which the model need not know.
+        """
+        if target.place in self.allow_private:
+            refused = [address for address in addresses if is_never_allowed(address) and address != target.literal]
+        else:
+            refused = [address for address in addresses if reason_to_refuse(address)]
+        if refused:
+            verb = "is" if target.literal is not None else "leads to"
+            raise ToolFailure("ForbiddenAddress", f"{shown(target.host)} {verb} {reason_to_refuse(refused[0])}")
+
+
+def read_url(text: str, *, base: str | None = None) -> Target:
+    """Read a URL.
+
+    Args:
+        text: As the model or a server wrote it.
+        base: What a relative one is relative to.
+
+    Raises:
+        ToolFailure: It is no URL of the web, or one that tries to look like another.
+    """
+    subject = shown(ascii(text)[1:-1], 200)
+    if not text or len(text) > _LONGEST or _UNUSABLE.search(text):
+        raise ToolFailure(
+            "InvalidURL", f"{subject}: empty, very long, or with spaces, backslashes or control characters"
+        )
+    try:
+        url = urlsplit(text if base is None else urljoin(base, text))
+        given_port = url.port
+    except ValueError as error:
+        raise ToolFailure("InvalidURL", f"{subject}: {shown(str(error), 200)}") from None
+    if url.scheme not in _PORTS:
+        raise ToolFailure("InvalidURL", f"{subject}: expected http:// or https://, got {shown(url.scheme, 40)!r}")
+    if "@" in url.netloc:
+        raise ToolFailure("InvalidURL", f"{subject}: a user name or password before the host is not accepted")
+    host, literal = _read_host(url.hostname or "", subject, in_brackets=url.netloc.startswith("["))
+    port = _PORTS[url.scheme] if given_port is None else given_port
+    if port == 0:
+        raise ToolFailure("InvalidURL", f"{subject}: there is no port 0")
+    # From here on the host is spelled as it was parsed: what was checked and what is asked for must be the same.
+    authority = f"[{host}]" if ":" in host else host
+    authority = authority if port == _PORTS[url.scheme] else f"{authority}:{port}"
+    path = quote(url.path, safe=_IN_PATH) or "/"
+    path = f"{path}?{quote(url.query, safe=_IN_QUERY)}" if url.query else path
+    return Target(
+        url=f"{url.scheme}://{authority}{path}",
+        host=host,
+        port=port,
+        literal=literal,
+        authority=authority,
+        path=path,
+        is_secure=url.scheme == "https",
+    )
+
+
+def _read_host(given: str, subject: str, *, in_brackets: bool) -> tuple[str, Address | None]:
+    host = given.lower().removesuffix(".")
+    literal = read_address(host)
+    if in_brackets or (literal is not None and literal.version == 6):
+        if literal is None or literal.version != 6 or not in_brackets:
+            raise ToolFailure("InvalidURL", f"{subject}: only an IPv6 address is written in brackets, and always is")
+        return str(literal), literal
+    if literal is None:
+        try:
+            host = host if host.isascii() else idna.encode(host).decode("ascii")
+        except idna.IDNAError as error:
+            raise ToolFailure("InvalidURL", f"{subject}: {shown(str(error), 200)}") from None
+        _check_name(host, subject)
+    return host, literal
+
+
+def _check_name(host: str, subject: str) -> None:
+    labels = host.split(".")
+    if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
+        raise ToolFailure("InvalidURL", f"{subject}: {shown(host, 80)!r} is not the name of a host")
+    if _NUMBER.fullmatch(labels[-1]):
+        # 2130706433, 0x7f.1 and 0177.0.0.1 are 127.0.0.1 to some resolvers and nothing to others.
+        raise ToolFailure("InvalidURL", f"{subject}: write an address as four decimal numbers")
+
+
+def _matches(host: str, pattern: str) -> bool:
+    if pattern.startswith("*."):
+        return host.endswith(pattern[1:])
+    return host == pattern

@@ -1,0 +1,275 @@
+"""The methods of the Agent Client Protocol, version 1."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import anyio.to_thread
+import attrs
+
+from amplifier._json import redact_text
+from amplifier.errors import SessionBusyError
+from amplifier.live import LiveSession, LiveSessions, LiveTurn, SessionRefused
+from amplifier.models import TurnEvent
+
+from ._connection import ByteStream, Connection, Work
+from ._host import SessionHost
+from ._messages import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    SESSION_NOT_FOUND,
+    Call,
+    RpcError,
+)
+from ._params import check_version, mcp_servers, page_wanted, prompt_text, session_id, working_directory
+from ._permission import EditorApprovals
+from ._updates import Updates
+
+__all__ = ["serve"]
+
+logger: logging.Logger = logging.getLogger("amplifier.servers.acp")
+
+PROTOCOL_VERSION: Final = 1
+
+_LAST = 2**31 + 1  # after the handler of the stream of events, which is what shows a call
+_PAGE = 50
+"""Sessions in one answer to ``session/list``."""
+
+
+async def serve(stream: ByteStream, host: SessionHost) -> OSError | None:
+    """Serve one client until it closes the connection; every turn has unwound and every session is closed at the return.
+
+    Args:
+        stream: The bytes from and to the client.
+        host: Makes the sessions.
+
+    Returns:
+        What went wrong with writing, if the client stopped reading before it closed the connection.
+    """
+    connection, sessions = Connection(stream), LiveSessions[_Shown]()
+    async with connection.writing(), sessions.running():  # whose tasks end after those of the requests
+        await connection.read(_Agent(connection, host, sessions).begin)
+    return connection.lost
+
+
+@attrs.frozen
+class _Shown:
+    """How a session is shown.
+
+    Attributes:
+        notes: What the user should know, shown with the first turn.
+    """
+
+    updates: Updates
+    notes: list[str]
+
+
+class _Agent:
+    """The agent's side of a connection.
+
+    Args:
+        connection: The client.
+        host: Makes sessions.
+        sessions: Holds them.
+    """
+
+    def __init__(self, connection: Connection, host: SessionHost, sessions: LiveSessions[_Shown]) -> None:
+        self._connection = connection
+        self._host = host
+        self._sessions = sessions
+        self._is_initialized = False
+        self._methods: dict[str, Callable[[dict[str, Any]], Work]] = {
+            "initialize": self._initialize,
+            "session/new": self._new,
+            "session/load": lambda params: self._reopen(params, replay=True),
+            "session/resume": lambda params: self._reopen(params, replay=False),
+            "session/list": self._list,
+            "session/prompt": self._prompt,
+            "session/close": self._close,
+        }
+
+    def begin(self, call: Call) -> Work | None:
+        """Begin a request, or handle a notification.
+
+        Raises:
+            RpcError: It cannot begin.
+        """
+        if not call.is_request:
+            if call.method == "session/cancel":
+                self._cancel(call.params)
+            return None  # an unknown notification is ignored, as JSON-RPC has it
+        method = self._methods.get(call.method)
+        if method is None:
+            known = ", ".join(self._methods)
+            raise RpcError(METHOD_NOT_FOUND, f"unknown method {call.method!r:.80}; there are: {known}")
+        if not self._is_initialized and call.method != "initialize":
+            raise RpcError(INVALID_REQUEST, f"{call.method} came before initialize, which has to be the first request")
+        return method(call.params)
+
+    # ── the connection ──
+
+    def _initialize(self, params: dict[str, Any]) -> Work:
+        check_version(params)
+        self._is_initialized = True
+
+        async def work() -> dict[str, Any]:
+            return {
+                "protocolVersion": PROTOCOL_VERSION,  # a client that does not know it closes the connection
+                "agentInfo": {"name": "amplifier", "version": importlib.metadata.version("amplifier")},
+                "agentCapabilities": {
+                    "loadSession": True,
+                    "promptCapabilities": {"image": False, "audio": False, "embeddedContext": True},
+                    "mcpCapabilities": {"http": self._host.has_mcp, "sse": False},
+                    "sessionCapabilities": {"list": {}, "resume": {}, "close": {}},
+                },
+                "authMethods": [],
+            }
+
+        return work
+
+    # ── sessions ──
+
+    def _new(self, params: dict[str, Any]) -> Work:
+        directory, servers = working_directory(params), mcp_servers(params)
+
+        async def work() -> dict[str, Any]:
+            wanted = self._host.new_id()
+            with self._sessions.reserved(wanted):
+                await self._open(wanted, directory, servers, is_resumed=False)
+            return {"sessionId": wanted}
+
+        return work
+
+    def _reopen(self, params: dict[str, Any], *, replay: bool) -> Work:
+        wanted, directory, servers = session_id(params), working_directory(params), mcp_servers(params)
+        reservation = ExitStack()
+        try:
+            reservation.enter_context(self._sessions.reserved(wanted))
+        except SessionRefused as error:
+            raise RpcError(INVALID_REQUEST, f"{error}; prompt it, or close it first") from error
+
+        async def work() -> dict[str, Any]:
+            with reservation:
+                stored = await anyio.to_thread.run_sync(self._host.stored)
+                if wanted not in {each.session_id for each in stored}:
+                    raise RpcError(
+                        SESSION_NOT_FOUND, f"no session {wanted!r} is stored; session/list names those that are"
+                    )
+                live = await self._open(wanted, directory, servers, is_resumed=True)
+            if replay:
+                context = live.session.coordinator.get("context")
+                await live.about.updates.replay([] if context is None else await context.get_messages())
+            return {}
+
+        return work
+
+    async def _open(
+        self, wanted: str, directory: Path, servers: dict[str, dict[str, Any]], *, is_resumed: bool
+    ) -> LiveSession[_Shown]:
+        notes: list[str] = []
+        if servers and not self._host.has_mcp:
+            names = ", ".join(servers)
+            notes.append(
+                f"The editor's MCP servers ({names}) are not available here: the module tool-mcp is not installed. "
+                "Install it with: pip install 'amplifier[mcp]'"
+            )
+            logger.warning("%s", notes[0])
+            servers = {}
+        updates = Updates(self._connection, wanted, directory)
+        approvals = EditorApprovals(self._connection, updates, wanted)
+        try:
+            session = self._host.make(wanted, directory, servers, approvals, is_resumed=is_resumed)
+            live = await self._sessions.add(LiveSession(session, _Shown(updates, notes)), self._host.check)
+        except Exception as error:  # third-party modules; the reason is for the person at the editor
+            logger.debug("session %r cannot be opened", wanted, exc_info=True)
+            raise RpcError(INTERNAL_ERROR, f"the session cannot be opened: {_reason(error)}") from error
+        session.coordinator.hooks.register(
+            "tool:pre", updates.hold_writing, _LAST, name="acp-diff", fields=("tool_name", "tool_call_id")
+        )
+        return live
+
+    def _list(self, params: dict[str, Any]) -> Work:
+        start, directory = page_wanted(params)
+
+        async def work() -> dict[str, Any]:
+            stored = await anyio.to_thread.run_sync(self._host.stored)
+            found = [each for each in stored if directory is None or each.directory == directory]
+            sessions = [
+                {"sessionId": each.session_id, "cwd": each.directory, "title": each.title, "updatedAt": each.updated}
+                for each in found[start : start + _PAGE]
+            ]
+            more = {"nextCursor": str(start + _PAGE)} if len(found) > start + _PAGE else {}
+            return {"sessions": sessions, **more}
+
+        return work
+
+    def _close(self, params: dict[str, Any]) -> Work:
+        closing = self._sessions.closed(self._find(params))
+
+        async def work() -> dict[str, Any]:
+            async with closing:
+                return {}
+
+        return work
+
+    def _find(self, params: dict[str, Any]) -> LiveSession[_Shown]:
+        wanted = session_id(params)
+        live = self._sessions.find(wanted)
+        if live is None:
+            advice = "begin one with session/new, or open a stored one with session/load"
+            raise RpcError(SESSION_NOT_FOUND, f"no session {wanted!r} is open on this connection; {advice}")
+        return live
+
+    # ── turns ──
+
+    def _prompt(self, params: dict[str, Any]) -> Work:
+        live, text = self._find(params), prompt_text(params)
+        try:
+            turn = live.begin_turn(text)  # now, so that a cancel that follows finds the turn
+        except SessionBusyError as error:
+            raise RpcError(INVALID_REQUEST, f"{error}; session/cancel stops it") from error
+
+        async def work() -> dict[str, Any]:
+            try:
+                return await self._run_turn(live, turn, text)
+            finally:
+                live.end_turn(turn)
+
+        return work
+
+    async def _run_turn(self, live: LiveSession[_Shown], turn: LiveTurn, text: str) -> dict[str, Any]:
+        updates, notes = live.about.updates, live.about.notes
+        while notes:
+            await updates.text(f"{notes.pop()}\n\n")
+        updates.begin_turn()
+        self._host.turn_begins(live.session_id, text)
+
+        async def show(event: TurnEvent, text: str) -> None:
+            await updates.show(event, text, turn.record)
+
+        try:
+            ended = await live.run_turn(turn, show)
+            await updates.text(turn.record.rest(ended.result))
+        finally:
+            self._host.turn_ended(live.session_id, turn.ended.status)
+        if ended.status == "error" and ended.error is not None:
+            logger.debug("a turn of session %r failed", live.session_id, exc_info=ended.error)
+            raise RpcError(INTERNAL_ERROR, _reason(ended.error)) from ended.error
+        given, made = turn.record.input_tokens, turn.record.output_tokens
+        usage = {"inputTokens": given, "outputTokens": made, "totalTokens": given + made}
+        return {"stopReason": "end_turn" if ended.status == "success" else "cancelled", "usage": usage}
+
+    def _cancel(self, params: dict[str, Any]) -> None:
+        self._find(params).stop("the client cancelled the turn")
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(dict.fromkeys(_reason(inner) for inner in error.exceptions))
+    return redact_text(str(error) or type(error).__name__)

@@ -1,0 +1,203 @@
+"""A JSON-RPC connection: reads messages, runs requests in tasks of their own, writes whole messages only."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Protocol, TypeAlias
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from amplifier._json import redact_text
+
+from ._messages import INTERNAL_ERROR, PARSE_ERROR, Call, Reply, RpcError, encode, read_message
+
+__all__ = ["ByteStream", "Connection", "Work"]
+
+logger: logging.Logger = logging.getLogger("amplifier.servers.acp")
+
+LONGEST_LINE = 64 * 1024 * 1024
+"""Bytes of one message; a prompt with embedded files is the longest there is."""
+
+_BUFFERED = 64
+"""Messages that wait for a slow client before the turn waits for it."""
+
+_DRAIN_SECONDS = 5.0
+"""How long the last messages may take once the connection is being closed."""
+
+Work: TypeAlias = Callable[[], Awaitable[Any]]
+"""What is left to do for a request; returns its result."""
+
+Begin: TypeAlias = Callable[[Call], Work | None]
+"""Begins a request or handles a notification, without waiting, so that messages take effect in the order they came."""
+
+
+class ByteStream(Protocol):
+    """What a connection runs over."""
+
+    async def receive(self) -> bytes:
+        """The next bytes; empty at the end."""
+        ...
+
+    async def send(self, data: bytes) -> None:
+        """Write everything; raises OSError when the reader has gone."""
+        ...
+
+
+class Connection:
+    """One client.
+
+    Args:
+        stream: The bytes from and to the client.
+    """
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+        self._outgoing: MemoryObjectSendStream[bytes] | None = None
+        self._reading = anyio.CancelScope()
+        self._waiting: dict[int, _Pending] = {}
+        self._requests = 0
+        self.lost: OSError | None = None
+
+    def __repr__(self) -> str:
+        return f"<Connection: {len(self._waiting)} requests to the client without an answer>"
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[None]:
+        """Messages can be sent inside the block; at its end those that wait are written, for a bounded time."""
+        self._outgoing, incoming = anyio.create_memory_object_stream[bytes](_BUFFERED)
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._write, incoming)
+            try:
+                yield
+            finally:
+                self._outgoing.close()
+                # The writer ends with its last message; the deadline is for a client that does not read any more.
+                group.cancel_scope.deadline = anyio.current_time() + _DRAIN_SECONDS
+
+    async def _write(self, messages: MemoryObjectReceiveStream[bytes]) -> None:
+        with messages:
+            try:
+                async for message in messages:
+                    await self._stream.send(message)
+            except OSError as error:
+                self.lost = error
+                self._reading.cancel()
+
+    async def _send(self, message: bytes) -> None:
+        assert self._outgoing is not None
+        try:
+            await self._outgoing.send(message)
+        except anyio.BrokenResourceError:
+            return  # the client has gone; everything is being cancelled
+
+    # ── reading ──
+
+    async def read(self, begin: Begin) -> None:
+        """Handle messages until the client goes; then cancel the requests that still run and wait for them."""
+        async with anyio.create_task_group() as group:
+            with self._reading:
+                async for line in self._lines():
+                    try:
+                        message = None if line is None else read_message(line)
+                        if message is None:
+                            raise RpcError(PARSE_ERROR, f"a message longer than {LONGEST_LINE // 2**20} MiB")
+                    except RpcError as error:
+                        await self._send(_error(error.message_id, error))
+                        continue
+                    if isinstance(message, Reply):
+                        self._take(message)
+                    elif (work := await self._begin(begin, message)) is not None:
+                        group.start_soon(self._answer, message, work)
+            group.cancel_scope.cancel()
+
+    async def _lines(self) -> AsyncIterator[bytes | None]:
+        """The lines that are not blank; None for one that is too long."""
+        buffer = bytearray()
+        is_too_long = False
+        while data := await self._stream.receive():
+            searched = len(buffer)
+            buffer += data
+            while (end := buffer.find(b"\n", searched)) >= 0:
+                line = bytes(buffer[:end]).strip()
+                del buffer[: end + 1]
+                searched = 0
+                if is_too_long:
+                    is_too_long = False
+                    yield None
+                elif line:
+                    yield line
+            if len(buffer) > LONGEST_LINE:
+                buffer.clear()
+                is_too_long = True
+
+    async def _begin(self, begin: Begin, call: Call) -> Work | None:
+        try:
+            work = begin(call)
+        except RpcError as error:
+            if call.is_request:
+                await self._send(_error(call.id, error))
+            else:
+                logger.warning("%s: %s", call.method, error.message)
+            return None
+        return work if call.is_request else None
+
+    async def _answer(self, call: Call, work: Work) -> None:
+        try:
+            answer = encode(id=call.id, result=await work())
+        except RpcError as error:
+            answer = _error(call.id, error)
+        except Exception as error:  # a session runs third-party code; the client gets the reason
+            logger.exception("%s failed", call.method)
+            answer = _error(call.id, RpcError(INTERNAL_ERROR, redact_text(f"{type(error).__name__}: {error}")))
+        await self._send(answer)
+
+    # ── requests of ours ──
+
+    async def notify(self, method: str, params: dict[str, Any]) -> None:
+        """Send a notification; waits while the client is slow."""
+        await self._send(encode(method=method, params=params))
+
+    async def request(self, method: str, params: dict[str, Any]) -> Any:
+        """Ask the client and return its result.
+
+        Raises:
+            RpcError: It answered with an error.
+        """
+        self._requests += 1
+        number, pending = self._requests, _Pending()
+        self._waiting[number] = pending
+        try:
+            await self._send(encode(id=number, method=method, params=params))
+            await pending.answered.wait()
+        finally:
+            del self._waiting[number]
+        reply = pending.reply
+        if reply is None or reply.error is not None:
+            error = {} if reply is None else reply.error or {}
+            code = error.get("code")
+            raise RpcError(code if isinstance(code, int) else INTERNAL_ERROR, str(error.get("message") or "no reason"))
+        return reply.result
+
+    def _take(self, reply: Reply) -> None:
+        pending = self._waiting.get(reply.id) if isinstance(reply.id, int) else None
+        if pending is None:
+            # Usually an answer that came too late: the turn that asked has been stopped.
+            logger.debug("an answer to a request that does not wait any more: id %r", reply.id)
+            return
+        pending.reply = reply
+        pending.answered.set()
+
+
+class _Pending:
+    """A request of ours that waits for its answer."""
+
+    def __init__(self) -> None:
+        self.answered = anyio.Event()
+        self.reply: Reply | None = None
+
+
+def _error(message_id: Any, error: RpcError) -> bytes:
+    return encode(id=message_id, error={"code": error.code, "message": error.message})

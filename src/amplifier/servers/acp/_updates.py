@@ -1,0 +1,158 @@
+"""The events of a turn, and the messages of a stored conversation, as ``session/update`` notifications."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from amplifier.models import ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
+from amplifier.turns import ToolUse, TurnRecord
+
+from ._connection import Connection
+from ._tool_calls import PLAN_TOOL, describe_call, describe_result, plan_entries
+
+__all__ = ["Updates"]
+
+_SHOWING_SECONDS = 3.0
+"""How long a tool waits for a client that does not read."""
+
+
+class Updates:
+    """Shows one session to the client.
+
+    Args:
+        connection: The client.
+        session_id: The session.
+        directory: Its working directory, to which paths are relative.
+    """
+
+    def __init__(self, connection: Connection, session_id: str, directory: Path) -> None:
+        self._connection = connection
+        self._session_id = session_id
+        self._directory = directory
+        self._calls: dict[str, _ShownCall] = {}
+
+    async def _send(self, name: str, /, **fields: Any) -> None:
+        update = {"sessionUpdate": name, **fields}
+        await self._connection.notify("session/update", {"sessionId": self._session_id, "update": update})
+
+    async def text(self, text: str, kind: str = "agent_message_chunk") -> None:
+        """Show text: of the agent, of its thoughts, or of the user."""
+        if text:
+            await self._send(kind, content={"type": "text", "text": text})
+
+    # ── a running turn ──
+
+    def begin_turn(self) -> None:
+        """A turn begins."""
+        self._calls.clear()
+
+    async def show(self, event: TurnEvent, text: str, record: TurnRecord) -> None:
+        """Show one event, which the record has already, and the new text in it."""
+        if text:
+            await self.text(text)
+        elif isinstance(event, ThinkingDelta):
+            await self.text(event.text, "agent_thought_chunk")
+        elif isinstance(event, ToolStarted):
+            await self._start(event.tool_call_id, event.tool_name, event.tool_input)
+        elif isinstance(event, ToolFinished):
+            await self._finish(event, record.tools[event.tool_call_id])
+
+    async def wait_started(self, call_id: str) -> dict[str, Any]:
+        """Wait until a call has been shown to the client; returns its description."""
+        call = self._calls.setdefault(call_id, _ShownCall())
+        await call.shown.wait()
+        return call.description
+
+    async def hold_writing(self, event: str, data: dict[str, Any]) -> None:
+        """Let a file be written only after the client was shown what it was before."""
+        if data.get("tool_name") == "write_file" and isinstance(call_id := data.get("tool_call_id"), str):
+            with anyio.move_on_after(_SHOWING_SECONDS):
+                await self.wait_started(call_id)
+
+    async def _start(self, call_id: str, tool: str, given: dict[str, Any]) -> None:
+        call = self._calls.setdefault(call_id, _ShownCall())
+        call.description = await describe_call(tool, given, self._directory)
+        await self._send("tool_call", toolCallId=call_id, status="in_progress", **call.description)
+        call.shown.set()
+
+    async def _finish(self, event: ToolFinished, use: ToolUse) -> None:
+        call = self._calls.get(event.tool_call_id)
+        if call is None or not call.shown.is_set():  # rejected before it began: an unknown tool, bad arguments
+            await self._start(event.tool_call_id, event.tool_name, use.arguments)
+            call = self._calls[event.tool_call_id]
+        result = describe_result(event.tool_name, use.result, has_diff="content" in call.description)
+        status = "completed" if event.success else "failed"
+        await self._send("tool_call_update", toolCallId=event.tool_call_id, status=status, **result)
+        if event.success and event.tool_name == PLAN_TOOL and (entries := plan_entries(use.arguments)) is not None:
+            await self._send("plan", entries=entries)
+
+    # ── a stored conversation ──
+
+    async def replay(self, messages: Iterable[Mapping[str, Any]]) -> None:
+        """Show the messages of a conversation; system messages are not part of it."""
+        tools: dict[str, tuple[str, bool]] = {}
+        for message in messages:
+            role = message.get("role")
+            if role == "user":
+                await self.text(_text_of(message.get("content")), "user_message_chunk")
+            elif role == "assistant":
+                await self._replay_answer(message, tools)
+            elif role == "tool":
+                await self._replay_result(message, tools)
+
+    async def _replay_answer(self, message: Mapping[str, Any], tools: dict[str, tuple[str, bool]]) -> None:
+        content = message.get("content")
+        for block in content if isinstance(content, list) else [{"type": "text", "text": _text_of(content)}]:
+            if not isinstance(block, Mapping):
+                continue
+            if block.get("type") == "text":
+                await self.text(str(block.get("text") or ""))
+            elif block.get("type") == "thinking":
+                await self.text(str(block.get("thinking") or ""), "agent_thought_chunk")
+        calls = message.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            if not isinstance(call, Mapping) or not isinstance(call.get("id"), str):
+                continue
+            name, given = str(call.get("name") or call.get("tool") or ""), call.get("arguments")
+            # Without the diff of a written file: the file is not what it was before that call.
+            given = given if isinstance(given, dict) else {}
+            description = await describe_call(name, given, self._directory)
+            if name != "edit_file":
+                description.pop("content", None)
+            tools[call["id"]] = (name, "content" in description)
+            await self._send("tool_call", toolCallId=call["id"], status="pending", **description)
+
+    async def _replay_result(self, message: Mapping[str, Any], tools: dict[str, tuple[str, bool]]) -> None:
+        call_id = message.get("tool_call_id")
+        if not isinstance(call_id, str) or call_id not in tools:
+            return
+        name, has_diff = tools[call_id]
+        text = _text_of(message.get("content"))
+        output: Any = text
+        if name == "bash":
+            try:
+                output = json.loads(text)
+            except ValueError:
+                output = text
+        described = describe_result(name, {"output": output}, has_diff=has_diff)
+        await self._send("tool_call_update", toolCallId=call_id, status="completed", **described)
+
+
+class _ShownCall:
+    """A tool call of the running turn."""
+
+    def __init__(self) -> None:
+        self.shown = anyio.Event()
+        self.description: dict[str, Any] = {}
+
+
+def _text_of(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    blocks = content if isinstance(content, list) else []
+    return "".join(str(block.get("text") or "") for block in blocks if isinstance(block, Mapping))

@@ -1,0 +1,32 @@
+"""An agent behind HTTP: OpenAI's chat completions, AG-UI, a session API and a chat page, as one ASGI application.
+
+    _application    puts everything together; the one to call
+    _guard          host, origin and token of every request
+    _limits         sizes, numbers and times; reading of bodies
+    _agents         makes and checks sessions; how many turns run, and how they end at shutdown
+    _history        the conversation of a request
+    _openai_chat    /v1/chat/completions, /v1/models
+    _ag_ui          /ag-ui, with questions that end a run; its turns and events in _ag_ui_run
+    _session_api    /api/sessions
+    _page           /, with the files in chat_page
+    _servers        uvicorn on asyncio, hypercorn on trio
+
+Needs the packages of the extra ``serve``.
+"""
+
+from ._agents import SessionFactory, SessionRequest
+from ._application import Application, application
+from ._limits import Limits
+from ._servers import Served, run_server
+from ._session_api import SessionStorage
+
+__all__ = [
+    "Application",
+    "Limits",
+    "Served",
+    "SessionFactory",
+    "SessionRequest",
+    "SessionStorage",
+    "application",
+    "run_server",
+]

@@ -1,0 +1,237 @@
+"""The Agent-User Interaction protocol (AG-UI 1.0): a run is a POST, its events are server-sent events.
+
+A question ends a run; the run that brings the answer goes on with the same turn. `_ag_ui_run` has the turns and the events.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+import attrs
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from amplifier._reading import Kind, option, text
+from amplifier.live import Question
+from amplifier.live._questions import DENY
+
+from ._ag_ui_run import InterruptibleTurn, InterruptibleTurns, Run
+from ._agents import Agents
+from ._event_stream import ClientLeft, EventStream, LongResponse, event
+from ._history import split_conversation
+from ._limits import read_json
+from ._problems import Problem, read_body
+
+__all__ = ["InterruptibleTurns", "ag_ui_routes"]
+
+logger: logging.Logger = logging.getLogger("amplifier.servers.http")
+
+_ALLOWING: Final = ("allow once", "allow", "allow always")
+"""What counts as yes for the kernel, the narrowest first; everything else is a no."""
+
+# ── answers ──
+
+_text = attrs.evolve(text, expected="a text")
+
+
+@attrs.frozen(kw_only=True)
+class Resume:
+    """One answer.
+
+    Attributes:
+        status: ``cancelled`` if the person does not want to answer, which denies.
+        payload: The answer.
+    """
+
+    interrupt_id: str = option(_text, key="interruptId")
+    status: str = option(Kind("resolved or cancelled", lambda value: value in ("resolved", "cancelled")))
+    payload: Any = None
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self.status == "cancelled"
+
+
+def _interrupt(question: Question) -> dict[str, Any]:
+    """A question as clients get it."""
+    described: dict[str, Any] = {
+        "id": question.question_id,
+        "reason": "confirmation" if question.tool_call_id is None else "tool_call",
+        "message": question.prompt,
+        "toolCallId": question.tool_call_id,
+        "expiresAt": question.expires_at,
+        "responseSchema": {
+            "type": "object",
+            "properties": {
+                "approved": {"type": "boolean"},
+                "option": {"type": "string", "enum": list(question.options)},
+            },
+            "required": ["approved"],
+        },
+    }
+    return {name: value for name, value in described.items() if value is not None}
+
+
+def _chosen_option(question: Question, answer: Resume) -> str:
+    """The option of a question that an answer chooses.
+
+    Raises:
+        Problem: It chooses none.
+    """
+    if answer.is_cancelled:
+        return DENY
+    payload = answer.payload if isinstance(answer.payload, Mapping) else {}
+    approved, option = payload.get("approved"), payload.get("option")
+    where = f"the answer to {question.question_id}"
+    if not isinstance(approved, bool):
+        expected = 'expected a payload such as {"approved": true} or {"approved": false}'
+        raise Problem(400, f"{where}: {expected}, got {answer.payload!r:.80}", code="invalid_option")
+    allowing = {each.lower(): each for each in question.options if each.lower() in _ALLOWING}
+    if option is None:
+        if not approved:
+            return DENY
+        option = next((allowing[each] for each in _ALLOWING[:2] if each in allowing), None)
+    names = ", ".join(map(repr, question.options))
+    if option not in question.options:
+        raise Problem(400, f"{where}: expected option to be one of {names}, got {option!r:.80}", code="invalid_option")
+    if approved is not (option in allowing.values()):
+        raise Problem(400, f"{where}: approved is {approved}, but option is {option!r}", code="invalid_option")
+    return str(option)
+
+
+# ── runs ──
+
+
+def ag_ui_routes(agents: Agents, turns: InterruptibleTurns) -> list[Route]:
+    """``/ag-ui``."""
+
+    async def run(request: Request) -> Response:
+        asked = _read(await read_json(request, agents.limits))
+        # Read now, so that what is wrong with it has a status; a run that goes on with a turn may come without a new prompt.
+        conversation = None if asked.answers and not asked.has_prompt else _conversation(asked)
+
+        async def work(stream: EventStream) -> None:
+            try:
+                turn = await _resumed(asked, turns)
+            except Problem as problem:  # the protocol wants an event for what is wrong with the answers
+                await stream.write(event({"type": "RUN_ERROR", "message": problem.message, "code": problem.code}))
+                return
+            if turn is None and conversation is None:
+                await Run(stream, asked.ids).cancelled()  # what it waited for has been given up
+                return
+            await _follow(turn or turns.start(*(conversation or ([], ""))), asked, turns, stream)
+
+        return LongResponse(work, agents.limits.send_seconds)
+
+    return [Route("/ag-ui", run, methods=["POST"])]
+
+
+@attrs.frozen(kw_only=True)
+class _Asked:
+    """The input of a run."""
+
+    thread_id: str = option(_text, key="threadId")
+    run_id: str = option(_text, key="runId")
+    messages: Any = None
+    tools: Any = None
+    resume: list[Resume] | None = None
+
+    @property
+    def ids(self) -> dict[str, str]:
+        return {"threadId": self.thread_id, "runId": self.run_id}
+
+    @property
+    def answers(self) -> list[Resume]:
+        return self.resume or []
+
+    @property
+    def _roles(self) -> list[Any]:
+        messages = self.messages if isinstance(self.messages, list) else []
+        return [each.get("role") for each in messages if isinstance(each, Mapping)]
+
+    @property
+    def prompts(self) -> int:
+        """How many of the messages are the user's."""
+        return self._roles.count("user")
+
+    @property
+    def has_prompt(self) -> bool:
+        """The last message is the user's."""
+        return self._roles[-1:] == ["user"]
+
+
+def _read(body: dict[str, Any]) -> _Asked:
+    asked = read_body(_Asked, body)
+    if asked.tools:
+        raise Problem(
+            400,
+            "tools: this server runs an agent with tools of its own and calls none of the client's; leave tools out",
+            code="client_tools_not_supported",
+        )
+    answered: set[str] = set()
+    for index, answer in enumerate(asked.answers):
+        if answer.interrupt_id in answered:
+            problem = f"resume[{index}].interruptId: {answer.interrupt_id!r:.80} is answered twice"
+            raise Problem(400, problem, code="invalid_request")
+        answered.add(answer.interrupt_id)
+    return asked
+
+
+def _conversation(asked: _Asked) -> tuple[list[dict[str, Any]], str]:
+    # A client that stopped a run, or gave up a question, has calls without a result in its conversation.
+    return split_conversation(asked.messages, complete=True)
+
+
+async def _resumed(asked: _Asked, turns: InterruptibleTurns) -> InterruptibleTurn | None:
+    """The turn that the answers are for, now going on; None if the run begins a new one.
+
+    Raises:
+        Problem: The answers fit no question, or leave one open.
+    """
+    turn = turns.parked(asked.thread_id)
+    questions = {} if turn is None else turn.announced_questions()
+    answers = {answer.interrupt_id: answer for answer in asked.answers}
+    if unknown := answers.keys() - questions.keys():
+        names = ", ".join(sorted(unknown))[:200]
+        if turn is None and not all(answer.is_cancelled for answer in asked.answers):
+            message = f"resume: {names} does not wait for an answer (any more); cancel it to go on with the thread"
+            raise Problem(404, message, code="question_not_found")
+        logger.warning("AG-UI: answers to questions that no one asked on thread %.80r: %s", asked.thread_id, names)
+    if turn is None:
+        return None
+    if missing := questions.keys() - answers.keys():
+        message = f"resume: expected an answer to every question of the thread; none for {', '.join(sorted(missing))}"
+        raise Problem(409, message, code="question_open")
+    is_new_prompt = asked.prompts > turn.prompts
+    if is_new_prompt and any(answers[each].is_cancelled for each in questions):
+        turns.unpark(asked.thread_id, turn)
+        await turn.stop_and_wait()
+        return None
+    if is_new_prompt:
+        message = "messages: a new message cannot come with answers; send it after this run, or cancel the questions"
+        raise Problem(409, message, code="question_open")
+    options = {each: _chosen_option(question, answers[each]) for each, question in questions.items()}
+    turns.unpark(asked.thread_id, turn)
+    turn.answer(options)
+    return turn
+
+
+async def _follow(turn: InterruptibleTurn, asked: _Asked, turns: InterruptibleTurns, stream: EventStream) -> None:
+    """Show a turn until it ends, or asks; a client that leaves before that stops it."""
+    run = Run(stream, asked.ids)
+    is_handed_over = False  # to the run that brings the answers, which may begin before this one is over
+    try:
+        if await run.show_until_asked(turn):
+            is_handed_over = True
+            turns.park(asked.thread_id, turn)  # first, because an answer may come as soon as the question is sent
+            await run.interrupted([_interrupt(question) for question in turn.questions.waiting()])
+    except ClientLeft:
+        is_handed_over = is_handed_over and turns.parked(asked.thread_id) is not turn
+        raise
+    finally:
+        if not is_handed_over:
+            turns.unpark(asked.thread_id, turn)
+            await turn.stop_and_wait()

@@ -1,0 +1,326 @@
+"""Turns of AG-UI, which outlive their run while they wait for an answer, and their events as events of a run."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+import anyio
+import orjson
+from anyio.abc import TaskGroup
+
+from amplifier.events import PROVIDER_RESPONSE
+from amplifier.live import Question, Questions, SessionRefused
+from amplifier.models import AnswerReset, ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
+from amplifier.turns import Ended, TurnRecord
+
+from ._agents import Agents
+from ._event_stream import EventStream, event
+from ._limits import LONGEST_OUTPUT
+from ._problems import problem_of
+
+__all__ = ["InterruptibleTurn", "InterruptibleTurns", "Run"]
+
+_TOGETHER_SECONDS = 0.05
+"""After the first question: calls that run at the same time ask at about the same time, and are answered together."""
+
+
+# ── turns ──
+
+Item: TypeAlias = tuple[TurnEvent, str] | Question | Ended
+
+
+class InterruptibleTurn:
+    """One turn in a session of its own, which outlives its run while it waits for an answer.
+
+    Attributes:
+        prompts: How many messages of the user the conversation has, the prompt included.
+        record: What has happened so far, in all runs.
+        questions: Those of its session.
+        announced: The ids of those that a client has been told of.
+        started_calls: The tool calls that clients have been told of.
+        is_parked: No run shows it, and a client has been told what it waits for.
+        over: Set when nothing of it is left.
+    """
+
+    def __init__(self, agents: Agents, history: list[dict[str, Any]], prompt: str) -> None:
+        self._agents = agents
+        self._history = history
+        self._prompt = prompt
+        self._scope = anyio.CancelScope()
+        # Without a buffer: a client that reads slowly holds the turn.
+        self._sender, self._receiver = anyio.create_memory_object_stream[Item](0)
+        self.prompts: int = 1 + sum(message["role"] == "user" for message in history)
+        self.record: TurnRecord = TurnRecord()
+        self.questions: Questions = Questions(self._sender.send, self._note_closed)
+        self.announced: set[str] = set()
+        self.started_calls: set[str] = set()
+        self.is_parked: bool = False
+        self.over: anyio.Event = anyio.Event()
+
+    async def run(self) -> None:
+        """Run it to its end."""
+        try:
+            with self._receiver, self._sender, self._scope:
+                await self._sender.send(await self._run())
+        finally:
+            self.over.set()
+
+    async def _run(self) -> Ended:
+        async def show(turn_event: TurnEvent, text: str) -> None:
+            await self._sender.send((turn_event, text))
+
+        try:
+            return await self._agents.run_once(self._history, self._prompt, self.record, show, approvals=self.questions)
+        except Exception as error:  # noqa: BLE001  # third-party modules; the run reports it
+            return Ended(status="error", error=error)
+
+    async def next(self) -> Item | None:
+        """What happens next; None if it was stopped."""
+        try:
+            return await self._receiver.receive()
+        except (anyio.EndOfStream, anyio.ClosedResourceError):
+            return None
+
+    def stop(self) -> None:
+        """Cancel it."""
+        self._scope.cancel()
+
+    async def stop_and_wait(self) -> None:
+        """Cancel it and wait until it has unwound, which the deadlines of its session bound."""
+        self.stop()
+        with anyio.CancelScope(shield=True):
+            await self.over.wait()
+
+    def _note_closed(self, question: Question, answer: Any) -> None:
+        if self.is_parked:  # too late, and no client would see how it goes on
+            self.stop()
+
+    def announced_questions(self) -> dict[str, Question]:
+        """The questions without an answer that a client has been told of, by id."""
+        return {each.question_id: each for each in self.questions.waiting() if each.question_id in self.announced}
+
+    def is_asking(self) -> bool:
+        """Whether it waits for answers about calls that have all been shown, which may take a moment after the question."""
+        questions = self.questions.waiting()
+        return bool(questions) and all(
+            each.tool_call_id is None or each.tool_call_id in self.started_calls for each in questions
+        )
+
+    def answer(self, options: Mapping[str, str]) -> None:
+        """Answer questions by their ids; the turn goes on."""
+        self.is_parked = False
+        for question_id, chosen in options.items():
+            self.questions.answer(question_id, chosen)
+
+
+class InterruptibleTurns:
+    """All turns of AG-UI, and those of them that wait for an answer, by thread."""
+
+    def __init__(self, agents: Agents) -> None:
+        self._agents = agents
+        self._parked: dict[str, InterruptibleTurn] = {}
+        self._group: TaskGroup | None = None
+
+    def __repr__(self) -> str:
+        return f"<InterruptibleTurns: {len(self._parked)} wait for an answer>"
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Turns can run inside the block; at its end all are stopped."""
+        async with anyio.create_task_group() as group:
+            self._group = group
+            try:
+                yield
+            finally:
+                self._group = None
+                group.cancel_scope.cancel()
+
+    def start(self, history: list[dict[str, Any]], prompt: str) -> InterruptibleTurn:
+        """Begin a turn.
+
+        Raises:
+            SessionRefused: The application has not been started.
+        """
+        if self._group is None:
+            raise SessionRefused.because_not_started()
+        turn = InterruptibleTurn(self._agents, history, prompt)
+        self._group.start_soon(turn.run)
+        return turn
+
+    def parked(self, thread_id: str) -> InterruptibleTurn | None:
+        """The turn of a thread that waits for an answer."""
+        turn = self._parked.get(thread_id)
+        if turn is not None and (turn.over.is_set() or not turn.questions.waiting()):
+            del self._parked[thread_id]
+            return None
+        return turn
+
+    def park(self, thread_id: str, turn: InterruptibleTurn) -> None:
+        """Keep a turn that waits; one that waited on the same thread before is stopped."""
+        self.stop_parked(thread_id)
+        turn.is_parked = True
+        turn.announced.update(question.question_id for question in turn.questions.waiting())
+        self._parked[thread_id] = turn
+
+    def unpark(self, thread_id: str, turn: InterruptibleTurn) -> None:
+        """A run shows the turn again, or no client knows of it."""
+        turn.is_parked = False
+        if self._parked.get(thread_id) is turn:
+            del self._parked[thread_id]
+
+    def stop_parked(self, thread_id: str | None = None) -> None:
+        """Stop the turn of a thread that waits, or of all threads."""
+        for each in list(self._parked) if thread_id is None else [thread_id]:
+            turn = self._parked.pop(each, None)
+            if turn is not None:
+                turn.stop()
+
+
+# ── a run ──
+
+
+class Run:
+    """One run; a message is open while its text is being streamed."""
+
+    def __init__(self, stream: EventStream, ids: dict[str, str]) -> None:
+        self._stream = stream
+        self._ids = ids
+        self._record = TurnRecord()
+        self._message: str | None = None
+        self._reasoning: str | None = None
+
+    async def show_until_asked(self, turn: InterruptibleTurn) -> bool:
+        """Show a turn to its end, or until it waits for an answer; returns whether it does.
+
+        Raises:
+            Exception: The turn failed before anything was shown.
+        """
+        self._record = turn.record
+        before = (self._record.input_tokens, self._record.output_tokens)
+        asked_at = math.inf
+        while True:
+            asked_at = min(asked_at, anyio.current_time()) if turn.is_asking() else math.inf
+            with anyio.CancelScope(deadline=asked_at + _TOGETHER_SECONDS) as scope:
+                item = await turn.next()
+            if scope.cancelled_caught:
+                if turn.is_asking():  # unless their time is over just now
+                    return True
+                continue
+            if item is None:
+                await self.cancelled()
+                return False
+            if isinstance(item, Ended):
+                await self._end(item, before)
+                return False
+            if not isinstance(item, Question):
+                await self._show(*item, turn)
+
+    async def _end(self, ended: Ended, before: tuple[int, int]) -> None:
+        if ended.status == "cancelled" and ended.error is not None and self._stream.has_begun:
+            await self.cancelled()
+            return
+        if ended.error is not None:
+            if not self._stream.has_begun:
+                raise ended.error
+            await self._close()
+            problem = problem_of(ended.error)
+            await self._send("RUN_ERROR", message=problem.message, code=problem.code)
+            return
+        await self._say(self._record.rest(ended.result))
+        given, made = self._record.input_tokens - before[0], self._record.output_tokens - before[1]
+        usage = {"inputTokens": given, "outputTokens": made, "totalTokens": given + made}
+        await self._finish({"type": "success"}, usage=[usage])
+
+    async def interrupted(self, interrupts: list[dict[str, Any]]) -> None:
+        """End the run with questions to answer."""
+        with anyio.CancelScope(shield=True):  # bounded by the stream; a client that has got them may leave at once
+            await self._finish({"type": "interrupt", "interrupts": interrupts})
+
+    async def cancelled(self) -> None:
+        """End the run without a result: it was stopped."""
+        await self._finish({"type": "cancelled"})
+
+    async def _finish(self, outcome: dict[str, Any], **fields: Any) -> None:
+        await self._close()
+        await self._begin()
+        await self._send("RUN_FINISHED", **self._ids, outcome=outcome, **fields)
+
+    async def _send(self, kind: str, **fields: Any) -> None:
+        await self._stream.write(event({"type": kind, **fields}))
+
+    async def _begin(self) -> None:
+        if not self._stream.has_begun:
+            await self._send("RUN_STARTED", **self._ids)
+
+    async def _show(self, turn_event: TurnEvent, text: str, turn: InterruptibleTurn) -> None:
+        await self._begin()
+        match turn_event:
+            case ThinkingDelta():
+                await self._think(turn_event.text)
+            case AnswerReset():  # a message cannot be taken back: the answer that replaces it is another one
+                if self._message is not None:
+                    await self._say(text.rstrip("\n"))
+                await self._close()
+            case ToolStarted():
+                await self._call(turn_event, turn_event.tool_input)
+                turn.started_calls.add(turn_event.tool_call_id)
+            case ToolFinished():
+                use = turn.record.tools[turn_event.tool_call_id]
+                if turn_event.tool_call_id not in turn.started_calls:  # rejected before it began: an unknown tool
+                    await self._call(turn_event, use.arguments)
+                await self._send(
+                    "TOOL_CALL_RESULT",
+                    messageId=_new_id(),
+                    toolCallId=turn_event.tool_call_id,
+                    content=use.shown(LONGEST_OUTPUT),
+                    role="tool",
+                )
+            case _:
+                await self._say(text.lstrip("\n") if self._message is None else text)
+                if turn_event.name == PROVIDER_RESPONSE:
+                    await self._close()
+
+    async def _say(self, text: str) -> None:
+        if not text:
+            return
+        if self._message is None:
+            await self._close()
+            self._message = _new_id()
+            await self._send("TEXT_MESSAGE_START", messageId=self._message, role="assistant")
+        await self._send("TEXT_MESSAGE_CONTENT", messageId=self._message, delta=text)
+
+    async def _think(self, text: str) -> None:
+        if not text:
+            return
+        if self._reasoning is None:
+            await self._close()
+            self._reasoning = _new_id()
+            await self._send("REASONING_START", messageId=self._reasoning)
+            await self._send("REASONING_MESSAGE_START", messageId=self._reasoning, role="reasoning")
+        await self._send("REASONING_MESSAGE_CONTENT", messageId=self._reasoning, delta=text)
+
+    async def _call(self, called: ToolStarted | ToolFinished, given: Any) -> None:
+        call_id = called.tool_call_id
+        await self._close()
+        await self._send("TOOL_CALL_START", toolCallId=call_id, toolCallName=called.tool_name)
+        arguments = orjson.dumps(given, default=str).decode()
+        await self._send("TOOL_CALL_ARGS", toolCallId=call_id, delta=arguments)
+        await self._send("TOOL_CALL_END", toolCallId=call_id)
+
+    async def _close(self) -> None:
+        """End the message that is open."""
+        message, self._message = self._message, None
+        reasoning, self._reasoning = self._reasoning, None
+        if message is not None:
+            await self._send("TEXT_MESSAGE_END", messageId=message)
+        if reasoning is not None:
+            await self._send("REASONING_MESSAGE_END", messageId=reasoning)
+            await self._send("REASONING_END", messageId=reasoning)
+
+
+def _new_id() -> str:
+    return secrets.token_hex(12)

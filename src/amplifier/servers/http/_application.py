@@ -1,0 +1,122 @@
+"""The ASGI application: routes, guard, start and end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+from typing import final
+
+import anyio
+from starlette.applications import Starlette
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from amplifier.kernel import AmplifierSession
+
+from .._access import LOOPBACK_HOSTS, check_token
+from ._ag_ui import InterruptibleTurns, ag_ui_routes
+from ._agents import Agents, SessionFactory, Turns
+from ._guard import Guard
+from ._limits import Limits
+from ._openai_chat import openai_routes
+from ._page import FREE_PATHS, page_routes
+from ._problems import Problem, handlers
+from ._session_api import KeptSessions, SessionStorage, session_routes
+
+__all__ = ["Application", "application"]
+
+
+@final
+class Application:
+    """An ASGI application; made by `application`. The server, or the application around it, has to run its lifespan.
+
+    Attributes:
+        limits: What it takes on.
+    """
+
+    def __init__(
+        self, app: ASGIApp, limits: Limits, turns: Turns, sessions: KeptSessions, runs: InterruptibleTurns
+    ) -> None:
+        self._app = app
+        self._turns = turns
+        self._runs = runs
+        self._sessions = sessions
+        self.limits = limits
+
+    def __repr__(self) -> str:
+        return f"<Application: {len(self._sessions.live)} sessions, {self._turns.running} turns>"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request, or the lifespan."""
+        await self._app(scope, receive, send)
+
+    async def shut_down(self) -> None:
+        """Refuse new turns, let those that run end (after their step, or when the limit's time is over), close all sessions.
+
+        For a server that is being stopped; call it before the server closes its connections.
+        """
+        self._turns.begin_shutdown()
+        self._runs.stop_parked()  # their answers would come to a server that is not there
+        with anyio.move_on_after(self._turns.deadline):
+            await self._turns.wait_idle()
+            await self._sessions.live.close_all()
+
+
+def application(
+    make_session: SessionFactory,
+    *,
+    token: str | None,
+    limits: Limits | None = None,
+    hosts: Collection[str] = LOOPBACK_HOSTS,
+    origins: Collection[str] = (),
+    storage: SessionStorage | None = None,
+    check: Callable[[AmplifierSession], None] | None = None,
+    name: str = "amplifier",
+) -> Application:
+    """An ASGI application that serves an agent: OpenAI's chat completions, AG-UI, a session API and a chat page.
+
+    It runs on asyncio and trio, under any ASGI server.
+
+    Args:
+        make_session: Makes a session that is not opened yet.
+        token: What every request has to carry as ``Authorization: Bearer``, the page's files excepted; None if something else checks
+            who is asking.
+        limits: Sizes, numbers and times.
+        hosts: Names under which the server is reached; requests for others are refused. ``*`` stands for any.
+        origins: Other origins whose pages may use the server, such as ``https://chat.example.org``.
+        storage: Where conversations are kept, to resume and delete them.
+        check: Raises if a session that has just been opened cannot be used; by default, one without a provider is refused.
+        name: The agent's name, which is what clients choose as the model.
+
+    Raises:
+        ValueError: The token is too short to be one.
+    """
+    check_token(token)
+    limits = limits or Limits()
+    turns = Turns(limits)
+    agents = Agents(make=make_session, check=check or _require_provider, limits=limits, turns=turns, name=name)
+    sessions = KeptSessions(agents, storage)
+    runs = InterruptibleTurns(agents)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with sessions.live.running(), runs.open():
+            yield
+            turns.begin_shutdown()
+            runs.stop_parked()
+            # The server has ended the requests, or goes on waiting for them; either way their turns are to unwind.
+            with anyio.move_on_after(turns.deadline):
+                await turns.wait_idle()
+
+    routes = [*openai_routes(agents), *ag_ui_routes(agents, runs), *session_routes(agents, sessions), *page_routes()]
+    app: ASGIApp = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
+    app = Guard(app, token=token, hosts=hosts, origins=origins, free_paths=FREE_PATHS)
+    if origins:
+        # Outside of the guard: a browser asks for permission without the token.
+        app = CORSMiddleware(app, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"])
+    return Application(app, limits, turns, sessions, runs)
+
+
+def _require_provider(session: AmplifierSession) -> None:
+    if not session.coordinator.get("providers"):
+        raise Problem(503, "no provider of the plan is available", code="agent_failed")

@@ -1,0 +1,135 @@
+"""Errors as HTTP responses, in the JSON form that clients of the OpenAI API expect, on every route."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, TypeVar
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from amplifier._json import redact_text
+from amplifier.errors import (
+    AmplifierError,
+    BudgetExceeded,
+    ExecutionDenied,
+    ExecutionTimeout,
+    LLMError,
+    ModelError,
+    NoUnfinishedTurnError,
+    PlanError,
+    RateLimitError,
+    SessionBusyError,
+)
+from amplifier.live import SessionRefused
+from amplifier.models._converter import structure
+
+__all__ = ["Problem", "handlers", "problem_of", "read_body"]
+
+T = TypeVar("T")
+
+logger: logging.Logger = logging.getLogger("amplifier.servers.http")
+
+_REFUSED = {"session_open": 409, "too_many_sessions": 429, "stopping": 503, "not_started": 503}
+_TYPES = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+
+class Problem(Exception):
+    """A request that cannot be fulfilled.
+
+    Attributes:
+        status: The HTTP status.
+        message: What was found, what was expected, what to do.
+        code: For programs.
+        headers: To send along.
+    """
+
+    def __init__(self, status: int, message: str, *, code: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+        self.headers = headers or {}
+
+    def body(self) -> dict[str, Any]:
+        """The JSON of the response."""
+        kind = _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+        return {"error": {"message": self.message, "type": kind, "code": self.code, "param": None}}
+
+    def response(self) -> Response:
+        """The response."""
+        return JSONResponse(self.body(), status_code=self.status, headers=self.headers)
+
+
+def read_body(cls: type[T], body: dict[str, Any]) -> T:
+    """The body of a request as an attrs class; members that it does not declare are ignored.
+
+    Raises:
+        Problem: The body does not fit; every member that does not is named.
+    """
+    try:
+        read: T = structure(cls, body)
+    except ModelError as error:
+        problems = "; ".join(f"{path}: {problem}" for path, problem in error.problems)
+        raise Problem(400, problems, code="invalid_request") from None
+    return read
+
+
+def problem_of(error: BaseException) -> Problem:
+    """What a client gets to know of an error of a session or a turn."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        return problem_of(error.exceptions[0])
+    text = redact_text(str(error) or type(error).__name__)
+    match error:
+        case SessionRefused():
+            later = {"Retry-After": "5"} if error.code in ("too_many_sessions", "stopping") else {}
+            return Problem(_REFUSED[error.code], text, code=error.code, headers=later)
+        case SessionBusyError():
+            return Problem(409, text, code="session_busy")
+        case NoUnfinishedTurnError():
+            return Problem(409, text, code="no_unfinished_turn")
+        case PlanError():
+            return Problem(400, text, code="invalid_request")
+        case ExecutionDenied():
+            return Problem(403, text, code="denied")
+        case BudgetExceeded():  # not 429 and not 5xx, which clients repeat by themselves
+            return Problem(402, text, code="budget_exceeded")
+        case ExecutionTimeout():
+            return Problem(504, text, code="turn_timeout")
+        case RateLimitError():
+            return Problem(503, text, code="model_rate_limited")
+        case LLMError():
+            return Problem(502, text, code="model_failed")
+        case AmplifierError():
+            return Problem(503, text, code="agent_failed")
+    logger.error("a request failed", exc_info=error)
+    return Problem(500, f"unexpected {type(error).__name__}; the server's log has the details", code="internal_error")
+
+
+async def _of_problem(request: Request, error: Exception) -> Response:
+    return problem_of(error).response()
+
+
+async def _of_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path = request.url.path
+    if error.status_code == 404:
+        problem = Problem(404, f"no route {path!r:.200}; docs: reference/serve", code="unknown_route")
+    elif error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        problem = Problem(
+            405,
+            f"{request.method} is not possible on {path!r:.200}; expected {allowed}",
+            code="method_not_allowed",
+            headers={"Allow": allowed},
+        )
+    else:
+        problem = Problem(error.status_code, str(error.detail), code="http_error")
+    return problem.response()
+
+
+handlers: dict[Any, Any] = {HTTPException: _of_http, Problem: _of_problem, AmplifierError: _of_problem}
+"""For Starlette."""

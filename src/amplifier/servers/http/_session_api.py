@@ -1,0 +1,360 @@
+"""The session API: sessions that stay, turns that run on their own, events to follow, questions to answer."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import anyio
+import anyio.to_thread
+import attrs
+import orjson
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from amplifier._reading import any_text, flag, mapping, option, optional
+from amplifier.errors import PlanError
+from amplifier.kernel import AmplifierSession
+from amplifier.live import EventLog, LiveSession, LiveSessions, LiveTurn, questions_on
+from amplifier.live._questions import shown
+from amplifier.models import AnswerReset, ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
+from amplifier.plan import validate_session_id
+from amplifier.turns import Ended, TurnRecord
+
+from ._agents import Agents, SessionRequest
+from ._event_stream import EventStream, LongResponse
+from ._limits import LONGEST_OUTPUT, read_json
+from ._problems import Problem, problem_of, read_body
+
+__all__ = ["KeptSessions", "SessionStorage", "session_routes"]
+
+_PING_SECONDS = 15.0
+"""Between two signs of life to a client that watches a quiet session."""
+
+
+_MOST_METADATA = 16 * 1024
+"""Bytes; it is part of every listing."""
+
+
+_MOST_WATCHERS = 20
+
+
+class SessionStorage(Protocol):
+    """Where the application keeps conversations; called in worker threads."""
+
+    def exists(self, session_id: str) -> bool:
+        """Whether there is a conversation of this id."""
+        ...
+
+    def delete(self, session_id: str) -> None:
+        """Delete it, and its metadata; nothing happens if there is none."""
+        ...
+
+    def metadata(self, session_id: str) -> dict[str, Any]:
+        """What a client wrote about it; empty if there is nothing."""
+        ...
+
+    def write_metadata(self, session_id: str, metadata: dict[str, Any]) -> None:
+        """Replace what a client wrote about it."""
+        ...
+
+
+@attrs.frozen(kw_only=True)
+class _About:
+    """What is kept with a session.
+
+    Attributes:
+        metadata: What a client wrote about it.
+        created: ISO 8601.
+    """
+
+    metadata: dict[str, Any]
+    created: str = attrs.field(factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+
+class KeptSessions:
+    """The sessions of the session API, and their turns.
+
+    Attributes:
+        live: Those that are open.
+    """
+
+    def __init__(self, agents: Agents, storage: SessionStorage | None) -> None:
+        self._agents = agents
+        self._storage = storage
+        limits = agents.limits
+        self.live: LiveSessions[_About] = LiveSessions(most=limits.sessions, idle_seconds=limits.idle_seconds)
+
+    async def create(self, session_id: str | None, metadata: dict[str, Any] | None = None) -> LiveSession[_About]:
+        """Open a session: a new one, or a stored one of this id.
+
+        Args:
+            session_id: Its id; None for a new one.
+            metadata: What the client wants to keep with it; None to leave what is kept.
+
+        Raises:
+            Problem: There are too many, it is open already, or it cannot be opened.
+        """
+        wanted, storage, is_stored = session_id or secrets.token_hex(8), self._storage, False
+
+        async def check(session: AmplifierSession) -> None:
+            self._agents.check(session)
+            if metadata and storage is not None:
+                await anyio.to_thread.run_sync(storage.write_metadata, wanted, metadata)
+
+        try:
+            with self.live.reserved(wanted):
+                if session_id is not None and storage is not None:
+                    is_stored = await anyio.to_thread.run_sync(storage.exists, wanted)
+                    if metadata is None:
+                        metadata = await anyio.to_thread.run_sync(storage.metadata, wanted)
+                log = EventLog()
+                questions = questions_on(log)
+                session = self._agents.make(
+                    SessionRequest(session_id=wanted, approvals=questions, is_resumed=is_stored)
+                )
+                live = LiveSession(
+                    session,
+                    _About(metadata=metadata or {}),
+                    log=log,
+                    questions=questions,
+                    abandoned_seconds=self._agents.limits.abandoned_seconds,
+                )
+                return await self.live.add(live, check)
+        except Exception as error:  # third-party modules; the client gets the reason
+            raise problem_of(error) from error
+
+    def find(self, session_id: str) -> LiveSession[_About]:
+        """The open session of this id.
+
+        Raises:
+            Problem: There is none.
+        """
+        live = self.live.find(session_id)
+        if live is None:
+            message = f"no session {session_id!r:.80} is open; POST /api/sessions opens one"
+            raise Problem(404, message, code="session_not_found")
+        return live
+
+    async def delete(self, session_id: str) -> None:
+        """Stop its turn, close it, and delete its conversation."""
+        async with self.live.closed(self.find(session_id)):
+            if self._storage is not None:
+                await anyio.to_thread.run_sync(self._storage.delete, session_id)
+
+    def start_turn(self, live: LiveSession[_About], prompt: str | None) -> LiveTurn:
+        """Begin a turn, or go on with the one that was cut off; it goes on when the request that began it is over.
+
+        Raises:
+            Problem: It cannot begin.
+        """
+        try:
+            turn = live.begin_turn(prompt)
+        except Exception as error:
+            raise problem_of(error) from error
+        try:
+            turn.claims.enter_context(self._agents.turns.admit(live.session))
+            self.live.start_soon(self._run, live, turn)
+        except BaseException:
+            live.end_turn(turn)
+            raise
+        live.log.add("turn_started", turn=turn.turn_id, prompt=prompt)
+        return turn
+
+    async def _run(self, live: LiveSession[_About], turn: LiveTurn) -> None:
+        """Run a turn to its end, whatever that is; it is reported as the event ``turn_ended``."""
+
+        async def show(event: TurnEvent, text: str) -> None:
+            _log_event(live.log, event, text, turn.record)
+
+        try:
+            ended = await live.run_turn(turn, show)
+            if text := turn.record.rest(ended.result):
+                live.log.add("text", text=text)
+        finally:
+            turn.report = _outcome(turn.ended, turn.record)
+            live.end_turn(turn)
+            live.log.add("turn_ended", turn=turn.turn_id, **turn.report)
+
+
+def _log_event(log: EventLog, event: TurnEvent, text: str, record: TurnRecord) -> None:
+    match event:
+        case ThinkingDelta():
+            log.add("thinking", text=event.text)
+        case AnswerReset():
+            log.add("text_reset", text=event.text)
+        case ToolStarted():
+            log.add("tool_started", call=event.tool_call_id, name=event.tool_name, input=event.tool_input)
+        case ToolFinished():
+            output = record.tools[event.tool_call_id].shown(LONGEST_OUTPUT)
+            called = {"call": event.tool_call_id, "name": event.tool_name}
+            log.add("tool_finished", **called, success=event.success, output=output)
+        case _ if text:
+            log.add("text", text=text)
+
+
+def _outcome(ended: Ended, record: TurnRecord) -> dict[str, Any]:
+    """How a turn ended, for clients."""
+    shown: dict[str, Any] = {"status": ended.status}
+    if ended.status == "error" and ended.error is not None:
+        problem = problem_of(ended.error)
+        shown |= {"error": problem.message, "code": problem.code}
+    elif ended.error is None:
+        shown["result"] = ended.result
+    return {**shown, "usage": {"input_tokens": record.input_tokens, "output_tokens": record.output_tokens}}
+
+
+def session_routes(agents: Agents, sessions: KeptSessions) -> list[Route]:
+    """``/api/sessions`` and below."""
+    api = _SessionApi(agents, sessions)
+    one = "/api/sessions/{session_id}"
+    return [
+        Route("/api/sessions", api.create, methods=["POST"]),
+        Route("/api/sessions", api.list_all, methods=["GET"]),
+        Route(one, api.read, methods=["GET"]),
+        Route(one, api.delete, methods=["DELETE"]),
+        Route(f"{one}/turns", api.turn, methods=["POST"]),
+        Route(f"{one}/events", api.events, methods=["GET"]),
+        Route(f"{one}/stop", api.stop, methods=["POST"]),
+        Route(f"{one}/approvals/{{question}}", api.approve, methods=["POST"]),
+    ]
+
+
+def _checked_size(metadata: dict[str, Any]) -> dict[str, Any]:
+    try:
+        size = len(orjson.dumps(metadata))
+    except TypeError:  # of JSON, only nesting can be the reason
+        raise PlanError([("$", "expected fewer levels")]) from None
+    if size > _MOST_METADATA:
+        raise PlanError([("$", f"expected at most {_MOST_METADATA} bytes of JSON, got {size}")])
+    return metadata
+
+
+@attrs.frozen(kw_only=True)
+class _NewSession:
+    session_id: str | None = option(optional(attrs.evolve(any_text, convert=validate_session_id)), None)
+    metadata: dict[str, Any] | None = option(optional(attrs.evolve(mapping, convert=_checked_size)), None)
+
+
+@attrs.frozen(kw_only=True)
+class _NewTurn:
+    prompt: Any = None
+    resume: bool = option(flag, False)
+    wait: Any = False
+
+
+class _SessionApi:
+    def __init__(self, agents: Agents, sessions: KeptSessions) -> None:
+        self._agents = agents
+        self._sessions = sessions
+
+    def _find(self, request: Request) -> LiveSession[_About]:
+        return self._sessions.find(request.path_params["session_id"])
+
+    async def create(self, request: Request) -> Response:
+        asked = read_body(_NewSession, await read_json(request, self._agents.limits))
+        live = await self._sessions.create(asked.session_id, asked.metadata)
+        return JSONResponse(_describe(live), status_code=201, headers={"Location": f"/api/sessions/{live.session_id}"})
+
+    async def list_all(self, request: Request) -> Response:
+        return JSONResponse({"sessions": [_describe(live) for live in self._sessions.live.all()]})
+
+    async def read(self, request: Request) -> Response:
+        live = self._find(request)
+        described = _describe(live)
+        context = live.session.coordinator.get("context")
+        messages = [] if context is None else await context.get_messages()
+        body = orjson.dumps({**described, "messages": messages}, default=str)
+        return Response(body, media_type="application/json")
+
+    async def delete(self, request: Request) -> Response:
+        await self._sessions.delete(request.path_params["session_id"])
+        return Response(status_code=204)
+
+    async def turn(self, request: Request) -> Response:
+        live = self._find(request)
+        asked = read_body(_NewTurn, await read_json(request, self._agents.limits))
+        prompt = _prompt(asked)
+        if asked.wait is not True:
+            started = self._sessions.start_turn(live, prompt)
+            answer = {"turn": started.turn_id, "last_event_id": live.log.last_id}
+            return JSONResponse(answer, status_code=202)
+
+        async def work(stream: EventStream) -> Response:
+            turn = self._sessions.start_turn(live, prompt)
+            try:
+                await turn.over.wait()
+            finally:
+                if not turn.over.is_set():  # the client has left
+                    live.stop("its client has left")
+            return JSONResponse({"turn": turn.turn_id, **turn.report})
+
+        return LongResponse(work, self._agents.limits.send_seconds)
+
+    async def events(self, request: Request) -> Response:
+        live = self._find(request)
+        given = request.headers.get("last-event-id") or request.query_params.get("after") or "0"
+        if not given.isdecimal() or len(given) > 15:
+            raise Problem(400, f"after: expected the number of an event, got {given!r:.80}", code="invalid_request")
+
+        async def work(stream: EventStream) -> None:
+            if live.watchers >= _MOST_WATCHERS:
+                message = f"{_MOST_WATCHERS} clients watch this session, which is the limit"
+                raise Problem(429, message, code="too_many_watchers")
+            with live.watched():
+                await stream.write(b": connected\n\n")
+                await _follow(live.log, min(int(given), live.log.last_id), stream)
+
+        return LongResponse(work, self._agents.limits.send_seconds)
+
+    async def stop(self, request: Request) -> Response:
+        return JSONResponse({"stopped": self._find(request).stop("a client stopped the turn")})
+
+    async def approve(self, request: Request) -> Response:
+        live, key = self._find(request), request.path_params["question"]
+        option = (await read_json(request, self._agents.limits)).get("option")
+        question = live.questions.find(key)
+        if question is None:
+            raise Problem(404, f"no question {key!r:.80} waits for an answer (any more)", code="question_not_found")
+        if not isinstance(option, str) or option not in question.options:
+            message = f"option: expected one of {', '.join(map(repr, question.options))}, got {option!r:.80}"
+            raise Problem(400, message, code="invalid_option")
+        live.questions.answer(key, option)
+        return JSONResponse({"question": key, "option": option})
+
+
+def _describe(live: LiveSession[_About]) -> dict[str, Any]:
+    return {
+        "session_id": live.session_id,
+        "status": "running" if live.is_busy else "idle",
+        "created": live.about.created,
+        "metadata": live.about.metadata,
+        "last_event_id": live.log.last_id,
+        "questions": [shown(question) for question in live.questions.waiting()],
+    }
+
+
+def _prompt(asked: _NewTurn) -> str | None:
+    """The prompt of a turn; None if the one that was cut off is to go on."""
+    if asked.resume and asked.prompt is None:
+        return None
+    if asked.resume or not isinstance(asked.prompt, str) or not asked.prompt.strip():
+        expected = "expected none with resume" if asked.resume else "expected a text"
+        raise Problem(400, f"prompt: {expected}, got {asked.prompt!r:.80}", code="invalid_request")
+    return asked.prompt
+
+
+async def _follow(log: EventLog, number: int, stream: EventStream) -> None:
+    while True:
+        if news := log.after(number):
+            await stream.write(b"".join(b"id: %d\ndata: %s\n\n" % each for each in news))
+            number = news[-1][0]
+            continue
+        if log.is_closed:
+            return
+        with anyio.move_on_after(_PING_SECONDS):
+            await log.wait_after(number)
+            continue
+        await stream.write(b": still here\n\n")

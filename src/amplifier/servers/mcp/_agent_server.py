@@ -1,0 +1,359 @@
+"""The MCP server of an agent: the tool ``run``, and conversations as resources.
+
+Clients of both forms of the protocol are served. Up to version 2025-11-25 a client has a connection, on which it is asked while its
+call runs. From 2026-07-28 on every request stands alone: a question ends the request, and the client repeats it with the answer;
+the turn goes on between the two.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Any
+
+import anyio
+import attrs
+import orjson
+from mcp.server import Server, ServerRequestContext
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    INVALID_PARAMS,
+    CallToolRequestParams,
+    CallToolResult,
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitResult,
+    InputRequiredResult,
+    ListResourcesResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+    ReadResourceRequestParams,
+    ReadResourceResult,
+    Resource,
+    TextContent,
+    TextResourceContents,
+    Tool,
+    ToolAnnotations,
+)
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from amplifier._json import redact_text
+from amplifier.errors import SessionBusyError
+from amplifier.events import PROVIDER_REQUEST
+from amplifier.kernel import AmplifierSession
+from amplifier.live import (
+    EventLog,
+    LiveSession,
+    LiveSessions,
+    LiveTurn,
+    Question,
+    SessionRefused,
+    questions_on,
+)
+from amplifier.live._questions import DENY
+from amplifier.models import ToolStarted, TurnEvent
+
+logger = logging.getLogger("amplifier.servers.mcp")
+
+_ANSWER = "permission"
+_STOPPING = 10.0
+"""Seconds that a cancelled call waits for its turn to end."""
+_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "prompt": {"type": "string", "minLength": 1, "description": "What the agent is to do."},
+        "session": {
+            "type": "string",
+            "description": "The session_id of an earlier result, to go on with that conversation.",
+        },
+    },
+    "required": ["prompt"],
+    "additionalProperties": False,
+}
+_OUTPUT: dict[str, Any] = {
+    "type": "object",
+    "properties": {"response": {"type": "string"}, "session_id": {"type": "string"}},
+    "required": ["response", "session_id"],
+}
+
+_Context = ServerRequestContext[Any]
+_Session = LiveSession[str | None]
+"""What is kept with it is its owner: whose it is; None if clients cannot be told apart."""
+
+
+@asynccontextmanager
+async def open_agent_server(
+    factory: Callable[[], AmplifierSession], name: str, max_sessions: int, transport: str
+) -> AsyncIterator[Server[Any]]:
+    """The server; its sessions are closed when this is left."""
+    sessions: LiveSessions[str | None] = LiveSessions()
+    async with sessions.running():
+        agent = AgentServer(sessions, factory, max_sessions, is_shared=transport == "http")
+        try:
+            yield Server(
+                name,
+                version=version("amplifier"),
+                instructions="An agent: call run with what it is to do.",
+                on_list_tools=agent.list_tools,
+                on_call_tool=agent.call_tool,
+                on_list_resources=agent.list_resources,
+                on_read_resource=agent.read_resource,
+            )
+        finally:
+            with anyio.CancelScope(shield=True):
+                await sessions.close_all()
+
+
+@attrs.define(eq=False)
+class _Followed:
+    """A turn that a client follows.
+
+    Attributes:
+        position: The latest entry of the session's log that the client knows.
+        steps: How many steps were reported.
+        asked: The question that ended a request.
+    """
+
+    live: _Session
+    turn: LiveTurn
+    position: int
+    steps: int = 0
+    asked: Question | None = None
+
+
+class AgentServer:
+    """The handlers of the server.
+
+    Args:
+        sessions: Of its clients.
+        factory: Makes them.
+        most: How many may be open; the one that was idle longest makes room.
+        is_shared: Several clients reach the server.
+    """
+
+    def __init__(
+        self, sessions: LiveSessions[str | None], factory: Callable[[], AmplifierSession], most: int, *, is_shared: bool
+    ) -> None:
+        self._sessions = sessions
+        self._factory = factory
+        self._most = most
+        self._is_shared = is_shared
+        self._opening = anyio.Lock()
+        self._waiting: dict[str, _Followed] = {}
+
+    async def list_tools(self, context: _Context, params: PaginatedRequestParams | None) -> ListToolsResult:
+        """The tool ``run``."""
+        tool = Tool(
+            name="run",
+            title="Run the agent",
+            description="Have the agent do something, and return its answer. Progress is reported; cancelling stops it.",
+            input_schema=_SCHEMA,
+            output_schema=_OUTPUT,
+            annotations=ToolAnnotations(read_only_hint=False, open_world_hint=True),
+        )
+        return ListToolsResult(tools=[tool])
+
+    async def call_tool(self, context: _Context, params: CallToolRequestParams) -> CallToolResult | InputRequiredResult:
+        """Run a turn, or go on with one whose question is answered now."""
+        if params.name != "run":
+            raise MCPError(INVALID_PARAMS, f"there is no tool {params.name!r}; the only one is 'run'")
+        if params.request_state is not None:
+            return await self._follow(context, self._resumed(params))
+        given = params.arguments or {}
+        prompt, session_id = given.get("prompt"), given.get("session")
+        if not isinstance(prompt, str) or not prompt.strip():
+            return _failed("prompt: expected a non-empty text")
+        try:
+            live = await self._session(context, session_id)
+        except MCPError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the plan's modules are foreign code
+            return _failed(f"the agent cannot be started: {type(error).__name__}: {error}")
+        try:
+            followed = _Followed(live, live.begin_turn(prompt), live.log.last_id)
+        except SessionBusyError:
+            return _failed("the agent is busy with another prompt of this conversation; wait for it, or cancel it")
+        self._sessions.start_soon(_run, live, followed.turn)
+        return await self._follow(context, followed)
+
+    # ── sessions ──
+
+    def _owner(self, context: _Context) -> str | None:
+        """The client, as far as the transport knows it."""
+        if not self._is_shared:
+            return "stdio"
+        session_id = None if context.request is None else context.request.headers.get("mcp-session-id")
+        return None if session_id is None else str(session_id)
+
+    def _of_owner(self, owner: str | None) -> list[_Session]:
+        return [] if owner is None else [live for live in self._sessions.all() if live.about == owner]
+
+    def _find(self, session_id: str, owner: str | None) -> _Session | None:
+        """A session by its id, if it may be the client's."""
+        found = self._sessions.find(session_id)
+        return found if found is not None and found.about == owner else None
+
+    async def _session(self, context: _Context, session_id: Any) -> _Session:
+        owner = self._owner(context)
+        if session_id is not None:
+            found = self._find(str(session_id), owner)
+            if found is None:
+                problem = f"there is no session {str(session_id)[:80]!r}; leave session out to begin one"
+                raise MCPError(INVALID_PARAMS, problem)
+            return found
+        async with self._opening:
+            if held := self._of_owner(owner):
+                return held[0]
+            await self._make_room()
+            session, log = self._factory(), EventLog()
+            questions = questions_on(log)
+            if session.coordinator.approval_system is None:
+                session.coordinator.approval_system = questions
+            with self._sessions.reserved(session.session_id):
+                live = LiveSession(session, owner, log=log, questions=questions)
+                return await self._sessions.add(live, lambda session: None)
+
+    async def _make_room(self) -> None:
+        while len(self._sessions) >= self._most:
+            idle = [live for live in self._sessions.all() if not live.is_busy]
+            if not idle:
+                raise SessionRefused("too_many_sessions", f"{self._most} sessions are at work; try again later")
+            async with self._sessions.closed(min(idle, key=lambda live: live.used_at)):
+                pass
+
+    # ── one turn ──
+
+    async def _follow(self, context: _Context, followed: _Followed) -> CallToolResult | InputRequiredResult:
+        """Report the progress of a turn until it is over or asks; a cancelled request stops it."""
+        live, turn = followed.live, followed.turn
+        try:
+            while True:
+                await live.log.wait_after(followed.position)
+                for number, data in live.log.after(followed.position):
+                    followed.position = number
+                    entry = orjson.loads(data)
+                    if entry["type"] == "step":
+                        followed.steps += 1
+                        await context.session.report_progress(followed.steps, None, entry["text"])
+                    elif entry["type"] == "approval_required":
+                        question = live.questions.find(entry["question"])
+                        if question is not None and (later := await self._ask(context, followed, question)) is not None:
+                            return later
+                    elif entry["type"] in ("turn_ended", "session_closed"):
+                        return _result(live, turn)
+        except anyio.get_cancelled_exc_class():
+            live.stop("the client cancelled the call")
+            with anyio.move_on_after(_STOPPING, shield=True):
+                await turn.over.wait()
+            raise
+
+    async def _ask(self, context: _Context, followed: _Followed, question: Question) -> InputRequiredResult | None:
+        """Ask the client; the question itself, if it ends the request."""
+        live, form = followed.live, _form(question)
+        if not _can_ask(context):
+            logger.warning("the client cannot ask its user for permission: denied")
+            live.questions.answer(question.question_id, DENY)
+        elif context.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            followed.asked = question
+            self._waiting[live.session_id] = followed
+            return InputRequiredResult(
+                input_requests={_ANSWER: ElicitRequest(params=form)}, request_state=live.session_id
+            )
+        else:
+            answer = await context.session.elicit_form(form.message, form.requested_schema, context.request_id)
+            live.questions.answer(question.question_id, _choice(answer, question))
+        return None
+
+    def _resumed(self, params: CallToolRequestParams) -> _Followed:
+        found = self._waiting.pop(params.request_state or "", None)
+        if found is None:
+            raise MCPError(INVALID_PARAMS, "no turn waits for this answer any more")
+        if (question := found.asked) is not None:
+            answer = (params.input_responses or {}).get(_ANSWER)
+            found.live.questions.answer(question.question_id, _choice(answer, question))
+        return found
+
+    # ── conversations ──
+
+    async def list_resources(self, context: _Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
+        """The conversations of this client."""
+        return ListResourcesResult(
+            resources=[
+                Resource(
+                    uri=_address(live),
+                    name=f"transcript of {live.session_id}",
+                    mime_type="application/json",
+                )
+                for live in self._of_owner(self._owner(context))
+            ]
+        )
+
+    async def read_resource(self, context: _Context, params: ReadResourceRequestParams) -> ReadResourceResult:
+        """One conversation as JSON."""
+        uri = str(params.uri)
+        session_id = uri.removeprefix("amplifier://sessions/").removesuffix("/transcript")
+        live = self._find(session_id, self._owner(context))
+        if live is None or _address(live) != uri:
+            raise MCPError(INVALID_PARAMS, f"there is no resource {uri[:200]!r}")
+        conversation = live.session.coordinator.get("context")
+        messages = [] if conversation is None else await conversation.get_messages()
+        text = json.dumps(messages, ensure_ascii=False, default=str)
+        return ReadResourceResult(contents=[TextResourceContents(uri=uri, mime_type="application/json", text=text)])
+
+
+async def _run(live: _Session, turn: LiveTurn) -> None:
+    """Run a turn; its steps and its end are in the session's log."""
+
+    async def show(event: TurnEvent, text: str) -> None:
+        if isinstance(event, ToolStarted):
+            live.log.add("step", text=f"tool {event.tool_name}")
+        elif event.name == PROVIDER_REQUEST:
+            live.log.add("step", text="asking the model")
+
+    try:
+        await live.run_turn(turn, show)
+    finally:
+        live.end_turn(turn)
+        live.log.add("turn_ended")
+
+
+def _address(live: _Session) -> str:
+    return f"amplifier://sessions/{live.session_id}/transcript"
+
+
+def _can_ask(context: _Context) -> bool:
+    capabilities = context.session.client_capabilities
+    return capabilities is not None and capabilities.elicitation is not None
+
+
+def _form(question: Question) -> ElicitRequestFormParams:
+    choice = {"type": "string", "title": "Decision", "enum": list(question.options)}
+    schema = {"type": "object", "properties": {"decision": choice}, "required": ["decision"]}
+    return ElicitRequestFormParams(message=question.prompt, requested_schema=schema)
+
+
+def _choice(answer: Any, question: Question) -> str:
+    """What the user chose; everything but a choice on offer denies."""
+    if not isinstance(answer, ElicitResult) or answer.action != "accept":
+        return DENY
+    decision = (answer.content or {}).get("decision")
+    return decision if isinstance(decision, str) and decision in question.options else DENY
+
+
+def _result(live: _Session, turn: LiveTurn) -> CallToolResult:
+    ended = turn.ended
+    if ended.status == "error":
+        return _failed(redact_text(f"the turn failed: {type(ended.error).__name__}: {ended.error}"))
+    if ended.result is None:
+        return _failed("the turn was stopped")
+    return CallToolResult(
+        content=[TextContent(type="text", text=ended.result)],
+        structured_content={"response": ended.result, "session_id": live.session_id},
+    )
+
+
+def _failed(message: str) -> CallToolResult:
+    return CallToolResult(content=[TextContent(type="text", text=message)], is_error=True)

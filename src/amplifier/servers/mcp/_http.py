@@ -1,0 +1,66 @@
+"""The server behind streamable HTTP: every request is checked as `amplifier serve` checks it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Collection
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import hypercorn  # noqa: F401 - so that a missing extra is noticed before anything is served
+from mcp.server import Server
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
+
+from .._access import LOOPBACK_HOSTS
+from ..http._guard import Guard
+from ..http._servers import run_asgi_server
+
+__all__ = ["serve_http"]
+
+
+async def serve_http(
+    server: Server[Any],
+    listening: socket.socket,
+    *,
+    token: str | None,
+    hosts: Collection[str] | None,
+    origins: Collection[str],
+) -> None:
+    """Serve until cancelled.
+
+    Args:
+        server: What answers.
+        listening: A socket that is bound.
+        token: What every request has to carry; None for none.
+        hosts: Names under which the server is reached; None for those of this machine.
+        origins: Other origins whose pages may use the server.
+    """
+    unguarded = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # the guard knows the server's names
+    app: ASGIApp = server.streamable_http_app(transport_security=unguarded)
+    app = Guard(app, token=token, hosts=LOOPBACK_HOSTS if hosts is None else hosts, origins=origins, free_paths=())
+    if origins:
+        # Outside of the guard: a browser asks for permission without the token.
+        app = CORSMiddleware(
+            app,
+            allow_origins=list(origins),
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["Mcp-Session-Id"],
+        )
+    stop = anyio.Event()
+
+    async def listen() -> None:
+        # Stopped by its event, not by cancellation, which ASGI servers do not unwind from; bounded by their own limits.
+        with anyio.CancelScope(shield=True):
+            # Nothing has to be shut down before: a request that ends stops its turn, and then the sessions are closed.
+            await run_asgi_server(app, listening, stop, anyio.lowlevel.checkpoint)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(listen)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stop.set()

@@ -1,0 +1,87 @@
+"""Serves an agent over standard streams or streamable HTTP, on either backend."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Collection
+from typing import Literal
+
+import anyio
+import anyio.to_thread
+
+from amplifier.errors import MissingExtraError
+from amplifier.kernel import AmplifierSession
+
+from .._access import address_of, check_token, listen_on
+
+
+async def serve(
+    session_factory: Callable[[], AmplifierSession],
+    *,
+    transport: Literal["stdio", "http"] = "stdio",
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    listening: socket.socket | None = None,
+    token: str | None = None,
+    hosts: Collection[str] | None = None,
+    origins: Collection[str] = (),
+    name: str = "amplifier",
+    max_sessions: int = 100,
+    on_listening: Callable[[str], None] | None = None,
+) -> None:
+    """Serve an agent until the client leaves (standard streams) or until cancelled (HTTP).
+
+    The server has one tool, ``run``, which runs a turn with progress. A client that cancels the call stops the turn. Each client has a
+    session of its own; questions for permission go to the client as elicitations, and are denied if it knows none. The
+    conversations of a client are resources.
+
+    Args:
+        session_factory: Makes a session that is not opened yet, for each client. It gets an approval system that asks the
+            client, unless it has one already.
+        transport: How clients reach the server.
+        host: For HTTP: the address to listen on.
+        port: For HTTP: the port to listen on; 0 for a free one.
+        listening: For HTTP: a socket that is bound, instead of host and port.
+        token: For HTTP: what every request has to carry as ``Authorization: Bearer``; empty if something else checks who is asking.
+        hosts: For HTTP: names under which the server is reached; requests for others are refused. ``*`` stands for any, and None
+            for those of this machine.
+        origins: For HTTP: other origins whose pages may use the server, such as ``https://chat.example.org``.
+        name: The name that clients see.
+        max_sessions: Sessions that are kept open; the one that was idle longest makes room.
+        on_listening: For HTTP: called with the server's URL once it listens.
+
+    Raises:
+        MissingExtraError: The MCP SDK is not installed.
+        OSError: The address cannot be listened on.
+        ValueError: There is no token for HTTP, or it is too short to be one.
+    """
+    if transport == "http" and token is None:
+        raise ValueError("token: HTTP needs one; pass an empty text if something else checks who is asking")
+    await anyio.to_thread.run_sync(_import_sdk)
+    from ._agent_server import open_agent_server  # noqa: PLC0415 - it imports the SDK, an extra
+
+    opened = open_agent_server(session_factory, name, max_sessions, transport)
+    if transport == "stdio":
+        from ._stdio import open_standard_streams  # noqa: PLC0415 - the same
+
+        async with opened as server, open_standard_streams() as (received, to_send):
+            await server.run(received, to_send, server.create_initialization_options())
+        return
+    from ._http import serve_http  # noqa: PLC0415 - the same
+
+    check_token(token or None)
+    with listening or listen_on(host, port) as bound:
+        async with opened as server:
+            if on_listening is not None:
+                on_listening(f"{address_of(bound, host)}/mcp")
+            await serve_http(server, bound, token=token or None, hosts=hosts, origins=origins)
+
+
+def _import_sdk() -> None:
+    """Import what needs the SDK, which takes about a second; blocks."""
+    try:
+        from . import _agent_server, _http  # noqa: F401, PLC0415 - they import the SDK, an extra
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("amplifier"):
+            raise
+        raise MissingExtraError("serving an agent over MCP", extra="mcp", missing=error.name) from error

@@ -1,0 +1,35 @@
+"""What outlives a process: conversations, step journals and the index of sessions, in one SQLite file per folder of sessions.
+
+    <sessions>/              writable for its owner only
+    ├── store.db      0600   sessions, messages, steps; with ``store.db-wal`` and ``store.db-shm`` while it is open
+    └── <id>/         0700   one per session
+        ├── lock      0600   held (flock) by the process that has the conversation open, and names it
+        └── events.jsonl     the event log, if hooks-logging writes one
+
+All calls block; callers make them in a worker thread. `_database` opens a file and runs transactions, `_folders` has permissions and locks,
+`_conversations` messages and steps, `_sessions` the index.
+"""
+
+from ._conversations import Conversation, encode_message
+from ._database import Database
+from ._errors import SessionLockedError, StoreDamagedError, UnsafeFolderError
+from ._folders import check_session_id, lock_holder
+from ._sessions import INTERRUPTED, RUNNING, SessionIndex, SessionRecord, parent_of
+from ._tables import STORE_FILE
+
+__all__ = [
+    "INTERRUPTED",
+    "RUNNING",
+    "STORE_FILE",
+    "Conversation",
+    "Database",
+    "SessionIndex",
+    "SessionLockedError",
+    "SessionRecord",
+    "StoreDamagedError",
+    "UnsafeFolderError",
+    "check_session_id",
+    "encode_message",
+    "lock_holder",
+    "parent_of",
+]

@@ -1,0 +1,303 @@
+"""A session's conversation and step journal: on disk when a call returns, one writer.
+
+Every message and every step has a checksum, and the session says how many messages there are: SQLite notices damage of its own structure
+only, not of the text that it keeps.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+
+from amplifier._json import Frame, canonical_dumps, format_path, rebuild
+from amplifier.errors import ModelError
+
+from ._database import Database
+from ._errors import StoreDamagedError
+from ._folders import SessionLock, make_private_folder
+from ._tables import STORE_FILE, find_session, new_session, open_sessions
+
+logger = logging.getLogger("amplifier.store")
+
+_MAX_DEPTH = 200  # below what the decoder manages on any stack
+_NOT_JSON = "message cannot be kept as JSON"
+
+
+@final
+class Conversation:
+    """The conversation of one session, for the one who writes it.
+
+    Args:
+        folder: The session's own folder, in that of all sessions.
+        session_id: The session.
+    """
+
+    def __init__(self, folder: Path, session_id: str) -> None:
+        self._folder = folder
+        self._session_id = session_id
+        self._lock: SessionLock | None = None
+        self._database: Database | None = None
+        self._session = 0
+        self._length = 0
+        self.path: Path = folder.parent / STORE_FILE
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be written to."""
+        return self._database is not None
+
+    def open(self) -> list[dict[str, Any]]:
+        """Take the conversation for this writer and read it.
+
+        Raises:
+            SessionLockedError: Another session has it open.
+            StoreDamagedError: The file is not as it was written.
+            UnsafeFolderError: A folder or file belongs to another user.
+            OSError: The system refuses.
+        """
+        try:
+            self._database = database = open_sessions(self._folder.parent)
+            make_private_folder(self._folder)
+            self._lock = SessionLock(self._folder)
+            number = database.transaction(lambda db: find_session(db, self._session_id, self.path), only_reads=True)
+            if number is None:
+                if self._lock.was_used:
+                    self._report_lost(database)
+                number = database.transaction(lambda db: new_session(db, self._session_id, self.path))
+            self._session = session = number
+            found = database.transaction(lambda db: read_messages(db, session, self.path), only_reads=True)
+            self._length = len(found)
+            return found
+        except BaseException:
+            self.close()
+            raise
+
+    def _report_lost(self, database: Database) -> None:
+        """A session that was open before is not in the index: the index is damaged, or its file was moved away or replaced."""
+        wrong = database.transaction(lambda db: db.execute("PRAGMA integrity_check(1)").fetchone()[0], only_reads=True)
+        if wrong != "ok":
+            raise StoreDamagedError(self.path, f"session {self._session_id!r} is not in it, and {wrong}")
+        logger.warning(
+            "%s: session %r was used before and is not there any more; a new conversation begins",
+            self.path,
+            self._session_id,
+        )
+
+    def close(self) -> None:
+        """Let go of the conversation; nothing is removed. May be called again."""
+        database, self._database = self._database, None
+        lock, self._lock = self._lock, None
+        if database is not None:
+            database.close()
+        if lock is not None:  # after the file: the next writer finds it at rest
+            lock.release()
+
+    # ── messages ──
+
+    def append(self, texts: Sequence[str], steps: Iterable[Mapping[str, Any]] = ()) -> None:
+        """Put messages at the end, and records into the journal; on return they are on disk, and after an error they are not stored.
+
+        Args:
+            texts: The messages as JSON.
+            steps: As `write_steps` takes them.
+
+        Raises:
+            StoreDamagedError: Another process changed or removed the file.
+            OSError: The system refuses; for example, the disk is full.
+        """
+        session, length = self._session, self._length
+
+        def work(db: sqlite3.Connection) -> None:
+            _insert(db, session, length, texts)
+            _count(db, session, length, length + len(texts), self.path)
+            _put_steps(db, session, steps)
+
+        self._change(work)
+        self._length += len(texts)
+
+    def replace(self, texts: Sequence[str]) -> None:
+        """Put messages, as JSON, in the place of everything, the journal included: all of them or, after an error, none.
+
+        Raises:
+            StoreDamagedError: Another process changed or removed the file.
+            OSError: The system refuses.
+        """
+        session, length = self._session, self._length
+
+        def work(db: sqlite3.Connection) -> None:
+            db.execute("DELETE FROM messages WHERE session = ?", (session,))
+            db.execute("DELETE FROM steps WHERE session = ?", (session,))
+            _insert(db, session, 0, texts)
+            _count(db, session, length, len(texts), self.path)
+
+        self._change(work)
+        self._length = len(texts)
+
+    # ── the step journal ──
+
+    def read_steps(self) -> list[dict[str, Any]]:
+        """The records of the journal.
+
+        Raises:
+            StoreDamagedError: One of them is not as it was written.
+        """
+        session = self._session
+        return self._require_open().transaction(lambda db: read_steps(db, session, self.path), only_reads=True)
+
+    def write_steps(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Put records into the journal. A record belongs to the message at ``position``; those of earlier ones are removed.
+
+        One with the same ``position`` and ``call`` takes the place of that one.
+        """
+        session = self._session
+        self._change(lambda db: _put_steps(db, session, records))
+
+    def remove_steps(self) -> None:
+        """Empty the journal."""
+        session = self._session
+        self._change(lambda db: db.execute("DELETE FROM steps WHERE session = ?", (session,)))
+
+    def _change(self, work: Any) -> None:
+        try:
+            self._require_open().transaction(work)
+        except sqlite3.IntegrityError as error:
+            raise _changed_by_others(self.path) from error
+
+    def _require_open(self) -> Database:
+        if self._database is None:
+            raise ValueError(f"{self.path} is not open")
+        return self._database
+
+
+def _insert(db: sqlite3.Connection, session: int, first: int, texts: Iterable[str]) -> None:
+    rows = (
+        (session, position, zlib.crc32(text.encode(), position & 0xFFFFFFFF), text)
+        for position, text in enumerate(texts, first)
+    )
+    db.executemany("INSERT INTO messages (session, position, checksum, body) VALUES (?, ?, ?, ?)", rows)
+
+
+def _count(db: sqlite3.Connection, session: int, before: int, after: int, path: Path) -> None:
+    changed = db.execute("UPDATE sessions SET messages = ? WHERE number = ? AND messages = ?", (after, session, before))
+    if changed.rowcount != 1:
+        raise _changed_by_others(path)
+
+
+def _changed_by_others(path: Path) -> StoreDamagedError:
+    return StoreDamagedError(path, "another process changed the conversation while this session had it open")
+
+
+def _put_steps(db: sqlite3.Connection, session: int, records: Iterable[Mapping[str, Any]]) -> None:
+    for record in records:
+        text = encode_message(dict(record))[0]
+        position = record["position"]
+        db.execute("DELETE FROM steps WHERE session = ? AND position < ?", (session, position))
+        db.execute(
+            "INSERT OR REPLACE INTO steps (session, position, call, checksum, body) VALUES (?, ?, ?, ?, ?)",
+            (
+                session,
+                position,
+                record["call"].encode(errors="surrogatepass"),
+                zlib.crc32(text.encode(), position & 0xFFFFFFFF),
+                text,
+            ),
+        )
+
+
+def read_messages(db: sqlite3.Connection, session: int, path: Path) -> list[dict[str, Any]]:
+    """The messages of a session.
+
+    Raises:
+        StoreDamagedError: They are not as they were written.
+    """
+    [(length,)] = db.execute("SELECT messages FROM sessions WHERE number = ?", (session,))
+    rows = db.execute(
+        "SELECT position, checksum, CAST(body AS BLOB) FROM messages WHERE session = ? ORDER BY position", (session,)
+    ).fetchall()
+    messages = []
+    for expected, (position, checksum, body) in enumerate(rows):
+        if position != expected:
+            raise StoreDamagedError(path, f"message {expected + 1} of a conversation is missing")
+        message = _decode(position, checksum, body)
+        if message is None or not isinstance(message.get("role"), str):
+            raise StoreDamagedError(path, f"message {expected + 1} of a conversation is damaged")
+        messages.append(message)
+    if len(messages) != length:
+        raise StoreDamagedError(path, f"it has {len(messages)} messages of a conversation, and {length} were stored")
+    return messages
+
+
+def read_steps(db: sqlite3.Connection, session: int, path: Path) -> list[dict[str, Any]]:
+    """The records of a session's journal.
+
+    Raises:
+        StoreDamagedError: One of them is not as it was written.
+    """
+    rows = db.execute(
+        "SELECT position, checksum, CAST(body AS BLOB) FROM steps WHERE session = ? ORDER BY position, call", (session,)
+    )
+    records = []
+    for row in rows:
+        record = _decode(*row)
+        if record is None or record.get("position") != row[0] or not _is_step(record):
+            raise StoreDamagedError(path, "a record of the step journal is damaged")
+        records.append(record)
+    return records
+
+
+def _is_step(record: dict[str, Any]) -> bool:
+    return isinstance(record.get("step"), str) and isinstance(record.get("call"), str)
+
+
+def _decode(position: Any, checksum: Any, body: Any) -> dict[str, Any] | None:
+    """A stored record; None if it is not as it was written."""
+    if not isinstance(body, bytes) or zlib.crc32(body, position & 0xFFFFFFFF) != checksum:
+        return None
+    try:
+        record = json.loads(str(body, "utf-8"))  # of bytes it would guess the encoding first
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+# ── messages as JSON ──
+
+
+def encode_message(message: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """A message as JSON, and as it will be read back from it.
+
+    Raises:
+        ModelError: It has no JSON form; the path names the place.
+    """
+    try:
+        text = _text_of(message)
+        kept: dict[str, Any] = json.loads(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        canonical_dumps(message)  # raises an error with the path
+        raise ModelError([("", str(error))], subject=_NOT_JSON) from error
+    if kept != message:  # tuples are welcome and come back as arrays; other keys than text would come back as text
+        rebuild(message, _refuse_other_keys, subject=_NOT_JSON)
+    if text.count("[") + text.count("{") > _MAX_DEPTH:
+        rebuild(kept, subject=_NOT_JSON, max_depth=_MAX_DEPTH)
+    return text, kept
+
+
+def _refuse_other_keys(value: Any, frames: Sequence[Frame]) -> Any:
+    if frames and frames[-1].keys is not None and not isinstance(frames[-1].key(), str):
+        problem = f"expected a str as key, got {type(frames[-1].key()).__name__}"
+        raise ModelError([(format_path(frame.key() for frame in frames), problem)], subject=_NOT_JSON)
+    return value
+
+
+def _text_of(value: Mapping[str, Any]) -> str:
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # lone surrogates, as in the name of a file; escaped they come back as they were
+        return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text

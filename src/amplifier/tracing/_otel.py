@@ -1,0 +1,74 @@
+"""Sends the traces and metrics of a process to a collector, by OTLP over HTTP."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+from amplifier.errors import MissingExtraError, PlanError
+
+__all__ = ["export_traces"]
+
+_REQUEST_SECONDS = 3.0
+_FLUSH_SECONDS = 5.0
+"""How long the end of a run waits for a collector that does not answer."""
+
+
+@contextmanager
+def export_traces(url: str, warn: Callable[[str], None]) -> Iterator[None]:
+    """Set up OpenTelemetry for this process; at the end deliver what is left, in bounded time.
+
+    Args:
+        url: The collector, such as ``http://localhost:4318``.
+        warn: Shows a warning.
+
+    Raises:
+        PlanError: This is no URL of a collector.
+        MissingExtraError: The exporter is not installed.
+    """
+    base = _base(url)
+    try:
+        from opentelemetry import metrics, trace  # noqa: PLC0415  # belongs to an extra
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter  # noqa: PLC0415
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
+        from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader  # noqa: PLC0415
+        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("sending traces to a collector", extra="otlp", missing=str(error.name)) from error
+    resource = Resource.create({} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": "amplifier"})
+    tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
+    tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{base}/v1/traces", timeout=_REQUEST_SECONDS)))
+    reader = PeriodicExportingMetricReader(OTLPMetricExporter(f"{base}/v1/metrics", timeout=_REQUEST_SECONDS))
+    meters = MeterProvider([reader], resource=resource, shutdown_on_exit=False)
+    trace.set_tracer_provider(tracers)
+    metrics.set_meter_provider(meters)
+    try:
+        yield
+    finally:
+        # Daemons: a collector that never answers must not keep the process alive.
+        ends = [threading.Thread(target=provider.shutdown, daemon=True) for provider in (tracers, meters)]
+        for end in ends:
+            end.start()
+        for end in ends:
+            end.join(_FLUSH_SECONDS)
+        if any(end.is_alive() for end in ends):
+            warn(
+                f"the collector at {base} did not take everything within {_FLUSH_SECONDS:g} s; the trace may be incomplete"
+            )
+
+
+def _base(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
+        problem = (
+            "expected the URL of a collector for OTLP over HTTP without user name and query, for example http://localhost:4318; headers "
+            f"go into the variable OTEL_EXPORTER_OTLP_HEADERS; got {url!r}"
+        )
+        raise PlanError([("otel", problem)], subject="traces cannot be sent")
+    return url.rstrip("/").removesuffix("/v1/traces")

@@ -1,0 +1,359 @@
+"""Reads the tasks of the running event loop: who started each, which module it is in, and the await it sits in.
+
+Everything is read from suspended frames on request, or when a signal asks for it; nothing is recorded before, so it costs a session nothing.
+`_kernel_frames` knows what the kernel's own frames mean.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import logging
+import math
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from types import FrameType
+from typing import Any
+
+import attrs
+
+from ._kernel_frames import (
+    Landmark,
+    RunningTask,
+    await_chain,
+    backend_name,
+    clock_now,
+    is_machinery,
+    landmark_of,
+    owners_of,
+    running_tasks,
+    sessions_inside,
+)
+from ._task_tree import CodeLine, TaskReport, TaskState, TaskTree, ThreadReport
+
+logger = logging.getLogger("amplifier.tracing")
+
+_STANDARD_ERROR = 2
+_BUILT_IN = re.compile(r"amplifier\.modules\.(loop|context|provider|tool|hooks)s?\.([a-z][a-z0-9_]*)")
+_PUBLISHED = re.compile(r"amplifier_module_([a-z0-9_]+)")
+_THREAD_MACHINERY = frozenset({"threading", "concurrent", "asyncio", "anyio", "trio", "outcome"})
+
+
+def task_tree(frame: FrameType | None = None) -> TaskTree:
+    """Describe every task of the event loop that runs in this thread.
+
+    Also works in a signal handler, and when no loop runs: then there are threads only.
+
+    Args:
+        frame: What the thread of the loop was doing, as a signal handler receives it; the caller, if left out.
+    """
+    running = frame or sys._getframe(1)
+    backend = backend_name()
+    found = [_Found.of(task, running) for task in running_tasks()] if backend is not None else []
+    _take_apart(found)
+    tasks = list(_reports(found, clock_now())) if found else []
+    return TaskTree(
+        pid=os.getpid(),
+        taken_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        backend=backend,
+        is_blocked=any(task.state == "running" for task in tasks),
+        tasks=tasks,
+        threads=list(_threads(running if backend is None else None)),
+    )
+
+
+# ── tasks ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen(eq=False)
+class _Known:
+    """What is known at one frame, from those outside of it."""
+
+    coordinator: Any = None
+    module: str | None = None
+    doing: str | None = None
+    until: float = math.inf
+    deadline: str | None = None
+
+    def after(self, landmark: Landmark) -> _Known:
+        doing = landmark.doing or self.doing
+        is_nearer = landmark.until is not None and landmark.until < self.until
+        return _Known(
+            landmark.coordinator or self.coordinator,
+            landmark.module or self.module,
+            doing,
+            landmark.until if is_nearer and landmark.until is not None else self.until,
+            doing if is_nearer else self.deadline,
+        )
+
+
+@attrs.define(eq=False)
+class _Found:
+    """A task while the report is being made.
+
+    Attributes:
+        frames: Its chain of awaits, each frame with what the kernel knows of it.
+        is_ours: Whether the kernel started it, so that whatever it starts is the session's as well.
+        goes_on_in: The id of the task whose first step is being taken inside of this one's.
+        session: The coordinator of the session for which the task as a whole works; what it starts works for it, too.
+        final: What is known at the innermost frame.
+    """
+
+    task: RunningTask
+    state: TaskState
+    frames: list[tuple[FrameType, Landmark | None]]
+    is_ours: bool
+    parent_id: int | None
+    number: int = 0
+    goes_on_in: int | None = None
+    session: Any = None
+    final: _Known = attrs.field(factory=_Known)
+
+    @classmethod
+    def of(cls, task: RunningTask, running: FrameType) -> _Found:
+        coroutine = task.coroutine
+        frames = list(await_chain(coroutine))
+        state: TaskState = "waiting"
+        if frames and getattr(coroutine, "cr_running", False):
+            # While it runs, a coroutine does not expose what it awaits; the stack of the thread does.
+            state = "running"
+            frames = list(_stack_down_from(frames[0], running)) or frames
+        elif inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+            state = "not started"
+        first = next((frame for frame in frames if not is_machinery(frame)), None)
+        is_ours = first is not None and str(first.f_globals.get("__name__", "")).startswith("amplifier.kernel.")
+        return cls(task, state, [(frame, landmark_of(frame)) for frame in frames], is_ours, task.parent_id)
+
+
+def _take_apart(found: list[_Found]) -> None:
+    """Give each of several tasks that run on one stack its own frames.
+
+    From Python 3.13 on a section of the kernel starts at once, inside a step of the task that then waits for it.
+    """
+    running = [each for each in found if each.state == "running"]
+    begun = {id(each.frames[0][0]): each for each in running}
+    for each in running:
+        for depth in range(1, len(each.frames)):
+            inner = begun.get(id(each.frames[depth][0]))
+            if inner is not None:
+                each.frames, each.state, each.goes_on_in = each.frames[:depth], "waiting", inner.task.id
+                inner.parent_id = each.task.id
+                break
+
+
+def _reports(found: list[_Found], now: float) -> Iterator[TaskReport]:
+    by_id = {each.task.id: each for each in found}
+    coordinators: dict[str, Any] = {}
+    for each in found:
+        for _, landmark in each.frames:
+            if landmark is not None and landmark.coordinator is not None:
+                coordinators[landmark.coordinator.session_id] = landmark.coordinator
+            section = None if landmark is None else by_id.get(landmark.goes_on_in or 0)
+            if section is not None and section is not each:  # its own frames have it, too
+                section.parent_id = each.task.id
+    owners = {session_id: owners_of(coordinator) for session_id, coordinator in coordinators.items()}
+    ordered = list(_parents_first(found, by_id))
+    for number, each in enumerate(ordered, 1):
+        each.number = number
+    for each in ordered:
+        yield _report(each, by_id, coordinators, owners, now)
+
+
+def _parents_first(found: list[_Found], by_id: dict[int, _Found]) -> Iterator[_Found]:
+    children: dict[int, list[_Found]] = {}
+    for each in sorted(found, key=lambda each: each.task.name):  # asyncio keeps them in a set
+        children.setdefault(each.parent_id if each.parent_id in by_id else 0, []).append(each)
+    waiting = children.pop(0, [])
+    while waiting:
+        each = waiting.pop(0)
+        yield each
+        waiting = [*children.pop(each.task.id, []), *waiting]
+
+
+def _report(
+    each: _Found,
+    by_id: dict[int, _Found],
+    coordinators: dict[str, Any],
+    owners: dict[str, dict[int, str]],
+    now: float,
+) -> TaskReport:
+    parent = by_id.get(each.parent_id or 0)
+    known = _inherited(each, parent, coordinators)
+    each.session = known.coordinator
+    awaits: list[CodeLine] = []
+    waits_in = None
+    waits_for = by_id.get(each.goes_on_in or 0)
+    for depth, (frame, landmark) in enumerate(each.frames):
+        if landmark is not None:
+            known = known.after(landmark)
+            section = by_id.get(each.goes_on_in or landmark.goes_on_in or 0)
+            waits_for = None if section is each else section
+            if each.is_ours and each.session is None:
+                each.session = known.coordinator
+        if is_machinery(frame):
+            # The first one below user code; of a task that has no other frames, the one below its outermost.
+            waits_in = waits_in if waits_in is not None and len(awaits) + depth != 1 else _entry(frame)
+            continue
+        waits_in = None
+        mine = {} if known.coordinator is None else owners.get(known.coordinator.session_id, {})
+        known = attrs.evolve(known, module=_module_of(frame, mine) or known.module)
+        awaits.append(_code_line(frame, None if _is_between_modules(frame) else known.module))
+    each.final = known
+    return TaskReport(
+        number=each.number,
+        parent=None if parent is None else parent.number,
+        name=each.task.name,
+        state=each.state,
+        session_id=None if known.coordinator is None else known.coordinator.session_id,
+        module=known.module,
+        doing=known.doing,
+        seconds_left=None if known.until == math.inf else round(known.until - now, 3),
+        deadline=None if known.until == math.inf else known.deadline,
+        awaits=awaits,
+        waits_in=waits_in,
+        waits_for=None if waits_for is None else waits_for.number,
+    )
+
+
+def _inherited(each: _Found, parent: _Found | None, coordinators: dict[str, Any]) -> _Known:
+    """What a task is before its own first frame: of its parent's session, if it was started inside of that.
+
+    A task that a turn started without a task group has no parent that is known; its context variables name the turn.
+    """
+    entered = {
+        mark.coordinator.session_id for _, mark in each.frames if mark is not None and mark.coordinator is not None
+    }
+    context = each.task.context
+    inside = [] if context is None else [found for found in sessions_inside(context) if found not in entered]
+    if inside and inside[-1] in coordinators:
+        coordinator = coordinators[inside[-1]]
+    elif parent is not None and parent.session is not None:
+        coordinator = parent.session
+    else:
+        return _Known()
+    if parent is None or parent.final.coordinator is not coordinator:
+        return _Known(coordinator)
+    return parent.final
+
+
+# ── frames ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _stack_down_from(outermost: FrameType, innermost: FrameType) -> Iterator[FrameType]:
+    """The frames of this thread from one to another, outermost first; nothing if the first is not on the stack."""
+    stack: list[FrameType] = []
+    current: FrameType | None = innermost
+    while current is not None:
+        stack.append(current)
+        if current is outermost:
+            yield from reversed(stack)
+            return
+        current = current.f_back
+
+
+def _module_of(frame: FrameType, owners: dict[int, str]) -> str | None:
+    """The module that a frame belongs to: by the object whose method it is, else by the package it is written in."""
+    names = frame.f_code.co_varnames
+    if owners and names[:1] == ("self",):
+        owner = owners.get(id(frame.f_locals.get("self")))
+        if owner is not None:
+            return owner
+    package = str(frame.f_globals.get("__name__", ""))
+    match = _BUILT_IN.match(package) or _PUBLISHED.match(package)
+    return None if match is None else "-".join(match.groups()).replace("_", "-")
+
+
+def _is_between_modules(frame: FrameType) -> bool:
+    """Whether a line is the project's own and no module's: the kernel on its way from one module to the next."""
+    package = str(frame.f_globals.get("__name__", ""))
+    return package.startswith("amplifier.") and not package.startswith("amplifier.modules.")
+
+
+def _code_line(frame: FrameType, module: str | None) -> CodeLine:
+    code = frame.f_code
+    line = frame.f_lineno or code.co_firstlineno
+    return CodeLine(
+        file=code.co_filename,
+        line=line,
+        function=code.co_qualname,
+        code=linecache.getline(code.co_filename, line, frame.f_globals).strip(),
+        module=module,
+    )
+
+
+def _entry(frame: FrameType) -> str:
+    """The function by which user code entered the event loop's own."""
+    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return f"{package} {frame.f_code.co_qualname}"
+
+
+# ── threads ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _threads(own: FrameType | None) -> Iterator[ThreadReport]:
+    """All threads but this one, which the tasks describe; ``own`` is its frame when there are no tasks."""
+    frames = sys._current_frames()
+    for thread in threading.enumerate():
+        frame = frames.get(thread.ident or 0)
+        if thread is threading.current_thread():
+            frame = own
+        if frame is not None:
+            yield ThreadReport(name=thread.name, stack=_thread_stack(frame))
+
+
+def _thread_stack(frame: FrameType) -> list[CodeLine]:
+    stack: list[FrameType] = []
+    current: FrameType | None = frame
+    while current is not None:
+        stack.append(current)
+        current = current.f_back
+    stack.reverse()
+    telling = [each for each in stack if _top_package(each) not in _THREAD_MACHINERY]
+    return [_code_line(each, _module_of(each, {})) for each in telling or stack[-1:]]
+
+
+def _top_package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+# ── on a signal ──────────────────────────────────────────────────────────────────────────────────
+# The handler is Python's own, not one of the event loop: it runs even while a task blocks the loop, and then shows the blocking line.
+# Only code that never returns to the interpreter, such as a call into a C library that waits for ever, keeps it from running.
+
+
+@contextmanager
+def tasks_on_signal(
+    which: signal.Signals | None = None, show: Callable[[TaskTree], Any] | None = None
+) -> Iterator[None]:
+    """Answer a signal with the task tree, for as long as the block lasts; in the main thread only.
+
+    Args:
+        which: The signal; SIGUSR1 if left out.
+        show: Called with the tree, inside the signal handler, so it must not wait. Left out, the tree is written to standard error.
+    """
+    chosen = signal.SIGUSR1 if which is None else which
+
+    def answer(_number: int, frame: FrameType | None) -> None:
+        try:
+            (show or _write)(task_tree(frame))
+        except Exception:  # raised from here, it would come out of whatever code the signal interrupted
+            logger.exception("the task tree could not be shown")
+
+    before = signal.signal(chosen, answer)
+    try:
+        yield
+    finally:
+        signal.signal(chosen, signal.SIG_DFL if before is None else before)
+
+
+def _write(tree: TaskTree) -> None:
+    # Not through sys.stderr: the signal may have come in the middle of a write to it.
+    data = f"{tree}\n".encode(errors="backslashreplace")
+    while data:
+        data = data[os.write(_STANDARD_ERROR, data) :]

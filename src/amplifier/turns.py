@@ -1,0 +1,600 @@
+"""What happened in a turn, folded from its events: the text, the tool calls, the usage, the stop reason, and how it ended.
+
+`ModelAnswer` and `ToolOutcome` read one payload each. `TurnRecord` adds up the events of a turn with them; traces, which have
+payloads from a log instead of events, use them directly. `TurnReport` is what ``session.last_turn`` returns.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final, Literal, Self, TypeAlias
+
+import attrs
+import orjson
+
+from amplifier.errors import ModelError
+from amplifier.events import (
+    CONTENT_BLOCK_END,
+    CONTENT_BLOCK_START,
+    EXECUTION_END,
+    PROMPT_SUBMIT,
+    PROVIDER_REQUEST,
+    PROVIDER_RESPONSE,
+    TOOL_ERROR,
+    TOOL_POST,
+    TOOL_PRE,
+)
+from amplifier.models import (
+    AnswerReset,
+    ChatResponse,
+    TextBlock,
+    TextDelta,
+    ToolCall,
+    ToolCallBlock,
+    ToolFinished,
+    ToolResult,
+    ToolStarted,
+    TurnEvent,
+    Usage,
+    from_dict,
+    to_dict,
+)
+
+__all__ = [
+    "BEGINS_AGAIN",
+    "INTERRUPTED",
+    "Ended",
+    "ModelAnswer",
+    "Show",
+    "Told",
+    "ToolOutcome",
+    "ToolStatus",
+    "ToolUse",
+    "TurnRecord",
+    "TurnReport",
+    "TurnStatus",
+    "TurnText",
+    "assistant_message",
+    "error_text",
+    "now",
+    "result_message",
+    "text_of",
+]
+
+TurnStatus: TypeAlias = Literal["success", "error", "cancelled"]
+ToolStatus: TypeAlias = Literal["ok", "error", "denied", "cancelled"]
+
+_REFUSED: Final[dict[str, ToolStatus]] = {"Denied": "denied", "Withheld": "denied", "Cancelled": "cancelled"}
+_TOO_LARGE: Final = 10**15
+"""A count or a cost of this size is not one."""
+
+
+# ── one payload ──────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen(kw_only=True)
+class ModelAnswer:
+    """What ``provider:response`` or ``llm:response`` reports of a model call; None and empty for what it does not report.
+
+    Attributes:
+        stop_reason: Why the model stopped, in the words of its provider.
+        cost: In dollars.
+    """
+
+    provider: str
+    model: str
+    stop_reason: str
+    input_tokens: int | None
+    output_tokens: int | None
+    cost: Decimal | None
+    cache_read_tokens: int | None = None
+    cache_write_tokens: int | None = None
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any]) -> Self:
+        """Read a payload of any form."""
+        response, usage = _fields(data.get("response")), _fields(data.get("usage"))
+        metadata = _fields(response.get("metadata"))  # where built-in providers name the model
+        return cls(
+            provider=_text(data.get("provider")),
+            model=next(filter(None, (_text(each.get("model")) for each in (response, metadata, data))), ""),
+            stop_reason=_text(response.get("finish_reason")),
+            input_tokens=_count(usage.get("input_tokens")),
+            output_tokens=_count(usage.get("output_tokens")),
+            cost=_dollars(usage.get("cost_usd")),
+            cache_read_tokens=_count(usage.get("cache_read_tokens")),
+            cache_write_tokens=_count(usage.get("cache_write_tokens")),
+        )
+
+
+@attrs.frozen(kw_only=True)
+class ToolOutcome:
+    """What ``tool:post`` or ``tool:error`` reports of a tool call.
+
+    Attributes:
+        result: The result as the payload has it; one that was made of the error, if it has none.
+        error: What went wrong, in words; empty if nothing did.
+    """
+
+    status: ToolStatus
+    result: Any
+    error: str
+
+    @classmethod
+    def read(cls, event: str, data: Mapping[str, Any]) -> Self:
+        """Read a payload of any form.
+
+        Args:
+            event: The name of the event.
+            data: Its payload.
+        """
+        result = data.get("tool_result")
+        result = data.get("result") if result is None else result
+        if isinstance(result, ToolResult):
+            result = _written(result)
+        failure = data.get("error")
+        if result is None:
+            result = {"success": False, "error": failure}
+        if failure is None and isinstance(result, Mapping):
+            failure = result.get("error")
+        status: ToolStatus = "ok"
+        if event == TOOL_ERROR:
+            kind = failure.get("type") if isinstance(failure, Mapping) else None
+            status = _REFUSED.get(kind, "error") if isinstance(kind, str) else "error"
+        elif isinstance(result, Mapping) and result.get("success") is False:
+            status = "error"
+        return cls(status=status, result=result, error=error_text(failure))
+
+
+def error_text(error: Any) -> str:
+    """The error of a tool result in words; empty if there is none."""
+    if isinstance(error, Mapping):
+        error = error.get("message") or error
+    try:
+        return "" if error is None else str(error)
+    except RecursionError:  # what a log holds may be nested to any depth
+        return "an error that is nested too deeply"
+
+
+def _fields(value: Any) -> Mapping[str, Any]:
+    """A part of a payload that no handler has received may be a model."""
+    value = to_dict(value) if isinstance(value, ChatResponse | Usage) else value
+    return value if isinstance(value, Mapping) else {}
+
+
+def _written(result: ToolResult) -> dict[str, Any]:
+    try:
+        return to_dict(result)
+    except ModelError:  # NaN, a lone surrogate: as text it can be shown
+        return {"success": result.success, "output": ascii(result.output), "error": result.error}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _count(value: Any) -> int | None:
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_number and 0 <= value < _TOO_LARGE else None
+
+
+def _dollars(value: Any) -> Decimal | None:
+    if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
+        return None
+    try:
+        amount = Decimal(str(value)[:40])
+    except InvalidOperation:
+        return None
+    return amount if amount.is_finite() and abs(amount) < _TOO_LARGE else None
+
+
+# ── a turn ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.define
+class ToolUse:
+    """One tool call.
+
+    Attributes:
+        started_at: Seconds, of the monotonic clock.
+        waited: Seconds for which it did not run, because a person was asked about it.
+        success: None while it runs.
+        result: As the tool returned it; see `ToolOutcome.result`.
+        error: What went wrong, in words.
+    """
+
+    tool: str
+    arguments: dict[str, Any]
+    started: str
+    started_at: float
+    ended_at: float | None = None
+    success: bool | None = None
+    result: Any = None
+    error: str = ""
+    waited: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """How long it took, or has been running, without the time for which it waited for a person."""
+        ended_at = time.monotonic() if self.ended_at is None else self.ended_at
+        return max(ended_at - self.started_at - self.waited, 0.0)
+
+    @property
+    def output(self) -> Any:
+        """What it returned, without the error."""
+        return self.result.get("output") if isinstance(self.result, Mapping) else self.result
+
+    def shown(self, longest: int) -> str:
+        """Output and error as text for a person, shortened."""
+        output = self.output
+        text = (
+            output if isinstance(output, str) else "" if output is None else orjson.dumps(output, default=str).decode()
+        )
+        if self.error:
+            text = "\n".join(filter(None, [text, f"Error: {self.error}"]))
+        return text if len(text) <= longest else f"{text[:longest]}\n… {len(text) - longest} characters are not shown"
+
+
+BEGINS_AGAIN = "\n\n[The answer was cut off here and begins again.]\n\n"
+"""What those who can take nothing back show between a void beginning and the answer that replaces it."""
+
+
+class TurnText:
+    """The text of a turn, for those who can only add to what they have shown."""
+
+    def __init__(self) -> None:
+        self.unfinished: str = ""
+        """What was streamed of an answer that is not complete."""
+        self._is_answered = False  # the text of the latest model call was streamed
+        self._has_text = False
+        self._streamed: set[Any] = set()  # the indexes of blocks that came in pieces
+
+    def add(self, event: TurnEvent) -> str:
+        """Add one event; returns the new text in it. The texts of different model calls are separated by a blank line."""
+        if isinstance(event, TextDelta):
+            self._streamed.add(event.data.get("block_index"))
+            return self._new(event.text)
+        if event.name == CONTENT_BLOCK_START:
+            self._streamed.discard(event.data.get("block_index"))
+        elif event.name == CONTENT_BLOCK_END:  # a loop may report whole blocks only
+            block = event.data.get("block")
+            if (
+                isinstance(block, dict)
+                and block.get("type") == "text"
+                and event.data.get("block_index") not in self._streamed
+            ):
+                return self._new(str(block.get("text") or ""))
+        elif isinstance(event, AnswerReset):
+            was_shown, self.unfinished = bool(self.unfinished), ""
+            return BEGINS_AGAIN if was_shown else ""
+        elif event.name == PROVIDER_REQUEST:
+            self.unfinished, self._is_answered = "", False
+            self._streamed.clear()
+        elif event.name == PROVIDER_RESPONSE:
+            self.unfinished = ""
+        return ""
+
+    def rest(self, result: str | None) -> str:
+        """The answer, if it was not streamed."""
+        new, self.unfinished = "" if self._is_answered else self._new(result or ""), ""
+        return new
+
+    def _new(self, text: str) -> str:
+        if not text:
+            return ""
+        separator = "\n\n" if self._has_text and not self._is_answered else ""
+        self._has_text = self._is_answered = True
+        self.unfinished += text
+        return separator + text
+
+
+@attrs.define
+class TurnRecord:
+    """What the events of a turn report.
+
+    Attributes:
+        cost: In dollars; None if no model call reports one.
+        stop_reason: Of the latest model call.
+    """
+
+    tools: dict[str, ToolUse] = attrs.field(factory=dict)
+    began_at: float = attrs.field(factory=time.monotonic)
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    cost: Decimal | None = None
+    model: str | None = None
+    provider: str | None = None
+    stop_reason: str | None = None
+    _text: TurnText = attrs.field(factory=TurnText)
+
+    def add(self, event: TurnEvent) -> str:
+        """Add one event; returns the new text in it, as `TurnText` does."""
+        if isinstance(event, ToolStarted):
+            self._start(event.tool_call_id, event.tool_name, event.tool_input, time.monotonic())
+        elif isinstance(event, ToolFinished):
+            outcome = ToolOutcome.read(event.name, event.data)
+            given = event.data.get("tool_input")
+            self._finish(event.tool_call_id, event.tool_name, given, outcome, event.success, time.monotonic())
+        else:
+            self.take(event.name, event.data, time.monotonic())
+        return self._text.add(event)
+
+    def take(self, event: str, data: Mapping[str, Any], at: float) -> None:
+        """Add an event by its name and payload.
+
+        Args:
+            event: Its name.
+            data: Its payload.
+            at: When it was emitted, by the monotonic clock.
+        """
+        if event == PROVIDER_RESPONSE:
+            self._count(ModelAnswer.read(data))
+        elif event in (TOOL_PRE, TOOL_POST, TOOL_ERROR):
+            call_id, tool, given = _text(data.get("tool_call_id")), _text(data.get("tool_name")), data.get("tool_input")
+            if event == TOOL_PRE:
+                self._start(call_id, tool, given, at)
+            else:
+                outcome = ToolOutcome.read(event, data)
+                self._finish(call_id, tool, given, outcome, outcome.status == "ok", at)
+
+    def rest(self, result: str | None) -> str:
+        """The answer, if it was not streamed."""
+        return self._text.rest(result)
+
+    @property
+    def unfinished(self) -> str:
+        """What was streamed of an answer that is not complete."""
+        return self._text.unfinished
+
+    def _start(self, call_id: str, tool: str, arguments: Any, at: float) -> ToolUse:
+        given = arguments if isinstance(arguments, dict) else {}
+        use = self.tools[call_id] = ToolUse(tool, given, now(time.monotonic() - at), at)
+        return use
+
+    def _finish(self, call_id: str, tool: str, given: Any, outcome: ToolOutcome, success: bool, at: float) -> None:
+        use = self.tools.get(call_id)
+        if use is None:  # rejected before it began: an unknown tool, bad arguments
+            use = self._start(call_id, tool, given, at)
+        use.ended_at, use.success = at, success
+        use.result, use.error = outcome.result, outcome.error or ("" if success else "the call failed")
+
+    def _count(self, answer: ModelAnswer) -> None:
+        self.provider = answer.provider or self.provider
+        self.model = answer.model or self.model
+        self.stop_reason = answer.stop_reason or None
+        self.input_tokens += answer.input_tokens or 0
+        self.output_tokens += answer.output_tokens or 0
+        for name in ("cache_read_tokens", "cache_write_tokens"):
+            if (count := getattr(answer, name)) is not None:
+                setattr(self, name, (getattr(self, name) or 0) + count)
+        if answer.cost is not None:
+            self.cost = (self.cost or Decimal(0)) + answer.cost
+
+    @property
+    def seconds(self) -> float:
+        """Since the turn began."""
+        return time.monotonic() - self.began_at
+
+
+def now(ago: float = 0) -> str:
+    """The time of now, or of so many seconds ago, in ISO 8601."""
+    return (datetime.now(UTC) - timedelta(seconds=ago)).isoformat(timespec="milliseconds")
+
+
+@attrs.frozen(kw_only=True)
+class Ended:
+    """How a turn ended.
+
+    Attributes:
+        result: Its answer; None if there is none.
+        error: What the turn raised.
+    """
+
+    status: TurnStatus
+    result: str | None = None
+    error: Exception | None = None
+
+
+Show: TypeAlias = Callable[[TurnEvent, str], Awaitable[None]]
+"""Gets each event of a turn, and the new text in it."""
+
+
+# ── messages ─────────────────────────────────────────────────────────────────────────────────────
+
+INTERRUPTED: Final = "[interrupted: the turn ended before this call returned]"
+
+
+def text_of(response: ChatResponse) -> str:
+    """The text of an answer."""
+    return "".join(block.text for block in response.content if isinstance(block, TextBlock))
+
+
+def assistant_message(response: ChatResponse, calls: list[ToolCall]) -> dict[str, Any]:
+    """An answer as the context keeps it: plain text where it is nothing but text, else every block as it came."""
+    plain = all(
+        isinstance(block, TextBlock) and not block.extra and block.visibility is None for block in response.content
+    )
+    content: Any = text_of(response) if plain else [to_dict(block) for block in response.content]
+    message: dict[str, Any] = {"role": "assistant", "content": content}
+    if calls:
+        if plain:
+            blocks = [to_dict(block) for block in response.content]
+            message["content"] = [*blocks, *(_call_block(call) for call in calls)]
+        else:
+            shown = {block.id for block in response.content if isinstance(block, ToolCallBlock)}
+            message["content"] += [_call_block(call) for call in calls if call.id not in shown]
+        # Contexts of every make keep calls and results together by these ids.
+        message["tool_calls"] = [
+            {"id": call.id, "name": call.name, "tool": call.name, "arguments": call.arguments} for call in calls
+        ]
+    return message
+
+
+def _call_block(call: ToolCall) -> dict[str, Any]:
+    return to_dict(ToolCallBlock(id=call.id, name=call.name, input=call.arguments))
+
+
+def result_message(call: ToolCall, result: ToolResult) -> dict[str, Any]:
+    """A tool's result as the context keeps it."""
+    content: Any = result.get_serialized_output()
+    if result.content:
+        content = [to_dict(block) for block in result.content]
+    return {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": content}
+
+
+class _Messages:
+    """The messages of a turn, made of its events: results follow their answer in the order of its calls, one for each."""
+
+    def __init__(self, prompt: Any) -> None:
+        self._messages: list[dict[str, Any]] = [] if prompt is None else [{"role": "user", "content": prompt}]
+        self._owed: dict[str, tuple[int, ToolCall]] = {}
+
+    def take(self, event: str, data: Mapping[str, Any]) -> None:
+        if event == PROMPT_SUBMIT and self._messages and "prompt" in data:  # as hooks have left it
+            self._messages[0]["content"] = data["prompt"]
+        elif event == PROVIDER_RESPONSE:
+            self._take_answer(data.get("response"))
+        elif event in (TOOL_POST, TOOL_ERROR):
+            self._take_result(event, data)
+
+    def _take_answer(self, response: Any) -> None:
+        if isinstance(response, Mapping):
+            try:
+                response = from_dict(ChatResponse, dict(response))
+            except ModelError:  # a third-party loop may report an answer in a form of its own
+                return
+        if isinstance(response, ChatResponse):
+            blocks = [block for block in response.content if isinstance(block, ToolCallBlock)]
+            calls = response.tool_calls or [
+                ToolCall(id=each.id, name=each.name, arguments=each.input) for each in blocks
+            ]
+            self._messages.append(assistant_message(response, calls))
+            interrupted = ToolResult(success=False, error={"message": INTERRUPTED, "type": "Interrupted"})
+            for call in calls:
+                self._owed[call.id] = len(self._messages), call
+                self._messages.append(result_message(call, interrupted))
+
+    def _take_result(self, event: str, data: Mapping[str, Any]) -> None:
+        call_id = _text(data.get("tool_call_id"))
+        call = ToolCall(id=call_id, name=_text(data.get("tool_name")), arguments={})
+        at, call = self._owed.pop(call_id, (len(self._messages), call))
+        found = ToolOutcome.read(event, data).result
+        result = data.get("tool_result")
+        if not isinstance(result, ToolResult):
+            known = (
+                found if isinstance(found, Mapping) and found.keys() <= attrs.fields_dict(ToolResult).keys() else None
+            )
+            try:
+                result = ToolResult(output=found) if known is None else ToolResult(**known)
+            except ModelError:
+                result = ToolResult(output=found)
+        self._messages[at : at + 1] = [result_message(call, result)]
+
+    def closed_with(self, text: str) -> list[dict[str, Any]]:
+        """All of them; an answer that was given with a tool is a message as well."""
+        is_open = bool(self._messages) and self._messages[-1]["role"] == "tool"
+        return [*self._messages, *([{"role": "assistant", "content": text}] if is_open and text else ())]
+
+
+# ── the report ───────────────────────────────────────────────────────────────────────────────────
+
+Told: TypeAlias = tuple[str, float, dict[str, Any], bool]
+"""An event of a turn: its name, when it was emitted by the monotonic clock, its payload, and whether a handler denied it."""
+
+
+@attrs.frozen(kw_only=True)
+class TurnReport:
+    """What a turn was, as far as the events of its loop report it.
+
+    Attributes:
+        text: The answer; of a turn that did not end well, the latest text that the loop has reported.
+        value: The answer as a value of the ``result_type`` that was asked for; the text without one; None without an answer.
+        messages: The prompt, the model's answers and the results of tools, as the conversation has them. What else is in the
+            conversation, such as injections of hooks, is in ``await session.messages()``.
+        tool_calls: In the order in which they began, with ``seconds``, ``success``, ``output`` and ``error`` of each.
+        usage: Tokens of all model calls.
+        cost: Of all model calls, in US dollars; None if no call reports one.
+        stop_reason: Why the model stopped, in the words of its provider. Of a turn that did not end with its answer:
+            ``"cancelled"``, ``"timeout"``, ``"budget"``, ``"denied"`` or ``"error"``.
+        error: What the turn raised, with its type; None if it ended well.
+        seconds: How long the turn took.
+    """
+
+    text: str
+    value: Any
+    messages: list[dict[str, Any]]
+    tool_calls: list[ToolUse]
+    usage: Usage
+    cost: Decimal | None
+    stop_reason: str | None
+    model: str | None
+    provider: str | None
+    error: str | None
+    seconds: float
+
+    @classmethod
+    def of(
+        cls,
+        story: Iterable[Told],
+        *,
+        prompt: Any,
+        text: str | None,
+        value: Any,
+        stop_reason: str | None,
+        error: str | None,
+        began: float,
+        ended: float,
+    ) -> Self:
+        """Fold the events of a turn.
+
+        Args:
+            story: The events.
+            prompt: None for a turn that was resumed.
+            text: The answer; None if there is none.
+            value: The typed answer.
+            stop_reason: Why it ended other than with an answer.
+            error: What it raised.
+            began: By the monotonic clock.
+            ended: The same.
+        """
+        record, messages, latest = TurnRecord(began_at=began), _Messages(prompt), ""
+        for event, at, data, is_denied in story:
+            if is_denied and event == TOOL_PRE:
+                continue  # its error follows
+            name, payload = event, data
+            if is_denied and event == TOOL_POST:
+                withheld = {"message": "the result was withheld by a hook", "type": "Withheld"}
+                ids = {key: data.get(key) for key in ("tool_call_id", "tool_name", "tool_input")}
+                name, payload = TOOL_ERROR, {**ids, "error": withheld}
+            elif event == EXECUTION_END:
+                latest = _text(data.get("response")) or latest
+            record.take(name, payload, at)
+            messages.take(name, payload)
+        for use in record.tools.values():
+            if use.ended_at is None:  # cut off
+                use.ended_at, use.success, use.error = ended, False, INTERRUPTED
+        tokens = {name: getattr(record, name) for name in ("input_tokens", "output_tokens")}
+        return cls(
+            text=latest if text is None else text,
+            value=value,
+            messages=messages.closed_with(text or ""),
+            tool_calls=list(record.tools.values()),
+            usage=Usage(
+                **tokens,
+                total_tokens=sum(tokens.values()),
+                cache_read_tokens=record.cache_read_tokens,
+                cache_write_tokens=record.cache_write_tokens,
+                cost_usd=record.cost,
+            ),
+            cost=record.cost,
+            stop_reason=stop_reason or record.stop_reason,
+            model=record.model,
+            provider=record.provider,
+            error=error,
+            seconds=ended - began,
+        )

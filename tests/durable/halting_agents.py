@@ -1,0 +1,79 @@
+"""Agents for worker processes that are suspended and killed: they halt where a test wants, and go on when it allows that."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from amplifier import AmplifierSession, ChatRequest
+from amplifier.testing import MockProvider
+from tests.durable.agents import agent, effect_agent, eventually, tool
+from tests.modules.durable_agent import EffectTool
+
+
+async def halt(folder: Path, where: str) -> None:
+    """Note that a place is reached, and wait until the test lets it go on."""
+    (folder / f"at {where}").touch()
+    await eventually(anyio.Path(folder / f"go on {where}").exists, 600.0)
+
+
+def halting_agent(folder: Path) -> Callable[[str], AmplifierSession]:
+    """Looks, pays and answers; halts while it looks, and before it answers."""
+
+    async def answer(request: ChatRequest) -> Any:
+        """By the conversation alone, so that every process gets the same."""
+        results = sum(message.role == "tool" for message in request.messages)
+        if results == 2:
+            await halt(folder, "answer")
+            return "Paid."
+        return [("pay", {})] if results else [("look", {})]
+
+    async def look(given: Any) -> str:
+        await halt(folder, "look")
+        return "two shelves"
+
+    def make_session(session_id: str) -> AmplifierSession:
+        pay = EffectTool("pay", folder / f"{session_id}.effects", False)
+        return agent(MockProvider([answer] * 3), tool("look", look, repeatable=True), pay)(session_id)
+
+    return make_session
+
+
+def blocking_agent(folder: Path) -> Callable[[str], AmplifierSession]:
+    """Has a tool that blocks the event loop until the test lets it go on; the effects tell how often it ran."""
+
+    def block(given: Any) -> str:
+        with (folder / "s.effects").open("a") as file:
+            file.write(f"blocked {os.getpid()}\n")
+        while not (folder / "go on block").exists():
+            time.sleep(0.01)
+        return "free again"
+
+    def answer(request: ChatRequest) -> Any:
+        return "Done." if request.messages[-1].role == "tool" else [("block", {})]
+
+    return agent(MockProvider([answer] * 2), tool("block", block, repeatable=True))
+
+
+def poisonous_agent(folder: Path) -> Callable[[str], AmplifierSession]:
+    """The session ``bad`` kills its worker with every attempt; the others have effects."""
+    innocent = effect_agent(folder)
+
+    def die(given: Any) -> str:
+        with (folder / "deaths").open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+    def make_session(session_id: str) -> AmplifierSession:
+        if session_id != "bad":
+            return innocent(session_id)
+        return agent(MockProvider([[("die", {})]]), tool("die", die, repeatable=True))(session_id)
+
+    return make_session

@@ -1,0 +1,329 @@
+"""Guards of turns in one process: consents, races of stops and resumes, releases, suspects, large events."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+import sqlalchemy as sa
+
+from amplifier._json import redact_secrets
+from amplifier.contracts import CurrentCall, Step
+from amplifier.durable import TurnFailedError, TurnStoppedError
+from amplifier.durable import _running_turn as running_turn
+from amplifier.durable._suspects import WorkerOptions
+from amplifier.durable._tables._turn_store import TurnStore
+from amplifier.durable._temporal._workflows import TurnWorkflow
+from amplifier.durable._worker import LoopWatch
+from tests.durable.agents import ENGINES, agent, answering, asking_agent, die_with, open_engine, tool, until, working
+
+KINDS = pytest.mark.parametrize("kind", ENGINES)
+TABLES = pytest.mark.parametrize(
+    "kind",
+    ["local", pytest.param("dbos", marks=pytest.mark.slow), pytest.param("postgres", marks=pytest.mark.slow)],
+)
+
+
+def store_of(engine) -> TurnStore:
+    return engine._store
+
+
+@KINDS
+async def test_a_consent_permits_one_repeat(kind, place):
+    paid: list[anyio.Event] = []
+    begun = anyio.Event()
+
+    async def pay(given):
+        paid.append(begun)
+        begun.set()
+        await anyio.sleep_forever()
+
+    make_session = agent(answering([("pay", {})]), tool("pay", pay))
+    asked = []
+    async with open_engine(kind, place) as engine:
+        turn = await engine.start("s", "pay")
+        async with working(engine, make_session):
+            with anyio.fail_after(60):
+                await begun.wait()
+        question = None
+        for answers_at_once in (True, False):
+            begun = anyio.Event()
+            async with working(engine, make_session):
+                [question] = (await until(engine, turn, lambda status: status.questions)).questions
+                asked.append(question.question_id)
+                if answers_at_once:
+                    await engine.approve(turn, question.question_id, question.options[0])
+                    with anyio.fail_after(60):
+                        await begun.wait()
+        assert question is not None
+        await engine.approve(turn, question.question_id, question.options[0])  # while no worker runs
+        async with working(engine, make_session):
+            with anyio.fail_after(60):
+                await begun.wait()
+        async with working(engine, make_session):
+            [question] = (await until(engine, turn, lambda status: status.questions)).questions
+            asked.append(question.question_id)
+    assert len(paid) == 3
+    assert len(set(asked)) == 3
+
+
+@KINDS
+async def test_a_turn_is_taken_away_from_a_worker_that_gets_nowhere(kind, place):
+    attempts = []
+    begun, ended = anyio.Event(), anyio.Event()
+
+    async def hang(given):
+        attempts.append(1)
+        if len(attempts) == 1:
+            begun.set()
+            try:
+                await anyio.sleep_forever()
+            finally:
+                ended.set()
+        return "done"
+
+    def again(request):
+        return "Done." if request.messages[-1].role == "tool" else [("hang", {})]
+
+    make_session = agent(answering(again, again), tool("hang", hang, repeatable=True))
+    async with open_engine(kind, place) as engine:
+        turn = await engine.start("s", "go")
+        await engine.release(turn)  # nothing happens to a turn that does not run
+        async with working(engine, make_session):
+            with anyio.fail_after(60):
+                await begun.wait()
+                await engine.release(turn)
+                assert await engine.result(turn) == "Done."
+                await ended.wait()
+                await engine.release(turn)
+        status = await engine.status(turn)
+    assert (status.state, status.attempt) == ("completed", 2)
+
+
+@TABLES
+async def test_a_graceful_stop_does_not_weaken_an_immediate_one(kind, place):
+    """Of a turn that runs, waits and runs again: whoever records something hears of the immediate stop."""
+    call = CurrentCall(kind="tool", session_id="s", turn_number=1, iteration=1, call_id="c", tool_name="pay")
+    step = Step(call=call, arguments={})
+    async with open_engine(kind, place) as engine:
+        store = store_of(engine)
+        turn_id = await engine.start("s", "go")
+        turn = await store.claim(turn_id, "worker")
+        assert turn is not None
+        await engine.stop(turn_id, reason="enough")
+        await engine.stop(turn_id, graceful=True, reason="when you are ready")
+        stop = await store.begin_step(turn, step)
+        await engine.release(turn_id)
+        again = await store.claim(turn_id, "worker")
+    assert stop is not None
+    assert again is not None
+    assert (stop.graceful, stop.reason) == (False, "enough")
+    assert (again.stop, again.started) == (stop, {})
+
+
+def test_a_graceful_stop_does_not_weaken_an_immediate_one_in_a_workflow():
+    turn = TurnWorkflow({"turn_id": "t", "session_id": "s", "lease": 1.0, "poll": 1.0})
+    for graceful in (True, False, True):
+        turn.stop({"graceful": graceful, "reason": None})
+    assert turn._is_stopped_at_once()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["postgres"])
+@pytest.mark.parametrize(
+    ("before", "meanwhile", "call"),
+    [
+        ("queued", "completed", "stop"),
+        ("running", "completed", "stop"),
+        ("held", "stopped", "stop"),
+        ("held", "stopped", "resume"),
+        ("held", "running", "resume"),
+        ("running", "completed", "release"),
+    ],
+)
+async def test_a_call_does_not_undo_what_happens_to_the_turn_meanwhile(kind, place, before, meanwhile, call):
+    """Another process has changed the turn when the call looks at it, and commits when the call is about to change it."""
+    other = sa.create_engine(sa.make_url(place).set(drivername="postgresql+psycopg"), poolclass=sa.pool.NullPool)
+    change = sa.text("UPDATE amplifier_turns SET state = :state, is_open = :open, attempt = :attempt")
+    waiting = sa.text("SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+    async with open_engine(kind, place) as engine:
+        turn = await engine.start("s", "go")
+        with other.connect() as first, other.connect().execution_options(isolation_level="AUTOCOMMIT") as watching:
+            watching.execute(change, {"state": before, "open": 1, "attempt": int(before != "queued")})
+            is_open = int(meanwhile == "running")
+            first.execute(change, {"state": meanwhile, "open": is_open, "attempt": 1 + is_open})
+            with anyio.fail_after(60):
+                async with anyio.create_task_group() as group:
+                    group.start_soon(getattr(engine, call), turn)
+                    await until(engine, turn, lambda status: watching.execute(waiting).scalar_one() == 1)
+                    first.commit()
+        status = await engine.status(turn)
+    assert (status.state, status.attempt) == (meanwhile, 1 + is_open)
+
+
+@TABLES
+async def test_a_turn_under_no_living_worker_goes_on(kind, place):
+    async with open_engine(kind, place) as engine:
+        turn = await engine.start("s", "go")
+        assert await store_of(engine).claim(turn, "one that dies") is not None
+        await store_of(engine)._do(lambda run: run("DELETE FROM amplifier_workers"))
+        async with working(engine, agent(answering("At last."))):
+            with anyio.fail_after(60):
+                assert await engine.result(turn) == "At last."
+
+
+@TABLES
+async def test_a_turn_that_workers_die_with_fails_and_what_it_did_is_kept(kind, place):
+    begun = anyio.Event()
+
+    async def hang(given):
+        begun.set()
+        await anyio.sleep_forever()
+
+    tools = tool("look", lambda given: "two shelves"), tool("hang", hang)
+    async with open_engine(kind, place, attempts=3) as engine:
+        turn = await engine.start("s", "go")
+        async with working(engine, agent(answering([("look", {})], [("hang", {})]), *tools)):
+            with anyio.fail_after(60):
+                await begun.wait()
+        await die_with(engine, turn, 3)
+        async with working(engine, agent(answering("unreached"), *tools)):
+            with anyio.fail_after(60), pytest.raises(TurnFailedError, match="3 workers died while they ran this turn"):
+                await engine.result(turn)
+        messages = await engine.messages("s")
+    assert [m["role"] for m in messages] == ["user", "assistant", "tool", "assistant", "tool"]
+    assert messages[2]["content"] == "two shelves"
+
+
+@TABLES
+async def test_hand_overs_in_good_order_are_no_deaths(kind, place):
+    begun = anyio.Event()
+
+    async def hang(given):
+        begun.set()
+        await anyio.sleep_forever()
+
+    async with open_engine(kind, place, attempts=1) as engine:
+        turn = await engine.start("s", "go")
+        for _ in range(3):
+            begun = anyio.Event()
+            async with working(engine, agent(answering([("hang", {})]), tool("hang", hang, repeatable=True))):
+                with anyio.fail_after(60):
+                    await begun.wait()
+        async with working(engine, agent(answering("Done."), tool("hang", lambda given: "x", repeatable=True))):
+            with anyio.fail_after(60):
+                assert await engine.result(turn) == "Done."
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["postgres"])
+async def test_a_worker_keeps_no_connection_that_only_listens(kind, place):
+    """DBOS could be ended while its listener connected, and then that connection stayed open."""
+    listening = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
+    async with open_engine(kind, place) as engine, working(engine, agent(answering("Done."))):
+        with anyio.fail_after(60):
+            assert await engine.result(await engine.start("s", "go")) == "Done."
+        of_tables: Any = engine
+        assert await of_tables._store._do(lambda run: run(listening)) == [(0,)]
+
+
+async def test_a_suspect_runs_alone_beside_turns_that_wait_for_an_answer(tmp_path):
+    events: list[str] = []
+    go_on = {"before": anyio.Event(), "suspect": anyio.Event(), "after": anyio.Event()}
+    begun = {name: anyio.Event() for name in go_on}
+    ask = asking_agent(tmp_path)
+
+    def make_session(session_id):
+        if session_id == "asks":
+            return ask(session_id)
+
+        async def note(given):
+            events.append(f"{session_id} begins")
+            begun[session_id].set()
+            await go_on[session_id].wait()
+            events.append(f"{session_id} ends")
+            return "x"
+
+        return agent(answering([("note", {})], "Done."), tool("note", note))(session_id)
+
+    def set_due(run):
+        run("UPDATE amplifier_turns SET queued_at = :due WHERE turn_id = :turn RETURNING 1", due=due, turn=suspect)
+
+    async with open_engine("local", tmp_path) as engine:
+        suspect = await engine.start("suspect", "go")
+        await die_with(engine, suspect, 3)
+        due = time.time() + 50  # not now
+        await store_of(engine)._do(set_due)
+        async with working(engine, make_session):
+            with anyio.fail_after(60):
+                asks = await engine.start("asks", "go")
+                before = await engine.start("before", "go")
+                await until(engine, asks, lambda status: status.questions)
+                await begun["before"].wait()
+                due = 0.0
+                await store_of(engine)._do(set_due)
+                go_on["before"].set()
+                await begun["suspect"].wait()
+                after = await engine.start("after", "go")
+                go_on["after"].set()
+                go_on["suspect"].set()
+                for turn in (before, suspect, after):
+                    assert await engine.result(turn) == "Done."
+                await engine.stop(asks)
+                with pytest.raises(TurnStoppedError):
+                    await engine.result(asks)
+    assert all(events[place + 1] == f"{events[place].split()[0]} ends" for place in range(0, 6, 2)), events
+
+
+async def test_of_a_large_event_only_what_is_shown_is_searched_for_secrets(tmp_path, monkeypatch):
+    searched: list[tuple[int, bool]] = []
+    redact = redact_secrets
+
+    def note_and_redact(value):
+        searched.append((len(str(value)), threading.current_thread() is threading.main_thread()))
+        return redact(value)
+
+    monkeypatch.setattr(running_turn, "redact_secrets", note_and_redact)
+    secret = "sk-" + "a1B2" * 12
+    look = tool("look", lambda given: {"text": "large " * 1_000_000, "key": secret})
+    middle = tool("middle", lambda given: {"api_key": secret, "text": "middle " * 1000})
+    make_session = agent(answering([("look", {})], [("middle", {})], "Two."), look, middle)
+    async with open_engine("local", tmp_path) as engine, working(engine, make_session):
+        turn = await engine.start("s", "go")
+        with anyio.fail_after(100):
+            events = [event async for event in engine.watch(turn)]
+    assert max(size for size, _ in searched) < 20_000
+    assert max(size for size, is_loop in searched if is_loop) < 3000
+    assert secret not in repr(events)
+    [first, second] = [event.data for event in events if event.name == "tool:post"]
+    assert (first["truncated"], first["tool_name"], "result" in first) == (True, "look", False)
+    assert "middle middle" in str(second)
+
+
+def test_a_loop_that_stands_still_is_reported_once_and_gives_up_after_its_limit(caplog):
+    watch = LoopWatch(WorkerOptions(poll=0.1, lease=4.0, stuck=10.0))
+    assert not any(watch.is_stuck() for _ in range(10))  # looks a second apart, one too many for a lease
+    assert watch.is_stuck()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "the event loop of this worker stands still for 5 s" in caplog.text
+    watch.note_life()
+    assert not watch.is_stuck()
+
+
+@pytest.mark.parametrize(
+    "options", [{"attempts": 0}, {"attempts": 2.5}, {"stuck": -1}, {"lease": float("nan")}, {"poll": "1"}]
+)
+async def test_numbers_that_make_no_sense_are_refused(tmp_path, options):
+    with pytest.raises(ValueError, match=f"{next(iter(options))} must be a"):
+        async with open_engine("local", tmp_path, **options):
+            pass
+
+
+async def test_a_suspect_waits_longer_each_time():
+    options = WorkerOptions(poll=0.1, lease=5.0)
+    assert [options.pause_after(deaths) for deaths in range(7)] == [0, 0, 0, 5.0, 10.0, 0, 0]
+    assert WorkerOptions(poll=0.1, lease=5.0, attempts=100).pause_after(99) == 60.0

@@ -1,0 +1,189 @@
+"""Real worker processes that are suspended (SIGSTOP), woken and killed, or whose loop is blocked, on every engine and both backends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from amplifier.durable import TurnFailedError, TurnStoppedError
+from tests.durable.agents import MAY_LEAVE, agent, answering, eventually, open_engine, tool, working
+from tests.durable.worker_processes import worker_processes
+
+TABLES = ["local", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("dbos", "postgres"))]
+"""They share their tables and the code of their workers; `test_killed_workers.py` runs DBOS in `make test-slow`."""
+KINDS = [*TABLES, pytest.param("temporal", marks=MAY_LEAVE)]
+
+pytestmark = pytest.mark.slow
+
+
+def lines(file: Path) -> list[str]:
+    return file.read_text().splitlines() if file.exists() else []
+
+
+async def reached(folder: Path, where: str) -> None:
+    await eventually(anyio.Path(folder / where).exists)
+
+
+async def rows(engine: Any, statement: str) -> list[tuple[Any, ...]]:
+    found: list[tuple[Any, ...]] = await engine._store._do(lambda run: run(statement))
+    return found
+
+
+async def beats_of(engine: Any, process: int) -> int:
+    """How often a process has beaten; 0 while it is not known."""
+    found = await rows(engine, "SELECT worker, beats FROM amplifier_workers")
+    return next((beats for name, beats in found if f"-{process}-" in name), 0)
+
+
+async def wait_for_beats(engine: Any, process: int, beats: int) -> None:
+    async def has_beaten() -> bool:
+        return await beats_of(engine, process) >= beats
+
+    await eventually(has_beaten)
+
+
+@pytest.mark.parametrize("where", ["look", "answer"])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_stop_holds_for_a_worker_that_was_suspended_when_it_came(
+    kind, place, tmp_path, anyio_backend_name, where
+):
+    """It looks for news so rarely that it goes on with the turn before it hears of the stop."""
+    with worker_processes(kind, anyio_backend_name, place, tmp_path, "halts", lease=30.0, poll=2.0) as workers:
+        async with open_engine(kind, place, patience=60.0) as engine:
+            if where == "answer":
+                (tmp_path / "go on look").touch()
+            turn = await engine.start("s", "go")
+            process = await anyio.to_thread.run_sync(workers.start)
+            await reached(tmp_path, f"at {where}")
+            workers.suspend(process)
+            await engine.stop(turn)
+            (tmp_path / f"go on {where}").touch()
+            workers.wake(process)
+            with anyio.fail_after(100), pytest.raises(TurnStoppedError):
+                await engine.result(turn)
+            results = [m["content"] for m in await engine.messages("s") if m["role"] == "tool"]
+    assert len(lines(tmp_path / "s.effects")) == (where == "answer")
+    if where == "look" and kind != "temporal":
+        assert results == ["two shelves"]  # it was there before the worker knew of the stop
+
+
+@pytest.mark.parametrize("kind", TABLES)
+async def test_a_turn_that_a_forgotten_worker_claims_before_it_dies_goes_on(kind, place, tmp_path, anyio_backend_name):
+    """It beats rarely, is taken for dead and forgotten, claims a turn and dies before its next beat."""
+    with worker_processes(kind, anyio_backend_name, place, tmp_path, "halts", lease=600.0, poll=0.05) as workers:
+        async with open_engine(kind, place, patience=60.0) as engine:
+            process = await anyio.to_thread.run_sync(workers.start)
+
+            async def is_forgotten():
+                return not await beats_of(engine, process)
+
+            await eventually(lambda: beats_of(engine, process))
+            async with working(engine, agent(answering("unused"))):
+                await eventually(is_forgotten)
+            turn = await engine.start("s", "go")
+            await reached(tmp_path, "at look")
+            assert f"-{process}-" in str((await engine.status(turn)).worker)
+            workers.kill(process)
+            make_session = agent(
+                answering("Done."), *(tool(n, lambda given: "x", repeatable=True) for n in ("look", "pay"))
+            )
+            async with working(engine, make_session):
+                with anyio.fail_after(60):
+                    assert await engine.result(turn) == "Done."
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_tool_that_blocks_the_event_loop_keeps_its_turn(kind, place, tmp_path, anyio_backend_name):
+    lease = 5.0 if kind == "temporal" else 30.0
+    with worker_processes(kind, anyio_backend_name, place, tmp_path, "blocks", lease=lease) as workers:
+        async with open_engine(kind, place, lease=lease, patience=60.0) as engine:
+            turn = await engine.start("s", "go")
+            process = await anyio.to_thread.run_sync(workers.start)
+            await reached(tmp_path, "s.effects")
+            async with working(engine, agent(answering("Taken."), tool("block", lambda given: "x", repeatable=True))):
+                if kind == "temporal":
+                    await anyio.sleep(2.5 * lease)  # its server counts the seconds since the last beat, and shows none
+                else:  # it beats while its loop stands still, however long the machine takes for it
+                    await wait_for_beats(engine, process, await beats_of(engine, process) + 2)
+                (tmp_path / "go on block").touch()
+                with anyio.fail_after(60):
+                    assert await engine.result(turn) == "Done."
+            status = await engine.status(turn)
+    assert (status.attempt, lines(tmp_path / "s.effects")) == (1, [f"blocked {process}"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_loop_that_stands_still_for_too_long_loses_its_turns(kind, place, tmp_path, anyio_backend_name):
+    with worker_processes(kind, anyio_backend_name, place, tmp_path, "blocks", lease=5.0, stuck=2.0) as workers:
+        async with open_engine(kind, place, patience=60.0) as engine:
+            turn = await engine.start("s", "go")
+            await anyio.to_thread.run_sync(workers.start)
+            await reached(tmp_path, "s.effects")
+            async with working(engine, agent(answering("Taken."), tool("block", lambda given: "x", repeatable=True))):
+                with anyio.fail_after(100):
+                    assert await engine.result(turn) == "Taken."
+
+
+@pytest.mark.parametrize("kind", ["local", "postgres"])
+async def test_a_worker_that_was_suspended_does_not_judge_the_others(kind, place, tmp_path, anyio_backend_name):
+    """Both are suspended, as by a closed lid. The one that wakes first has not seen the other one beat for a long time.
+
+    Its first look decides. From then on the other one has the time of a lease, which is long enough for a busy machine.
+    """
+    lease = 15.0
+    with worker_processes(kind, anyio_backend_name, place, tmp_path, "halts", lease=lease) as workers:
+        async with open_engine(kind, place, patience=60.0) as engine:
+            turn = await engine.start("s", "go")
+            busy = await anyio.to_thread.run_sync(workers.start)
+            await reached(tmp_path, "at look")
+            judge = await anyio.to_thread.run_sync(workers.start)
+            await wait_for_beats(engine, judge, 3)  # it has seen the other one
+            for process in (busy, judge):
+                workers.suspend(process)
+            (tmp_path / "seconds later").write_text(str(lease + 1.0))  # what this is about
+            seen = await beats_of(engine, judge)
+            workers.wake(judge)
+            await wait_for_beats(engine, judge, seen + 2)  # its first look is over
+            workers.wake(busy)
+            for where in ("look", "answer"):
+                (tmp_path / f"go on {where}").touch()
+            with anyio.fail_after(60):
+                assert await engine.result(turn) == "Paid."
+            status = await engine.status(turn)
+    assert (status.attempt, f"-{busy}-" in str(status.worker)) == (1, True)
+    assert len(lines(tmp_path / "s.effects")) == 1
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", [*TABLES, pytest.param("temporal", marks=[pytest.mark.long, MAY_LEAVE])])
+async def test_a_turn_that_kills_its_workers_fails_and_takes_no_other_one_along(
+    kind, place, tmp_path, anyio_backend_name
+):
+    lease = 5.0 if kind == "temporal" else 3.0
+    with worker_processes(kind, anyio_backend_name, place, tmp_path, "kills", lease=lease) as workers:
+        async with open_engine(kind, place, patience=60.0) as engine, anyio.create_task_group() as group:
+            bad = await engine.start("bad", "go")
+            good = [await engine.start(f"s{number}", "go") for number in range(3)]
+
+            async def supervise():
+                while True:
+                    killed = {int(line) for line in lines(tmp_path / "deaths")}
+                    for process in killed.intersection(workers.living):
+                        workers.living.remove(process)
+                    if not workers.living:
+                        await anyio.to_thread.run_sync(workers.start)
+                    await anyio.sleep(0.05)
+
+            group.start_soon(supervise)
+            with anyio.fail_after(500):
+                for turn in good:
+                    assert await engine.result(turn) == "All done."
+                with pytest.raises(TurnFailedError, match="5 workers died while they ran this turn") as caught:
+                    await engine.result(bad)
+            assert caught.value.error_type == "TooManyDeaths"
+            group.cancel_scope.cancel()
+    assert len(lines(tmp_path / "deaths")) == 5

@@ -1,0 +1,244 @@
+"""The text of a turn, piece by piece: `session.stream_text`, and the ways to leave it."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import anyio
+import pytest
+
+from amplifier import AmplifierSession, ExecutionTimeout, SessionBusyError, SessionStateError
+from amplifier.agents import agent as ready_agent
+from amplifier.models import AnswerReset, TextDelta, TurnEvent
+from amplifier.testing import MockProvider, ScriptedOrchestrator, script
+from amplifier.turns import BEGINS_AGAIN, TurnText
+from tests._support.small_agent import Turn, agent
+
+pytestmark = pytest.mark.virtual_time
+
+
+def pieces(*texts: str, then: str = "answer", log: list[str] | None = None):
+    """A turn that streams texts, waits for ever after them if it notes its end in a log, and then answers."""
+
+    async def body(turn: Turn):
+        for text in texts:
+            await turn.hooks.emit("content_block:delta", {"block_type": "text", "delta": text})
+        if log is not None and turn.prompt != "again":
+            try:
+                await anyio.sleep_forever()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await anyio.sleep(1)
+                log.append("unwound")
+        return then
+
+    return body
+
+
+async def read(stream) -> list[str]:
+    return [piece async for piece in stream]
+
+
+# ── what is read ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_pieces_come_as_they_are_streamed_and_then_the_result():
+    async with agent(pieces("Hel", "", "lo", then="Hello")) as session:
+        text = session.stream_text("hi")
+        assert text.result is None
+        assert await read(text) == ["Hel", "lo"]
+        assert text.result == "Hello"
+        assert await read(text) == []
+        async with session.stream_text("hi") as again:
+            assert await read(again) == ["Hel", "lo"]
+
+
+class Whole:
+    """A provider that does not stream."""
+
+    def __init__(self, *turns: Any) -> None:
+        self._inner = MockProvider(turns)
+        self.name = "whole"
+        self.get_info, self.list_models = self._inner.get_info, self._inner.list_models
+        self.complete, self.parse_tool_calls = self._inner.complete, self._inner.parse_tool_calls
+
+
+@pytest.mark.parametrize("loop", ["loop-basic", "loop-streaming", "loop-events"])
+async def test_answers_that_are_not_streamed_are_one_piece_each_from_every_loop(loop):
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    plan = {"session": {"orchestrator": {"module": loop}}}
+    model = Whole(["Let me look.", ("look", {})], "It rains today.")
+    async with ready_agent(model, tools=[look], plan=plan) as session:
+        assert await read(session.stream_text("hi")) == ["Let me look.", "\n\nIt rains today."]
+    model = Whole("It rains today.")
+    async with ready_agent(model, plan=plan) as session, session.stream("hi") as events:
+        assert [event.text async for event in events if isinstance(event, TextDelta)] == ["It rains today."]
+
+
+async def test_result_of_a_loop_without_events_is_one_piece():
+    plan = {"session": {"orchestrator": ScriptedOrchestrator(["the answer"]), "context": "context-simple"}}
+    async with AmplifierSession(plan) as session:
+        assert await read(session.stream_text("hi")) == ["the answer"]
+
+
+def test_whole_blocks_of_published_loops_are_text_unless_they_came_in_pieces():
+    def block(kind: str, index: int, text: str) -> TurnEvent:
+        data = {"block_index": index, "block_type": "text", "delta": text, "block": {"type": "text", "text": text}}
+        return (
+            (TextDelta(name=kind, data=data, text=text)) if kind.endswith("delta") else TurnEvent(name=kind, data=data)
+        )
+
+    text = TurnText()
+    given = [("content_block:delta", 0, "one"), ("content_block:end", 0, "one"), ("content_block:end", 1, " two")]
+    assert [text.add(block(*each)) for each in given] == ["one", "", " two"]
+    reset = AnswerReset(name="content_block:reset", data={}, text="one two")
+    assert (text.add(reset), text.add(reset), text.rest("one two")) == (BEGINS_AGAIN, "", "")
+
+
+# ── errors ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_errors_of_the_turn_are_raised_from_the_iteration_and_the_session_goes_on():
+    async def fail(turn: Turn):
+        if turn.prompt == "fail":
+            raise KeyError("no such thing")
+        return "fine"
+
+    async with agent(fail) as session:
+        with pytest.raises(KeyError, match="no such thing"):
+            await read(session.stream_text("fail"))
+        with pytest.raises(TypeError, match="a prompt must be a str"):
+            await read(session.stream_text(7))  # type: ignore[arg-type]
+        assert await session.execute("again") == "fine"
+    with pytest.raises(SessionStateError, match="not initialized"):
+        await read(session.stream_text("hi"))
+
+
+async def test_timeout_ends_the_turn():
+    log: list[str] = []
+    async with agent(pieces("one", log=log)) as session:
+        text = session.stream_text("hi", timeout=5)
+        assert await anext(text) == "one"
+        with pytest.raises(ExecutionTimeout):
+            await anext(text)
+        assert log == ["unwound"]
+
+
+async def test_session_that_was_opened_by_hand_is_refused_with_advice():
+    session = agent(pieces("one"))
+    await session.initialize()
+    with pytest.raises(SessionStateError, match="open it with `async with`"):
+        await read(session.stream_text("hi"))
+    assert await session.execute("hi") == "answer"
+    await session.cleanup()
+
+
+# ── leaving ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_loop_that_is_broken_off_stops_the_turn_and_the_next_turn_waits_for_its_end():
+    log: list[str] = []
+    async with agent(pieces("one", log=log)) as session:
+        async for piece in session.stream_text("hi"):
+            assert piece == "one"
+            break
+        assert log == []
+        assert await session.execute("again") == "answer"
+        assert log == ["unwound"]
+        async for _ in session.stream_text("hi"):
+            break
+        async with session.stream("again") as events:
+            async for _ in events:
+                pass
+        assert (events.result, log) == ("answer", ["unwound"] * 2)
+
+
+async def test_turn_of_a_loop_that_is_broken_off_ends_by_itself():
+    log: list[str] = []
+    async with agent(pieces("one", log=log)) as session:
+        async for _ in session.stream_text("hi"):
+            break
+        gc.collect()
+        await anyio.sleep(2)
+        assert (session.statistics().turn_running, log) == (False, ["unwound"])
+
+
+async def test_exception_in_the_body_of_the_loop_leaves_as_it_is():
+    log: list[str] = []
+    async with agent(pieces("one", log=log)) as session:
+        with pytest.raises(ZeroDivisionError):  # noqa: PT012 — the loop is the thing that is left
+            async for _ in session.stream_text("hi"):
+                raise ZeroDivisionError
+        assert await session.execute("again") == "answer"
+        assert log == ["unwound"]
+
+
+async def test_stream_that_is_kept_refuses_the_next_turn_with_advice_until_it_is_closed():
+    log: list[str] = []
+    async with agent(pieces("one", "two", log=log)) as session:
+        text = session.stream_text("hi")
+        assert await anext(text) == "one"
+        for busy in (session.execute("again"), read(session.stream_text("again"))):
+            with pytest.raises(SessionBusyError, match=r"not read to its end.*pieces\.aclose"):
+                await busy
+        assert await anext(text) == "two"
+        await text.aclose()
+        await text.aclose()
+        assert log == ["unwound"]
+        assert await read(text) == []
+        assert await session.execute("again") == "answer"
+
+
+async def test_block_is_left_when_the_turn_has_unwound():
+    log: list[str] = []
+    async with agent(pieces("one", log=log)) as session:
+        async with session.stream_text("hi") as text:
+            async for _ in text:
+                break
+        assert log == ["unwound"]
+        async with session.stream_text("never begun"):
+            pass
+        assert await session.execute("again") == "answer"
+
+
+@pytest.mark.parametrize("reading", [True, False], ids=["while it waits for a piece", "in the body of the loop"])
+async def test_cancelled_reader_stops_the_turn(reading):
+    log: list[str] = []
+    async with agent(pieces("one", log=log)) as session:
+        with anyio.move_on_after(3) as scope:
+            async for _ in session.stream_text("hi"):
+                if not reading:
+                    await anyio.sleep_forever()
+        assert scope.cancelled_caught
+        assert log == (["unwound"] if reading else [])
+        assert await session.execute("again") == "answer"
+        assert log == ["unwound"]
+
+
+async def test_closing_the_session_ends_a_stream_that_is_kept():
+    log: list[str] = []
+    async with agent(pieces("one", log=log)) as session:
+        text = session.stream_text("hi")
+        assert await anext(text) == "one"
+    assert log == ["unwound"]
+    await text.aclose()
+    assert session.statistics().state == "closed"
+
+
+async def test_turn_waits_for_a_slow_reader():
+    async with agent(pieces(*map(str, range(1000)))) as session:
+        text = session.stream_text("hi")
+        assert await anext(text) == "0"
+        await anyio.sleep(50)
+        assert session.statistics().turn_running
+        assert "".join(await read(text)).endswith("998999")
+
+
+async def test_scripts_stream_word_by_word():
+    with script("It rains in Oslo.") as model:
+        async with ready_agent(model) as session:
+            assert await read(session.stream_text("hi")) == ["It ", "rains ", "in ", "Oslo."]

@@ -1,0 +1,145 @@
+"""Plain attrs classes read from foreign input: every problem with its path, unknown keys by the rule of the caller."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Literal
+
+import attrs
+import pytest
+
+from amplifier.errors import ModelError
+from amplifier.models import Message
+from amplifier.models._base import checked
+from amplifier.models._converter import structure
+
+
+class Level(str, Enum):  # noqa: UP042  # the kind of enum that compares equal to its text
+    LOW = "low"
+
+
+def _positive(seconds: float) -> float:
+    if seconds <= 0:
+        raise ValueError(f"expected seconds greater than 0, got {seconds!r}")
+    return seconds
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    wrong = [(f"[{at}]", "expected a name") for at, name in enumerate(value) if not isinstance(name, str)]
+    if wrong:
+        raise ModelError(wrong, subject="names")
+    return tuple(value)
+
+
+@attrs.frozen(kw_only=True)
+class Server:
+    command: str
+    arguments: list[str] = attrs.field(factory=list)
+    environment: dict[str, str] = attrs.field(factory=dict)
+    level: Level = Level.LOW
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    timeout: float = checked(_positive, default=30.0)
+    names: tuple[str, ...] = checked(_names, default=(), raw=True)
+    mode: Literal["fast", "safe"] = "safe"
+    server: Server | None = None
+    servers: dict[str, Server] = attrs.field(factory=dict)
+    hosts: tuple[Server, ...] = ()
+    first: Message | None = None
+    anything: Any = None
+    max_size: int = attrs.field(default=1, metadata={"key": "max-size"})
+    limit: int | str | None = None
+
+
+@dataclass
+class Point:
+    x: int
+    tags: list[str] = field(default_factory=list)
+
+
+def problems_of(cls: Any, value: Any) -> list[tuple[str, str]]:
+    with pytest.raises(ModelError) as caught:
+        structure(cls, value)
+    return caught.value.problems
+
+
+def test_an_attrs_class_is_read_from_dicts_with_everything_in_it():
+    live = object()
+    given = {
+        "timeout": 5,
+        "names": ["a"],
+        "mode": "fast",
+        "server": {"command": "x", "arguments": ("-v",), "environment": {"A": "b"}, "level": "low"},
+        "servers": {"one": {"command": "y"}},
+        "hosts": [{"command": "z"}],
+        "first": {"role": "user", "content": "hi", "vendor": 1},
+        "anything": live,
+        "max-size": 7,
+        "limit": "none",
+    }
+    settings = structure(Settings, given)
+    assert settings == Settings(
+        timeout=5.0,
+        names=("a",),
+        mode="fast",
+        server=Server(command="x", arguments=["-v"], environment={"A": "b"}),
+        servers={"one": Server(command="y")},
+        hosts=(Server(command="z"),),
+        first=Message(role="user", content="hi", vendor=1),
+        anything=live,
+        max_size=7,
+        limit="none",
+    )
+    assert settings.anything is live
+    assert structure(Settings, settings) is settings
+    assert structure(Settings, {}) == Settings()
+
+
+def test_every_problem_has_its_path():
+    given = {
+        "timeout": -1,
+        "names": ["a", 2, 3],
+        "mode": "slow",
+        "server": {"arguments": "-v", "environment": {"A": 1}, "level": "high"},
+        "servers": {"one": {"command": 1}, "two words": 5},
+        "hosts": [{"command": "z"}, {}],
+        "first": {"role": "user", "content": [{"type": "text", "text": 5}]},
+        "max-size": "many",
+        "limit": [],
+    }
+    assert problems_of(Settings, given) == [
+        ("timeout", "expected seconds greater than 0, got -1.0"),
+        ("names[1]", "expected a name"),
+        ("names[2]", "expected a name"),
+        ("mode", "expected one of 'fast', 'safe', got 'slow'"),
+        ("server.command", "required, but missing"),
+        ("server.arguments", "expected list, got str"),
+        ("server.environment.A", "expected str, got int"),
+        ("server.level", "'high' is not a valid Level"),
+        ("servers.one.command", "expected str, got int"),
+        ("servers['two words']", "expected Server or dict, got int"),
+        ("hosts[1].command", "required, but missing"),
+        ("first.content[0].text", "expected str, got int"),
+        ("['max-size']", "expected int, got the str 'many'"),
+        ("limit", "expected int or str, got list"),
+    ]
+
+
+def test_unknown_keys_are_ignored():
+    given = {"tiemout": 1, "server": {"command": "x", "comand": "y"}, 5: 1}
+    assert structure(Settings, given) == Settings(server=Server(command="x"))
+
+
+def test_dataclasses_lists_and_unions_are_read_too():
+    assert structure(Point, {"x": "3", "tags": ["a"]}) == Point(3, ["a"])
+    assert structure(list[Point], [{"x": 1}, Point(2)]) == [Point(1), Point(2)]
+    assert structure(Point | None, None) is None
+    assert problems_of(list[Point], [{"x": 1}, {"tags": [1]}]) == [
+        ("[1].x", "required, but missing"),
+        ("[1].tags[0]", "expected str, got int"),
+    ]
+    for wrong in (5, "text", [1]):
+        assert problems_of(Point, wrong) == [("", f"expected Point or dict, got {type(wrong).__name__}")]

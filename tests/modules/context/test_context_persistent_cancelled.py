@@ -1,0 +1,185 @@
+"""A persistent context cancelled at every suspension: a step has happened completely or not at all, and nothing stays open."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.from_thread
+import anyio.lowlevel
+import pytest
+
+from amplifier.modules.context import persistent as context_persistent
+from amplifier.modules.context.persistent import PersistentContext
+from amplifier.modules.context.persistent._options import read_persistent_options
+from amplifier.store import SessionIndex
+from amplifier.testing import TestCoordinator, cancel_everywhere
+from tests.modules.context.test_context_persistent import agent, stored
+
+ALONE = ("trio", "asyncio-scope", "asyncio-native")
+"""A second native cancel inside a module is the kernel's to hold back; see the session below."""
+
+
+def text(words: str) -> dict[str, Any]:
+    return {"role": "user", "content": words}
+
+
+class World:
+    """One trial: steps over a fresh conversation, and what must hold when they were cut short somewhere."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.root.mkdir()
+        self.files = open_files(root)
+        self.context = PersistentContext(read_persistent_options("s", {"path": root, "resume_policy": "replace"}))
+        self.acknowledged: list[Any] = []
+        self.allowed: list[list[Any]] = [[]]
+
+    async def step(self, fn: Callable[..., Any], argument: Any, expected: list[Any]) -> None:
+        self.allowed = [self.acknowledged, expected]
+        await fn(*argument)
+        self.acknowledged = expected
+        self.allowed = [expected]
+
+    async def scenario(self) -> None:
+        try:
+            await self.context.open()
+            await self.step(self.context.add_message, [text("one")], [text("one")])
+            await self.step(self.context.add_message, [text("two")], [text("one"), text("two")])
+            await self.step(self.context.set_messages, [[text("three")]], [text("three")])
+            await self.context.get_messages_for_request(1)
+            await self.step(self.context.clear, [], [])
+            await self.step(self.context.add_message, [text("four")], [text("four")])
+        finally:
+            await self.context.close()
+
+    def check(self) -> list[str]:
+        problems = []
+        if self.context._stored.is_open or open_files(self.root) != self.files:
+            problems.append(f"files are open: {open_files(self.root)}")
+        in_memory = self.context._conversation.copy()
+        if self.context._writing.statistics().locked:
+            problems.append("the lock is held")
+        on_disk = SessionIndex(self.root).transcript("s")
+        if in_memory != on_disk:
+            problems.append(f"memory has {in_memory}, the disk has {on_disk}")
+        if on_disk not in self.allowed:
+            problems.append(f"the disk has {on_disk}, expected one of {self.allowed}")
+        return problems
+
+
+def open_files(root: Path) -> list[str]:
+    links = Path("/proc/self/fd")
+    return sorted(
+        target for fd in os.listdir(links) if (target := _target(links / fd)).startswith(str(root)) and target
+    )
+
+
+def _target(link: Path) -> str:
+    try:
+        return os.readlink(link)
+    except FileNotFoundError:
+        return ""
+
+
+@pytest.mark.parametrize("mode", ALONE)
+def test_a_step_cancelled_anywhere_has_happened_on_disk_and_in_memory_or_in_neither(mode, tmp_path):
+    worlds = iter(range(1_000_000))
+    report = cancel_everywhere(lambda: World(tmp_path / str(next(worlds))), modes=[mode], clock="real")
+    report.raise_if_broken()
+    assert min(report.points.values()) >= 12
+
+
+async def test_the_lock_is_free_after_writers_were_cancelled_while_they_waited_for_it(tmp_path):
+    context = PersistentContext(read_persistent_options("s", {"path": tmp_path}))
+    await context.open()
+    async with anyio.create_task_group() as group:
+        for number in range(6):
+            group.start_soon(context.add_message, text(str(number)))
+        await anyio.lowlevel.checkpoint()
+        group.cancel_scope.cancel()
+    with anyio.fail_after(60):
+        await context.add_message(text("after"))
+    messages = await context.get_messages()
+    await context.close()
+    assert messages[-1] == text("after")
+    assert len(messages) <= 2  # of the others one may have begun, and then it was taken to its end
+    assert stored(tmp_path) == messages
+
+
+@pytest.mark.parametrize("mode", [*ALONE, "asyncio-native-twice"])
+def test_a_session_cancelled_anywhere_can_be_resumed_with_a_valid_transcript(mode, tmp_path):
+    worlds = iter(range(1_000_000))
+
+    def make() -> Any:
+        root = tmp_path / str(next(worlds))
+        root.mkdir()
+        acknowledged: list[Any] = []
+        session = agent([[("look", {"n": 1}), ("look", {"n": 2})], "done"], root)
+
+        async def scenario() -> None:
+            async with session:
+                context = session.coordinator.get("context")
+                try:
+                    await session.execute("hello")
+                finally:
+                    acknowledged.extend(context._conversation.copy())
+
+        def check() -> list[str]:
+            problems = [f"files are open: {files}"] if (files := open_files(root)) else []
+            on_disk = SessionIndex(root).transcript("s")
+            if on_disk != acknowledged:
+                problems.append(f"memory had {acknowledged}, the disk has {on_disk}")
+            calls = [call["id"] for message in on_disk for call in message.get("tool_calls", ())]
+            results = [message["tool_call_id"] for message in on_disk if message["role"] == "tool"]
+            if calls != results:
+                problems.append(f"calls {calls} were answered by {results}")
+            return problems
+
+        return scenario, check
+
+    report = cancel_everywhere(make, modes=[mode], clock="real", max_points=20, second_after=(1, 2, 4), expect=())
+    report.raise_if_broken()
+    assert min(report.points.values()) >= 12
+
+
+def test_a_write_is_finished_although_the_event_loop_ends(tmp_path):
+    """The end of ``asyncio.run`` cancels every task of the loop, also one that nothing else would cancel."""
+    messages: list[list[Any]] = []
+
+    async def main() -> None:
+        coordinator = TestCoordinator(session_id="s")
+        close = await context_persistent.mount(coordinator, {"path": str(tmp_path)})
+        context: Any = coordinator.get("context")
+        is_writing, may_write = anyio.Event(), threading.Event()
+        append = context._stored.append
+
+        def append_later(*arguments: Any) -> None:
+            anyio.from_thread.run_sync(is_writing.set)
+            may_write.wait()
+            append(*arguments)
+
+        context._stored.append = append_later
+
+        async def write() -> None:
+            try:
+                await context.add_message(text("one"))
+            finally:
+                messages.append(context._conversation.copy())
+                await close()
+
+        tasks.append(asyncio.get_running_loop().create_task(write()))
+        await is_writing.wait()
+        # Runs when the loop has cancelled its tasks already.
+        asyncio.get_running_loop().call_soon(may_write.set)
+
+    tasks: list[Any] = []
+    asyncio.run(main())
+    assert messages == [[text("one")]]
+    assert stored(tmp_path) == [text("one")]
+    assert tasks[0].cancelled()

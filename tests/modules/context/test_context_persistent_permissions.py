@@ -1,0 +1,98 @@
+"""A conversation's folder is for its owner: other users' rights are taken away, other users' folders are refused."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import stat
+from pathlib import Path
+
+import pytest
+
+from amplifier.store import Conversation, UnsafeFolderError
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o755, 0o750, 0o701])
+def test_a_folder_that_is_open_to_others_is_closed_with_a_warning(mode, tmp_path, caplog):
+    folder = tmp_path / "s"
+    folder.mkdir()
+    folder.chmod(mode)
+    log = Conversation(folder, "s")
+    with caplog.at_level("WARNING"):
+        assert log.open() == []
+    log.close()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert f"{folder} was open to other users (mode {mode:04o})" in caplog.text
+
+
+@pytest.mark.parametrize(("mode", "after"), [(0o777, 0o755), (0o775, 0o755), (0o755, 0o755)])
+def test_the_folder_of_all_sessions_is_made_writable_for_its_owner_only(mode, after, tmp_path, caplog):
+    root = tmp_path / "sessions"
+    root.mkdir()
+    root.chmod(mode)
+    conversation = Conversation(root / "s", "s")
+    with caplog.at_level("WARNING"):
+        conversation.open()
+    conversation.close()
+    assert stat.S_IMODE(root.stat().st_mode) == after
+    assert (f"{root} was open to other users (mode {mode:04o})" in caplog.text) == (mode != after)
+
+
+def test_a_file_that_others_may_read_is_closed_with_a_warning(tmp_path, caplog):
+    conversation = Conversation(tmp_path / "s", "s")
+    conversation.open()
+    conversation.close()
+    (tmp_path / "store.db").chmod(0o644)
+    with caplog.at_level("WARNING"):
+        conversation.open()
+    conversation.close()
+    assert stat.S_IMODE((tmp_path / "store.db").stat().st_mode) == 0o600
+    assert "store.db was open to other users (mode 0644)" in caplog.text
+
+
+def test_a_private_folder_causes_no_warning(tmp_path, caplog):
+    log = Conversation(tmp_path / "s", "s")
+    log.open()
+    log.close()
+    assert log.open() == []
+    log.close()
+    assert caplog.text == ""
+
+
+def test_a_folder_that_any_user_may_replace_is_refused(tmp_path):
+    tmp_path.chmod(0o777)
+    with pytest.raises(UnsafeFolderError, match=rf"every user may rename .* \(mode 0777\); .*chmod o-w {tmp_path}"):
+        Conversation(tmp_path / "sessions" / "s", "s").open()
+
+
+def test_a_folder_in_a_sticky_directory_is_accepted(tmp_path):
+    tmp_path.chmod(0o1777)
+    log = Conversation(tmp_path / "sessions" / "s", "s")
+    assert log.open() == []
+    log.close()
+
+
+@as_root
+@pytest.mark.parametrize("name", ["s", "s/lock", "store.db"])
+def test_what_belongs_to_another_user_is_refused(name, tmp_path):
+    log = Conversation(tmp_path / "s", "s")
+    log.open()
+    log.close()
+    os.chown(tmp_path / name, 12345, -1)
+    before = _descriptors()
+    with pytest.raises(UnsafeFolderError, match=rf"{tmp_path / name}: it belongs to the user with id 12345, not to 0"):
+        log.open()
+    assert not log.is_open
+    assert _descriptors() == before
+
+
+def test_the_error_can_be_sent_to_another_process(tmp_path):
+    error = UnsafeFolderError(tmp_path, "it is wrong", "chmod")
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.fix) == (str(error), "chmod")
+
+
+def _descriptors() -> int:
+    return len(list(Path("/dev/fd").iterdir()))

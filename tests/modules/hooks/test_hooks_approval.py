@@ -1,0 +1,478 @@
+"""The approval hook: what it allows, denies and asks, and whom it asks."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amplifier import HookResult, PlanError
+from amplifier.conformance import strategies
+from amplifier.models import ApprovalResponse
+from amplifier.modules.hooks import approval as hooks_approval
+from amplifier.modules.hooks.approval._hook import _key
+from amplifier.modules.hooks.approval._options import ApprovalOptions, read_approval_options
+from amplifier.modules.tools import bash as tool_bash
+from amplifier.modules.tools import filesystem as tool_filesystem
+from amplifier.modules.tools import search as tool_search
+from amplifier.modules.tools import todo as tool_todo
+from amplifier.testing import EventRecorder, MockApprovalSystem, MockTool, TestCoordinator
+from tests.modules.hooks.test_hooks_together import Watched
+
+
+class Gate:
+    """A mounted gate without a session, and what it emitted."""
+
+    def __init__(self, coordinator: TestCoordinator, close: Any) -> None:
+        self.coordinator = coordinator
+        self.close = close
+        self.recorder = EventRecorder()
+        self.recorder.listen(coordinator.hooks)
+
+    @classmethod
+    async def open(cls, config: dict[str, Any] | None = None, **capabilities: Any) -> Gate:
+        coordinator = TestCoordinator()
+        for name, value in capabilities.items():
+            coordinator.register_capability(name.replace("__", "."), value)
+        return cls(coordinator, await hooks_approval.mount(coordinator, config))
+
+    async def judge(self, tool: Any, **given: Any) -> HookResult:
+        return await self.judge_input(tool, given)
+
+    async def judge_input(self, tool: Any, given: Any) -> HookResult:
+        data = {"tool_name": tool, "tool_call_id": "call-1", "tool_input": given}
+        return await self.coordinator.hooks.emit("tool:pre", data)
+
+    async def action(self, tool: str, **given: Any) -> str:
+        return (await self.judge(tool, **given)).action
+
+    def payloads(self, event: str) -> list[dict[str, Any]]:
+        return [data for _, data in self.recorder.get_events(event)]
+
+
+# ── defaults ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("tool", ["read_file", "list_directory", "glob", "grep", "todo"])
+async def test_tools_that_change_nothing_run_without_a_question(tool):
+    gate = await Gate.open()
+    assert await gate.action(tool, path="x") == "continue"
+    assert gate.payloads("approval:granted") == []
+
+
+@pytest.mark.parametrize("tool", ["bash", "write_file", "edit_file", "web_fetch", "task", "mcp_delete", "Read_File"])
+async def test_every_other_tool_is_asked_about_known_or_not(tool):
+    gate = await Gate.open()
+    result = await gate.judge(tool, x=1)
+    assert result.action == "ask_user"
+    assert result.approval_options == ["Allow once", "Allow always", "Deny"]
+    assert (result.approval_timeout, result.approval_default) == (300.0, "deny")
+    assert "no rule is about this call" in str(result.approval_prompt)
+
+
+async def test_of_the_real_built_in_tools_those_that_change_something_are_asked_about(tmp_path):
+    gate = await Gate.open(session__working_dir=str(tmp_path))
+    for module in (tool_filesystem, tool_search, tool_todo, tool_bash):
+        await module.mount(gate.coordinator, {})
+    actions = {name: await gate.action(name, x=1) for name in gate.coordinator.get("tools")}
+    asked = {name for name, action in actions.items() if action == "ask_user"}
+    assert asked == {"write_file", "edit_file", "bash"}
+    assert actions.keys() - asked == {"read_file", "list_directory", "glob", "grep", "todo"}
+
+
+@pytest.mark.parametrize("command", ["pwd", "ls", "ls -la src", "echo hello", "echo 'a; b'"])
+async def test_a_few_simple_commands_are_free(command):
+    gate = await Gate.open()
+    assert await gate.action("bash", command=command) == "continue"
+    assert gate.payloads("approval:granted")[0]["tool_name"] == "bash"
+
+
+async def test_a_tool_may_ask_for_approval_itself():
+    gate = await Gate.open()
+    tool: Any = MockTool("grep")
+    tool.require_approval = True
+    await gate.coordinator.mount("tools", tool)
+    assert await gate.action("grep", pattern="x") == "ask_user"
+
+
+async def test_what_is_not_a_call_is_asked_about_and_other_events_pass():
+    gate = await Gate.open()
+    calls: list[Any] = [(None, {}), ("", {}), (7, {}), ("read_file", None), ("read_file", [1]), ("bash", "ls")]
+    for tool, value in calls:
+        assert (await gate.judge_input(tool, value)).action == "ask_user"
+    assert (await hooks_approval.ApprovalHook(_options(), gate.coordinator)("tool:post", {})).action == "continue"
+
+
+def _options() -> ApprovalOptions:
+    return read_approval_options({})
+
+
+# ── rules ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_strictest_rule_decides_whatever_their_order():
+    rules = [
+        {"command": "git *", "action": "allow"},
+        {"command": "git push *", "action": "ask", "reason": "it leaves this machine"},
+        {"command": "git push --force *", "action": "deny", "reason": "history stays"},
+    ]
+    for order in (rules, rules[::-1]):
+        gate = await Gate.open({"rules": order})
+        assert await gate.action("bash", command="git status") == "continue"
+        asked = await gate.judge("bash", command="git push origin main")
+        assert asked.action == "ask_user"
+        assert "it leaves this machine" in str(asked.approval_prompt)
+        denied = await gate.judge("bash", command="git push --force origin")
+        assert (denied.action, denied.reason) == ("deny", "forbidden by the plan: history stays")
+
+
+async def test_rules_on_paths_hosts_and_inputs():
+    rules = [
+        {"tool": ["write_file", "edit_file"], "path": "docs/**/*.md", "action": "allow"},
+        {"tool": "*", "path": ".env", "action": "deny"},
+        {"tool": "*", "path": "/etc/**", "action": "deny"},
+        {"tool": "web_fetch", "host": "docs.python.org", "action": "allow"},
+        {"tool": "web_fetch", "host": "*.example.org", "action": "allow"},
+        {"tool": "web_fetch", "host": "evil.org", "action": "deny"},
+        {"tool": "queue", "input": {"action": "peek", "count": 1}, "action": "allow"},
+    ]
+    gate = await Gate.open({"rules": rules}, session__working_dir="/srv/site")
+    table: list[tuple[str, dict[str, Any], str]] = [
+        ("write_file", {"file_path": "docs/a.md", "content": "x"}, "continue"),
+        ("write_file", {"file_path": "docs/a/b/c.md", "content": "x"}, "continue"),
+        ("write_file", {"file_path": "docs/a.py"}, "ask_user"),
+        ("write_file", {"file_path": "docs/../src/a.md"}, "ask_user"),
+        ("write_file", {"file_path": "./docs/a.md"}, "ask_user"),
+        ("write_file", {"file_path": "/docs/a.md"}, "ask_user"),
+        ("write_file", {"file_path": "docs//a.md"}, "ask_user"),
+        ("write_file", {"file_path": "docs/a\n.md"}, "ask_user"),
+        ("write_file", {"file_path": "docs/a.md", "path": "src/b.py"}, "ask_user"),
+        ("write_file", {"file_path": ["docs/a.md"]}, "ask_user"),
+        ("write_file", {}, "ask_user"),
+        ("read_file", {"file_path": ".env"}, "deny"),
+        ("read_file", {"file_path": "deep/down/.ENV"}, "deny"),
+        ("read_file", {"file_path": "a/../.env"}, "deny"),
+        ("read_file", {"file_path": "../../etc/passwd"}, "deny"),
+        ("read_file", {"file_path": "/etc/./shadow"}, "deny"),
+        ("read_file", {"file_path": "env"}, "continue"),
+        ("web_fetch", {"url": "https://docs.python.org/3/"}, "continue"),
+        ("web_fetch", {"url": "https://DOCS.python.org:443/3/"}, "continue"),
+        ("web_fetch", {"url": "https://a.b.example.org/"}, "continue"),
+        ("web_fetch", {"url": "https://example.org/"}, "ask_user"),
+        ("web_fetch", {"url": "https://docs.python.org.other.net/"}, "ask_user"),
+        ("web_fetch", {"url": "https://docs.python.org@other.net/"}, "ask_user"),
+        ("web_fetch", {"url": "https://other.net/docs.python.org"}, "ask_user"),
+        ("web_fetch", {"url": "https://me:word@docs.python.org/"}, "ask_user"),
+        ("web_fetch", {"url": "https://other.net\\@docs.python.org/"}, "ask_user"),
+        ("web_fetch", {"url": "file://docs.python.org/etc/passwd"}, "ask_user"),
+        ("web_fetch", {"url": "https://docs.python.org\t/"}, "ask_user"),
+        ("web_fetch", {"url": "https://[docs.python.org/"}, "ask_user"),
+        ("web_fetch", {"url": "https://x/?to=https://EVIL.org"}, "deny"),
+        ("queue", {"action": "peek", "count": 1}, "continue"),
+        ("queue", {"action": "peek", "count": True}, "ask_user"),
+        ("queue", {"action": "drop", "count": 1}, "ask_user"),
+        ("queue", {"action": "peek"}, "ask_user"),
+    ]
+    for tool, value, expected in table:
+        assert await gate.action(tool, **value) == expected, (tool, value)
+
+
+async def test_a_command_rule_allows_nothing_whose_input_holds_more_than_a_command():
+    gate = await Gate.open({"rules": [{"command": "git status", "action": "allow"}]})
+    assert await gate.action("bash", command="git status", timeout=5, description="look") == "continue"
+    for extra in ({"env": {"LD_PRELOAD": "x"}}, {"cwd": "/"}, {"shell": "/bin/x"}, {"stdin": "y"}):
+        assert await gate.action("bash", command="git status", **extra) == "ask_user"
+
+
+async def test_the_plan_can_set_the_action_of_a_tool():
+    tools = {"bash": "deny", "write_file": {"require_approval": False}, "grep": {"require_approval": True}}
+    gate = await Gate.open({"tools": tools, "unknown_tools": "deny"})
+    assert await gate.action("bash", command="ls") == "deny"
+    assert await gate.action("write_file", file_path="x") == "continue"
+    assert await gate.action("grep", pattern="x") == "ask_user"
+    assert await gate.action("other") == "deny"
+    assert await gate.action("read_file", file_path="x") == "continue"
+
+
+async def test_the_published_words_of_a_rule_are_understood():
+    rules = [
+        {"pattern": "ls *", "action": "auto_approve", "description": "safe"},
+        {"pattern": "rm -rf /*", "action": "auto_deny"},
+    ]
+    gate = await Gate.open({"rules": rules, "default_action": "continue", "default_timeout": 5, "audit": {}})
+    assert await gate.action("bash", command="ls src") == "continue"
+    assert await gate.action("bash", command="rm -rf /usr") == "deny"
+    asked = await gate.judge("bash", command="pwd")
+    assert asked.action == "ask_user", "own rules take the place of the default ones"
+    assert (asked.approval_timeout, asked.approval_default) == (5, "allow")
+
+
+async def test_a_policy_module_can_ask_for_a_tool():
+    gate = await Gate.open({"policy_driven_only": True}, approval__needs_check=lambda tool: tool == "read_file")
+    assert await gate.action("read_file", file_path="x") == "ask_user"
+    assert await gate.action("bash", command="rm -rf x") == "continue"
+    gate.coordinator.session_state["require_approval_tools"] = {"bash"}
+    assert await gate.action("bash", command="rm -rf x") == "ask_user"
+
+
+async def test_a_policy_that_fails_means_a_question():
+    def broken(tool: str) -> bool:
+        raise RuntimeError("down")
+
+    gate = await Gate.open(approval__needs_check=broken)
+    assert await gate.action("read_file", file_path="x") == "ask_user"
+
+
+async def test_decisions_of_rules_are_emitted_unless_the_audit_is_off():
+    rules = [{"tool": "a", "action": "allow"}, {"tool": "b", "action": "deny"}]
+    gate = await Gate.open({"rules": rules})
+    await gate.judge("a")
+    await gate.judge("b")
+    granted, denied = gate.payloads("approval:granted")[0], gate.payloads("approval:denied")[0]
+    assert (granted["hook_name"], granted["event"], granted["tool_call_id"]) == ("hooks-approval", "tool:pre", "call-1")
+    assert denied["reason"] == "forbidden by the plan: rule for tool b"
+    quiet = await Gate.open({"rules": rules, "audit": {"enabled": False}})
+    await quiet.judge("a")
+    assert quiet.payloads("approval:granted") == []
+
+
+# ── the plan ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_all_problems_of_the_configuration_are_reported_at_once_with_their_paths():
+    config: dict[str, Any] = {
+        "timeout": -1,
+        "tools": {"bash": "maybe", "x": {"require_approval": "yes"}},
+        "unknown_tools": "shrug",
+        "audit": True,
+        "rules": [
+            "ls",
+            {"action": "permit", "tool": "a"},
+            {"action": "allow"},
+            {"action": "allow", "command": "ls*"},
+            {"action": "allow", "command": 5, "tool": "bash"},
+            {"action": "allow", "tool": "a", "pth": "x", "path": "", "input": []},
+            {"action": "allow", "command": "ls", "pattern": "ls"},
+        ],
+    }
+    with pytest.raises(PlanError) as caught:
+        await Gate.open(config)
+    paths = {path for path, _ in caught.value.problems}
+    assert paths == {
+        *("$.timeout", "$.tools.bash", "$.tools.x", "$.unknown_tools", "$.audit"),
+        *("$.rules[0]", "$.rules[1].action", "$.rules[2].tool", "$.rules[3].command", "$.rules[4].command"),
+        *("$.rules[5].pth", "$.rules[5].path", "$.rules[5].input", "$.rules[6].pattern"),
+    }
+
+
+@pytest.mark.parametrize("config", [{"rules": {}}, {"tools": []}, {"priority": "first"}, {"remember": 1}])
+async def test_a_value_of_the_wrong_kind_is_refused(config):
+    with pytest.raises(PlanError):
+        await Gate.open(config)
+
+
+# ── the contract ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_gate_is_registered_by_name_and_gone_after_cleanup_run_twice():
+    gate = await Gate.open()
+    assert gate.coordinator.hooks.list_handlers("tool:pre")["tool:pre"] == ["hooks-approval"]
+    gate.close()
+    gate.close()
+    assert await gate.action("bash", command="rm -rf x") == "continue"
+
+
+async def test_a_gate_that_breaks_denies(monkeypatch):
+    gate = await Gate.open()
+
+    def broken(*_args: Any) -> Any:
+        raise RuntimeError("no tools today")
+
+    monkeypatch.setattr(gate.coordinator, "get", broken)
+    assert await gate.action("read_file", file_path="x") == "deny"
+
+
+@given(data=strategies.json_objects())
+async def test_any_payload_gets_a_valid_answer_and_stays_as_it_was(data):
+    coordinator = TestCoordinator()
+    hook = hooks_approval.ApprovalHook(_options(), coordinator)
+    before = repr(data)
+    for payload in (
+        data,
+        {"tool_name": "bash", "tool_input": data},
+        {"tool_name": data, "tool_input": {"command": data}},
+    ):
+        result = await hook("tool:pre", payload)
+        assert result.action in ("continue", "ask_user")
+        assert result.action != "ask_user" or result.approval_prompt
+    assert repr(data) == before
+
+
+# ── asking ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def ask_in_session(answers: list[Any], *calls: tuple[str, dict[str, Any]], config: Any = None) -> tuple[Any, Any]:
+    approval = MockApprovalSystem(answers)
+    tools = {name: MockTool(name) for name, _ in calls}
+    watched = Watched([*calls, "done"], *tools.values(), hooks={"hooks-approval": config or {}}, approval=approval)
+    assert await watched.run() == "done"
+    return approval, tools
+
+
+async def test_an_allowed_call_runs_and_a_denied_one_does_not():
+    _, tools = await ask_in_session(["Allow once", "Deny"], ("deploy", {"n": 1}), ("erase", {"n": 2}))
+    assert tools["deploy"].calls == [{"n": 1}]
+    assert tools["erase"].calls == []
+
+
+async def test_allow_always_covers_the_same_call_and_no_other():
+    calls = [("deploy", {"n": 1}), ("deploy", {"n": 1}), ("deploy", {"n": 2})]
+    approval, tools = await ask_in_session(["Allow always", "Deny"], *calls)
+    assert len(approval.requests) == 2
+    assert len(tools["deploy"].calls) == 2
+
+
+async def test_without_memory_there_is_no_always():
+    approval, _ = await ask_in_session(["Allow"], ("deploy", {}), config={"remember": False})
+    assert approval.requests[0]["options"] == ["Allow", "Deny"]
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(("default", "runs"), [("deny", 0), ("allow", 1)])
+async def test_no_answer_in_time_means_the_configured_default(default, runs):
+    approval = MockApprovalSystem(["Allow once"], delay=1000)
+    tool = MockTool("deploy")
+    config = {"timeout": 20, "default_action": default}
+    watched = Watched([("deploy", {}), "done"], tool, hooks={"hooks-approval": config}, approval=approval)
+    began = anyio.current_time()
+    await watched.run()
+    assert anyio.current_time() - began == pytest.approx(20, abs=1)
+    assert len(tool.calls) == runs
+
+
+async def test_without_anybody_to_ask_the_answer_is_no():
+    tool = MockTool("deploy")
+    watched = Watched([("deploy", {}), "done"], tool, hooks={"hooks-approval": {}})
+    await watched.run()
+    assert tool.calls == []
+    assert "No approval system" in watched.data("approval:denied")[0]["reason"]
+
+
+# ── a registered provider, as published applications bring ───────────────────────────────────────
+
+
+class Provider:
+    def __init__(self, *answers: Any, delay: float = 0.0) -> None:
+        self.answers = list(answers)
+        self.requests: list[Any] = []
+        self._delay = delay
+
+    async def request_approval(self, request: Any) -> Any:
+        self.requests.append(request)
+        await anyio.sleep(self._delay)
+        answer = self.answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
+async def with_provider(provider: Provider, **config: Any) -> Gate:
+    gate = await Gate.open(config)
+    gate.coordinator.get_capability("approval.register_provider")(provider)
+    return gate
+
+
+async def test_a_registered_provider_gets_the_whole_request():
+    provider = Provider(ApprovalResponse(approved=True), ApprovalResponse(approved=False, reason="too late"))
+    gate = await with_provider(provider)
+    assert await gate.action("bash", command="make") == "continue"
+    request = provider.requests[0]
+    assert (request.tool_name, request.details, request.risk_level) == ("bash", {"command": "make"}, "high")
+    denied = await gate.judge("deploy", n=1)
+    assert (denied.action, denied.reason) == ("deny", "too late")
+    assert [name for name, _ in gate.recorder.events if name.startswith("approval")] == [
+        *("approval:required", "approval:granted"),
+        *("approval:required", "approval:denied"),
+    ]
+
+
+async def test_a_remembered_answer_covers_exactly_the_same_call():
+    yes, no = ApprovalResponse(approved=True, remember=True), ApprovalResponse(approved=False, remember=True)
+    provider = Provider(yes, no)
+    gate = await with_provider(provider)
+    assert await gate.action("bash", command="make") == "continue"
+    assert await gate.action("bash", command="make") == "continue"
+    assert await gate.action("bash", command="make all") == "deny"
+    assert await gate.action("bash", command="make all") == "deny"
+    assert len(provider.requests) == 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(None, "yes", {"approved": True}, RuntimeError("gone"), TimeoutError()),
+        *(ApprovalResponse(approved=False), SimpleNamespace(approved="no"), SimpleNamespace(approved=1)),
+    ],
+    ids=repr,
+)
+async def test_only_an_approving_response_allows(answer):
+    gate = await with_provider(Provider(answer))
+    assert await gate.action("bash", command="make") == "deny"
+
+
+@pytest.mark.virtual_time
+async def test_a_provider_that_does_not_answer_is_given_up():
+    gate = await with_provider(Provider(ApprovalResponse(approved=True), delay=1000), timeout=400)
+    began = anyio.current_time()
+    denied = await gate.judge("bash", command="make")
+    assert denied.action == "deny"
+    assert "no answer within 400 s" in str(denied.reason)
+    assert anyio.current_time() - began == pytest.approx(400, abs=1)
+
+
+@given(first=st.text(), second=st.text())
+def test_two_calls_never_share_a_remembered_answer(first, second):
+    assert (_key("bash", {"command": first}) == _key("bash", {"command": second})) == (first == second)
+
+
+# ── tools that state that they change nothing ────────────────────────────────────────────────────
+
+
+async def stating(gate: Gate, **annotations: Any) -> None:
+    tool = MockTool("remote_get")
+    tool.annotations = annotations  # type: ignore[attr-defined]
+    await gate.coordinator.mount("tools", tool, name="remote_get")
+
+
+async def test_a_statement_of_a_tool_allows_nothing_by_itself():
+    gate = await Gate.open()
+    await stating(gate, readOnlyHint=True)
+    assert await gate.action("remote_get") == "ask_user"
+
+
+async def test_a_rule_may_allow_the_tools_that_state_that_they_change_nothing():
+    gate = await Gate.open({"rules": [{"tool": "remote_*", "read_only": True, "action": "allow"}]})
+    await stating(gate, readOnlyHint=True)
+    assert await gate.action("remote_get") == "continue"
+    await stating(gate, readOnlyHint="yes")
+    assert await gate.action("remote_get") == "ask_user"
+
+
+@pytest.mark.parametrize("rule", [{"tool": "*", "action": "deny"}, {"tool": "remote_get", "action": "ask"}])
+async def test_a_statement_of_a_tool_lifts_no_rule_of_the_plan(rule):
+    allow = {"tool": "remote_*", "read_only": True, "action": "allow"}
+    gate = await Gate.open({"rules": [allow, rule]})
+    await stating(gate, readOnlyHint=True)
+    assert await gate.action("remote_get") == {"deny": "deny", "ask": "ask_user"}[rule["action"]]
+
+
+async def test_a_rule_may_deny_every_tool_that_does_not_state_that_it_changes_nothing():
+    gate = await Gate.open({"rules": [{"tool": "remote_*", "read_only": False, "action": "deny"}]})
+    await stating(gate)
+    assert await gate.action("remote_get") == "deny"
+    await stating(gate, readOnlyHint=True)
+    assert await gate.action("remote_get") == "ask_user"

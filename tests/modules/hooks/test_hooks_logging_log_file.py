@@ -1,0 +1,273 @@
+"""The log file under faults: killed writers, incomplete lines, full disks, two writers. No line is written in part."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amplifier.modules.hooks import logging as hooks_logging
+from amplifier.modules.hooks.logging import _log_file
+from amplifier.modules.hooks.logging._log_file import EventFile
+from amplifier.testing import TestCoordinator, cancel_everywhere
+from tests._support.child_process import run_child
+from tests._support.tree import ROOT
+from tests.modules.hooks.test_hooks_together import lines
+
+KILLS = int(os.environ.get("AMPLIFIER_TEST_KILLS", "60")) // 3
+LINE = b'{"ts":"2026-01-01T00:00:00+00:00","event":"tool:pre","data":"' + "é".encode() + b'"}\n'
+
+
+def append(path: Path, *texts: bytes) -> None:
+    file = EventFile(path)
+    file.open()
+    try:
+        for text in texts:
+            file.append(text)
+    finally:
+        file.close()
+        file.close()
+
+
+@pytest.mark.parametrize("size", range(len(LINE)))
+def test_what_a_killed_writer_left_of_a_line_is_cut_off(tmp_path, size):
+    path = tmp_path / "e.jsonl"
+    path.write_bytes(LINE + LINE[:size])
+    append(path, LINE)
+    assert path.read_bytes() == LINE + LINE
+
+
+@pytest.mark.parametrize(
+    "theirs", [b"notes without an end", b'{"other": "json"', b"a\nb", b"x" * (1 << 20), b"\xff" * (1 << 21)]
+)
+def test_an_incomplete_line_of_another_writer_is_kept(tmp_path, theirs):
+    path = tmp_path / "e.jsonl"
+    path.write_bytes(theirs)
+    append(path, LINE)
+    assert path.read_bytes() == theirs + b"\n" + LINE
+
+
+class HalfOf:
+    """Replaces `os` in the module and writes only the beginning of the next few texts."""
+
+    def __init__(self, times: int, *, error: int | None = None, then: Any = None) -> None:
+        self._times = times
+        self._error = error
+        self._then = then
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def write(self, fd: int, data: bytes) -> int:
+        if self._times == 0:
+            return os.write(fd, data)
+        self._times -= 1
+        if self._error is not None:
+            raise OSError(self._error, os.strerror(self._error))
+        written = os.write(fd, data[: len(data) // 2])
+        if self._then is not None:
+            self._then()
+        return written
+
+
+def test_a_line_that_the_disk_took_in_part_is_taken_back(tmp_path, monkeypatch):
+    path = tmp_path / "e.jsonl"
+    file = EventFile(path)
+    file.open()
+    file.append(LINE)
+    monkeypatch.setattr(_log_file, "os", HalfOf(2))
+    for _ in range(2):
+        with pytest.raises(OSError, match="only part of a line"):
+            file.append(LINE)
+        assert path.read_bytes() == LINE
+    file.append(LINE)
+    assert path.read_bytes() == LINE + LINE
+    file.close()
+
+
+def test_a_partly_written_line_is_kept_if_another_writers_line_follows(tmp_path, monkeypatch):
+    path = tmp_path / "e.jsonl"
+    file = EventFile(path)
+    file.open()
+    other = path.open("ab", buffering=0)
+    monkeypatch.setattr(_log_file, "os", HalfOf(1, then=lambda: other.write(b"\n" + LINE)))
+    with pytest.raises(OSError, match="only part of a line"):
+        file.append(LINE)
+    file.append(LINE)
+    other.close()
+    file.close()
+    whole = [line for line in path.read_bytes().split(b"\n") if line + b"\n" == LINE]
+    assert len(whole) == 2
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS])
+async def test_a_failing_disk_is_logged_once_and_counted_and_writing_resumes(tmp_path, monkeypatch, caplog, error):
+    coordinator = TestCoordinator("s-1")
+    close = await hooks_logging.mount(coordinator, {"path": str(tmp_path / "e.jsonl")})
+    log = coordinator.session_state["hooks-logging"][0]
+    monkeypatch.setattr(_log_file, "os", HalfOf(3, error=error))
+    for number in range(5):
+        assert (await coordinator.hooks.emit("tool:pre", {"n": number})).action == "continue"
+    assert (log.statistics().written, log.statistics().lost) == (2, 3)
+    assert [line["data"]["n"] for line in lines(tmp_path / "e.jsonl")] == [3, 4]
+    close()
+    close()
+    recorded = [record.getMessage() for record in caplog.records if "hooks-logging" in record.name]
+    assert len([text for text in recorded if "cannot be written" in text]) == 1
+    assert len([text for text in recorded if "3 events were not written" in text]) == 1
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_full_disk_never_breaks_a_turn(tmp_path, backend):
+    """With a limit on the size of files, which the system enforces as it does a full disk: in part, then not at all."""
+    program = """
+    import resource
+    from amplifier.modules.hooks import logging as hooks_logging
+    from amplifier.testing import TestCoordinator
+    path = sys.argv[2]
+
+    async def main():
+        coordinator = TestCoordinator("s")
+        close = await hooks_logging.mount(coordinator, {"path": path})
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+        for number in range(200):
+            result = await coordinator.hooks.emit("tool:pre", {"n": number, "text": "x" * (number % 97)})
+            assert result.action == "continue"
+        now = coordinator.session_state["hooks-logging"][0].statistics()
+        close()
+        print_line(now.written, now.lost)
+
+    anyio.run(main, backend=backend)
+    """
+    path = tmp_path / "e.jsonl"
+    ended = run_child(program, backend, str(path))
+    assert ended.code == 0, ended.errors
+    written, lost = map(int, ended.lines[-1].split())
+    assert written + lost == 200
+    assert lost > 100
+    assert len(lines(path)) == written
+    assert 9_000 < path.stat().st_size <= 10_000
+
+
+WRITER = """
+import os, sys
+import anyio
+from amplifier.modules.hooks import logging as hooks_logging
+from amplifier.testing import TestCoordinator
+
+async def main(path, seed):
+    coordinator = TestCoordinator("s")
+    await hooks_logging.mount(coordinator, {"path": path})
+    number = 0
+    while True:
+        await coordinator.hooks.emit("tool:pre", {"seed": seed, "n": number, "text": "x" * (number * 7919 % 60_000)})
+        os.write(1, b"%d\\n" % number)
+        number += 1
+
+import trio, anyio._backends._trio, anyio._backends._asyncio  # noqa
+for line in sys.stdin:  # one child per line, forked: starting an interpreter for each would take minutes
+    backend, seed, path = line.rstrip("\\n").split(" ", 2)
+    child = os.fork()
+    if child == 0:
+        anyio.run(main, path, int(seed), backend=backend)
+        os._exit(1)
+    os.write(1, b"child %d\\n" % child)
+    os.waitpid(child, 0)
+    os.write(1, b"dead\\n")
+"""
+
+
+def test_a_killed_writer_loses_nothing_it_had_acknowledged_and_tears_no_line(tmp_path):
+    path = tmp_path / "e.jsonl"
+    acknowledged: set[tuple[int, int]] = set()
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as writers:
+        assert writers.stdin is not None
+        assert writers.stdout is not None
+        for seed in range(KILLS):
+            wanted = random.Random(seed).choice([0, 1, 3, 10, 30])
+            writers.stdin.write(f"{'trio' if seed % 2 else 'asyncio'} {seed} {path}\n")
+            writers.stdin.flush()
+            child, seen = 0, 0
+            for line in writers.stdout:
+                word, *rest = line.split()
+                if word == "child":
+                    child = int(rest[0])
+                elif word == "dead":
+                    break
+                else:
+                    acknowledged.add((seed, int(word)))
+                    seen += 1
+                    if seen > wanted and child:
+                        os.kill(child, signal.SIGKILL)
+        writers.stdin.close()
+    append(path)  # cut off what the last one left
+    found = [(line["data"]["seed"], line["data"]["n"]) for line in lines(path)]
+    assert len(acknowledged) >= KILLS
+    assert acknowledged <= set(found), "acknowledged events are lost"
+    assert len(found) == len(set(found))
+    for seed in range(KILLS):
+        numbers = [n for one, n in found if one == seed]
+        assert numbers == list(range(len(numbers))), "something in the middle is missing"
+
+
+@pytest.mark.slow
+def test_two_writers_of_one_file_do_not_mix_their_lines(tmp_path):
+    path = tmp_path / "e.jsonl"
+    program = WRITER.split("import trio", maxsplit=1)[0].replace("while True:", "while number < 400:")
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", f"{program}\nanyio.run(main, {str(path)!r}, {seed})"],
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+        )
+        for seed in range(2)
+    ]
+    for writer in writers:
+        assert writer.wait(timeout=60) == 0
+    found = [(line["data"]["seed"], line["data"]["n"]) for line in lines(path)]
+    assert sorted(found) == [(seed, n) for seed in range(2) for n in range(400)]
+
+
+@pytest.mark.parametrize("mode", ["trio", "asyncio-scope", "asyncio-native"])
+def test_a_mount_cancelled_anywhere_leaves_no_open_file(tmp_path, mode):
+    path = tmp_path / "in" / "e.jsonl"
+
+    def make() -> Any:
+        coordinator = TestCoordinator("s")
+        before = set(os.listdir("/dev/fd"))
+
+        async def scenario() -> None:
+            close = await hooks_logging.mount(coordinator, {"path": str(path)})
+            try:
+                await hooks_logging.on_session_ready(coordinator)
+                await coordinator.hooks.emit("tool:pre", {"n": 1})
+            finally:
+                close()
+
+        def check() -> list[str]:
+            problems = ["handlers are left"] if coordinator.hooks.statistics().handlers else []
+            opened = [fd for fd in set(os.listdir("/dev/fd")) - before if _leads_to(fd, path)]
+            return problems + [f"descriptor {fd} is left open" for fd in opened]
+
+        return scenario, check
+
+    report = cancel_everywhere(make, modes=[mode], clock="real")
+    report.raise_if_broken()
+    assert report.points[mode] >= 1
+    assert {line["event"] for line in lines(path)} == {"tool:pre"}
+
+
+def _leads_to(fd: str, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(int(fd)), path.stat())
+    except OSError:
+        return False

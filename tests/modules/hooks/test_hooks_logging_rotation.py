@@ -1,0 +1,235 @@
+"""Rotation of the event log: sizes, order, several writers, killed and stopped ones. No line is lost or torn."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amplifier.errors import PlanError
+from amplifier.modules.hooks import logging as hooks_logging
+from amplifier.modules.hooks.logging._log_file import EventFile, Rotation
+from amplifier.testing import TestCoordinator
+from amplifier.tracing import LogFollower, log_parts
+from tests._support.tree import ROOT
+
+
+def line(number: int, size: int = 100) -> bytes:
+    text = b'{"ts":"","n":%d,"x":"' % number
+    return text + b"x" * max(0, size - len(text) - 3) + b'"}\n'
+
+
+def numbers(path: Path) -> list[int]:
+    """Those of all lines in the order of the log; every line has to be whole."""
+    return [json.loads(text)["n"] for text in LogFollower(path).read()]
+
+
+def opened(path: Path, max_bytes: int = 1024, keep: int = 3) -> EventFile:
+    file = EventFile(path, Rotation(path, max_bytes, keep))
+    file.open()
+    return file
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
+
+
+def test_a_full_file_is_renamed_and_the_oldest_is_removed(tmp_path):
+    path = tmp_path / "e.jsonl"
+    file = opened(path)
+    for number in range(100):
+        file.append(line(number))
+    file.close()
+    assert names(tmp_path) == ["e.jsonl", "e.jsonl.1", "e.jsonl.2", "e.jsonl.3", "e.jsonl.lock"]
+    assert all(part.stat().st_size == 1000 for part in log_parts(path))
+    assert all(part.stat().st_mode & 0o777 == 0o600 for part in tmp_path.iterdir())
+    assert numbers(path) == list(range(60, 100))
+
+
+def test_without_max_bytes_nothing_is_renamed_and_there_is_no_lock(tmp_path):
+    path = tmp_path / "e.jsonl"
+    file = EventFile(path)
+    file.open()
+    for number in range(100):
+        file.append(line(number))
+    file.close()
+    assert names(tmp_path) == ["e.jsonl"]
+
+
+def test_a_line_longer_than_the_limit_has_a_file_of_its_own(tmp_path):
+    path = tmp_path / "e.jsonl"
+    file = opened(path)
+    for number, size in enumerate([100, 5000, 100]):
+        file.append(line(number, size))
+    file.close()
+    assert [part.stat().st_size for part in log_parts(path)] == [100, 5000, 100]
+    assert numbers(path) == [0, 1, 2]
+
+
+def test_several_sessions_rotate_one_log(tmp_path):
+    path = tmp_path / "e.jsonl"
+    files = [opened(path, keep=20) for _ in range(3)]
+    for number in range(150):
+        files[number % 3].append(line(number))
+    for file in files:
+        file.close()
+    assert numbers(path) == list(range(150))
+    assert max(part.stat().st_size for part in log_parts(path)) <= 1024
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(30, 1500)), max_size=40), st.integers(1, 4))
+def test_any_order_of_writers_and_sizes_keeps_the_newest_lines_in_order(tmp_path_factory, writes, keep):
+    path = tmp_path_factory.mktemp("log") / "e.jsonl"
+    files = [opened(path, 1024, keep) for _ in range(3)]
+    for number, (writer, size) in enumerate(writes):
+        files[writer].append(line(number, size))
+    for file in files:
+        file.close()
+    found = numbers(path)
+    assert found == list(range(len(writes) - len(found), len(writes)))
+    assert len(log_parts(path)) <= keep + 1
+
+
+def test_a_crash_between_two_renames_removes_nothing_too_early(tmp_path):
+    path = tmp_path / "e.jsonl"
+    for number in (3, 2):  # 1 has its new name, the newest file does not have it yet
+        path.with_name(f"e.jsonl.{number}").write_bytes(line(number))
+    path.write_bytes(line(9, 1000))
+    file = opened(path)
+    file.append(line(10))
+    file.close()
+    assert numbers(path) == [3, 2, 9, 10]
+    assert [part.name for part in log_parts(path)] == ["e.jsonl.3", "e.jsonl.2", "e.jsonl.1", "e.jsonl"]
+
+
+def test_fewer_files_are_kept_when_keep_gets_smaller(tmp_path):
+    path = tmp_path / "e.jsonl"
+    for number in (7, 5, 2, 1):
+        path.with_name(f"e.jsonl.{number}").write_bytes(line(number))
+    other = tmp_path / "e.jsonl.old"
+    other.touch()
+    path.write_bytes(line(9, 1000))
+    file = opened(path, keep=2)
+    file.append(line(10))
+    file.close()
+    assert numbers(path) == [1, 9, 10]
+    assert other.exists()
+
+
+def test_while_another_writer_holds_the_lock_lines_are_written_and_nothing_waits(tmp_path):
+    path = tmp_path / "e.jsonl"
+    file = opened(path)
+    lock = os.open(tmp_path / "e.jsonl.lock", os.O_RDWR)
+    for how in (fcntl.LOCK_SH, fcntl.LOCK_EX):  # a process that was stopped while it wrote, or while it rotated
+        fcntl.flock(lock, how)
+        for number in range(20):
+            file.append(line(number))
+    os.close(lock)
+    assert names(tmp_path) == ["e.jsonl", "e.jsonl.lock"]
+    file.append(line(40))
+    file.close()
+    assert numbers(path) == [*range(20), *range(20), 40]
+    assert path.stat().st_size == 100
+
+
+async def test_a_log_that_cannot_be_rotated_goes_on_and_is_reported_once(tmp_path, caplog):
+    path = tmp_path / "e.jsonl"
+    coordinator = TestCoordinator("s")
+    (tmp_path / "e.jsonl.1").mkdir()
+    (tmp_path / "e.jsonl.1" / "in the way").touch()
+    close = await hooks_logging.mount(coordinator, {"path": str(path), "max_bytes": 1024, "keep": 1})
+    for number in range(30):
+        await coordinator.hooks.emit("tool:pre", {"n": number})
+    assert coordinator.session_state["hooks-logging"][0].statistics().lost == 0
+    close()
+    assert len(path.read_bytes().splitlines()) == 30
+    assert len([record for record in caplog.records if "cannot be rotated" in record.getMessage()]) == 1
+
+
+async def test_the_module_rotates_by_its_options_and_closes_everything(tmp_path):
+    path = tmp_path / "e.jsonl"
+    coordinator = TestCoordinator("s")
+    before = set(os.listdir("/dev/fd"))
+    close = await hooks_logging.mount(coordinator, {"path": str(path), "max_bytes": 2000, "keep": 2})
+    for number in range(100):
+        await coordinator.hooks.emit("tool:pre", {"n": number})
+    close()
+    close()
+    assert [part.name for part in log_parts(path)] == ["e.jsonl.2", "e.jsonl.1", "e.jsonl"]
+    found = [json.loads(text)["data"]["n"] for text in LogFollower(path).read()]
+    assert found == list(range(100 - len(found), 100))
+    # A descriptor of the listing itself may differ.
+    assert len(set(os.listdir("/dev/fd")) - before) <= 1
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ({"max_bytes": 10}, "max_bytes: expected a whole number of at least 1024"),
+        ({"max_bytes": "1 MB"}, "max_bytes: expected a whole number"),
+        ({"keep": 0}, "keep: expected a whole number of at least 1"),
+    ],
+)
+async def test_wrong_limits_are_refused(tmp_path, config, problem):
+    with pytest.raises(PlanError, match=problem):
+        await hooks_logging.mount(TestCoordinator("s"), {"path": str(tmp_path / "e"), **config})
+
+
+WRITER = """
+import os, sys
+from pathlib import Path
+from amplifier.modules.hooks.logging._log_file import EventFile
+from amplifier.modules.hooks.logging._log_file import Rotation
+
+path, seed, most = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+file = EventFile(path, Rotation(path, 20_000, 1000))
+file.open()
+for number in range(most):
+    file.append(b'{"ts":"","n":[%d,%d],"x":"%s"}\\n' % (seed, number, b"x" * (number * 7919 % 900)))
+    os.write(1, b"%d\\n" % number)
+"""
+
+
+def start(path: Path, seed: int, most: int, **options: Any) -> subprocess.Popen[str]:
+    words = [sys.executable, "-c", WRITER, str(path), str(seed), str(most)]
+    return subprocess.Popen(words, cwd=ROOT, text=True, **options)
+
+
+def test_processes_that_rotate_one_log_lose_no_line(tmp_path):
+    path = tmp_path / "e.jsonl"
+    writers = [start(path, seed, 800, stdout=subprocess.DEVNULL) for seed in range(3)]
+    assert [writer.wait(timeout=60) for writer in writers] == [0, 0, 0]
+    found: list[Any] = numbers(path)
+    assert len(log_parts(path)) > 20
+    assert sorted(found) == [[seed, number] for seed in range(3) for number in range(800)]
+    for seed in range(3):
+        assert [number for one, number in found if one == seed] == list(range(800))
+
+
+def test_a_writer_killed_at_any_moment_does_not_keep_others_from_rotating(tmp_path):
+    path = tmp_path / "e.jsonl"
+    acknowledged = []
+    for seed in range(6):
+        with start(path, seed, 10**6, stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            for text in writer.stdout:
+                acknowledged.append([seed, int(text)])
+                if int(text) == 100 + 37 * seed:
+                    writer.send_signal(signal.SIGKILL)
+                    break
+            acknowledged += [[seed, int(text)] for text in writer.stdout.read().split()]
+    file = opened(path, 20_000, 1000)
+    file.close()
+    found: list[Any] = numbers(path)
+    assert [one for one in acknowledged if one not in found] == []
+    assert len(found) <= len(acknowledged) + 6
+    assert max(part.stat().st_size for part in log_parts(path)) <= 20_000

@@ -1,0 +1,828 @@
+"""The three loops share one turn; what holds for the turn is tested on all of them."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import anyio
+import pytest
+
+from amplifier import (
+    AmplifierSession,
+    ChatResponse,
+    ExecutionCancelled,
+    HookResult,
+    ModuleLoader,
+    PlanError,
+    RateLimitError,
+    TextBlock,
+    ThinkingBlock,
+    ToolCall,
+    ToolResult,
+)
+from amplifier.errors import AuthenticationError, ExecutionDenied, ProviderUnavailableError
+from amplifier.models import ContextInjection, ResultDelta, StreamChunk, TextDelta, ToolFinished, ToolStarted
+from amplifier.modules.loop import basic as loop_basic
+from amplifier.modules.loop import events as loop_events
+from amplifier.modules.loop import read_options
+from amplifier.modules.loop import streaming as loop_streaming
+from amplifier.testing import EventRecorder, MockApprovalSystem, MockContextManager, MockProvider, MockTool
+
+LOOPS = {"loop-basic": loop_basic, "loop-streaming": loop_streaming, "loop-events": loop_events}
+
+
+@pytest.fixture(params=LOOPS)
+def loop(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+class Agent:
+    """A session around one loop, with everything it met at hand afterwards."""
+
+    def __init__(
+        self,
+        loop: str,
+        turns: list[Any],
+        *tools: Any,
+        config: dict[str, Any] | None = None,
+        hooks: dict[str, Any] | None = None,
+        approval: Any = None,
+        context: Any = None,
+        settings: dict[str, Any] | None = None,
+    ) -> None:
+        self.context: Any = context or MockContextManager()
+        self.provider = MockProvider(turns)
+        self.recorder = EventRecorder()
+        self._tools = tools
+        self._hooks = hooks or {}
+        plan = {
+            "session": {
+                "orchestrator": {"module": loop, "config": {"initial_delay": 0, **(config or {})}},
+                "context": "context-mock",
+                **(settings or {}),
+            },
+            "providers": [{"module": "provider-mock"}],
+            "tools": [{"module": "tool-mock"}],
+            "hooks": [{"module": "hooks-test"}],
+        }
+        modules = {
+            loop: LOOPS[loop],
+            "context-mock": self._mount_context,
+            "provider-mock": self._mount_provider,
+            "tool-mock": self._mount_tools,
+            "hooks-test": self._mount_hooks,
+        }
+        self.session = AmplifierSession(plan, loader=ModuleLoader(modules=modules), approval_system=approval)
+
+    # Mounted by hand: what a returned object gets from __getattr__, a Protocol does not see from Python 3.12 on.
+
+    async def _mount_context(self, coordinator, config):
+        await coordinator.mount("context", self.context)
+
+    async def _mount_provider(self, coordinator, config):
+        await coordinator.mount("providers", self.provider)
+
+    async def _mount_tools(self, coordinator, config):
+        for tool in self._tools:
+            await coordinator.mount("tools", tool)
+
+    async def _mount_hooks(self, coordinator, config):
+        coordinator.hooks.register("*", self.recorder, priority=1000, name="recorder")
+        for event, handler in self._hooks.items():
+            coordinator.hooks.register(event, handler, name=f"test-{event}")
+
+    async def run(self, prompt: str = "hello", **options: Any) -> Any:
+        async with self.session as session:
+            return await session.execute(prompt, **options)
+
+    def names(self) -> list[str]:
+        return [event for event, _ in self.recorder.get_events()]
+
+    def data(self, event: str) -> list[dict[str, Any]]:
+        return [data for name, data in self.recorder.get_events() if name == event]
+
+    def broken_pairs(self) -> list[str]:
+        """What is wrong with calls and results in the transcript (L5)."""
+        problems: list[str] = []
+        owed: list[str] = []
+        for message in self.context.messages:
+            if message["role"] == "tool":
+                if not owed or message["tool_call_id"] != owed[0]:
+                    problems.append(f"result {message['tool_call_id']} where {owed[:1]} was owed")
+                else:
+                    owed.pop(0)
+            else:
+                problems += [f"call {call} has no result" for call in owed]
+                owed = [call["id"] for call in message.get("tool_calls", ())]
+        return problems + [f"call {call} has no result" for call in owed]
+
+
+async def test_a_turn_without_tools_returns_the_models_words(loop):
+    agent = Agent(loop, ["Hi there"])
+    assert await agent.run() == "Hi there"
+    assert [m["role"] for m in agent.context.messages] == ["user", "assistant"]
+    assert agent.context.messages[1]["content"] == "Hi there"
+
+
+async def test_events_come_in_the_contracts_order(loop):
+    agent = Agent(loop, [("echo", {}), "done"], MockTool("echo"))
+    await agent.run()
+    names = [
+        n for n in agent.names() if n.startswith(("execution:", "provider:", "tool:p", "orchestrator:", "prompt:"))
+    ]
+    assert names == [
+        "execution:start",
+        "prompt:submit",
+        "provider:request",
+        "provider:response",
+        "tool:pre",
+        "tool:post",
+        "provider:request",
+        "provider:response",
+        "prompt:complete",
+        "execution:end",
+        "orchestrator:complete",
+    ]
+    assert agent.data("execution:end")[0]["status"] == "completed"
+    assert (
+        agent.data("orchestrator:complete")[0] | {"status": "success", "turn_count": 2}
+        == agent.data("orchestrator:complete")[0]
+    )
+
+
+async def test_parallel_tools_overlap_and_their_results_keep_the_order_of_the_calls(loop):
+    both_running = anyio.Event()
+    running: list[str] = []
+
+    def slow(name: str) -> MockTool:
+        async def respond(given: dict[str, Any]) -> str:
+            running.append(name)
+            if len(running) == 2:
+                both_running.set()
+            await both_running.wait()
+            if name == "a":  # the first call ends last
+                await anyio.wait_all_tasks_blocked()
+            return name
+
+        return MockTool(name, respond=respond)
+
+    agent = Agent(loop, [[("a", {}), ("b", {})], "done"], slow("a"), slow("b"))
+    with anyio.fail_after(60):
+        await agent.run()
+    assert [m["content"] for m in agent.context.messages if m["role"] == "tool"] == ["a", "b"]
+    assert agent.broken_pairs() == []
+
+
+@pytest.mark.parametrize(
+    ("call", "tool", "words", "kind"),
+    [
+        (("nope", {}), MockTool("echo"), "there is no tool named 'nope'; available: echo", "UnknownTool"),
+        (("echo", {}), MockTool("echo", raises=ValueError("boom")), "boom", "ValueError"),
+        (
+            ("echo", {"n": "three"}),
+            MockTool("echo", schema={"type": "object", "properties": {"n": {"type": "integer"}}}),
+            "arguments do not fit",
+            "BadArguments",
+        ),
+    ],
+)
+async def test_a_call_that_cannot_work_is_answered_to_the_model_and_announced(loop, call, tool, words, kind):
+    agent = Agent(loop, [call, "I see"], tool)
+    assert await agent.run() == "I see"
+    result = agent.context.messages[2]
+    assert words in result["content"]
+    assert agent.data("tool:error")[0]["error"]["type"] == kind
+    assert "tool:post" not in agent.names()
+
+
+@pytest.mark.virtual_time
+async def test_a_tool_that_overruns_its_deadline_is_cancelled_and_its_neighbour_is_not_disturbed(loop):
+    turns: list[Any] = [[("slow", {}), ("quick", {})], "done"]
+    agent = Agent(loop, turns, MockTool("slow", delay=10_000), MockTool("quick"), config={"tool_timeout": 5})
+    assert await agent.run() == "done"
+    assert "did not return within 5 s" in agent.context.messages[2]["content"]
+    assert agent.context.messages[3]["content"] == "Success"
+
+
+async def test_a_tool_that_returns_no_result_object_is_an_error_for_the_model(loop):
+    class Odd:
+        name, description = "odd", "returns text"
+
+        async def execute(self, given):
+            return "not a ToolResult"
+
+    agent = Agent(loop, [("odd", {}), "done"], Odd())
+    await agent.run()
+    assert "instead of a ToolResult" in agent.context.messages[2]["content"]
+
+
+async def test_a_tool_cannot_change_the_transcript_through_its_input(loop):
+    class Greedy:
+        name, description = "greedy", "changes its input"
+
+        async def execute(self, given):
+            given["path"].append("stolen")
+            return ToolResult(output="ok")
+
+    agent = Agent(loop, [("greedy", {"path": ["a"]}), "done"], Greedy())
+    await agent.run()
+    assert agent.context.messages[1]["tool_calls"][0]["arguments"] == {"path": ["a"]}
+
+
+async def test_a_provider_cannot_change_a_call_that_hooks_have_judged(loop):
+    given = ToolCall(id="c1", name="run", arguments={"command": {"run": "ls"}})
+
+    async def judge(event: str, data: dict[str, Any]) -> None:
+        assert data["tool_input"] == {"command": {"run": "ls"}}
+        given.arguments["command"]["run"] = "rm -rf"
+        given.arguments["more"] = True
+        given.id = given.name = "changed"
+
+    tool = MockTool("run")
+    agent = Agent(loop, [("run", {}), "done"], tool, hooks={"tool:pre": judge})
+    agent.provider.parse_tool_calls = lambda response: [given] if response.tool_calls else []  # type: ignore[method-assign]
+    await agent.run()
+    assert given.id == "changed"
+    assert tool.last_input == {"command": {"run": "ls"}}
+    assert agent.data("tool:post")[0]["tool_input"] == {"command": {"run": "ls"}}
+    assert agent.context.messages[1]["tool_calls"][0]["arguments"] == {"command": {"run": "ls"}}
+    assert agent.broken_pairs() == []
+
+
+def change_output(result: ToolResult) -> None:
+    result.output["items"].append("unseen")
+
+
+def replace_output(result: ToolResult) -> None:
+    result.output = "unseen"
+
+
+def change_content(result: ToolResult) -> None:
+    assert result.content is not None
+    result.content[0].text = "unseen"
+
+
+@pytest.mark.parametrize(
+    ("kept", "change"),
+    [
+        (lambda: ToolResult(output={"items": ["seen"]}), change_output),
+        (lambda: ToolResult(output="seen"), replace_output),
+        (lambda: ToolResult(content=[TextBlock(text="seen")]), change_content),
+    ],
+)
+async def test_a_tool_cannot_change_a_result_that_hooks_have_judged(loop, kept, change):
+    result = kept()
+
+    class Keeping:
+        name, description = "keep", "keeps its result"
+
+        async def execute(self, given):
+            return result
+
+    async def respond(given: dict[str, Any]) -> str:
+        await anyio.wait_all_tasks_blocked()  # the other call has its result, which waits for this one's
+        change(result)
+        return "slow"
+
+    agent = Agent(loop, [[("slow", {}), ("keep", {})], "done"], MockTool("slow", respond=respond), Keeping())
+    await agent.run()
+    assert "seen" in str(agent.data("tool:post")[0]["result"])
+    assert "unseen" in repr(result)
+    assert "seen" in str(agent.context.messages[3]["content"])
+    assert "unseen" not in str(agent.context.messages)
+
+
+async def test_a_hook_cannot_change_the_result_that_it_has_put_in_place_of_a_tools(loop):
+    result = ToolResult(output={"items": ["seen"]})
+
+    async def rewrite(event: str, data: dict[str, Any]) -> HookResult | None:
+        if data["tool_name"] == "quick":
+            return HookResult(action="modify", data={**data, "result": result})
+        return None
+
+    async def respond(given: dict[str, Any]) -> str:
+        await anyio.wait_all_tasks_blocked()
+        change_output(result)
+        return "slow"
+
+    tools = MockTool("slow", respond=respond), MockTool("quick")
+    agent = Agent(loop, [[("slow", {}), ("quick", {})], "done"], *tools, hooks={"tool:post": rewrite})
+    await agent.run()
+    assert agent.context.messages[3]["content"] == '{"items": ["seen"]}'
+
+
+async def test_a_result_that_contains_itself_is_stored_with_a_marker(loop):
+    ring: list[Any] = ["seen"]
+    ring.append(ring)
+    agent = Agent(loop, [("ring", {}), "done"], MockTool("ring", output=ring))
+    await agent.run()
+    assert agent.context.messages[2]["content"] == '["seen", "[CIRCULAR]"]'
+
+
+# ── hook_results ──
+
+
+def answering(result: HookResult):
+    async def handler(event: str, data: dict[str, Any]) -> HookResult:
+        return result
+
+    return handler
+
+
+async def test_a_denied_call_is_not_run_and_the_model_is_told_why(loop):
+    tool = MockTool("echo")
+    agent = Agent(
+        loop, [("echo", {}), "done"], tool, hooks={"tool:pre": answering(HookResult(action="deny", reason="no"))}
+    )
+    await agent.run()
+    assert tool.call_count == 0
+    assert agent.context.messages[2]["content"] == "denied: no"
+
+
+async def test_a_hook_may_rewrite_a_tools_input(loop):
+    async def rewrite(event: str, data: dict[str, Any]) -> HookResult:
+        return HookResult(action="modify", data={**data, "tool_input": {"text": "safe"}})
+
+    tool = MockTool("echo")
+    agent = Agent(loop, [("echo", {"text": "raw"}), "done"], tool, hooks={"tool:pre": rewrite})
+    await agent.run()
+    assert tool.last_input == {"text": "safe"}
+
+
+async def test_a_hook_may_rewrite_a_tools_result(loop):
+    async def rewrite(event: str, data: dict[str, Any]) -> HookResult:
+        return HookResult(action="modify", data={**data, "result": {**data["result"], "output": "[redacted]"}})
+
+    agent = Agent(loop, [("echo", {}), "done"], MockTool("echo", output="secret"), hooks={"tool:post": rewrite})
+    await agent.run()
+    assert agent.context.messages[2]["content"] == "[redacted]"
+
+
+@pytest.mark.parametrize(("first", "second"), [("result", "tool_result"), ("tool_result", "result")])
+async def test_hooks_that_write_a_result_under_either_name_see_each_others_changes(loop, first, second):
+    async def check(event: str, data: dict[str, Any]) -> HookResult:
+        return HookResult(action="modify", data={**data, first: {**data[first], "output": "secret, checked"}})
+
+    agent = Agent(loop, [("echo", {}), "done"], MockTool("echo", output="secret"), hooks={"tool:post": check})
+
+    async def redact(event: str, data: dict[str, Any]) -> HookResult:
+        assert data["result"]["output"] == data["tool_result"]["output"] == "secret, checked"
+        return HookResult(action="modify", data={second: {**data[second], "output": "[redacted]"}})
+
+    agent.session.coordinator.hooks.register("tool:post", redact, priority=1, fields=("result", "tool_result"))
+    await agent.run()
+    assert agent.context.messages[2]["content"] == "[redacted]"
+    assert [d["tool_result"] for d in agent.data("tool:post")] == [d["result"] for d in agent.data("tool:post")]
+
+
+async def test_a_hook_may_rewrite_one_as_true(loop):
+    async def rewrite(event: str, data: dict[str, Any]) -> HookResult:
+        return HookResult(action="modify", data={**data, "result": {**data["result"], "output": [True]}})
+
+    agent = Agent(loop, [("echo", {}), "done"], MockTool("echo", return_value=[1]), hooks={"tool:post": rewrite})
+    await agent.run()
+    assert agent.context.messages[2]["content"] == "[true]"
+
+
+async def test_a_withheld_result_does_not_reach_the_model(loop):
+    gate = answering(HookResult(action="deny", reason="secrets"))
+    agent = Agent(loop, [("echo", {}), "done"], MockTool("echo", output="secret"), hooks={"tool:post": gate})
+    await agent.run()
+    assert "secret" not in str(agent.provider.last_request).replace("secrets", "")
+    assert agent.context.messages[2]["content"] == "the result was withheld: secrets"
+
+
+async def test_injections_of_tool_hooks_are_stored_after_the_results_of_that_answer(loop):
+    inject = answering(HookResult(action="inject_context", context_injection="mind the lint"))
+    agent = Agent(loop, [[("a", {}), ("b", {})], "done"], MockTool("a"), MockTool("b"), hooks={"tool:post": inject})
+    await agent.run()
+    roles = [m["role"] for m in agent.context.messages]
+    assert roles == ["user", "assistant", "tool", "tool", "system", "system", "assistant"]
+    assert agent.broken_pairs() == []
+
+
+async def test_ephemeral_injections_are_shown_once_and_never_stored(loop):
+    result = HookResult(
+        action="inject_context", context_injection="psst", ephemeral=True, append_to_last_tool_result=True
+    )
+    agent = Agent(
+        loop, [("a", {}), ("a", {}), "done"], MockTool("a", output="A"), hooks={"tool:post": answering(result)}
+    )
+    await agent.run()
+    assert "psst" not in str(agent.context.messages)
+    assert agent.provider.requests[1].messages[-1].content == "A\n\npsst"
+    assert [str(r).count("psst") for r in agent.provider.requests] == [0, 1, 1]
+
+
+@pytest.mark.parametrize(("answer", "calls"), [("Allow", 1), ("Deny", 0)])
+async def test_a_gate_that_asks_is_answered_by_the_approval_system(loop, answer, calls):
+    tool = MockTool("echo")
+    gate = answering(HookResult(action="ask_user", approval_prompt="Run echo?"))
+    agent = Agent(loop, [("echo", {}), "done"], tool, hooks={"tool:pre": gate}, approval=MockApprovalSystem([answer]))
+    await agent.run()
+    assert tool.call_count == calls
+
+
+@pytest.mark.parametrize("ephemeral", [False, True])
+@pytest.mark.parametrize("event", ["prompt:submit", "provider:request", "tool:selecting", "tool:pre", "tool:post"])
+@pytest.mark.parametrize(("answer", "is_kept"), [("Allow", True), ("Deny", False)])
+async def test_what_hooks_inject_is_dropped_if_the_user_denies(loop, event, answer, is_kept, ephemeral):
+    if event == "tool:selecting" and loop != "loop-events":
+        return
+    item = ContextInjection(content="injected", ephemeral=ephemeral)
+    question = HookResult(action="ask_user", approval_prompt="Go on?", context_injections=[item])
+    approval = MockApprovalSystem([answer] * 2)
+    agent = Agent(loop, [("a", {}), "done"], MockTool("a"), hooks={event: answering(question)}, approval=approval)
+    with suppress(ExecutionDenied):
+        await agent.run()
+    shown = str([agent.context.messages, *(request.messages for request in agent.provider.requests)])
+    assert ("injected" in shown) is is_kept
+    assert ("injected" in str(agent.context.messages)) is (is_kept and not ephemeral)
+
+
+async def test_injections_keep_their_order_when_a_question_is_answered_late(loop):
+    class LateApproval:
+        async def request_approval(self, *asked: Any) -> str:
+            await anyio.wait_all_tasks_blocked()  # the hooks of the other call have injected by now
+            return "Allow"
+
+    async def inject(event: str, data: dict[str, Any]) -> HookResult:
+        item = ContextInjection(content=data["tool_name"])
+        if data["tool_name"] == begun[0]:
+            return HookResult(action="ask_user", approval_prompt="Go on?", context_injections=[item])
+        return HookResult(action="inject_context", context_injections=[item])
+
+    begun: list[str] = []
+    turns: list[Any] = [[("a", {}), ("b", {})], "done"]
+    agent = Agent(loop, turns, MockTool("a"), MockTool("b"), hooks={"tool:pre": inject}, approval=LateApproval())
+    agent.session.coordinator.hooks.register("tool:pre", lambda _, data: begun.append(data["tool_name"]), priority=-1)
+    await agent.run()
+    assert [m["content"] for m in agent.context.messages if m["role"] == "system"] == begun
+
+
+async def test_a_denied_prompt_never_reaches_the_model(loop):
+    gate = answering(HookResult(action="deny", reason="not today"))
+    agent = Agent(loop, [], hooks={"prompt:submit": gate})
+    with pytest.raises(ExecutionDenied, match="Operation denied: not today") as denied:
+        await agent.run()
+    assert (denied.value.event, denied.value.reason) == ("prompt:submit", "not today")
+    assert agent.provider.call_count == 0
+    assert agent.context.messages == []
+    assert agent.data("orchestrator:complete")[0]["status"] == "incomplete"
+
+
+async def test_a_denied_request_ends_the_turn_with_the_reason(loop):
+    agent = Agent(loop, [], hooks={"provider:request": answering(HookResult(action="deny", reason="budget"))})
+    with pytest.raises(ExecutionDenied, match="Operation denied: budget") as denied:
+        await agent.run()
+    assert (denied.value.event, denied.value.reason) == ("provider:request", "budget")
+    assert agent.provider.call_count == 0
+
+
+async def test_what_a_hook_injects_before_a_request_is_in_that_request(loop):
+    inject = answering(HookResult(action="inject_context", context_injection="today is Monday"))
+    agent = Agent(loop, ["ok"], hooks={"provider:request": inject})
+    await agent.run()
+    assert "today is Monday" in str(agent.provider.requests[0].messages)
+
+
+# ── the model ──
+
+
+async def test_thinking_with_its_signature_is_stored_as_it_came(loop):
+    answer = ChatResponse(content=[ThinkingBlock(thinking="hm", signature="sig"), TextBlock(text="42")])
+    agent = Agent(loop, [answer])
+    assert await agent.run() == "42"
+    assert agent.context.messages[1]["content"][0] == {"type": "thinking", "thinking": "hm", "signature": "sig"}
+
+
+@pytest.mark.virtual_time
+async def test_an_error_that_may_pass_is_retried_after_the_time_the_server_asked_for(loop):
+    agent = Agent(loop, [RateLimitError("slow down", retry_after=30), "fine"])
+    start = anyio.current_time()
+    assert await agent.run() == "fine"
+    assert anyio.current_time() - start >= 30
+    retry = agent.data("provider:retry")[0]
+    assert (retry["attempt"], retry["error_type"]) == (1, "RateLimitError")
+
+
+@pytest.mark.virtual_time
+async def test_a_graceful_stop_ends_the_wait_before_a_retry_and_calls_the_model_no_more(loop):
+    agent = Agent(loop, [RateLimitError("slow down", retry_after=100), "never"])
+
+    async def stop() -> None:
+        await anyio.sleep(10)
+        agent.session.coordinator.cancellation.request_graceful()
+
+    start = anyio.current_time()
+    async with anyio.create_task_group() as group:
+        group.start_soon(stop)
+        assert await agent.run() == ""
+    assert 10 <= anyio.current_time() - start < 11
+    assert agent.names().count("provider:retry") == agent.names().count("provider:error") == 1
+    assert agent.data("execution:end")[0]["status"] == "cancelled"
+    assert "provider:response" not in agent.names()
+
+
+@pytest.mark.virtual_time
+async def test_nobody_waits_for_hours_because_a_server_says_so(loop):
+    agent = Agent(loop, [RateLimitError("come back tomorrow", retry_after=86_400), "fine"])
+    start = anyio.current_time()
+    with pytest.raises(RateLimitError, match="tomorrow"):
+        await agent.run()
+    assert anyio.current_time() - start < 1
+    patient = Agent(loop, [RateLimitError("later", retry_after=600), "fine"], config={"max_retry_after": 600})
+    assert await patient.run() == "fine"
+
+
+async def test_a_lasting_error_leaves_with_its_own_type_and_the_closing_events_come(loop):
+    agent = Agent(loop, [AuthenticationError("bad key", provider="mock")])
+    with pytest.raises(AuthenticationError, match="bad key"):
+        await agent.run()
+    assert agent.names()[-4:] == ["provider:error", "execution:end", "orchestrator:complete", "session:end"]
+    assert agent.data("execution:end")[0]["status"] == "error"
+
+
+async def test_retries_end(loop):
+    agent = Agent(loop, [RateLimitError("1"), RateLimitError("2"), RateLimitError("3")], config={"max_retries": 2})
+    with pytest.raises(RateLimitError, match="3"):
+        await agent.run()
+
+
+async def test_the_iteration_limit_ends_a_turn_that_would_go_on(loop):
+    agent = Agent(loop, [("echo", {}), ("echo", {})], MockTool("echo"), config={"max_iterations": 2})
+    assert "max_iterations" in await agent.run()
+    assert agent.data("orchestrator:complete")[0]["status"] == "incomplete"
+    assert agent.broken_pairs() == []
+
+
+async def test_a_provider_that_is_not_there_is_named(loop):
+    agent = Agent(loop, [], config={"default_provider": "gone"})
+    with pytest.raises(ProviderUnavailableError, match="no provider named 'gone' is mounted; mounted: mock"):
+        await agent.run()
+
+
+async def test_a_system_prompt_opens_an_empty_conversation_once(loop):
+    agent = Agent(loop, ["a", "b"], config={"system_prompt": "Be kind."})
+    async with agent.session as session:
+        await session.execute("one")
+        await session.execute("two")
+    assert [m["role"] for m in agent.context.messages] == ["system", "user", "assistant", "user", "assistant"]
+
+
+async def test_bad_config_is_reported_whole(loop):
+    agent = Agent(loop, [], config={"max_iterations": 0, "tool_timeout": -1})
+    with pytest.raises(Exception, match="failed to mount") as caught:
+        await agent.run()
+    cause = caught.value.__cause__
+    assert isinstance(cause, PlanError)
+    assert [path for path, _ in cause.problems] == ["$.max_iterations", "$.tool_timeout"]
+
+
+# ── stopping ──
+
+
+async def test_a_graceful_stop_lets_running_tools_finish_and_starts_nothing_new(loop):
+    agent: Agent
+
+    async def respond(given: dict[str, Any]) -> str:
+        agent.session.coordinator.cancellation.request_graceful()
+        return "finished"
+
+    agent = Agent(loop, [("echo", {})], MockTool("echo", respond=respond))
+    await agent.run()
+    assert agent.context.messages[-1]["content"] == "finished"
+    assert agent.provider.call_count == 1
+    assert agent.data("execution:end")[0]["status"] == "cancelled"
+    assert agent.broken_pairs() == []
+
+
+async def test_a_graceful_stop_while_hooks_decide_about_a_tool_does_not_start_it(loop):
+    agent: Agent
+
+    async def stop(event: str, data: dict[str, Any]) -> None:
+        agent.session.coordinator.cancellation.request_graceful()
+
+    echo = MockTool("echo", output="done")
+    agent = Agent(loop, [("echo", {})], echo, hooks={"tool:pre": stop})
+    await agent.run()
+    assert echo.call_count == 0
+    assert "being stopped" in agent.context.messages[-1]["content"]
+    assert agent.data("execution:end")[0]["status"] == "cancelled"
+    assert agent.broken_pairs() == []
+
+
+async def test_a_graceful_stop_while_hooks_decide_about_a_request_does_not_send_it(loop):
+    agent: Agent
+
+    async def stop(event: str, data: dict[str, Any]) -> None:
+        agent.session.coordinator.cancellation.request_graceful()
+
+    agent = Agent(loop, ["never sent"], hooks={"provider:request": stop})
+    await agent.run()
+    assert agent.provider.call_count == 0
+    assert agent.data("execution:end")[0]["status"] == "cancelled"
+
+
+@pytest.mark.virtual_time
+async def test_an_immediate_stop_cancels_the_tools_and_every_call_still_has_its_result(loop):
+    agent = Agent(
+        loop,
+        [[("quick", {}), ("slow", {}), ("slow", {})]],
+        MockTool("quick", output="Q"),
+        MockTool("slow", delay=10_000),
+    )
+    async with agent.session as session, anyio.create_task_group() as group:
+
+        async def stop() -> None:
+            await anyio.sleep(1)
+            session.coordinator.cancellation.request_immediate()
+
+        group.start_soon(stop)
+        with pytest.raises(ExecutionCancelled):
+            await session.execute("go")
+    results = [m["content"] for m in agent.context.messages if m["role"] == "tool"]
+    assert results == ["Q", "cancelled while it was running", "cancelled while it was running"]
+    assert agent.broken_pairs() == []
+    finished = [d["tool_call_id"] for n, d in agent.recorder.get_events() if n in ("tool:post", "tool:error")]
+    assert sorted(finished) == ["call_1", "call_2", "call_3"]
+
+
+# ── what only one of them does ──
+
+
+async def test_the_streaming_loop_passes_pieces_on_as_they_arrive():
+    class Typist:
+        name = "typist"
+
+        def __init__(self) -> None:
+            self.inner = MockProvider(["unused"])
+
+        def get_info(self):
+            return self.inner.get_info()
+
+        async def list_models(self):
+            return []
+
+        async def complete(self, request, **kwargs):
+            raise AssertionError("a provider that streams is asked to stream")
+
+        def parse_tool_calls(self, response):
+            return []
+
+        @asynccontextmanager
+        async def stream(self, request, **kwargs):
+            async def chunks():
+                yield StreamChunk(kind="block_start", index=0, block_type="text")
+                for letter in "abc":
+                    yield StreamChunk(kind="block_delta", index=0, block_type="text", text=letter)
+                yield StreamChunk(kind="block_end", index=0, block=TextBlock(text="abc"))
+                yield StreamChunk(kind="response", response=ChatResponse(content=[TextBlock(text="abc")]))
+
+            yield chunks()
+
+    agent = Agent("loop-streaming", [])
+    agent.provider = Typist()  # type: ignore[assignment]
+    seen = []
+    async with agent.session as session, session.stream("go") as events:
+        async for event in events:
+            seen.append(event)
+    assert [e.text for e in seen if isinstance(e, TextDelta)] == ["a", "b", "c"]
+    assert events.result == "abc"
+
+
+async def test_a_stream_of_a_turn_shows_tools_starting_and_finishing(loop):
+    agent = Agent(loop, [[("a", {"x": 1}), ("nope", {})], "done"], MockTool("a"))
+    seen = []
+    async with agent.session as session, session.stream("go") as events:
+        async for event in events:
+            seen.append(event)
+    assert [(e.tool_name, e.tool_input) for e in seen if isinstance(e, ToolStarted)] == [("a", {"x": 1})]
+    assert {(e.tool_name, e.success) for e in seen if isinstance(e, ToolFinished)} == {("a", True), ("nope", False)}
+    assert events.result == "done"
+
+
+async def test_in_the_event_driven_loop_a_hook_chooses_the_tool():
+    async def choose(event: str, data: dict[str, Any]) -> HookResult:
+        assert data["available_tools"] == ["a", "b"]
+        return HookResult(action="modify", data={**data, "tool_name": "b"})
+
+    a, b = MockTool("a"), MockTool("b")
+    agent = Agent("loop-events", [("a", {}), "done"], a, b, hooks={"tool:selecting": choose})
+    await agent.run()
+    assert (a.call_count, b.call_count) == (0, 1)
+    assert agent.data("tool:selected")[0] | {"tool_name": "b", "source": "hook"} == agent.data("tool:selected")[0]
+
+
+async def refuse(event: str, data: dict[str, Any]) -> HookResult:
+    return HookResult(action="deny", reason="not that one")
+
+
+async def ask(event: str, data: dict[str, Any]) -> HookResult:
+    return HookResult(action="ask_user", approval_prompt="Run it?")
+
+
+@pytest.mark.parametrize("gate", [refuse, ask])
+async def test_in_the_event_driven_loop_a_hook_may_deny_the_choice(gate):
+    tool, approval = MockTool("a"), MockApprovalSystem(["Deny"])
+    agent = Agent("loop-events", [("a", {}), "done"], tool, hooks={"tool:selecting": gate}, approval=approval)
+    await agent.run()
+    assert tool.call_count == 0
+    assert agent.context.messages[2]["content"].startswith("denied: ")
+    assert [agent.data(event) for event in ("tool:selected", "tool:pre")] == [[], []]
+    assert [data["tool_name"] for data in agent.data("tool:error")] == ["a"]
+
+
+async def test_a_loop_works_without_a_coordinator():
+    context, hooks_agent = MockContextManager(), Agent("loop-basic", [])
+    loop = loop_basic.BasicLoop(read_options("loop-basic", {}))
+    text = await loop.execute(
+        prompt="hi",
+        context=context,
+        providers={"mock": MockProvider([("echo", {}), "done"])},
+        tools={"echo": MockTool("echo")},
+        hooks=hooks_agent.session.coordinator.hooks,
+    )
+    assert text == "done"
+    assert [m["role"] for m in context.messages] == ["user", "assistant", "tool", "assistant"]
+
+
+def test_the_tool_call_ids_of_the_model_are_kept():
+    call = ToolCall(id="toolu_1", name="echo", arguments={})
+    agent = Agent("loop-basic", [call, "done"], MockTool("echo"))
+    anyio.run(agent.run)
+    assert agent.context.messages[2]["tool_call_id"] == "toolu_1"
+
+
+# ── a stream that is cut ─────────────────────────────────────────────────────────────────────────
+
+
+CUT = ProviderUnavailableError("the connection was lost")
+
+
+async def told(*turns: Any, **options: Any) -> list[tuple[str, Any]]:
+    """What listeners are told of one answer: deltas and resets, and the types of blocks that begin and end."""
+    agent = Agent("loop-streaming", list(turns), **options)
+    await agent.run()
+    keys = {"content_block:delta": "block_index", "content_block:reset": "", "thinking:delta": ""}
+    return [
+        (data.get(keys[name], name.partition(":")[0]), data.get("discarded", data.get("delta")))
+        for name, data in agent.recorder.get_events()
+        if name in keys
+    ]
+
+
+def thinks(text: str) -> ThinkingBlock:
+    return ThinkingBlock(thinking=text)
+
+
+WORLD = [(0, "Hello "), (0, "wor"), (0, "ld!")]
+
+
+@pytest.mark.parametrize(
+    ("attempts", "expected"),
+    [
+        ([["Hello wor", CUT], "Hello world!"], WORLD),
+        ([["Hello wor", CUT], ["Hel", CUT], "Hello world!"], WORLD),
+        ([CUT, ["Hello wor", CUT], ["Hello world!", CUT], "Hello world!"], WORLD),
+        ([["Hello wor", CUT], "Hello wor"], WORLD[:2]),
+        ([["Hello wor", CUT], "Hello"], [*WORLD[:2], ("content_block", "Hello wor"), (0, "Hello")]),
+        ([["Hello the", CUT], "Hi!"], [(0, "Hello "), (0, "the"), ("content_block", "Hello the"), (0, "Hi!")]),
+        ([["A", CUT], ["B", CUT], "B!"], [(0, "A"), ("content_block", "A"), (0, "B"), (0, "!")]),
+        ([["One", "Two", CUT], ["One", "Two!"]], [(0, "One"), (1, "Two"), (1, "!")]),
+        ([["One", "Two", CUT], ["One more", "Two"]], [(0, "One"), (1, "Two"), ("content_block", "OneTwo"), (0, "One "), (0, "more"), (1, "Two")]),
+        ([["One", "Two", CUT], "One"], [(0, "One"), (1, "Two"), ("content_block", "OneTwo"), (0, "One")]),
+    ],
+)  # fmt: skip
+async def test_repeated_answer_adds_to_what_was_told_or_takes_it_back(attempts, expected):
+    assert await told(*attempts) == expected
+
+
+async def test_thinking_of_a_repeated_answer_is_told_once_as_well():
+    first, second = [thinks("let me"), "No", CUT], [thinks("let me"), "No."]
+    thought = [(0, "let "), ("thinking", "let "), (0, "me"), ("thinking", "me")]
+    assert await told(first, second) == [*thought, (1, "No"), (1, ".")]
+    assert await told([thinks("let me"), CUT], "No") == [*thought, ("content_block", ""), (0, "No")]
+
+
+async def test_tool_call_of_a_repeated_answer_runs_once():
+    tool = MockTool("echo")
+    agent = Agent("loop-streaming", [["Look:", ("echo", {"a": 1}), CUT], ["Look:", ("echo", {"a": 1})], "done"], tool)
+    assert await agent.run() == "done"
+    assert tool.calls == [{"a": 1}]
+    starts = [data.get("metadata", {}).get("tool_name") for data in agent.data("content_block:start")]
+    assert starts == [None, "echo", None]
+    assert [data["block"]["type"] for data in agent.data("content_block:end")] == ["text", "tool_call", "text"]
+
+
+async def test_typed_answer_that_was_cut_is_read_anew():
+    session_of = Agent("loop-streaming", [['{"a": [1, 2', CUT], '{"a": [3]}'], config={"answer_mode": "native"})
+    values = []
+    async with session_of.session as session, session.stream("hi", result_type={"type": "object"}) as events:
+        async for event in events:
+            if isinstance(event, ResultDelta):
+                values.append(event.value)
+    assert values[-1] == events.result == {"a": [3]}
+    assert {"a": [1, 2]} in values

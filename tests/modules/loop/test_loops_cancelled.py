@@ -1,0 +1,173 @@
+"""A full agent turn, cancelled at every suspension in every way: the transcript stays valid and nothing is left (L1, L5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+from amplifier import ChatResponse, ToolCall
+from amplifier.modules.loop import basic as loop_basic
+from amplifier.modules.loop import read_options
+from amplifier.testing import LOOP_END_MODES, MODES, MockContextManager, MockProvider, MockTool, cancel_everywhere
+from tests.modules.loop.test_loops import LOOPS, Agent
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_turn_cancelled_anywhere_leaves_a_valid_transcript(loop, mode):
+    def make():
+        async def work(given):
+            await anyio.sleep(1)
+            return given
+
+        async def slow(event, data):
+            await anyio.sleep(0.1)
+
+        turns: list[Any] = [[("a", {"n": 1}), ("b", {}), ("nope", {})], ("a", {}), "done"]
+        tools = MockTool("a", respond=work), MockTool("b", respond=work)
+        agent = Agent(loop, turns, *tools, hooks={"tool:pre": slow, "tool:post": slow, "execution:end": slow})
+
+        def check():
+            problems = agent.broken_pairs()
+            names = agent.names()
+            if names.count("execution:start") != names.count("execution:end"):
+                problems.append("execution:start and execution:end do not pair up")
+            if agent.session.statistics().handlers:
+                problems.append("handlers are left")
+            return problems
+
+        return agent.run, check
+
+    report = cancel_everywhere(make, modes=[mode])
+    report.raise_if_broken()
+    assert report.ok
+
+
+@pytest.mark.parametrize("mode", ["asyncio-native-twice", *LOOP_END_MODES])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_tool_unwinds_completely_whatever_is_cancelled_meanwhile(count, mode):
+    """A second Ctrl-C and the end of the loop go through every shield on asyncio, also in tools that run beside others."""
+
+    def make():
+        begun: list[str] = []
+        unwound: list[str] = []
+
+        async def work(given):
+            try:
+                await anyio.sleep(1)
+            except anyio.get_cancelled_exc_class():
+                begun.append("tool")
+                with anyio.CancelScope(shield=True):
+                    await anyio.sleep(0.5)
+                    await anyio.sleep(0.5)
+                    unwound.append("tool")
+                raise
+            return given
+
+        agent = Agent("loop-basic", [[("a", {})] * count, "done"], MockTool("a", respond=work))
+        return agent.run, lambda: agent.broken_pairs() + (["a tool was cut off"] if begun != unwound else [])
+
+    report = cancel_everywhere(make, modes=[mode])
+    report.raise_if_broken()
+    assert report.ok
+
+
+def numbered(*names: str) -> ChatResponse:
+    """An answer of a provider that numbers the calls of each answer anew."""
+    calls = [ToolCall(id=f"call_{number}", name=name, arguments={}) for number, name in enumerate(names)]
+    return ChatResponse(content=[], tool_calls=calls)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_a_cancelled_turn_with_ids_of_an_earlier_turn_stores_its_own_results(loop):
+    prompts: list[str] = []
+    with anyio.CancelScope() as scope:
+
+        async def work(given):
+            await anyio.wait_all_tasks_blocked()  # the others have returned
+            if len(prompts) == 2:
+                scope.cancel()
+                await anyio.sleep_forever()
+            return "worked"
+
+        quick = MockTool("quick", respond=lambda given: f"done for {prompts[-1]}")
+        turns = [numbered("quick", "work", "quick"), "one", numbered("quick", "work", "quick")]
+        agent = Agent(loop, turns, quick, MockTool("work", respond=work))
+        async with agent.session as session:
+            for prompt in ("first", "second"):
+                prompts.append(prompt)
+                await session.execute(prompt)
+    assert scope.cancelled_caught
+    assert agent.broken_pairs() == []
+    results = [m["content"] for m in agent.context.messages if m["role"] == "tool"]
+    assert results[:3] == ["done for first", "worked", "done for first"]
+    assert results[3:] == ["done for second", "cancelled while it was running", "done for second"]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_a_call_that_was_never_begun_does_not_get_the_result_of_an_earlier_answer(loop):
+    with anyio.CancelScope() as scope:
+
+        async def stop(event, data):
+            if data["iteration"] == 2:
+                scope.cancel()
+                await anyio.sleep_forever()
+
+        tool = MockTool("quick", return_value="first answer")
+        agent = Agent(loop, [numbered("quick"), numbered("quick")], tool, hooks={"provider:response": stop})
+        await agent.run()
+    assert scope.cancelled_caught
+    assert agent.broken_pairs() == []
+    first, second = [m["content"] for m in agent.context.messages if m["role"] == "tool"]
+    assert first == "first answer"
+    assert "interrupted" in second
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_loop_without_a_session_that_is_cancelled_anywhere_leaves_a_valid_transcript(mode):
+    """Without the kernel's firewall between it and a second native cancel."""
+
+    def make():
+        async def work(given):
+            await anyio.sleep(1)
+            return given
+
+        agent = Agent("loop-basic", [], context=Slow([]))
+        turn: dict[str, Any] = {
+            "prompt": "go",
+            "context": agent.context,
+            "providers": {"mock": MockProvider([[("a", {}), ("b", {})], "done"])},
+            "tools": {"a": MockTool("a", respond=work), "b": MockTool("b", respond=work)},
+            "hooks": agent.session.coordinator.hooks,
+        }
+
+        async def run():
+            await loop_basic.BasicLoop(read_options("loop-basic", {})).execute(**turn)
+
+        return run, agent.broken_pairs
+
+    report = cancel_everywhere(make, modes=[mode])
+    report.raise_if_broken()
+    assert report.ok
+
+
+class Slow:
+    """A context that takes its time before and after every write, as one on a disk does."""
+
+    def __init__(self, messages: list[dict[str, Any]]) -> None:
+        self._inner = MockContextManager(messages)
+        self.messages = self._inner.messages
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def get_messages(self) -> Any:
+        await anyio.sleep(0.1)
+        return await self._inner.get_messages()
+
+    async def add_message(self, message: dict[str, Any]) -> None:
+        await anyio.sleep(0.1)
+        await self._inner.add_message(message)
+        await anyio.sleep(0.1)

@@ -1,0 +1,601 @@
+"""The messages of a request belong to the provider: whatever it does with them, the context and later requests stay as they are.
+
+A program of turns runs twice: with a loop that knows the messages of earlier requests, and with one that forgets them before each
+turn. Provider, hooks and application change everything that they get.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import itertools
+import pickle
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import msgspec
+import orjson
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amplifier import (
+    AmplifierSession,
+    ChatRequest,
+    ChatResponse,
+    HookRegistry,
+    HookResult,
+    Message,
+    ModuleLoader,
+    TextBlock,
+    ToolCall,
+    ToolResult,
+)
+from amplifier.models import (
+    ContextInjection,
+    Model,
+    ProviderInfo,
+    StreamChunk,
+    ToolCallBlock,
+    from_dict,
+    from_json,
+    to_dict,
+    to_json,
+)
+from amplifier.modules.context import ContextOptions, count_tokens
+from amplifier.modules.context import _conversation as conversation
+from amplifier.modules.context.simple import SimpleContext
+from amplifier.modules.loop import read_options
+from amplifier.modules.loop._request_messages import KnownMessages, RequestMessages
+from amplifier.modules.loop.basic import BasicLoop
+
+
+def spoil(value: Any) -> None:
+    """Change everything in a value that can be changed."""
+    if isinstance(value, Model):
+        for name in [attribute.name for attribute in attrs.fields(type(value)) if attribute.init]:
+            member = getattr(value, name)
+            if isinstance(member, str):
+                setattr(value, name, "spoiled")
+            spoil(member)
+    elif isinstance(value, dict):
+        for member in list(value.values()):
+            spoil(member)
+        value.clear()
+        value["spoiled"] = True
+    elif isinstance(value, list):
+        for member in list(value):
+            spoil(member)
+        value[:] = ["spoiled"]
+
+
+class Provider:
+    """Answers from a list, keeps a copy of every request, and changes the request."""
+
+    name = "scripted"
+
+    def __init__(self, window: int, *, spoils: bool = True) -> None:
+        self.answers: list[ChatResponse] = []
+        self.requests: list[dict[str, Any]] = []
+        self._window = window
+        self._spoils = spoils
+
+    def get_info(self) -> ProviderInfo:
+        return ProviderInfo(id="scripted", display_name="Scripted", defaults={"context_window": self._window})
+
+    async def complete(self, request: ChatRequest, **kwargs: Any) -> ChatResponse:
+        if self._spoils:
+            self.requests.append(to_dict(request))
+            assert self.requests[-1] == to_dict(ChatRequest(**self.requests[-1]))
+            spoil(request)
+        return self.answers.pop(0)
+
+    def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
+        return list(response.tool_calls or [])
+
+
+class Look:
+    """A tool with a result of several levels."""
+
+    name = "look"
+    description = "Looks."
+
+    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002
+        spoil(input)
+        return ToolResult(output={"found": [{"line": 1}]})
+
+
+def answer(text: str, calls: int = 0) -> ChatResponse:
+    blocks = [ToolCallBlock(id=f"{text}{at}", name="look", input={"path": {"deep": [at]}}) for at in range(calls)]
+    made = [ToolCall(id=block.id, name=block.name, arguments=block.input) for block in blocks]
+    said = from_dict(TextBlock, {"type": "text", "text": text, "mark": {"x": [1]}})
+    return ChatResponse(content=[said, *blocks], tool_calls=made or None)
+
+
+STRUCTURED: list[dict[str, Any]] = [
+    {"role": "user", "content": [{"type": "text", "text": "look", "mark": {"x": [1]}}], "metadata": {"n": {"m": 1}}},
+    {"role": "assistant", "content": None, "tool_calls": [{"id": "s", "name": "look", "arguments": {"deep": [1]}}]},
+    {"role": "tool", "tool_call_id": "s", "content": [{"type": "new", "parts": [{"x": 1}]}]},
+    {"role": "tool", "tool_call_id": "of no call", "content": "an orphan"},
+    {"role": "system", "content": "obey"},
+    {"role": "user", "content": "1"},
+    {"role": "user", "content": "many words " * 40},
+]
+
+PLAIN: list[dict[str, Any]] = [
+    {"role": "user", "content": "first", "vendor": "text"},
+    {"role": "assistant", "content": [{"type": "text", "text": "a block"}]},
+    {"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "x"}}], "vendor": 1},
+]
+
+INJECTIONS = {
+    "stored": ContextInjection(content="remember", role="user"),
+    "shown once": ContextInjection(content="look out", role="user", ephemeral=True),
+    "with the result": ContextInjection(
+        content="mind this", role="user", ephemeral=True, append_to_last_tool_result=True
+    ),
+}
+
+
+def programs() -> st.SearchStrategy[list[tuple[str, Any]]]:
+    return st.lists(
+        st.one_of(
+            st.tuples(st.just("turn"), st.integers(0, 2)),
+            st.tuples(st.just("turn"), st.integers(0, 2)),
+            st.tuples(st.just("add"), st.sampled_from([*PLAIN, *STRUCTURED])),
+            st.tuples(st.just("set"), st.lists(st.sampled_from(STRUCTURED), max_size=4)),
+            st.tuples(st.just("set the same but for a type"), st.none()),
+            st.tuples(st.just("clear"), st.none()),
+            st.tuples(st.just("spoil what is returned"), st.none()),
+            st.tuples(st.just("inject"), st.sampled_from(sorted(INJECTIONS))),
+        ),
+        max_size=8,
+    )
+
+
+class World:
+    """A loop with everything around it, and a record of what everyone got."""
+
+    def __init__(self, *, remembers: bool, window: int, listens: bool) -> None:
+        self.context: Any = SimpleContext(ContextOptions(safety_margin=0, max_tokens=window))
+        self._remembers = remembers
+        self.provider = Provider(window)
+        self.events: list[Any] = []
+        self._injections: list[ContextInjection] = []
+        self._hooks = HookRegistry()
+        self._listens = listens
+        self._loop = BasicLoop(read_options("loop-basic", None))
+        self._turns = 0
+
+    async def _note(self, event: str, data: dict[str, Any]) -> HookResult:
+        self.events.append(copy.deepcopy(data["messages"]))
+        assert all(type(message) is dict for message in data["messages"])
+        follows_result = data["messages"][-1]["role"] == "tool"
+        spoil(data["messages"])
+        injected = [item for item in self._injections if follows_result or not item.append_to_last_tool_result]
+        self._injections = [item for item in self._injections if item not in injected]
+        if injected:
+            return HookResult(action="inject_context", context_injections=injected)
+        return HookResult()
+
+    async def perform(self, operation: str, argument: Any) -> None:
+        match operation:
+            case "turn":
+                self._turns += 1
+                if not self._remembers:
+                    self._loop._known = KnownMessages()
+                self.provider.answers = [answer(f"{self._turns}a", argument)] if argument else []
+                self.provider.answers.append(answer(f"{self._turns}b"))
+                undo = self._hooks.register("provider:request", self._note) if self._listens else None
+                tools: Any = {"look": Look()}
+                await self._loop.execute("go", self.context, {"scripted": self.provider}, tools, self._hooks)  # type: ignore[dict-item]
+                if undo is not None:
+                    undo()
+            case "add":
+                given = copy.deepcopy(argument)
+                await self.context.add_message(given)
+                spoil(given)
+            case "set":
+                given = copy.deepcopy(argument)
+                await self.context.set_messages(given)
+                spoil(given)
+            case "set the same but for a type":
+                kept = await self.context.get_messages()
+                for message in kept:
+                    message["metadata"] = {"was": bool(message.get("metadata")) + 0}
+                await self.context.set_messages(kept)
+                await self.perform("turn", 0)
+                for message in kept:
+                    message["metadata"] = {"was": bool(message["metadata"]["was"])}
+                await self.context.set_messages(kept)
+            case "clear":
+                await self.context.clear()
+            case "spoil what is returned":
+                spoil(await self.context.get_messages())
+                spoil(await self.context.get_messages_for_request())
+            case "inject":
+                self._injections.append(INJECTIONS[argument])
+
+
+@given(program=programs(), window=st.sampled_from([60, 300, 10**6]), listens=st.booleans())
+async def test_the_provider_gets_the_same_requests_as_from_a_loop_that_forgets(program, window, listens):
+    known = World(remembers=True, window=window, listens=listens)
+    anew = World(remembers=False, window=window, listens=listens)
+    for operation, argument in [*program, ("turn", 1), ("turn", 0)]:  # what was spoiled shows in the next request
+        await known.perform(operation, argument)
+        await anew.perform(operation, argument)
+        assert known.provider.requests == anew.provider.requests
+        assert [repr(request) for request in known.provider.requests] == [
+            repr(request)
+            for request in anew.provider.requests  # 1 and True are equal, but not the same
+        ]
+        assert known.events == anew.events
+        assert await known.context.get_messages() == await anew.context.get_messages()
+
+
+async def test_a_context_that_changes_what_it_returned_before_is_shown_as_it_is_now():
+    """Published contexts return the very dicts that they store, and shorten them in place."""
+
+    stored: list[dict[str, Any]] = []
+
+    class Returning:
+        async def add_message(self, message: dict[str, Any]) -> None:
+            stored.append(message)
+
+        async def get_messages(self) -> list[dict[str, Any]]:
+            return stored
+
+        async def get_messages_for_request(self, token_budget: int | None = None, provider: Any = None) -> Any:
+            return [*stored]
+
+    loop, provider = BasicLoop(read_options("loop-basic", None)), Provider(10**6, spoils=False)
+    seen: list[Any] = []
+
+    async def complete(request: ChatRequest, **_: Any) -> ChatResponse:
+        seen.append([(message.content, message.metadata) for message in request.messages])
+        return answer("a")
+
+    provider.complete = complete  # type: ignore[method-assign]
+    stored.append({"role": "assistant", "content": "long", "metadata": {"n": [1]}})
+    await loop.execute("one", Returning(), {"p": provider}, {}, HookRegistry())  # type: ignore[arg-type, dict-item]
+    stored[0]["metadata"]["n"].append(2)
+    stored[1]["content"] = "cut"
+    await loop.execute("two", Returning(), {"p": provider}, {}, HookRegistry())  # type: ignore[arg-type, dict-item]
+    assert seen[0][:2] == [("long", {"n": [1]}), ("one", None)]
+    assert seen[1][:2] == [("long", {"n": [1, 2]}), ("cut", None)]
+
+
+async def test_an_observer_that_keeps_what_it_was_sent_does_not_see_later_changes():
+    """Also where hooks are no registry of ours: what is emitted belongs to whoever gets it."""
+    kept: list[Any] = []
+
+    class Keeping:
+        async def emit(self, event: str, data: dict[str, Any]) -> HookResult:
+            kept.extend([data["messages"]] if "messages" in data else [])
+            return HookResult(data=data)
+
+        def list_handlers(self, event: str | None = None) -> dict[str, list[str]]:
+            return {}
+
+    context = SimpleContext()
+    await context.set_messages(STRUCTURED[:1])
+    await context.add_message({"role": "assistant", "content": "a"})
+    before = await context.get_messages()
+    provider = Provider(10**6)
+    provider.answers = [answer("a")]
+    await BasicLoop(read_options("loop-basic", None)).execute("go", context, {"p": provider}, {}, Keeping())  # type: ignore[dict-item, arg-type]
+    assert kept[0][:2] == before
+    spoil(kept[0])
+    assert (await context.get_messages())[:2] == before
+
+
+async def test_a_provider_that_changes_a_schema_changes_neither_the_tool_nor_later_requests():
+    class Described(Look):
+        name = "described"
+        input_schema: Any = {"type": "object", "properties": {"path": {"type": "string"}}}  # noqa: RUF012
+
+    provider = Provider(10**6)
+    provider.answers = [answer("a"), answer("b")]
+    loop, context = BasicLoop(read_options("loop-basic", None)), SimpleContext()
+    tools: Any = {"look": Look(), "described": Described()}
+    for _ in range(2):
+        await loop.execute("go", context, {"p": provider}, tools, HookRegistry())  # type: ignore[dict-item]
+    assert provider.requests[0]["tools"] == provider.requests[1]["tools"]
+    assert Described.input_schema == {"type": "object", "properties": {"path": {"type": "string"}}}
+
+
+# ── counted ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def counts_of_a_turn(monkeypatch: pytest.MonkeyPatch, length: int) -> dict[str, int]:
+    """What one turn with a model call builds and counts after so many messages; one of blocks has come since the last."""
+    context = SimpleContext(ContextOptions(max_tokens=10**9))
+    blocks = [{"role": "assistant", "content": [{"type": "text", "text": f"{at}"}]} for at in range(length + 1)]
+    await context.set_messages(
+        [each for at in range(length) for each in ({"role": "user", "content": "?"}, blocks[at])]
+    )
+    loop, provider = BasicLoop(read_options("loop-basic", None)), Provider(10**9)
+
+    async def turn() -> None:
+        provider.answers = [answer("a")]
+        await loop.execute("go", context, {"p": provider}, {}, HookRegistry())  # type: ignore[dict-item]
+
+    await turn()
+    await context.add_message(blocks[-1])
+    counted = {"built": 0, "estimated": 0}
+    build, estimate = Message.__init__, count_tokens
+
+    def built(self: Message, /, **fields: Any) -> None:
+        counted["built"] += type(self) is Message and sys._getframe(1).f_code.co_name == "_fill"
+        build(self, **fields)
+
+    def estimated(*args: Any) -> int:
+        counted["estimated"] += 1
+        return estimate(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Message, "__init__", built)
+        patch.setattr(conversation, "count_tokens", estimated)
+        await turn()
+    return counted
+
+
+async def test_a_turn_builds_and_counts_new_messages_only_however_long_the_conversation(monkeypatch):
+    expected = {"built": 2, "estimated": 2}  # the answer before and the one of blocks; the prompt and the answer
+    assert await counts_of_a_turn(monkeypatch, 10) == expected
+    assert await counts_of_a_turn(monkeypatch, 2000) == expected
+
+
+async def bytecodes_of_a_turn(length: int, handlers: int, *fields: str) -> int:
+    """How many bytecodes one turn with a model call takes after so many messages, with handlers of these fields."""
+    context = SimpleContext(ContextOptions(max_tokens=10**9))
+    await context.set_messages([{"role": ("user", "assistant")[at % 2], "content": f"{at}"} for at in range(length)])
+    loop, provider, hooks = BasicLoop(read_options("loop-basic", None)), Provider(10**9, spoils=False), HookRegistry()
+    for _ in range(handlers):
+        hooks.register("*", lambda *_: None, fields=fields)
+    counted = 0
+
+    def count(frame: Any, event: str, _: Any) -> Any:
+        nonlocal counted
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        counted += event == "opcode"
+        return count
+
+    for trace in (None, None, count):
+        provider.answers = [answer("a")]
+        turn = loop.execute("go", context, {"p": provider}, {}, hooks)  # type: ignore[dict-item]
+        before = sys.gettrace()
+        sys.settrace(trace or before)
+        try:
+            await turn
+        finally:
+            sys.settrace(before)
+    return counted
+
+
+@pytest.mark.parametrize("handlers", [0, 5])
+async def test_a_turn_takes_few_steps_for_each_message_of_the_conversation(handlers):
+    short, long, longer = [await bytecodes_of_a_turn(length, handlers, "iteration") for length in (1000, 2000, 3000)]
+    assert abs((longer - long) - (long - short)) < 1000  # as many for the third thousand as for the second
+    assert (longer - long) / 1000 < 80  # one copy of the dict and one of the model
+
+
+async def test_messages_are_not_put_into_an_event_for_handlers_that_do_not_ask_for_them(monkeypatch):
+    built: list[Any] = []
+    for_event = RequestMessages.for_event
+
+    def noted(self: RequestMessages, hooks: Any) -> Any:
+        built.append(hooks)
+        return for_event(self, hooks)
+
+    monkeypatch.setattr(RequestMessages, "for_event", noted)
+    await bytecodes_of_a_turn(100, 5, "iteration", "status")
+    assert built == []
+    await bytecodes_of_a_turn(100, 5, "messages")
+    assert len(built) == 3  # one for each of the turns
+
+
+async def test_handlers_of_the_messages_get_copies_of_their_own():
+    context, loop, provider, hooks = (
+        SimpleContext(),
+        BasicLoop(read_options("loop-basic", None)),
+        Provider(10**9),
+        HookRegistry(),
+    )
+    await context.set_messages([{"role": "user", "content": f"{at}"} for at in range(20)])
+    received: list[dict[str, Any]] = []
+    for _ in range(3):
+        hooks.register("provider:request", lambda _, data: received.extend(data["messages"]), fields=("messages",))
+    provider.answers = [answer("a")]
+    await loop.execute("go", context, {"p": provider}, {}, hooks)  # type: ignore[dict-item]
+    assert len({id(message) for message in received}) == len(received) > 3 * 20
+
+
+async def test_a_request_shows_the_conversation_as_it_was_when_hooks_were_asked():
+    context, hooks = SimpleContext(), HookRegistry()
+    provider = Provider(10**6)
+    provider.answers = [answer("a", 1), answer("b")]
+
+    async def add(event: str, data: dict[str, Any]) -> None:
+        await context.add_message({"role": "user", "content": f"added at {data['iteration']}"})
+
+    hooks.register("provider:request", add, fields=("iteration",))
+    tools: Any = {"look": Look()}
+    await BasicLoop(read_options("loop-basic", None)).execute("go", context, {"p": provider}, tools, hooks)  # type: ignore[dict-item]
+    shown = [[message["content"] for message in request["messages"]] for request in provider.requests]
+    assert shown[0] == ["go"]
+    assert "added at 1" in shown[1]
+    assert "added at 2" not in shown[1]
+
+
+async def test_a_conversation_that_is_replaced_while_hooks_are_asked_is_shown_as_it_was():
+    context, hooks = SimpleContext(), HookRegistry()
+    provider = Provider(10**6)
+    provider.answers = [answer("a"), answer("b")]
+    hooks.register("provider:request", lambda *_: context._conversation.replace([]), fields=())
+    for prompt in ("go", "on"):
+        await BasicLoop(read_options("loop-basic", None)).execute(prompt, context, {"p": provider}, {}, hooks)  # type: ignore[dict-item]
+    shown = [[message["content"] for message in request["messages"]] for request in provider.requests]
+    assert shown[0] == ["go"]
+    assert shown[1][-1] == "on"
+
+
+# ── what is kept between calls and turns ─────────────────────────────────────────────────────────
+
+
+async def test_a_tool_that_changes_flat_input_does_not_change_the_conversation():
+    given: dict[str, Any] = {"path": "x", "limit": 3}
+    call = ToolCall(id="c", name="look", arguments=given)
+    provider, context = Provider(10**6, spoils=False), SimpleContext()
+    block = ToolCallBlock(id="c", name="look", input=given)
+    provider.answers = [ChatResponse(content=[block], tool_calls=[call]), answer("b")]
+    tools: Any = {"look": Look()}
+    await BasicLoop(read_options("loop-basic", None)).execute("go", context, {"p": provider}, tools, HookRegistry())  # type: ignore[dict-item]
+    stored = (await context.get_messages())[1]
+    assert stored["tool_calls"][0]["arguments"] == {"path": "x", "limit": 3}
+    assert call.arguments == {"path": "x", "limit": 3}
+
+
+async def test_input_is_checked_against_the_schema_that_the_tool_has_now():
+    class Strict(Look):
+        wanted = "string"
+
+        @property
+        def input_schema(self) -> dict[str, Any]:
+            return {"type": "object", "properties": {"path": {"type": self.wanted}}}
+
+    tool, context, loop = Strict(), SimpleContext(), BasicLoop(read_options("loop-basic", None))
+    results: list[str] = []
+    for wanted in ("string", "integer", "string"):
+        tool.wanted = wanted
+        provider = Provider(10**6, spoils=False)
+        call = ToolCall(id=f"{len(results)}", name="look", arguments={"path": "x"})
+        block = ToolCallBlock(id=call.id, name=call.name, input=call.arguments)
+        provider.answers = [ChatResponse(content=[block], tool_calls=[call]), answer("b")]
+        tools: Any = {"look": tool}
+        await loop.execute("go", context, {"p": provider}, tools, HookRegistry())  # type: ignore[dict-item]
+        results.append((await context.get_messages())[-2]["content"])
+    assert ["do not fit" in result for result in results] == [False, True, False]
+
+
+async def test_a_request_describes_a_tool_as_it_describes_itself_now():
+    class Described(Look):
+        description = "first"
+
+        async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002
+            self.description = "second"
+            return ToolResult(output="seen")
+
+    provider, context = Provider(10**6), SimpleContext()
+    provider.answers = [answer("a", 1), answer("b")]
+    tools: Any = {"look": Described()}
+    await BasicLoop(read_options("loop-basic", None)).execute("go", context, {"p": provider}, tools, HookRegistry())  # type: ignore[dict-item]
+    assert [request["tools"][0]["description"] for request in provider.requests] == ["first", "second"]
+
+
+# ── every way of reading a request ───────────────────────────────────────────────────────────────
+
+
+class Held(pydantic.BaseModel):
+    messages: list[Any]
+
+
+def through_json(messages: Any) -> Any:
+    return orjson.loads(orjson.dumps(messages, default=to_dict))
+
+
+READINGS: dict[str, Callable[[ChatRequest], Any]] = {
+    "the list itself": lambda request: request.messages,
+    "iteration": lambda request: list(iter(request.messages)),
+    "reversed": lambda request: list(reversed(request.messages)),
+    "indexes": lambda request: [request.messages[at] for at in range(len(request.messages))],
+    "slices": lambda request: [*request.messages[:2], *request.messages[2:]],
+    "unpacking": lambda request: [*request.messages],
+    "list.copy": lambda request: list.copy(request.messages),
+    "unbound list.__iter__": lambda request: list(list.__iter__(request.messages)),
+    "unbound list.__getitem__": lambda request: list.__getitem__(request.messages, slice(None)),
+    "addition": lambda request: request.messages + [],  # noqa: RUF005
+    "copy.copy": lambda request: copy.copy(request).messages,
+    "copy.deepcopy": lambda request: copy.deepcopy(request).messages,
+    "pickle": lambda request: pickle.loads(pickle.dumps(request)).messages,
+    "attrs.evolve": lambda request: attrs.evolve(request).messages,
+    "attrs.asdict": lambda request: attrs.asdict(request, recurse=False)["messages"],
+    "to_json and back": lambda request: from_json(ChatRequest, to_json(request)).messages,
+    "to_dict": lambda request: to_dict(request)["messages"],
+    "pydantic list[Any]": lambda request: Held(messages=request.messages).messages,
+    "pydantic without checks": lambda request: Held.model_construct(messages=request.messages).messages,
+    "msgspec.convert": lambda request: msgspec.convert(request.messages, list[Any]),
+    "orjson": lambda request: through_json(request.messages),
+    "gc": lambda request: [one for one in gc.get_referents(request.messages) if isinstance(one, Message)],
+}
+
+
+class Reading:
+    """A provider that reads a request in one way, notes what it got, and changes all of it."""
+
+    name = "reading"
+
+    def __init__(self, read: Callable[[ChatRequest], Any]) -> None:
+        self._read = read
+        self.requests: list[Any] = []
+
+    def get_info(self) -> ProviderInfo:
+        return ProviderInfo(id="reading", display_name="Reading")
+
+    async def list_models(self) -> list[Any]:
+        return []
+
+    async def complete(self, request: ChatRequest, **_: Any) -> ChatResponse:
+        self.requests.append(to_dict(request.messages))
+        read = self._read(request)
+        assert len(read) == len(request.messages)
+        spoil(read)
+        spoil(request.extra)
+        return answer(f"{len(self.requests)}", calls=int(len(self.requests) == 1))
+
+    @asynccontextmanager
+    async def stream(self, request: ChatRequest, **_: Any) -> AsyncIterator[AsyncIterator[StreamChunk]]:
+        async def chunks() -> AsyncIterator[StreamChunk]:
+            yield StreamChunk(kind="response", response=await self.complete(request))
+
+        yield chunks()
+
+    def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
+        return list(response.tool_calls or [])
+
+
+@pytest.mark.parametrize("reading", READINGS)
+@pytest.mark.parametrize("context", ["context-simple", "context-persistent"])
+@pytest.mark.parametrize("loop", ["loop-basic", "loop-streaming"])
+async def test_no_way_of_reading_a_request_lets_a_provider_change_what_the_context_keeps(
+    reading, context, loop, tmp_path
+):
+    provider = Reading(READINGS[reading])
+
+    async def mount_provider(coordinator: Any, config: Any) -> None:
+        await coordinator.mount("providers", provider, name="reading")
+        await coordinator.mount("tools", Look(), name="look")
+
+    config = {"path": str(tmp_path)} if context == "context-persistent" else {}
+    plan = {
+        "session": {"orchestrator": loop, "context": {"module": context, "config": config}},
+        "providers": [{"module": "provider-reading"}],
+    }
+    loader = ModuleLoader(modules={"provider-reading": mount_provider})
+    async with AmplifierSession(plan, loader=loader, session_id="read") as session:
+        kept: Any = session.coordinator.get("context")
+        for message in [*PLAIN, *STRUCTURED]:
+            await kept.add_message(copy.deepcopy(message))
+        for prompt in ("go", "on", "and on"):
+            before = await kept.get_messages()
+            await session.execute(prompt)
+            after = await kept.get_messages()
+            assert after[: len(before)] == before
+    shown = [message for message in provider.requests[-1] if message["role"] != "system"]
+    assert "spoiled" not in repr(shown)
+    for earlier, later in itertools.pairwise(provider.requests):
+        assert later[: len(earlier)] == earlier

@@ -1,0 +1,337 @@
+"""A conversation that ends without an answer is closed before the next prompt, so that no two user messages follow each other."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from amplifier import AmplifierSession, ExecutionCancelled, HookResult, ModuleLoader, RateLimitError
+from amplifier.errors import ExecutionDenied, ProviderUnavailableError
+from amplifier.modules.context import persistent as context_persistent
+from amplifier.modules.loop import basic as loop_basic
+from amplifier.modules.loop import read_options
+from amplifier.modules.loop._transcript import UNANSWERED
+from amplifier.testing import MODES, Delayed, MockContextManager, MockProvider, MockTool, cancel_everywhere
+from amplifier.turns import INTERRUPTED
+from tests.modules.loop.test_loops import LOOPS, Agent
+from tests.modules.loop.test_loops_cancelled import Slow
+
+USER = {"role": "user", "content": "first"}
+ANSWER = {"role": "assistant", "content": "answered"}
+SYSTEM = {"role": "system", "content": "be kind"}
+DEVELOPER = {"role": "developer", "content": "be brief"}
+INJECTED = {"role": "user", "content": "mind the lint", "metadata": {"source": "hook", "hook_name": "lint"}}
+CALLS = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [{"id": "c1", "name": "a", "arguments": {}}, {"id": "c2", "name": "b", "arguments": {}}],
+}
+RESULT_1 = {"role": "tool", "tool_call_id": "c1", "content": "A"}
+RESULT_2 = {"role": "tool", "tool_call_id": "c2", "content": "B"}
+NOTE = {"role": "assistant", "content": UNANSWERED}
+PROMPT = {"role": "user", "content": "hello"}
+DONE = {"role": "assistant", "content": "done"}
+
+
+def interrupted(call: str, name: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call, "name": name, "content": INTERRUPTED}
+
+
+@pytest.fixture(params=LOOPS)
+def loop(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+# ── which ends are closed, and how ──
+
+
+@pytest.mark.parametrize(
+    ("stored", "closing"),
+    [
+        ([USER], [NOTE]),
+        ([SYSTEM, USER], [NOTE]),
+        ([USER, ANSWER, USER], [NOTE]),
+        ([USER, CALLS, RESULT_1, RESULT_2], [NOTE]),
+        ([USER, CALLS, RESULT_1], [interrupted("c2", "b"), NOTE]),
+        ([USER, CALLS], [interrupted("c1", "a"), interrupted("c2", "b"), NOTE]),
+        # what hooks injected into the turn that was cut off
+        ([USER, SYSTEM], [NOTE]),
+        ([USER, INJECTED], [NOTE]),
+        ([USER, CALLS, RESULT_1, RESULT_2, SYSTEM, INJECTED], [NOTE]),
+    ],
+)
+async def test_an_end_without_an_answer_is_closed_before_the_prompt(loop, stored, closing):
+    agent = Agent(loop, ["done"], context=MockContextManager(stored))
+    assert await agent.run() == "done"
+    assert agent.context.messages == [*stored, *closing, PROMPT, DONE]
+    assert [m.role for m in agent.provider.last_request.messages] == [m["role"] for m in (*stored, *closing, PROMPT)]
+    assert agent.broken_pairs() == []
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        [],
+        [SYSTEM],
+        [DEVELOPER],
+        [INJECTED],
+        [SYSTEM, INJECTED],
+        [USER, ANSWER],
+        [USER, ANSWER, SYSTEM],
+        [USER, ANSWER, DEVELOPER],
+        [USER, ANSWER, INJECTED],
+        [USER, CALLS, RESULT_1, RESULT_2, ANSWER],
+        [USER, ANSWER, INJECTED, SYSTEM],
+        [USER, {**INJECTED, "role": "assistant"}],
+    ],
+)
+async def test_every_other_end_is_left_as_it_is(loop, stored):
+    agent = Agent(loop, ["done"], context=MockContextManager(stored))
+    await agent.run()
+    assert agent.context.messages == [*stored, PROMPT, DONE]
+
+
+async def test_the_note_comes_before_what_hooks_inject_with_the_next_prompt(loop):
+    async def inject(event: str, data: dict[str, Any]) -> HookResult:
+        return HookResult(action="inject_context", context_injection="today is Monday", context_injection_role="user")
+
+    agent = Agent(loop, ["done"], context=MockContextManager([USER]), hooks={"prompt:submit": inject})
+    await agent.run()
+    assert [m["content"] for m in agent.context.messages] == ["first", UNANSWERED, "today is Monday", "hello", "done"]
+
+
+async def test_injections_are_known_as_such_also_without_a_coordinator():
+    async def inject(event: str, data: dict[str, Any]) -> HookResult:
+        return HookResult(action="inject_context", context_injection="today is Monday", context_injection_role="user")
+
+    context, hooks = MockContextManager([USER, ANSWER]), Agent("loop-basic", []).session.coordinator.hooks
+    hooks.register("prompt:submit", inject, name="calendar")
+    turn: dict[str, Any] = {"prompt": "hello", "context": context, "tools": {}, "hooks": hooks}
+    options = read_options("loop-basic", {})
+    with pytest.raises(ProviderUnavailableError):  # after the injection and before the prompt is stored
+        await loop_basic.BasicLoop(options).execute(providers={}, **turn)
+    await loop_basic.BasicLoop(options).execute(providers={"mock": MockProvider(["done"])}, **turn)
+    assert UNANSWERED not in [message["content"] for message in context.messages]
+    assert context.messages[2]["metadata"]["hook_name"] == "calendar"
+
+
+async def test_a_denied_prompt_changes_nothing(loop):
+    async def deny(event: str, data: dict[str, Any]) -> HookResult:
+        return HookResult(action="deny", reason="not today")
+
+    agent = Agent(loop, [], context=MockContextManager([USER]), hooks={"prompt:submit": deny})
+    with pytest.raises(ExecutionDenied):
+        await agent.run()
+    assert agent.context.messages == [USER]
+
+
+async def test_a_system_prompt_opens_an_empty_conversation_also_when_a_hook_injects_first(loop):
+    async def inject(event: str, data: dict[str, Any]) -> HookResult:
+        return HookResult(action="inject_context", context_injection="today is Monday")
+
+    agent = Agent(loop, ["done"], config={"system_prompt": "Be kind."}, hooks={"prompt:submit": inject})
+    await agent.run()
+    assert [m["content"] for m in agent.context.messages] == ["today is Monday", "Be kind.", "hello", "done"]
+
+
+class Counting:
+    """A context that counts how often everything is read."""
+
+    def __init__(self) -> None:
+        self._inner = MockContextManager()
+        self.messages = self._inner.messages
+        self.reads = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def get_messages(self) -> Any:
+        self.reads += 1
+        return await self._inner.get_messages()
+
+
+@pytest.mark.parametrize(("config", "again"), [({}, 0), ({"system_prompt": "Be kind."}, 1)])
+async def test_a_turn_reads_the_whole_conversation_once_at_most_and_only_if_it_must(loop, config, again):
+    turns: list[Any] = ["one", ("a", {}), "two", RateLimitError("no"), "three"]
+    agent = Agent(loop, turns, MockTool("a"), config={"max_retries": 0, **config}, context=Counting())
+    async with agent.session as session:
+        await session.execute("1")
+        assert agent.context.reads == 1
+        await session.execute("2")
+        assert agent.context.reads == 1 + again
+        with pytest.raises(RateLimitError):
+            await session.execute("3")
+        assert agent.context.reads == 1 + 2 * again
+        await session.execute("4")  # which must find out that the third has no answer
+        assert agent.context.reads == 2 + 2 * again
+
+
+@pytest.mark.parametrize("config", [{}, {"system_prompt": "Be kind."}])
+async def test_what_an_application_adds_between_two_turns_is_no_turn_without_an_answer(loop, config):
+    agent = Agent(loop, ["one", "two"], config=config)
+    async with agent.session as session:
+        await session.execute("first")
+        await agent.context.add_message({"role": "user", "content": "the file has changed"})
+        await session.execute("hello")
+    assert UNANSWERED not in [m["content"] for m in agent.context.messages]
+
+
+async def test_a_prompt_denied_after_a_turn_without_an_answer_is_no_answer(loop):
+    prompts: list[str] = []
+
+    async def deny_second(event: str, data: dict[str, Any]) -> HookResult:
+        prompts.append(data["prompt"])
+        return HookResult(action="deny" if len(prompts) == 2 else "continue")
+
+    agent = Agent(loop, [RateLimitError("no"), "done"], config={"max_retries": 0}, hooks={"prompt:submit": deny_second})
+    async with agent.session as session:
+        with pytest.raises(RateLimitError):
+            await session.execute("first")
+        with pytest.raises(ExecutionDenied):
+            await session.execute("denied")
+        await session.execute("hello")
+    assert agent.context.messages == [USER, NOTE, PROMPT, DONE]
+
+
+async def test_one_loop_with_two_conversations_looks_at_each():
+    orchestrator = loop_basic.BasicLoop(read_options("loop-basic", {}))
+    fresh, broken = MockContextManager(), MockContextManager([USER])
+    hooks = Agent("loop-basic", []).session.coordinator.hooks
+    for context in (fresh, broken, fresh):
+        providers: dict[str, Any] = {"mock": MockProvider(["done"])}
+        await orchestrator.execute(prompt="hello", context=context, providers=providers, tools={}, hooks=hooks)
+    assert broken.messages == [USER, NOTE, PROMPT, DONE]
+    assert fresh.messages == [PROMPT, DONE, PROMPT, DONE]
+
+
+# ── turns that end without an answer ──
+
+
+async def test_a_turn_stopped_while_the_model_was_answering_is_closed_by_the_next(loop):
+    agent: Agent
+
+    async def answer_slowly(request: Any) -> str:
+        agent.session.coordinator.cancellation.request_immediate()
+        await anyio.sleep_forever()
+        return "never"
+
+    agent = Agent(loop, [answer_slowly, "done"])
+    async with agent.session as session:
+        with pytest.raises(ExecutionCancelled):
+            await session.execute("first")
+        assert agent.context.messages == [USER]
+        session.coordinator.cancellation.reset()
+        assert await session.execute("hello") == "done"
+    assert agent.context.messages == [USER, NOTE, PROMPT, DONE]
+
+
+async def test_a_turn_that_a_surrounding_scope_cancelled_is_closed_by_the_next(loop):
+    asked = anyio.Event()
+
+    async def answer_never(request: Any) -> str:
+        asked.set()
+        await anyio.sleep_forever()
+        return "never"
+
+    agent = Agent(loop, [answer_never, "done"])
+    async with agent.session as session, anyio.create_task_group() as group:
+        with anyio.CancelScope() as scope:
+
+            async def stop() -> None:
+                await asked.wait()
+                scope.cancel()
+
+            group.start_soon(stop)
+            await session.execute("first")
+        assert await session.execute("hello") == "done"
+    assert agent.context.messages == [USER, NOTE, PROMPT, DONE]
+
+
+async def test_a_turn_that_its_provider_failed_is_closed_by_the_next(loop):
+    agent = Agent(loop, [RateLimitError("slow down"), "done"], config={"max_retries": 0})
+    async with agent.session as session:
+        with pytest.raises(RateLimitError):
+            await session.execute("first")
+        assert await session.execute("hello") == "done"
+    assert agent.context.messages == [USER, NOTE, PROMPT, DONE]
+
+
+async def test_a_turn_that_reached_the_iteration_limit_is_closed_by_the_next(loop):
+    agent = Agent(loop, [("a", {}), "done"], MockTool("a"), config={"max_iterations": 1})
+    async with agent.session as session:
+        assert "max_iterations" in await session.execute("first")
+        assert await session.execute("hello") == "done"
+    assert [m["role"] for m in agent.context.messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "user",
+        "assistant",
+    ]
+    assert agent.context.messages[3] == NOTE
+
+
+async def test_a_stored_conversation_that_ends_with_a_prompt_is_closed_once_and_durably(tmp_path: Path):
+    provider = MockProvider([RuntimeError("the process might as well have died"), "done", "and again"])
+
+    async def mount_provider(coordinator: Any, config: Any) -> Any:
+        return provider
+
+    def session(*, is_resumed: bool) -> AmplifierSession:
+        plan = {
+            "session": {
+                "orchestrator": "loop-basic",
+                "context": {"module": "context-persistent", "config": {"path": str(tmp_path)}},
+            },
+            "providers": [{"module": "provider-mock"}],
+        }
+        modules = {
+            "loop-basic": loop_basic,
+            "context-persistent": context_persistent,
+            "provider-mock": mount_provider,
+        }
+        loader = ModuleLoader(modules=modules)
+        return AmplifierSession(plan, loader=loader, session_id="anna-1", is_resumed=is_resumed)
+
+    async with session(is_resumed=False) as first:
+        with pytest.raises(RuntimeError):
+            await first.execute("first")
+    async with session(is_resumed=True) as second:
+        assert await second.execute("hello") == "done"
+    async with session(is_resumed=True) as third:
+        assert await third.execute("more") == "and again"
+        stored = await third.coordinator.get("context").get_messages()
+    assert [m["content"] for m in stored] == ["first", UNANSWERED, "hello", "done", "more", "and again"]
+
+
+# ── cancelled at every await ──
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("stored", [[USER], [USER, CALLS, RESULT_1]], ids=["prompt", "calls"])
+def test_closing_cancelled_anywhere_leaves_a_valid_transcript_that_the_next_turn_closes(stored, mode):
+    def make():
+        context = Slow(stored)
+        agent = Agent("loop-basic", [Delayed(1, ("a", {})), Delayed(1, "done")], MockTool("a"), context=context)
+
+        def check():
+            roles = [message["role"] for message in context.messages]
+            notes = [message for message in context.messages if message["content"] == UNANSWERED]
+            problems = [] if len(notes) <= 1 else [f"{len(notes)} notes"]
+            if ("user", "user") in itertools.pairwise(roles):
+                problems.append(f"two user messages in a row: {roles}")
+            if PROMPT in context.messages and agent.broken_pairs():
+                problems += agent.broken_pairs()
+            return problems
+
+        return agent.run, check
+
+    report = cancel_everywhere(make, modes=[mode])
+    report.raise_if_broken()
+    assert report.ok

@@ -1,0 +1,118 @@
+"""Calls of one answer start, and ask for permission, in the model's order, on both backends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from amplifier import AmplifierSession, HookResult, ToolResult, on
+from amplifier.testing import MockProvider
+
+pytestmark = pytest.mark.virtual_time
+
+
+class Noting:
+    name = "note"
+    description = "Notes its input."
+
+    def __init__(self) -> None:
+        self.started: list[int] = []
+
+    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002
+        self.started.append(input["number"])
+        await anyio.sleep(1)
+        return ToolResult(output=input["number"])
+
+
+class Person:
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
+        self.asked.append(prompt)
+        await anyio.sleep(1)
+        return "Allow"
+
+
+@pytest.mark.parametrize("loop", ["loop-basic", "loop-streaming", "loop-events"])
+@settings(max_examples=15)
+@given(
+    asks=st.lists(st.booleans(), min_size=2, max_size=12),
+    waits=st.lists(st.integers(0, 3), min_size=12, max_size=12),
+    slots=st.integers(1, 12),
+    wraps=st.booleans(),
+)
+async def test_calls_start_and_ask_in_the_order_of_the_answer(loop, asks, waits, slots, wraps):
+    tool, person, seen = Noting(), Person(), []
+
+    @on("tool:pre", gate=True)
+    async def judge(event: str, data: dict[str, Any]) -> HookResult:
+        number = data["tool_input"]["number"]
+        seen.append(number)
+        for _ in range(waits[number]):
+            await anyio.lowlevel.checkpoint()
+        return HookResult(action="ask_user", approval_prompt=str(number)) if asks[number] else HookResult()
+
+    @on("approval:required")
+    async def hear(event: str, data: dict[str, Any]) -> None:
+        for _ in range(waits[int(data["prompt"])]):
+            await anyio.lowlevel.checkpoint()
+
+    config = {"max_parallel_tools": slots}
+    plan = {
+        "session": {"orchestrator": {"module": loop, "config": config}, "context": "context-simple", "strict": True},
+        "providers": [MockProvider([[("note", {"number": number}) for number in range(len(asks))], "Done."])],
+        "tools": [tool],
+        "hooks": [judge, hear],
+    }
+    async with AmplifierSession(plan, approval_system=person) as session:
+        if wraps:
+
+            async def wrap(step, run):
+                await anyio.lowlevel.checkpoint()
+                return await run()
+
+            session.coordinator.register_step_wrapper(wrap)
+        assert await session.execute("go") == "Done."
+    assert seen == list(range(len(asks)))
+    assert person.asked == [str(number) for number, is_asked in enumerate(asks) if is_asked]
+    assert sorted(tool.started) == seen
+
+
+@pytest.mark.parametrize("loop", ["loop-basic", "loop-streaming", "loop-events"])
+async def test_calls_without_hooks_start_in_the_order_of_the_answer(loop):
+    tool = Noting()
+    plan = {
+        "session": {"orchestrator": loop, "context": "context-simple"},
+        "providers": [MockProvider([[("note", {"number": number}) for number in range(8)], "Done."])],
+        "tools": [tool],
+    }
+    async with AmplifierSession(plan) as session:
+        began = anyio.current_time()
+        await session.execute("go")
+        assert anyio.current_time() - began < 1.5  # at the same time
+    assert tool.started == list(range(8))
+
+
+async def test_a_call_that_waits_for_its_gate_holds_no_other_up():
+    tool = Noting()
+
+    @on("tool:pre", gate=True)
+    async def judge(event: str, data: dict[str, Any]) -> HookResult:
+        await anyio.sleep(100 if data["tool_input"]["number"] == 0 else 0)
+        return HookResult()
+
+    plan = {
+        "session": {"orchestrator": "loop-basic", "context": "context-simple"},
+        "providers": [MockProvider([[("note", {"number": number}) for number in range(3)], "Done."])],
+        "tools": [tool],
+        "hooks": [judge],
+    }
+    async with AmplifierSession(plan) as session:
+        await session.execute("go")
+    assert tool.started[-1] == 0

@@ -1,0 +1,196 @@
+"""Mounting: keys and addresses from the plan or the environment, declining, wrong plans, and what is not imported."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from amplifier import AmplifierSession, ModuleLoader
+from amplifier.errors import MissingExtraError, MisspellingWarning, PlanError
+from amplifier.modules.loop import basic as loop_basic
+from amplifier.modules.providers import anthropic as provider_anthropic
+from amplifier.modules.providers import openai as provider_openai
+from amplifier.modules.providers import openai_compatible as provider_openai_compatible
+from amplifier.modules.providers._http_provider import EVENTS, Prices
+from amplifier.modules.providers._response_reader import TokenCounts
+from amplifier.testing import MockContextManager, TestCoordinator
+from tests.modules.providers.services import KEY, SERVICES, ask, mounted
+
+MODULES = [provider_anthropic, provider_openai, provider_openai_compatible]
+VARIABLES = {"anthropic": "ANTHROPIC", "openai": "OPENAI", "openai-compatible": "OPENAI_COMPATIBLE"}
+
+
+@pytest.mark.parametrize("module", MODULES)
+async def test_without_credentials_a_provider_is_not_mounted_and_logs_how_to_set_them(module, caplog):
+    coordinator = TestCoordinator()
+    with caplog.at_level(logging.WARNING):
+        assert await module.mount(coordinator, {}) is None
+        assert await module.mount(coordinator) is None
+    assert coordinator.get("providers") == {}
+    assert "is not mounted" in caplog.text
+    assert "_API_KEY" in caplog.text or "_BASE_URL" in caplog.text
+
+
+async def test_key_and_address_may_come_from_the_environment(service, server, monkeypatch):
+    server.answers(service.answer(["x"]))
+    prefix = VARIABLES[service.name]
+    monkeypatch.setenv(f"{prefix}_API_KEY", f" {KEY}\n")
+    monkeypatch.setenv(f"{prefix}_BASE_URL", server.url + service.prefix)
+    async with mounted(service, server, api_key=None, base_url=None) as opened:
+        await opened.provider.complete(ask())
+    headers = server.last.headers
+    assert (headers.get("x-api-key") or headers.get("authorization")).removeprefix("Bearer ") == KEY
+
+
+async def test_a_server_that_is_not_openais_gets_nothing_of_openais(server, monkeypatch):
+    service = SERVICES["openai-compatible"]
+    server.answers(service.answer(["x"]))
+    for name in ("OPENAI_API_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY"):
+        monkeypatch.setenv(name, f"secret-{name}")
+    async with mounted(service, server, api_key=None) as opened:
+        await opened.provider.complete(ask())
+    assert "secret-" not in str(server.last.headers)
+
+
+async def test_all_config_problems_are_named_at_once_and_the_key_is_not_repeated(service):
+    wrong = {
+        "api_key": 12345678,
+        "base_url": "localhost:80",
+        "max_tokens": 0,
+        "temperature": 3,
+        "timeout": 0,
+        "idle_timeout": -1,
+        "use_streaming": "yes",
+        "reasoning_effort": "extreme",
+        "extra_headers": {"a": 1},
+        "max_retries": -1,
+    }
+    with pytest.raises(PlanError) as caught:
+        await service.module.mount(TestCoordinator(), wrong)
+    assert [path for path, _ in caught.value.problems] == [f"$.{key}" for key in wrong]
+    assert "12345678" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["https://user:pass@host/v1", "ftp://host", 3, "/v1"])
+async def test_an_address_is_checked(url):
+    with pytest.raises(PlanError, match="base_url"):
+        await provider_openai.mount(TestCoordinator(), {"api_key": KEY, "base_url": url})
+
+
+@pytest.mark.parametrize(
+    "given", [{"api_key": "sk-kl\u00fcchel"}, {"extra_headers": {"X-Team": "a\nb"}}, {"extra_headers": {"\u00fc": "a"}}]
+)
+async def test_what_no_header_can_hold_is_refused_at_mount_without_showing_it(service, server, given):
+    with pytest.raises(PlanError, match="printable ASCII") as caught:
+        async with mounted(service, server, **given):
+            pytest.fail("it was mounted")
+    assert "chel" not in f"{caught.value}{caught.value.__cause__!r}"
+
+
+async def test_a_header_of_the_plan_replaces_the_usual_one_whatever_its_case(service, server):
+    server.answers(service.answer(["x"]))
+    replaced = {"x-api-key": "mine"} if service.name == "anthropic" else {"AUTHORIZATION": "mine"}
+    async with mounted(service, server, extra_headers=replaced) as opened:
+        await opened.provider.complete(ask())
+    assert KEY not in str(server.last.headers)
+    assert "mine" in str(server.last.headers)
+
+
+async def test_unknown_keys_are_named_in_the_log(service, server, caplog):
+    with pytest.warns(MisspellingWarning, match="did you mean 'default_model'?"):
+        async with mounted(service, server, debug=True, defualt_model="x", model="my-model") as opened:
+            assert opened.provider.get_info().defaults["model"] == "my-model"
+    assert "$.debug: unknown key, ignored" in caplog.text
+    assert "did you mean 'default_model'?" in caplog.text
+
+
+@pytest.mark.parametrize("module", MODULES)
+async def test_a_missing_http_library_is_named_with_its_extra(module, monkeypatch):
+    monkeypatch.delitem(sys.modules, "amplifier.modules.providers._http_client", raising=False)
+    monkeypatch.setitem(sys.modules, "httpx2", None)
+    with pytest.raises(MissingExtraError) as caught:
+        await module.mount(TestCoordinator(), {"api_key": KEY, "base_url": "http://127.0.0.1:9/v1"})
+    assert caught.value.extra in ("openai", "anthropic")
+    assert f"{caught.value.missing} is not installed" in str(caught.value)
+
+
+async def test_without_the_price_library_there_is_no_price(service, server, monkeypatch):
+    monkeypatch.setitem(sys.modules, "genai_prices", None)
+    server.answers(service.answer(["x"]))
+    async with mounted(service, server) as opened:
+        response = await opened.provider.complete(ask())
+    assert response.usage.cost_usd is None
+
+
+async def test_a_call_starts_no_thread(service, server):
+    server.answers(service.answer(["x"]))
+    async with mounted(service, server) as opened:
+        before = set(threading.enumerate())
+        await opened.provider.complete(ask())
+        new = {t for t in threading.enumerate() if t not in before and t.name != "scripted-http-server"}
+    assert new == set()
+
+
+async def test_the_events_of_a_provider_are_announced(service, server):
+    async with mounted(service, server) as opened:
+        assert await opened.coordinator.collect_contributions("observability.events") == [list(EVENTS)]
+        assert opened.provider.priority == 100
+        assert KEY not in repr(opened.provider)
+
+
+async def test_a_session_opens_without_a_provider_that_declined():
+    async def mount_context(coordinator, config):
+        return MockContextManager()
+
+    plan = {
+        "session": {"orchestrator": "loop-basic", "context": "context-mock"},
+        "providers": [{"module": "provider-anthropic"}],
+    }
+    modules = {"loop-basic": loop_basic, "context-mock": mount_context, "provider-anthropic": provider_anthropic}
+    async with AmplifierSession(plan, loader=ModuleLoader(modules=modules)) as session:
+        assert session.coordinator.get("providers") == {}
+
+
+async def test_one_module_may_serve_several_servers(server):
+    service = SERVICES["openai-compatible"]
+    server.answers(service.answer(["x"]))
+
+    async def mount_context(coordinator, config):
+        return MockContextManager()
+
+    entry = {"module": "provider-openai-compatible"}
+    servers = [
+        {**entry, "instance_id": name, "config": {"base_url": f"{server.url}/{name}"}} for name in ("one", "two")
+    ]
+    plan = {"session": {"orchestrator": "loop-basic", "context": "context-mock"}, "providers": servers}
+    modules = {
+        "loop-basic": loop_basic,
+        "context-mock": mount_context,
+        "provider-openai-compatible": provider_openai_compatible,
+    }
+    async with AmplifierSession(plan, loader=ModuleLoader(modules=modules)) as session:
+        for name in ("one", "two"):
+            await session.coordinator.get("providers", name).complete(ask())
+            assert server.last.path == f"/{name}/chat/completions"
+
+
+def test_prices_may_be_known_by_the_address():
+    known, unknown = Prices(None, "https://api.deepseek.com"), Prices(None, "http://127.0.0.1:1/v1")
+    known.load()
+    unknown.load()
+    used = TokenCounts(input_tokens=1000, output_tokens=1000)
+    assert known.cost("deepseek-chat", used)
+    assert unknown.cost("deepseek-chat", used) is None
+    assert Prices("openai").cost("gpt-4o", used) is None  # not loaded
+
+
+@pytest.mark.parametrize("module", [module.__name__ for module in MODULES])
+def test_importing_a_provider_imports_no_http_library(module):
+    code = f"import {module}, sys; print(*sorted(m for m in sys.modules if m in "
+    code += "('openai', 'anthropic', 'httpx2', 'httpx', 'pydantic', 'genai_prices', 'trio')))"
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert finished.stdout.strip() == ""

@@ -1,0 +1,129 @@
+"""tool-mcp over streamable HTTP, with a server on the official SDK."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from amplifier.testing import wait_for
+from tests.modules.tools.mcp.desk import opened
+
+# The SDK leaves generators of httpx2 to the garbage collector, which trio warns of.
+pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|httpcore2|mcp):ResourceWarning")
+
+SERVER = str(Path(__file__).with_name("sdk_http_server.py"))
+
+
+@contextmanager
+def serving(port: int = 0) -> Iterator[int]:
+    with subprocess.Popen([sys.executable, SERVER, str(port)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with serving() as number:
+        yield number
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """Generators are collected while the warning about them is ignored, not in another test."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture(params=["auto", "legacy"])
+def web(port: int, request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The server, as a plan names it, in both forms of the protocol."""
+    return {"url": f"http://127.0.0.1:{port}/mcp", "protocol": request.param}
+
+
+async def test_tools_of_a_remote_server_are_called(web):
+    async with opened({"web": web}) as desk:
+        assert (await desk.call("web_add", a=2, b=3)).output == {"result": 5}
+        assert desk.status("web")["protocol"] == ("2025-11-25" if web["protocol"] == "legacy" else "2026-07-28")
+
+
+async def test_a_stop_reaches_a_remote_server(web, tmp_path):
+    file = tmp_path / "notes"
+    async with opened({"web": web}) as desk:
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: desk.call("web_hang", note=str(file)))
+            assert await wait_for(lambda: bool(desk.events("mcp:progress")) and file.exists(), timeout=60)
+            group.cancel_scope.cancel()
+        assert await wait_for(lambda: "cancelled" in file.read_text(), timeout=60)
+        assert (await desk.call("web_add", a=1, b=1)).success
+
+
+@pytest.mark.slow
+async def test_a_result_of_more_than_a_megabyte_arrives(web):
+    async with opened({"web": web}, max_result_chars=5_000_000) as desk:
+        assert len((await desk.call("web_big", size=3_000_000)).output) == 3_000_000
+
+
+async def test_headers_are_sent_and_appear_in_no_event_and_no_log(web, caplog):
+    caplog.set_level(logging.DEBUG, "amplifier")
+    caplog.set_level(logging.INFO)
+    secret = "abc-123-def-456"
+    async with opened({"web": {**web, "headers": {"Authorization": f"Bearer {secret}"}}}) as desk:
+        assert (await desk.call("web_header", name="authorization")).output == f"Bearer {secret}"
+        denied = {**web, "url": web["url"].replace("/mcp", "/denied"), "headers": {"Authorization": f"Bearer {secret}"}}
+    async with opened({"web": denied}) as desk:
+        (failed,) = desk.events("mcp:server_failed")
+        assert "answered HTTP 401 Unauthorized; check the headers in the plan, or set oauth: true" in failed["error"]
+        assert secret not in str(desk.recorder.events)
+    assert secret not in caplog.text
+
+
+async def test_a_redirect_to_another_host_is_refused_and_one_on_the_same_host_is_followed(web):
+    elsewhere, moved = ({**web, "url": web["url"].replace("/mcp", path)} for path in ("/elsewhere", "/moved"))
+    async with opened({"elsewhere": elsewhere, "moved": moved}) as desk:
+        (failed,) = desk.events("mcp:server_failed")
+        assert "Redirect to http://localhost:9/mcp not followed" in failed["error"]
+        assert "hidden" not in failed["error"]
+        assert (await desk.call("moved_add", a=1, b=1)).output == {"result": 2}
+
+
+async def test_a_server_that_does_not_listen_is_named_with_its_address():
+    async with opened({"web": {"url": "http://127.0.0.1:9/mcp?key=hidden"}}) as desk:
+        (failed,) = desk.events("mcp:server_failed")
+        assert "server 'web' at http://127.0.0.1:9/mcp cannot be used: ConnectError" in failed["error"]
+        assert "hidden" not in failed["error"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("protocol", ["auto", "legacy"])
+async def test_a_restarted_server_is_used_again(protocol):
+    with serving() as port:
+        session = opened({"web": {"url": f"http://127.0.0.1:{port}/mcp", "protocol": protocol}})
+        desk = await session.__aenter__()
+        try:
+            assert (await desk.call("web_add", a=1, b=1)).success
+        except BaseException:
+            await session.__aexit__(*sys.exc_info())
+            raise
+    try:
+        gone = await desk.call("web_add", a=1, b=1)
+        assert gone.error["type"] in ("ServerCrashed", "ServerUnavailable")
+        with serving(port):
+            assert await wait_for(lambda: _adds(desk), timeout=60)
+    finally:
+        await session.__aexit__(None, None, None)
+
+
+async def _adds(desk: Any) -> bool:
+    return (await desk.call("web_add", a=1, b=1)).success

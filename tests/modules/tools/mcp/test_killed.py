@@ -1,0 +1,177 @@
+"""Servers of tool-mcp killed at any moment, and sessions with servers cancelled at every point: nothing is lost or left."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from amplifier.errors import ExecutionCancelled
+from amplifier.testing import MODES, cancel_everywhere, wait_for
+from tests._support.processes import running_processes
+from tests._support.tree import ROOT
+from tests.modules.tools.mcp.desk import new_session, opened, small
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
+async def test_every_kill_in_the_middle_of_a_call_is_one_error_and_one_restart(kills, tmp_path):
+    mark = uuid.uuid4().hex
+    failures, restarts = 0, 0
+    async with opened({"small": small("--all", f"--name={mark}")}) as desk:
+        for number in range(kills):
+            file = tmp_path / f"notes-{number}"
+            results: list[Any] = []
+
+            async def call(file: Path = file, results: list[Any] = results) -> None:
+                results.append(await desk.call("small_hang", note=str(file)))
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(call)
+                assert await wait_for(lambda file=file: file.exists(), timeout=60)  # type: ignore[misc]
+                os.kill(desk.status("small")["pid"], signal.SIGKILL)
+            failures += "server 'small' was killed by SIGKILL" in results[0].error["message"]
+            restarts += (await desk.call("small_echo", text=str(number))).output == str(number)
+        assert desk.status("small")["starts"] == kills + 1
+        assert len(running_processes(mark)) == 1  # the server; the supervisor does not show what it runs
+    assert (failures, restarts) == (kills, kills)
+    assert running_processes(mark) == []
+
+
+async def test_a_process_that_has_left_the_group_of_its_server_ends_with_it():
+    mark = uuid.uuid4().hex
+    async with opened({"small": small("--all", "--escapee", f"--name={mark}")}):
+        assert await wait_for(lambda: len(running_processes(mark)) == 2, timeout=60)  # server, escapee
+    assert running_processes(mark) == []
+
+
+async def test_a_crash_is_noticed_although_a_process_outside_of_the_group_keeps_the_output_open():
+    mark = uuid.uuid4().hex
+    async with opened({"small": small("--all", "--escapee", f"--name={mark}")}) as desk:
+        assert (await desk.call("small_crash")).error["type"] == "ServerCrashed"
+        assert (await desk.call("small_echo", text="back")).output == "back"
+        assert await wait_for(lambda: len(running_processes(mark)) == 2, timeout=60)
+    assert running_processes(mark) == []
+
+
+PROGRAM = """
+import sys, json, anyio
+from tests._support.tree import ROOT
+from tests.modules.tools.mcp.desk import opened
+
+async def main(server):
+    async with opened({"small": server}):
+        print("open", flush=True)
+        await anyio.sleep_forever()
+
+anyio.run(main, json.loads(sys.argv[1]), backend=sys.argv[2])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_servers_end_with_an_agent_that_is_killed(loop):
+    mark = uuid.uuid4().hex
+    server = json.dumps(small("--ignore-term", "--escapee", f"--name={mark}"))
+    command = [sys.executable, "-c", PROGRAM, server, loop]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as agent:
+        assert agent.stdout is not None
+        assert agent.stdout.readline() == "open\n"
+        assert len(running_processes(mark)) >= 2
+        agent.kill()
+    assert anyio.run(partial(wait_for, lambda: running_processes(mark) == [], timeout=60))
+
+
+class World:
+    """A session with a server: opened, one call, closed."""
+
+    def __init__(self) -> None:
+        self.mark = uuid.uuid4().hex
+        self.session, _ = new_session({"small": small("--all", f"--name={self.mark}", stop_grace=0.3)})
+
+    async def scenario(self) -> None:
+        async with self.session as session:
+            result = await session.coordinator.get("tools")["small_progress"].execute({})
+            assert result.success
+
+    def check(self) -> Iterable[str]:
+        return [f"left running: {line}" for line in running_processes(self.mark)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "points", [6, pytest.param(None, marks=[pytest.mark.long, pytest.mark.timeout(1200)])], ids=["some", "all"]
+)
+def test_a_session_with_a_server_can_be_cancelled_at_every_point(mode, points):
+    report = cancel_everywhere(
+        World,
+        modes=[mode],
+        clock="real",
+        budget=60,
+        max_points=points,
+        expect=(ExecutionCancelled,),
+        second_after=(1, 3),
+    )
+    assert report.violations == [], str(report)
+
+
+class WebWorld:
+    """The same with a remote server."""
+
+    def __init__(self, url: str) -> None:
+        self.session, _ = new_session({"web": {"url": url}})
+
+    async def scenario(self) -> None:
+        async with self.session as session:
+            result = await session.coordinator.get("tools")["web_add"].execute({"a": 1, "b": 2})
+            assert result.success
+
+    def check(self) -> Iterable[str]:
+        gc.collect()  # generators that the SDK leaves to the collector, while the warning about them is ignored
+        return []
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    server = str(Path(__file__).with_name("sdk_http_server.py"))
+    with subprocess.Popen([sys.executable, server, "0"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}/mcp"
+        finally:
+            process.kill()
+
+
+@pytest.mark.filterwarnings("ignore:Async generator '(httpx2|httpcore2|mcp):ResourceWarning")
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "points",
+    [pytest.param(6, marks=pytest.mark.slow), pytest.param(None, marks=[pytest.mark.long, pytest.mark.timeout(1200)])],
+    ids=["some", "all"],
+)
+def test_a_session_with_a_remote_server_can_be_cancelled_at_every_point(mode, points, url):
+    report = cancel_everywhere(
+        partial(WebWorld, url),
+        modes=[mode],
+        clock="real",
+        budget=60,
+        max_points=points,
+        expect=(ExecutionCancelled,),
+        second_after=(1, 3),
+    )
+    # On trio the sweep also reports generators that the SDK leaves to the garbage collector, as in test_http.py.
+    noise = re.compile("Async generator '(httpx2|httpcore2|mcp)[.]")
+    ours = [each for each in report.violations if not (each.kind == "NOISE" and noise.match(each.detail))]
+    assert ours == [], str(report)

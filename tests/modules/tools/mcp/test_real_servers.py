@@ -1,0 +1,173 @@
+"""tool-mcp with servers that others have written, from npm and PyPI: `make parts` installs them."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from amplifier.models import ImageBlock
+from amplifier.testing import MockApprovalSystem, wait_for
+from tests._support.mcp_servers import node_server, python_server
+from tests.modules.tools.mcp.desk import opened
+
+pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|httpcore2|mcp):ResourceWarning")
+
+
+def node(package: str, *arguments: str, **more: Any) -> dict[str, Any]:
+    program, script = node_server(package)
+    return {"command": program, "args": [script, *arguments], **more}
+
+
+@pytest.mark.slow
+async def test_four_servers_open_side_by_side_and_answer(tmp_path):
+    (tmp_path / "note.txt").write_text("Buy milk.\n")
+    servers = {
+        "files": node("server-filesystem", str(tmp_path)),
+        "memory": node("server-memory", env={"MEMORY_FILE_PATH": str(tmp_path / "memory.json")}),
+        "everything": node("server-everything", "stdio"),
+        "time": {"command": python_server("mcp-server-time"), "args": ["--local-timezone", "UTC"]},
+    }
+    async with opened(servers) as desk:
+        assert desk.events("mcp:server_failed") == []
+        read = await desk.call("files_read_text_file", path=str(tmp_path / "note.txt"))
+        assert "Buy milk." in str(read.output)
+        assert desk.tools["files_read_text_file"].annotations["readOnlyHint"] is True
+        outside = await desk.call("files_read_text_file", path="/etc/passwd")
+        assert not outside.success
+        entity = {"name": "Anna", "entityType": "person", "observations": ["likes milk"]}
+        assert (await desk.call("memory_create_entities", entities=[entity])).success
+        assert "likes milk" in str((await desk.call("memory_search_nodes", query="Anna")).output)
+        assert (await desk.call("everything_echo", message="hello")).output == "Echo: hello"
+        now = await desk.call("time_get_current_time", timezone="Europe/Berlin")
+        assert "Europe/Berlin" in str(now.output)
+        assert not (await desk.call("time_get_current_time", timezone="Nowhere/Town")).success
+
+
+async def test_the_everything_server_exercises_every_kind_of_content():
+    async with opened({"all": node("server-everything", "stdio")}) as desk:
+        image = await desk.call("all_get-tiny-image")
+        assert any(isinstance(block, ImageBlock) for block in image.content)
+        structured = await desk.call("all_get-structured-content", location="Chicago")
+        assert set(structured.output) >= {"temperature", "conditions"}
+        assert desk.tools["all_read_resource"] is not None
+        listed = (await desk.call("all_read_resource")).output
+        assert listed["resources"] or listed["templates"]
+        prompts = (await desk.call("all_get_prompt")).output["prompts"]
+        assert prompts
+        result = await desk.call("all_trigger-long-running-operation", duration=1, steps=2)
+        assert result.success
+        assert [event["progress"] for event in desk.events("mcp:progress")] == [1.0, 2.0]
+
+
+@pytest.mark.slow
+async def test_the_everything_server_asks_the_model_after_the_user_has_allowed_it():
+    person = MockApprovalSystem(["Allow once"])
+    async with opened({"all": node("server-everything", "stdio")}, model=["Forty-two."], approval=person) as desk:
+        result = await desk.call("all_trigger-sampling-request", prompt="What is six times seven?", maxTokens=20)
+        assert "Forty-two." in str(result.output)
+        assert len(person.requests) == 1
+
+
+@pytest.mark.slow
+async def test_a_stop_reaches_the_everything_server():
+    async with opened({"all": node("server-everything", "stdio")}) as desk:
+        with anyio.CancelScope() as scope:
+
+            async def stop() -> None:
+                assert await wait_for(lambda: bool(desk.events("mcp:progress")), timeout=60)
+                scope.cancel()
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(stop)
+                await desk.call("all_trigger-long-running-operation", duration=600, steps=2000)
+        assert scope.cancelled_caught
+        assert (await desk.call("all_echo", message="still here")).success
+
+
+@contextmanager
+def page_server() -> Iterator[int]:
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = b"<html><body><h1>Milk</h1><p>It is white.</p></body></html>"
+            self.send_response(200 if self.path == "/page" else 404)
+            self.send_header("content-type", "text/html")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.slow
+async def test_the_fetch_server_fetches_a_page():
+    command = python_server("mcp-server-fetch")
+    # Where the server finds Node, its first call runs `npm install` inside of its own package, and a second server that starts
+    # meanwhile uses the half-installed package and fails. Without Node on its PATH it does everything in Python.
+    fetch = {
+        "command": command,
+        "args": ["--ignore-robots-txt", "--allow-private-ips"],
+        "env": {"NO_PROXY": "127.0.0.1", "PATH": str(Path(command).parent)},
+    }
+    with page_server() as port:
+        async with opened({"fetch": fetch}) as desk:
+            result = await desk.call("fetch_fetch", url=f"http://127.0.0.1:{port}/page")
+            assert "It is white." in str(result.output), result
+
+
+@contextmanager
+def everything_over_http() -> Iterator[str]:
+    program, script = node_server("server-everything")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {**os.environ, "PORT": str(port)}
+    command = [program, script, "streamableHttp"]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        try:
+            for line in process.stderr:
+                if str(port) in line:
+                    break
+            yield f"http://127.0.0.1:{port}/mcp"
+        finally:
+            process.kill()
+            process.stderr.close()
+
+
+@pytest.mark.slow
+async def test_the_everything_server_answers_over_http():
+    with everything_over_http() as url:
+        async with opened({"web": {"url": url}}) as desk:
+            assert desk.events("mcp:server_failed") == []
+            assert (await desk.call("web_echo", message="hello")).output == "Echo: hello"
+            result = await desk.call("web_trigger-long-running-operation", duration=1, steps=2)
+            assert result.success
+            assert desk.events("mcp:progress")
+
+
+def test_the_servers_of_this_file_are_installed_in_the_project():
+    for package in ("server-everything", "server-filesystem", "server-memory"):
+        assert Path(node_server(package)[1]).is_file()

@@ -1,0 +1,443 @@
+"""tool-mcp over standard streams: mounting, calling, changing lists, stopping, crashing, closing."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from amplifier import AmplifierSession
+from amplifier.errors import ExecutionCancelled
+from amplifier.models import ImageBlock, TextBlock, ToolResult, to_dict
+from amplifier.modules.tools import task as tool_task
+from amplifier.testing import wait_for
+from tests.modules.tools.mcp.desk import SMALL, Desk, answer, new_session, opened, small
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def test_tools_of_a_server_are_mounted_with_their_schemas_and_annotations():
+    async with opened({"small": small()}) as desk:
+        assert sorted(desk.tools) == ["small_echo", "small_upper"]
+        echo = desk.tools["small_echo"]
+        assert echo.description == "Return the text."
+        assert echo.get_schema()["required"] == ["text"]
+        assert echo.annotations == {"readOnlyHint": True}
+        assert (await desk.call("small_upper", text="abc")).output == "ABC"
+        (connected,) = desk.events("mcp:server_connected")
+        assert connected["server"] == "small"
+        assert connected["tools"] == ["small_echo", "small_upper"]
+
+
+async def test_a_turn_calls_a_tool_of_a_server():
+    model = [answer("", ("small_upper", {"text": "hello"})), "It is HELLO."]
+    async with opened({"small": small()}, model=model) as desk:
+        assert await desk.session.execute("shout") == "It is HELLO."
+        (post,) = desk.events("tool:post")
+        assert post["result"]["output"] == "HELLO"
+
+
+async def test_prefix_allow_and_deny_choose_the_tools():
+    servers = {
+        "a": small(
+            "--all",
+            prefix="",
+            allow_unprefixed_names=True,
+            allow=["echo", "up*", "hang"],
+            deny=["hang", "read_resource", "get_prompt"],
+        ),
+        "b": small(deny=["echo"]),
+    }
+    async with opened(servers) as desk:
+        assert sorted(desk.tools) == ["b_upper", "echo", "upper"]
+
+
+async def test_a_failing_server_is_named_and_the_others_work(caplog):
+    servers = {
+        "missing": {"command": "no-such-program-anywhere"},
+        "ends": small("--exit"),
+        "small": small(),
+    }
+    async with opened(servers) as desk:
+        assert sorted(desk.tools) == ["small_echo", "small_upper"]
+        failed = {event["server"]: event["error"] for event in desk.events("mcp:server_failed")}
+        assert "'no-such-program-anywhere' was not found" in failed["missing"]
+        assert "exit code 3" in failed["ends"]
+        assert "no licence found" in failed["ends"]
+        assert "abcdef0123456789" not in failed["ends"]
+        assert desk.session.failures == []
+    assert "server 'missing'" in caplog.text
+
+
+async def test_a_required_server_that_fails_fails_the_module():
+    async with opened({"missing": {"command": "no-such-program-anywhere", "required": True}, "small": small()}) as desk:
+        (failure,) = desk.session.failures
+        assert "no-such-program-anywhere" in str(failure.error)
+        assert desk.tools == {}
+
+
+def become_a_server(file: Path) -> None:
+    file.write_text(f"#!/bin/sh\nexec {sys.executable} -SE {SMALL}\n")
+    file.chmod(0o700)
+
+
+async def test_a_server_that_failed_at_the_opening_is_tried_again_at_the_next_turn(tmp_path):
+    file = tmp_path / "late-server"
+    model = ["Not yet.", answer("", ("late_upper", {"text": "hello"})), "It is HELLO."]
+    async with opened({"late": {"command": str(file)}, "small": small()}, model=model) as desk:
+        (failed,) = desk.events("mcp:server_failed")
+        assert await desk.session.execute("shout") == "Not yet."
+        assert desk.events("mcp:server_failed") == [failed]  # the same failure is reported once
+        await anyio.to_thread.run_sync(become_a_server, file)
+        assert await wait_for(lambda: _is_open(desk), timeout=60)  # after the pause, which the first turn has begun
+        assert await desk.session.execute("shout") == "It is HELLO."
+        assert desk.status("late")["error"] is None
+        assert [event["server"] for event in desk.events("mcp:server_connected")] == ["small", "late"]
+        (changed,) = desk.events("mcp:tools_changed")
+        assert (changed["server"], changed["added"]) == ("late", ["echo", "upper"])
+
+
+async def _is_open(desk: Desk) -> bool:
+    await desk.session.coordinator.hooks.emit("execution:start", {"prompt": ""})
+    return desk.status("late")["state"] == "open"
+
+
+@pytest.mark.virtual_time
+async def test_a_server_that_goes_on_failing_is_tried_less_and_less_often(caplog):
+    caplog.set_level(logging.INFO, "amplifier.modules.tool-mcp")
+    async with opened({"gone": {"command": "no-such-program-anywhere"}}) as desk:
+        attempts = []
+        for _ in range(600):
+            await desk.session.coordinator.hooks.emit("execution:start", {"prompt": ""})
+            attempts.append(caplog.text.count("another attempt"))
+            await anyio.sleep(0.1)
+    assert attempts[0] == 1  # at once
+    assert attempts[4] == 1
+    assert attempts[-1] == 7  # after 0.5, 1, 2, 4, 8 and 16 seconds more
+    assert caplog.text.count("no-such-program-anywhere") == 1
+
+
+async def test_tools_appear_and_disappear_while_a_session_lives():
+    async with opened({"small": small("--all")}) as desk:
+        before = desk.tools["small_echo"]
+        assert "small_upper" in desk.tools
+        await desk.call("small_more_tools")
+        assert await wait_for(lambda: bool(desk.events("mcp:tools_changed")), timeout=60)
+        assert "small_upper" not in desk.tools
+        assert (await desk.call("small_lower", text="ABC")).output == "abc"
+        assert desk.tools["small_echo"] is before
+        (changed,) = desk.events("mcp:tools_changed")
+        assert (changed["added"], changed["removed"]) == (["lower"], ["upper"])
+
+
+async def test_resources_and_prompts_are_listed_and_read():
+    async with opened({"small": small("--all")}) as desk:
+        listed = (await desk.call("small_read_resource")).output
+        assert listed["resources"] == [{"name": "one", "uri": "note://one", "description": "The first."}]
+        assert listed["templates"] == [{"name": "note", "uri_template": "note://{id}"}]
+        assert (await desk.call("small_read_resource", uri="note://one")).output == "content of note://one"
+        prompts = (await desk.call("small_get_prompt")).output
+        assert prompts == {"prompts": [{"name": "greet", "arguments": [{"name": "who", "required": True}]}]}
+        filled = await desk.call("small_get_prompt", name="greet", arguments={"who": "Anna"})
+        assert filled.output == "user: Greet Anna."
+        wrong = await desk.call("small_read_resource", url="note://one")
+        assert "unknown key" in wrong.error["message"]
+
+
+async def test_resources_and_prompts_can_be_left_out():
+    async with opened({"small": small("--all", resources=False, prompts=False)}) as desk:
+        assert {"small_read_resource", "small_get_prompt"}.isdisjoint(desk.tools)
+
+
+async def test_images_and_audio_become_blocks():
+    async with opened({"small": small("--all")}) as desk:
+        result = await desk.call("small_image")
+        text, image, audio, link = result.content
+        assert isinstance(image, ImageBlock)
+        assert image.source["media_type"] == "image/png"
+        assert isinstance(text, TextBlock)
+        assert text.text == "a pixel"
+        assert to_dict(audio) == {
+            "type": "audio",
+            "source": {"type": "base64", "media_type": "audio/wav", "data": "UklGRg=="},
+        }
+        assert result.output == "a pixel\n[image/png]\n[audio/wav]\n[resource note://one (one)]"
+        assert link.text == "[resource note://one (one)]"
+
+
+async def test_a_big_result_is_cut_with_a_note_of_its_size():
+    async with opened({"small": small("--all")}, max_result_chars=1000) as desk:
+        output = (await desk.call("small_big", size=50_000)).output
+        assert output.startswith("x" * 1000 + "\n[… cut: the result has 50000 characters")
+
+
+async def test_ten_megabytes_arrive_whole():
+    async with opened({"small": small("--all")}, max_result_chars=20_000_000) as desk:
+        result = await desk.call("small_big", size=10_000_000)
+        assert result.output == "x" * 10_000_000
+
+
+async def test_a_result_of_four_times_the_size_takes_about_four_times_the_work():
+    async with opened({"small": small("--all")}, max_result_chars=20_000_000) as desk:
+
+        async def cpu_seconds(size: int) -> float:
+            times = []
+            for _ in range(3):  # the least of them: what else the machine does only adds to it
+                started = time.process_time()
+                assert len((await desk.call("small_big", size=size)).output) == size
+                times.append(time.process_time() - started)
+            return min(times)
+
+        assert await cpu_seconds(4_000_000) / await cpu_seconds(1_000_000) < 8  # 4 if it is linear, 16 if quadratic
+
+
+async def test_a_message_that_is_too_large_ends_the_connection_with_a_clear_error():
+    async with opened({"small": small("--all")}, max_message_bytes=100_000) as desk:
+        result = await desk.call("small_big", size=200_000)
+        assert "more than 100000 bytes; raise max_message_bytes" in result.error["message"]
+        assert (await desk.call("small_echo", text="back")).output == "back"
+
+
+async def test_progress_becomes_events_in_order():
+    model = [answer("", ("small_progress", {})), "Done."]
+    async with opened({"small": small("--all")}, model=model) as desk:
+        await desk.session.execute("go")
+        events = desk.events("mcp:progress")
+        assert [event["progress"] for event in events] == sorted({event["progress"] for event in events})
+        assert events[-1] | {"timestamp": "", "session_id": "", "parent_id": None} == {
+            "server": "small",
+            "tool_name": "small_progress",
+            "tool_call_id": "call-1",
+            "progress": 3.0,
+            "total": 3.0,
+            "message": "step 3",
+            "timestamp": "",
+            "session_id": "",
+            "parent_id": None,
+        }
+
+
+async def test_an_error_of_a_tool_is_a_result():
+    async with opened({"small": small()}) as desk:
+        result = await desk.call("small_upper")
+        assert not result.success
+        assert result.error == {"message": "KeyError: 'text'", "type": "ToolError"}
+
+
+@pytest.mark.parametrize("given", [{"text": "\ud800"}, {"text": float("nan")}, {"text": object()}, {"\ud800": 1}])
+async def test_input_that_is_not_json_is_refused_and_leaves_the_connection_whole(given):
+    async with opened({"small": small("--all")}) as desk:
+        for tool in ("small_echo", "small_read_resource", "small_get_prompt"):
+            result = await desk.tools[tool].execute(
+                {**given} if tool == "small_echo" else {"uri": "\ud800", "name": "\ud800"}
+            )
+            assert result.error["type"] == "InvalidInput"
+        assert (await desk.call("small_echo", text="fine")).success
+        assert desk.status("small")["starts"] == 1
+
+
+async def test_concurrent_calls_do_not_mix():
+    async with opened({"small": small()}) as desk:
+        results: dict[str, Any] = {}
+
+        async def call(text: str) -> None:
+            results[text] = (await desk.call("small_upper", text=text)).output
+
+        async with anyio.create_task_group() as group:
+            for number in range(50):
+                group.start_soon(call, f"text {number}")
+        assert results == {text: text.upper() for text in results}
+        assert len(results) == 50
+
+
+# ── stopping ──
+
+
+async def until_noted(file: Path, line: str) -> None:
+    assert await wait_for(lambda: file.exists() and line in file.read_text(), timeout=60), f"never {line}"
+
+
+async def test_a_stop_reaches_the_server_and_the_session_stays_usable(tmp_path):
+    file = tmp_path / "notes"
+    model = [answer("", ("small_hang", {"note": str(file)})), answer("", ("small_echo", {"text": "hi"})), "Fine."]
+    async with opened({"small": small("--all")}, model=model) as desk:
+
+        async def stop() -> None:
+            await until_noted(file, "begun")
+            desk.session.coordinator.cancellation.request_immediate()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(stop)
+            with pytest.raises(ExecutionCancelled):
+                await desk.session.execute("hang")
+        await until_noted(file, "cancelled")
+        pid = desk.status("small")["pid"]
+        desk.session.coordinator.cancellation.reset()
+        assert await desk.session.execute("go on") == "Fine."
+        assert desk.status("small")["pid"] == pid
+
+
+async def test_a_cancelled_call_does_not_wait_for_a_server_that_does_not_read(tmp_path):
+    async with opened({"small": small("--all", stop_grace=0.1)}) as desk:
+        os.kill(desk.status("small")["pid"], signal.SIGSTOP)
+        text = "x" * 1_000_000  # more than a pipe holds
+        started = time.monotonic()
+        for _ in range(12):
+            with anyio.move_on_after(0.05):
+                await desk.call("small_echo", text=text)
+        assert time.monotonic() - started < 55  # each would wait for 5 s in the SDK's own transport
+
+
+async def test_a_call_that_takes_too_long_is_an_error_that_names_the_server(tmp_path):
+    file = tmp_path / "notes"
+    async with opened({"small": small("--all", call_timeout=1.0)}) as desk:
+        result = await desk.call("small_hang", note=str(file))
+        assert result.error["type"] == "Timeout"
+        assert "server 'small' did not answer within 1 s" in result.error["message"]
+        await until_noted(file, "cancelled")
+
+
+# ── crashing ──
+
+
+async def test_a_crashed_server_is_named_and_started_again_at_the_next_call():
+    async with opened({"small": small("--all")}) as desk:
+        result = await desk.call("small_crash")
+        assert result.error["type"] == "ServerCrashed"
+        assert "server 'small' was killed by SIGKILL; its last lines on standard error: about to crash" in str(result)
+        assert (await desk.call("small_echo", text="back")).output == "back"
+        assert desk.status("small")["starts"] == 2
+        assert [event["error_type"] for event in desk.events("mcp:server_failed")] == ["ServerCrashed"]
+
+
+async def test_a_server_that_dies_while_its_child_keeps_the_output_open_is_noticed():
+    async with opened({"small": small("--all", "--child")}) as desk:
+        assert (await desk.call("small_crash")).error["type"] == "ServerCrashed"
+        assert (await desk.call("small_echo", text="back")).output == "back"
+
+
+@pytest.mark.slow
+async def test_a_server_that_crashes_again_and_again_is_started_with_a_delay():
+    async with opened({"small": small("--all")}) as desk:
+        kinds = [(await desk.call("small_crash")).error["type"] for _ in range(3)]
+        assert kinds == ["ServerCrashed", "ServerCrashed", "ServerUnavailable"]
+        refused = await desk.call("small_echo", text="back")
+        assert "failed 2 times in a row and is started again in" in refused.error["message"]
+        assert await wait_for(lambda: _works(desk), timeout=60)
+        assert (await desk.call("small_crash")).error["type"] == "ServerCrashed"
+        assert (await desk.call("small_echo", text="at once, after a call that worked")).success
+
+
+async def _works(desk: Desk) -> bool:
+    return (await desk.call("small_echo", text="back")).success
+
+
+# ── closing ──
+
+
+@pytest.mark.parametrize("options", [(), ("--ignore-term",), ("--child",), ("--ignore-term", "--child")])
+async def test_nothing_is_left_when_the_session_closes(options):
+    async with opened({"small": small(*options, stop_grace=0.2)}) as desk:
+        pid = desk.status("small")["pid"]
+        assert is_alive(pid)
+    assert not is_alive(pid)
+
+
+async def test_closing_during_a_call_ends_the_call_and_the_server(tmp_path):
+    session, _ = new_session({"small": small("--all")})
+    file = tmp_path / "notes"
+    with anyio.CancelScope() as scope:
+        async with session:
+            desk = Desk(session, None)  # type: ignore[arg-type]
+
+            async def leave() -> None:
+                await until_noted(file, "begun")
+                scope.cancel()
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(leave)
+                await desk.call("small_hang", note=str(file))
+    assert scope.cancelled_caught
+
+
+async def test_a_tool_of_a_closed_session_is_an_error_result():
+    async with opened({"small": small()}) as desk:
+        echo = desk.tools["small_echo"]
+    result = await echo.execute({"text": "late"})
+    assert "closed with its session" in result.error["message"]
+
+
+async def test_an_opening_that_is_cancelled_leaves_no_process():
+    session, _ = new_session({"small": small("--silent", "--ignore-term", stop_grace=0.1)})
+    with anyio.move_on_after(0.5) as scope:
+        async with session:
+            raise AssertionError("the server answers nothing")
+    assert scope.cancelled_caught
+
+
+# ── children ──
+
+
+def family(config: dict[str, Any], overlay: dict[str, Any]) -> tuple[AmplifierSession, Any, list[dict[str, Any]]]:
+    """A parent whose agent calls a tool that notes the servers of the child."""
+    seen: list[dict[str, Any]] = []
+
+    class Look:
+        name, description = "look", "Looks at the servers."
+
+        def __init__(self, coordinator: Any) -> None:
+            self._coordinator = coordinator
+
+        async def execute(self, given: dict[str, Any]) -> ToolResult:
+            seen.extend(self._coordinator.get_capability("mcp.status")())
+            return ToolResult(output="looked")
+
+    async def mount_look(coordinator: Any, _: Any) -> None:
+        await coordinator.mount("tools", Look(coordinator))
+
+    model = [
+        answer("", ("task", {"agent": "helper", "instruction": "look"})),
+        answer("", ("look", {})),
+        "Seen.",
+        "Done.",
+    ]
+    session, recorder = new_session(
+        {"small": small()},
+        model=model,
+        tools={"tool-look": mount_look, "tool-task": tool_task},
+        plan={"agents": {"helper": {"description": "Looks.", **overlay}}},
+        **config,
+    )
+    return session, recorder, seen
+
+
+async def test_a_child_session_shares_the_servers_of_its_parent():
+    session, _, seen = family({}, {})
+    async with session:
+        assert await session.execute("delegate") == "Done."
+        (of_parent,) = session.coordinator.get_capability("mcp.status")()
+    assert seen == [of_parent]
+    assert of_parent["starts"] == 1
+
+
+async def test_a_child_session_starts_its_own_servers_if_the_plan_says_so():
+    session, _, seen = family({"share": False}, {})
+    async with session:
+        await session.execute("delegate")
+        (of_parent,) = session.coordinator.get_capability("mcp.status")()
+    assert len(seen) == 1
+    assert seen[0]["pid"] != of_parent["pid"]

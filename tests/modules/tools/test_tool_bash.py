@@ -1,0 +1,458 @@
+"""tool-bash: what a command gets to see, what the model gets to see of it, and that it keeps the tool contract."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+import uuid
+from pathlib import Path
+from typing import Any
+
+import anyio
+import jsonschema_rs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from amplifier.contracts import Tool, tool_schema
+from amplifier.errors import ModuleLoadError, PlanError
+from amplifier.modules._shared.process_tree import MARK, chained
+from amplifier.modules.tools import bash as tool_bash
+from amplifier.modules.tools.bash._command import Capture
+from amplifier.modules.tools.bash._tool import PASSED_ON
+from amplifier.testing import TestCoordinator, wait_for
+from tests._support.child_process import run_child
+from tests.modules.tools.test_tool_filesystem import Desk
+
+
+async def opened(folder: Path | None = None, **config: Any) -> Desk:
+    if folder is not None:
+        config["working_dir"] = str(folder)
+    return await Desk.open(None, tool_bash, **config)
+
+
+# ── mounting ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_tool_is_mounted_under_its_name():
+    desk = await opened()
+    assert list(desk.tools) == ["bash"]
+    assert isinstance(desk.tools["bash"], Tool)
+    schema = tool_schema(desk.tools["bash"])
+    assert schema is not None
+    jsonschema_rs.meta.validate(schema)
+
+
+async def test_all_config_problems_are_named_at_once():
+    with pytest.raises(PlanError) as caught:
+        await opened(
+            timeout=0,
+            max_timeout="x",
+            max_output_bytes=1,
+            max_parallel=0,
+            kill_grace=-1,
+            env={"A": "secret", "1": "x"},
+            pass_env=["A=B"],
+            shell="bash",
+            working_dir="no such directory",
+        )
+    assert {path for path, _ in caught.value.problems} == {
+        *("$.timeout", "$.max_timeout", "$.max_output_bytes", "$.max_parallel", "$.kill_grace"),
+        *("$.env", "$.pass_env", "$.shell", "$.working_dir"),
+    }
+    assert "secret" not in str(caught.value)
+
+
+async def test_a_timeout_above_the_most_is_a_config_problem_and_a_lower_most_lowers_the_default():
+    with pytest.raises(PlanError, match=r"\$\.timeout: expected at most max_timeout, 5, got 10"):
+        await opened(timeout=10, max_timeout=5)
+    desk = await opened(max_timeout=0.2)
+    assert (await desk.fail("bash", command="sleep 60"))[0] == "Timeout"
+
+
+async def test_without_any_bash_the_module_says_what_to_configure(monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(ModuleLoadError, match="name a shell in its config as 'shell'"):
+        await opened()
+    desk = await opened(shell="/bin/sh")
+    assert (await desk.get("bash", command="echo fine"))["stdout"] == "fine\n"
+
+
+# ── what a command is ────────────────────────────────────────────────────────────────────────────
+
+
+async def test_output_errors_and_exit_code_come_back_apart():
+    desk = await opened()
+    assert await desk.get("bash", command="echo out; echo err >&2") == {
+        "stdout": "out\n",
+        "stderr": "err\n",
+        "returncode": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "kind", "message"),
+    [
+        ("echo half; exit 3", 3, "ExitCode", "exit code 3"),
+        ("echo half; false", 1, "ExitCode", "exit code 1"),
+        ("echo half; no-such-program-here", 127, "ExitCode", "exit code 127"),
+        ("echo half; if", 2, "ExitCode", "exit code 2"),
+        ("echo half; kill -KILL $$", -9, "Signal", "ended by SIGKILL"),
+        ("echo half; kill -SEGV $$", -11, "Signal", "ended by SIGSEGV"),
+        ("echo half; kill -40 $$", -40, "Signal", "ended by signal 40"),
+    ],
+)
+async def test_a_command_that_fails_is_a_failure_that_keeps_its_output(command, code, kind, message):
+    desk = await opened()
+    result = await desk.call("bash", command=command)
+    assert not result.success
+    assert result.error == {"message": message, "type": kind}
+    assert result.output["returncode"] == code
+    assert result.output["stdout"] == ("" if code == 2 else "half\n")
+
+
+@pytest.mark.parametrize("command", ["-c 'echo no'", "--version", "-", "--", "-x; echo x"])
+async def test_a_command_is_never_taken_for_an_option(command):
+    desk = await opened()
+    result = await desk.call("bash", command=command)
+    assert "command not found" in result.output["stderr"] or result.output["returncode"] == 127
+    assert "GNU bash" not in result.output["stdout"]
+
+
+async def test_every_command_has_a_new_shell_without_terminal_and_input(tmp_path):
+    desk = await opened(tmp_path)
+    await desk.get("bash", command="cd /; export LEFT=1; alias x=y")
+    output = await desk.get("bash", command='pwd; echo "[$LEFT]"; cat; tty; ps -o tty= -p $$')
+    assert output["stdout"].split() == [str(tmp_path.resolve()), "[]", "not", "a", "tty", "?"]
+
+
+async def test_no_file_of_the_user_or_of_the_folder_is_run_before_the_command(tmp_path, monkeypatch):
+    for name in (".bashrc", ".bash_profile", ".profile", "evil"):
+        (tmp_path / name).write_text("echo evil\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("BASH_ENV", str(tmp_path / "evil"))
+    monkeypatch.setenv("ENV", str(tmp_path / "evil"))
+    monkeypatch.setenv("SSH_CLIENT", "127.0.0.1 1 2")
+    desk = await opened(tmp_path)
+    assert (await desk.get("bash", command="echo good"))["stdout"] == "good\n"
+
+
+async def test_commands_run_in_the_sessions_working_directory_even_when_it_moves(tmp_path, monkeypatch):
+    for name in ("one", "two", "three"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "one")
+    desk = await opened()
+    monkeypatch.chdir(tmp_path)
+    seen = []
+    for value in (None, str(tmp_path / "two"), tmp_path / "three", 7):
+        desk.coordinator.register_capability("session.working_dir", value)
+        seen.append(Path((await desk.get("bash", command="pwd"))["stdout"].strip()).name)
+    assert seen == ["one", "two", "three", "one"]
+    desk.coordinator.register_capability("session.working_dir", str(tmp_path / "gone"))
+    assert (await desk.fail("bash", command="pwd"))[0] == "NotFound"
+
+
+# ── the environment ──────────────────────────────────────────────────────────────────────────────
+
+SECRETS = (
+    *("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "HF_TOKEN", "DATABASE_URL"),
+    *("SSH_AUTH_SOCK", "GPG_AGENT_INFO", "KUBECONFIG", "LD_PRELOAD", "PYTHONPATH", "NODE_OPTIONS", "BASH_ENV"),
+)
+
+
+async def test_no_variable_leaks_into_a_command_that_nobody_asked_for(monkeypatch):
+    for name in SECRETS:
+        monkeypatch.setenv(name, "canary")
+    desk = await opened()
+    command = "env; cat /proc/self/environ 2>/dev/null; cat /proc/$$/environ 2>/dev/null; export -p"
+    output = await desk.get("bash", command=command)
+    assert "canary" not in json.dumps(output)
+    names = {line.partition("=")[0] for line in (await desk.get("bash", command="env"))["stdout"].splitlines()}
+    assert names <= {*PASSED_ON, MARK, "PWD", "OLDPWD", "SHLVL", "_"}
+
+
+async def test_the_plan_passes_on_and_sets_what_commands_need(monkeypatch):
+    monkeypatch.setenv("GITHUB_TOKEN", "wanted")
+    monkeypatch.setenv("LANG", "C")
+    monkeypatch.delenv("TERM", raising=False)
+    desk = await opened(pass_env=["GITHUB_TOKEN", "NOT_SET"], env={"CI": "1", "LANG": "C.UTF-8"})
+    output = await desk.get("bash", command='echo "$GITHUB_TOKEN $CI $LANG $TERM ${NOT_SET-unset}"')
+    assert output["stdout"] == "wanted 1 C.UTF-8 dumb unset\n"
+
+
+def test_inside_an_agent_that_runs_in_a_command_the_outer_mark_stays():
+    assert chained(None, "b") == "b"
+    assert chained("a", "b") == "a:b"
+    assert len(chained(":".join("x" * 100), "b").split(":")) == 16
+
+
+# ── output ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_of_long_output_the_beginning_and_the_end_are_kept_and_the_rest_is_counted():
+    desk = await opened(max_output_bytes=1000)
+    output = await desk.get("bash", command="seq 1 100000; seq 1 10 >&2")
+    total = len("".join(f"{n}\n" for n in range(1, 100001)))
+    assert output["truncated"] is True
+    assert output["stdout_total_bytes"] == total
+    assert "stderr_total_bytes" not in output
+    assert output["stdout"].startswith("1\n2\n3\n")
+    assert output["stdout"].endswith("99999\n100000\n")
+    assert f"[… {total - 1000} bytes dropped …]" in output["stdout"]
+    assert len(output["stdout"]) < 1100
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (r"printf 'a\0b\n'", "a␀b\n"),
+        (r"printf '\xff\xfe'", "\\xff\\xfe"),
+        (r"printf '\xed\xa0\x80'", "\\xed\\xa0\\x80"),
+        (r"printf '\xf0\x9f\x98\x80'", "😀"),
+        (r"printf '\xf0\x9f'", "\\xf0\\x9f"),
+        (r"printf '\x1b[31mred'", "\x1b[31mred"),
+        (r"printf '\r\n\t'", "\r\n\t"),
+    ],
+)
+async def test_any_bytes_are_text_that_json_can_say(command, expected):
+    desk = await opened()
+    assert (await desk.get("bash", command=command))["stdout"] == expected
+
+
+@given(chunks=st.lists(st.binary(max_size=40), max_size=12), limit=st.integers(2, 60))
+def test_a_capture_keeps_both_ends_of_any_stream_within_its_limit(chunks, limit):
+    capture, whole = Capture(limit), b"".join(chunks)
+    for chunk in chunks:
+        capture.add(chunk)
+    assert capture.total == len(whole)
+    assert capture.is_cut == (len(whole) > limit)
+    text = capture.text()
+    text.encode()
+    if not capture.is_cut:
+        assert text == whole.decode("utf-8", "backslashreplace").replace("\0", "␀")
+    else:
+        head, _, rest = text.partition("\n[… ")
+        dropped, _, tail = rest.partition(" bytes dropped …]\n")
+        assert len(whole) - limit <= int(dropped) <= len(whole) - limit + 6
+        kept = [whole[: limit - limit // 2], whole[len(whole) - limit // 2 :]]
+        shown = [part.decode("utf-8", "backslashreplace").replace("\0", "␀") for part in kept]
+        assert shown[0].startswith(head.rstrip("\\")) or head == ""
+        assert shown[1].endswith(tail)
+
+
+@given(text=st.text("aß€😀", min_size=30, max_size=60), limit=st.integers(2, 40))
+def test_no_character_of_a_text_is_cut_in_half(text, limit):
+    capture = Capture(limit)
+    capture.add(text.encode())
+    assert set(capture.text()) <= set(text) | set("\n[… 0123456789 bytes dropped …]\n")
+
+
+@pytest.mark.slow
+def test_400_mb_of_output_fit_into_little_memory():
+    program = """
+    import resource
+    from amplifier.modules.tools import bash as tool_bash
+    from amplifier.testing import TestCoordinator
+
+    def peak():
+        scale = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+
+    async def main():
+        coordinator = TestCoordinator()
+        await tool_bash.mount(coordinator, {})
+        tool = coordinator.get("tools", "bash")
+        await tool.execute({"command": "head -c 1000000 /dev/zero"})
+        before = peak()
+        result = await tool.execute({"command": "head -c 300000000 /dev/zero & head -c 100000000 /dev/zero >&2; wait"})
+        print_line(result.output["stdout_total_bytes"], result.output["stderr_total_bytes"], peak() - before)
+
+    anyio.run(main, backend=backend)
+    """
+    for backend in ("asyncio", "trio"):
+        ended = run_child(program, backend)
+        assert ended.code == 0, ended.errors
+        out, err, grown = map(int, ended.lines[0].split())
+        assert (out, err) == (300_000_000, 100_000_000)
+        assert grown < 8_000_000
+
+
+# ── ends ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+ENOUGH_TIME_TO_START = (1, 10, 60)
+"""Seconds until a deadline that is to find a command at work; each but the last may be too short on a busy machine."""
+
+
+async def test_a_command_whose_time_is_up_is_ended_and_what_it_said_is_kept():
+    desk = await opened()
+    for seconds in ENOUGH_TIME_TO_START:
+        result = await desk.call("bash", command="echo early; echo bad >&2; sleep 600", timeout=seconds)
+        assert result.error == {"message": f"not finished after {seconds} s, and ended", "type": "Timeout"}
+        if result.output["stderr"] or seconds == 60:
+            assert result.output == {"stdout": "early\n", "stderr": "bad\n", "returncode": None}
+            break
+
+
+async def test_a_command_may_tidy_up_when_its_time_is_up(tmp_path):
+    command = "trap 'echo tidy; touch tidied; exit 0' TERM; touch started; sleep 600 & wait"
+    for seconds in ENOUGH_TIME_TO_START:
+        desk = await opened(tmp_path, timeout=seconds, kill_grace=60)
+        result = await desk.call("bash", command=command)
+        assert result.error is not None
+        assert result.error["type"] == "Timeout"
+        if (tmp_path / "started").exists() or seconds == 60:
+            assert result.output["stdout"] == "tidy\n"
+            assert (tmp_path / "tidied").exists()
+            break
+
+
+async def test_a_command_that_refuses_to_end_is_killed():
+    desk = await opened(timeout=0.3, kill_grace=0.1)
+    with anyio.fail_after(60):
+        kind, _ = await desk.fail("bash", command="trap '' TERM INT HUP; while :; do sleep 0.01; done")
+    assert kind == "Timeout"
+
+
+async def test_what_holds_the_pipes_in_the_background_holds_up_nobody():
+    desk = await opened()
+    with anyio.fail_after(60):
+        output = await desk.get("bash", command="echo before; sleep 600 & (sleep 600; echo never) & echo after")
+    assert output["stdout"] == "before\nafter\n"
+    assert output["note"].startswith("processes left running in the background were ended: ")
+
+
+async def test_output_that_comes_just_after_the_shell_has_ended_is_not_lost():
+    desk = await opened()
+    for _ in range(5):
+        output = await desk.get("bash", command="exec > >(sed s/x/y/); echo x")
+        assert output["stdout"] == "y\n"
+        assert "note" not in output
+
+
+async def test_a_closed_session_has_ended_commands_that_ran_beside_its_turns():
+    desk = await opened()
+    async with anyio.create_task_group() as group:
+        results = []
+
+        async def run() -> None:
+            results.append(await desk.call("bash", command="echo begun > /dev/null; sleep 600"))
+
+        group.start_soon(run)
+        tool: Any = desk.tools["bash"]
+        assert await wait_for(lambda: tool._running, timeout=60)
+        with anyio.fail_after(60):
+            await desk.coordinator.cleanup()
+        await desk.coordinator.cleanup()
+    assert results[0].error == {"message": "ended, because the session is being closed", "type": "Cancelled"}
+
+
+# ── the tool contract ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *(None, [], "ls", {}, {"command": 3}, {"command": ""}, {"command": "a\0b"}, {"command": ["ls"]}),
+        *({"command": "x" * 100_001}, {"command": "echo", "timeout": "abc"}, {"command": "echo", "timeout": -1}),
+        *({"command": "echo", "timeout": 0}, {"command": "echo", "timeout": 1.5}, {"command": "echo", "timeout": True}),
+        *({"command": "echo", "timeout": 10**9}, {"command": "echo", "cwd": "/"}, {"cmd": "echo"}),
+    ],
+)
+async def test_input_that_the_schema_forbids_is_refused_and_nothing_runs(given, monkeypatch):
+    desk = await opened()
+    monkeypatch.setattr(subprocess, "Popen", None)
+    tool: Any = desk.tools["bash"]
+    result = await tool.execute(given)
+    assert result.error["type"] == "InvalidInput"
+    assert not jsonschema_rs.is_valid(tool.input_schema, given)
+
+
+@pytest.mark.slow
+@settings(max_examples=20)
+@given(text=st.text(max_size=20))
+async def test_any_text_at_all_gets_an_answer(text):
+    desk = await opened()
+    result = await desk.call("bash", command="printf '%s' '" + text.replace("'", "") + "'")
+    assert result.success or result.error
+    if jsonschema_rs.is_valid(desk.tools["bash"].input_schema, {"command": text}):  # type: ignore[attr-defined]
+        assert result.error is None or result.error["type"] != "InvalidInput"
+
+
+async def test_a_lone_surrogate_is_refused_in_words():
+    desk = await opened()
+    assert await desk.fail("bash", command="echo \ud800") == ("InvalidInput", "command: lone surrogate at character 5")
+
+
+async def test_a_command_longer_than_the_system_takes_is_a_failure():
+    desk = await opened()
+    command = "echo " + "\N{GRINNING FACE}" * 99_000
+    result = await desk.call("bash", command=command)
+    assert result.success or (result.error or {})["type"] == "TooLarge"  # macOS takes more than Linux
+
+
+async def test_parallel_commands_do_not_mix_and_are_bounded_in_number(tmp_path):
+    desk = await opened(tmp_path, max_parallel=3)
+    outputs: dict[int, str] = {}
+
+    async def run(number: int) -> None:
+        command = f"touch run.{number}; ls run.* | wc -l; sleep 0.05; rm run.{number}; echo {number}"
+        outputs[number] = (await desk.get("bash", command=command))["stdout"]
+
+    async with anyio.create_task_group() as group:
+        for number in range(12):
+            group.start_soon(run, number)
+    lines = {number: text.split() for number, text in outputs.items()}
+    assert all(int(words[1]) == number for number, words in lines.items())
+    assert max(int(words[0]) for words in lines.values()) <= 3
+
+
+def test_commands_run_in_an_event_loop_outside_the_main_thread():
+    outputs: list[Any] = []
+
+    async def main() -> None:
+        coordinator = TestCoordinator()
+        await tool_bash.mount(coordinator, {})
+        outputs.append((await coordinator.get("tools", "bash").execute({"command": "echo thread"})).output["stdout"])
+
+    for backend in ("asyncio", "trio"):
+        thread = threading.Thread(target=anyio.run, args=(main,), kwargs={"backend": backend})
+        thread.start()
+        thread.join(20)
+    assert outputs == ["thread\n", "thread\n"]
+
+
+async def test_the_event_loop_goes_on_while_a_command_floods():
+    desk = await opened()
+    gaps = []
+    async with anyio.create_task_group() as group:
+
+        async def watch() -> None:
+            last = anyio.current_time()
+            while True:
+                await anyio.sleep(0.005)
+                gaps.append(anyio.current_time() - last)
+                last = anyio.current_time()
+
+        group.start_soon(watch)
+        await desk.get("bash", command="head -c 50000000 /dev/zero")
+        group.cancel_scope.cancel()
+    assert len(gaps) >= 2  # the loop was not blocked for the whole time
+
+
+async def test_a_failure_is_logged_without_the_environment(caplog):
+    caplog.set_level("INFO")
+    desk = await opened(env={"TOKEN": "canary"})
+    await desk.fail("bash", command="echo \ud800 $TOKEN")
+    assert "canary" not in caplog.text
+    assert "lone surrogate" in caplog.text
+
+
+async def test_no_two_commands_share_a_mark():
+    desk = await opened()
+    marks = {(await desk.get("bash", command=f"echo ${MARK}"))["stdout"] for _ in range(3)}
+    assert len(marks) == 3
+    assert all(uuid.UUID(mark.strip().split(":")[-1]) for mark in marks)
+    assert MARK not in os.environ or os.environ[MARK] not in marks

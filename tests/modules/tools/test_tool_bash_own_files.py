@@ -1,0 +1,806 @@
+"""tool-bash in a working directory that holds the agent's own environment, repositories and configuration of other programs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import venv
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from amplifier._programs import find_program, safe_search_path
+from amplifier.errors import ModuleLoadError, PlanError
+from amplifier.modules.tools import bash as tool_bash
+from amplifier.modules.tools.bash import _bubblewrap, _confinement
+from amplifier.modules.tools.bash._own_files import CONFIGURATION
+from amplifier.modules.tools.bash._placeholders import is_placeholder, placeholders, remove_redirections
+from amplifier.modules.tools.bash._seccomp import filter_program
+from amplifier.testing import TestCoordinator
+from tests._support.tree import ROOT
+from tests.modules.tools.test_tool_bash_sandbox import BWRAP, SANDBOXES, opened, run
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there are sandboxes for Linux only")
+in_bubblewrap = pytest.mark.skipif(BWRAP is None, reason="needs bubblewrap")
+
+
+@pytest.fixture(autouse=True)
+def _bubblewrap_on_the_path(monkeypatch):
+    if BWRAP is not None:
+        monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{Path(BWRAP).parent}")
+        monkeypatch.chdir("/")
+
+
+def _hold_one(paths: list[str]) -> None:
+    with placeholders(paths[1:]):
+        assert not Path(paths[1]).exists()
+
+
+# ── what the agent runs from ─────────────────────────────────────────────────────────────────────
+
+AGENT = """
+import importlib, json, os, sys
+import anyio
+from amplifier.modules.tools import bash as tool_bash, search as tool_search
+from amplifier.testing import TestCoordinator
+
+async def main(workspace, commands, marker, options):
+    coordinator = TestCoordinator()
+    coordinator.register_capability("session.working_dir", workspace)
+    await tool_bash.mount(coordinator, {"sandbox": "bwrap", **options})
+    await tool_search.mount(coordinator, {"allowed_paths": [workspace]})
+    bash, grep = (coordinator.get("tools", name) for name in ("bash", "grep"))
+    assert (await bash.execute({"command": "true"})).success
+    escaped = []
+    for command in commands:
+        before = (await bash.execute({"command": command})).output
+        for later in ("true", "ls"):
+            result = await bash.execute({"command": later})
+            if not result.success:
+                escaped.append([command, repr(result)])
+        await grep.execute({"pattern": "planted", "path": workspace})
+        if os.path.exists(marker):
+            escaped.append([command, repr(before)])
+            os.remove(marker)
+    importlib.import_module("amplifier.modules.tools.web")
+    await coordinator.cleanup()
+    print(json.dumps(escaped))
+
+given = json.load(sys.stdin)
+anyio.run(main, *given["arguments"], backend=given["backend"])
+"""
+
+PAYLOAD = '#!/bin/sh\necho x > {marker}\nexec {python} "$@"\n'
+PLANTED = "import os; open({marker!r}, 'w')\n"
+
+REPLACING = [
+    "rm -f V/bin/python V/bin/python3; cp payload V/bin/python; cp payload V/bin/python3",
+    "cp --remove-destination payload V/bin/python",
+    "cat payload > V/bin/python",
+    "ln -sfn $PWD/payload V/bin/python",
+    "mv V/bin V/bin2; mkdir V/bin; cp payload V/bin/python",
+    "mv V V2; mkdir -p V/bin; cp payload V/bin/python",
+    "mv tools tools2; mkdir -p tools/.venv/bin; cp payload V/bin/python",
+    "mv tools $TMPDIR/x; cp -a $TMPDIR/x tools; cp payload V/bin/python",
+    "rm -rf tools; mkdir -p V/bin; cp payload V/bin/python",
+    "mkdir -p fake/.venv/bin; cp payload fake/.venv/bin/python; rm -rf tools; mv fake tools",
+    "mkdir -p fake/.venv/bin; cp payload fake/.venv/bin/python; EXCHANGE fake tools",
+    "mkdir -p fake/bin; cp payload fake/bin/python; EXCHANGE fake V",
+    "ln -s tools other; cp --remove-destination payload other/.venv/bin/python",
+    "cp --remove-destination payload /proc/self/root$PWD/V/bin/python",
+    "cp --remove-destination payload /proc/1/cwd/V/bin/python",
+    "cp --remove-destination payload /proc/1/root$PWD/V/bin/python",
+    "umount V; umount -l tools; cp --remove-destination payload V/bin/python",
+    "mount -o remount,rw,bind V; cp --remove-destination payload V/bin/python",
+    "unshare -rm sh -c 'umount -l V; cp --remove-destination payload V/bin/python'",
+    "printf 'home = %s/fake\\n' $PWD > V/pyvenv.cfg",
+    "cp planted.py S/sitecustomize.py; cp planted.py S/usercustomize.py",
+    'echo \'import os; open("MARKER", "w")\' > S/evil.pth',
+    "cat planted.py >> S/amplifier/modules/_shared/supervisor.py",
+    "cat planted.py >> S/amplifier/modules/tools/search/_matcher_process.py",
+    "cat planted.py >> S/amplifier/modules/tools/web/__init__.py",
+    "mkdir S/httpcore2; cp planted.py S/httpcore2/__init__.py; cp planted.py S/uvloop.py",
+    "mkdir -p S/amplifier/modules/tools/web/__pycache__; cp planted.py S/amplifier/modules/tools/web/__pycache__/x.pyc",
+    "cp payload V/bin/rg; cp payload V/bin/bwrap; cp payload V/bin/bash",
+    "cp payload bin/rg; cp payload bin/bwrap; cp payload bin/bash; cp payload rg; cp payload bwrap; cp payload bash",
+    "for f in V/bin/python V/bin V tools; do chmod -R u+w $f; truncate -s 0 $f; touch -d 2001-01-01 $f; done",
+    "cp planted.py amplifier.py; cp planted.py ctypes.py; cp planted.py marshal.py; cp planted.py json.py; cp planted.py re.py",
+]
+_EXCHANGE = (
+    "python3 -c 'import ctypes, sys; print(ctypes.CDLL(None).syscall({number}, -100, sys.argv[1].encode(), -100, "
+    "sys.argv[2].encode(), 2))'"
+)
+
+
+@pytest.fixture(scope="module")
+def environment():
+    """A working directory with a virtual environment in it, in which amplifier itself is installed."""
+    folder = Path(tempfile.mkdtemp(prefix="own-files-")).resolve()
+    workspace = folder / "workspace"
+    environment = workspace / "tools" / ".venv"
+    (workspace / "bin").mkdir(parents=True)
+    venv.create(environment, symlinks=True)
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(environment)}))
+    shutil.copytree(ROOT / "src" / "amplifier", site / "amplifier", ignore=shutil.ignore_patterns("__pycache__"))
+    (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    marker = folder / "marker"
+    (workspace / "payload").write_text(PAYLOAD.format(marker=marker, python=sys.executable))
+    (workspace / "payload").chmod(0o755)
+    (workspace / "planted.py").write_text(PLANTED.format(marker=str(marker)))
+    yield workspace, environment, site, marker
+    shutil.rmtree(folder)
+
+
+def snapshot(folder: Path) -> list[tuple[Any, ...]]:
+    return sorted(
+        (str(path), path.lstat().st_mode, 0 if path.is_dir() else path.lstat().st_mtime_ns)
+        for path in folder.rglob("*")
+        if "__pycache__" not in path.parts
+    )
+
+
+@in_bubblewrap
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_no_command_changes_what_the_agent_itself_runs(environment, backend):
+    workspace, own, site, marker = environment
+    number = {"x86_64": 316, "aarch64": 276}.get(os.uname().machine, 0)
+    commands = [
+        command.replace("EXCHANGE", _EXCHANGE.format(number=number))
+        .replace("MARKER", str(marker))
+        .replace("S/", f"{site.relative_to(workspace)}/")
+        .replace("V/", "tools/.venv/")
+        .replace("V ", "tools/.venv ")
+        .replace("V;", "tools/.venv;")
+        for command in REPLACING[backend == "trio" :: 2]  # each on one backend: the sandbox knows none
+    ]
+    before = snapshot(own)
+    job = {"arguments": [str(workspace), commands, str(marker), {}], "backend": backend}
+    path = os.pathsep.join([str(workspace / "bin"), ".", "", str(own / "bin"), os.environ["PATH"]])
+    variables = {**os.environ, "PATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    variables.pop("PYTHONPATH", None)
+    agent = [own / "bin" / "python", "-P", "-c", AGENT]
+    done = subprocess.run(
+        agent, input=json.dumps(job), cwd=workspace, env=variables, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == []
+    assert snapshot(own) == before
+    subprocess.run(
+        [own / "bin" / "python", "-c", "import amplifier.modules.tools.web"], cwd="/", env=variables, check=True
+    )
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("wanted", ["landlock", "auto"])
+async def test_landlock_refuses_a_folder_that_holds_what_the_agent_runs(wanted, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
+    (tmp_path / ".venv").mkdir()
+    monkeypatch.setattr(_confinement, "find_program", lambda name, **_: None)
+    monkeypatch.setattr(_confinement, "landlock_abi", lambda: 7)
+    if wanted == "auto":
+        sandbox, warning = _confinement.choose_sandbox(tool_bash._options.BashOptions(), str(tmp_path))
+        assert sandbox.kind == "off"
+        assert "install amplifier outside of the working directory" in (warning or "")
+    else:
+        with pytest.raises(ModuleLoadError, match=r"the agent itself runs from .*\.venv.*install bubblewrap"):
+            await opened(tmp_path, sandbox=wanted)
+
+
+@pytest.mark.parametrize("kind", SANDBOXES)
+async def test_a_link_to_the_agents_environment_and_a_folder_inside_of_it_are_refused(kind, tmp_path, monkeypatch):
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / ".venv").symlink_to(sys.prefix)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "work" / ".venv"))
+    with pytest.raises(ModuleLoadError, match=r"through the symbolic link .*\.venv, which they could replace"):
+        await opened(tmp_path / "work", sandbox=kind)
+    monkeypatch.undo()
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{Path(BWRAP or '/').parent}")
+    monkeypatch.chdir("/")
+    with pytest.raises(ModuleLoadError, match="choose another working directory, or install amplifier elsewhere"):
+        await opened(ROOT / "src" / "amplifier" / "modules", sandbox=kind)
+
+
+@pytest.mark.parametrize("kind", SANDBOXES)
+async def test_importing_from_the_working_directory_is_reported(kind, tmp_path, monkeypatch, caplog):
+    await opened(tmp_path, sandbox=kind)
+    assert "imports Python modules" not in caplog.text
+    monkeypatch.syspath_prepend(str(tmp_path))
+    await opened(tmp_path, sandbox=kind)
+    assert f"imports Python modules from {tmp_path.resolve()}, which commands may change" in caplog.text
+
+
+# ── configuration that other programs execute ────────────────────────────────────────────────────
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "protocol.file.allow=always"]
+    done = subprocess.run(["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {str(path): path.read_text() if path.is_file() else "folder" for path in sorted(folder.rglob("*"))}
+
+
+@in_bubblewrap
+async def test_configuration_cannot_be_changed_and_work_in_the_repository_goes_on(tmp_path, anyio_backend_name):
+    git(tmp_path, "init", "-q", ".")
+    (tmp_path / ".vscode").mkdir()
+    (tmp_path / ".vscode" / "tasks.json").write_text("{}")
+    (tmp_path / ".envrc").write_text("")
+    kept = [tmp_path / ".git" / "config", tmp_path / ".git" / "hooks", tmp_path / ".vscode", tmp_path / ".envrc"]
+    before = [contents(path) if path.is_dir() else path.read_text() for path in kept]
+    coordinator = await opened(tmp_path, sandbox="bwrap")
+    commands = [
+        "echo x >> .git/config",
+        "git config core.fsmonitor /bin/true",
+        "git remote add origin /x",
+        "echo x > .git/hooks/post-checkout",
+        "rm -rf .git/hooks; mkdir .git/hooks",
+        "mv .git/hooks .git/hooks2",
+        "mv .git .git2",
+        "rm .envrc",
+        "mv .envrc x",
+        "echo x > .envrc",
+        "echo x > .vscode/tasks.json",
+        "mv .vscode x",
+        *(f"mkdir -p {name} && echo x > {name}/x" for name in CONFIGURATION),
+        *(f"echo x > {name}" for name in CONFIGURATION),
+        *(f"mkdir x; mv -T x {name}" for name in CONFIGURATION),
+        *(f"ln -s /tmp {name}" for name in CONFIGURATION if name not in (".vscode",)),
+    ]
+    for command in commands[anyio_backend_name == "trio" :: 2]:  # each on one backend: the sandbox knows none
+        result = await run(coordinator, command)
+        assert not result.success or "ln -s" in command, command
+        assert [contents(path) if path.is_dir() else path.read_text() for path in kept] == before, command
+        left = {path.name for path in tmp_path.iterdir()} - {".git", ".vscode", ".envrc", "x"}
+        assert left == set(), command
+    await run(coordinator, "rm -rf x .git/hooks2")
+    work = "echo a > file && git add . && git -c user.name=a -c user.email=b commit -qm one && git checkout -q -b two && git log --oneline"
+    result = await run(coordinator, work)
+    assert result.success, result
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".envrc", ".git", ".vscode", "file"]
+    await run(coordinator, "rm -rf .git; rm .git/HEAD")
+    assert not (await run(coordinator, "echo x >> .git/config; echo x >> .git/hooks/x")).success
+    assert [contents(path) if path.is_dir() else path.read_text() for path in kept] == before
+
+
+@in_bubblewrap
+async def test_hooks_in_a_folder_of_the_working_directory_are_protected(tmp_path):
+    git(tmp_path, "init", "-q", ".")
+    (tmp_path / ".husky").mkdir()
+    git(tmp_path, "config", "core.hooksPath", ".husky/../.husky")
+    coordinator = await opened(tmp_path, sandbox="bwrap")
+    for command in ("echo x > .husky/pre-commit", "mv .husky x", "rmdir .husky"):
+        assert not (await run(coordinator, command)).success
+    assert list((tmp_path / ".husky").iterdir()) == []
+
+
+@in_bubblewrap
+@pytest.mark.parametrize(
+    "text", ["[core]\n\thooksPath = hooks # ours", "[core] HooksPath=hooks ; ours", '[core]\nhookspath = "hooks"']
+)
+async def test_hooks_in_a_folder_that_does_not_exist_yet_cannot_be_created(text, tmp_path):
+    git(tmp_path, "init", "-q", ".")
+    with (tmp_path / ".git" / "config").open("a") as file:
+        file.write(f"{text}\n")
+    coordinator = await opened(tmp_path, sandbox="bwrap")
+    assert not (await run(coordinator, "mkdir -p hooks && echo x > hooks/pre-commit")).success
+    assert not (tmp_path / "hooks").exists()
+
+
+ELSEWHERE = {
+    "the user's": ("home/.gitconfig", "[core]\n\thooksPath = named\n"),
+    "the user's, elsewhere": ("home/.config/git/config", "[core]\n\thooksPath = named\n"),
+    "included": ("work/.git/config", '[include]\n\tpath = "../named"\n'),
+    "included if": ("work/.git/config", '[includeIf "onbranch:main"]\n\tpath = ../named # ours\n'),
+    "included twice": ("home/.gitconfig", "[include]\npath = more\n"),
+    "a monitor": ("work/.git/config", "[core]\n\tfsmonitor = ./named --now\n"),
+    "of a worktree": ("work/.git/config.worktree", "[core]\n\thooksPath = named\n"),
+    "of a submodule": ("work/.git/modules/sub/config", "[core]\n\thooksPath = named\n"),
+}
+
+
+@in_bubblewrap
+@pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize(("file", "text"), ELSEWHERE.values(), ids=ELSEWHERE)
+async def test_what_a_configuration_of_git_names_cannot_be_changed(file, text, exists, tmp_path, monkeypatch):
+    """Git executes it, or reads there what it executes, the next time that the user runs it here."""
+    work, home = tmp_path / "work", tmp_path / "home"
+    work.mkdir()
+    git(work, "init", "-q", ".")
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    with (tmp_path / file).open("a") as config:
+        config.write(text)
+    home.mkdir(exist_ok=True)
+    (home / "more").write_text(f'[include]\n\tpath = "{work}/named"\n')
+    if exists:
+        (work / "named").mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    coordinator = await opened(work, sandbox="bwrap")
+    assert not (await run(coordinator, "mkdir -p named && echo x > named/pre-commit || echo x > named")).success
+    assert (await run(coordinator, "echo x > other")).success
+    assert (work / "named").exists() is exists
+    assert not (work / "named" / "pre-commit").exists()
+
+
+@in_bubblewrap
+async def test_in_the_home_folder_start_up_files_of_shells_are_protected(tmp_path, monkeypatch):
+    (tmp_path / ".bashrc").write_text("")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    coordinator = await opened(tmp_path, sandbox="bwrap")
+    for command in (
+        "echo x >> ~/.bashrc",
+        "mv .bashrc x",
+        "echo x > .profile",
+        "mkdir -p .local/bin && touch .local/bin/ls",
+    ):
+        assert not (await run(coordinator, command)).success
+    assert (tmp_path / ".bashrc").read_text() == ""
+    assert [path.name for path in tmp_path.iterdir() if path.name != ".local"] == [".bashrc"]
+
+
+@in_bubblewrap
+async def test_a_helper_below_a_writable_folder_is_protected(tmp_path, monkeypatch):
+    (tmp_path / "tools" / "bin").mkdir(parents=True)
+    (tmp_path / "work").mkdir()
+    helper = tmp_path / "tools" / "bin" / "rg"
+    helper.write_text("#!/bin/sh\n")
+    helper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{helper.parent}{os.pathsep}{os.environ['PATH']}")
+    coordinator = await opened(tmp_path / "work", sandbox="bwrap", writable=[str(tmp_path / "tools")])
+    for command in ("echo x > rg", "rm -f rg", "mv rg x", "cd ..; mv bin bin2"):
+        assert not (await run(coordinator, f"cd {helper.parent} && {command}")).success
+    assert (await run(coordinator, f"echo x > {helper.parent}/other")).success
+    assert helper.read_text() == "#!/bin/sh\n"
+
+
+@in_bubblewrap
+async def test_variables_for_the_linker_do_not_reach_what_runs_outside(tmp_path, monkeypatch):
+    """A library that cannot be loaded is reported by the linker of each program: here by that of the shell alone."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    coordinator = await opened(tmp_path, sandbox="bwrap", env={"LD_PRELOAD": str(tmp_path / "planted.so")})
+    result = await run(coordinator, "echo $LD_PRELOAD; echo [$LD_LIBRARY_PATH]")
+    assert result.output["stdout"] == f"{tmp_path / 'planted.so'}\n[]\n"
+    assert result.output["stderr"].count("planted.so") == 1
+
+
+@in_bubblewrap
+async def test_a_command_cannot_forge_the_report_of_its_end(tmp_path):
+    coordinator = await opened(tmp_path, sandbox="bwrap")
+    forging = "for f in /proc/1/fd/*; do { echo status 0 0; echo error 0 x; } > $f && echo ESC''APED; done; exit 5"
+    result = await run(coordinator, forging)
+    assert result.error["message"].startswith("exit code 5")
+    assert "ESCAPED" not in result.output["stdout"]
+
+
+@in_bubblewrap
+async def test_the_plan_can_allow_protected_configuration(tmp_path):
+    git(tmp_path, "init", "-q", ".")
+    coordinator = await opened(tmp_path, sandbox="bwrap", unprotected=[".git/config", ".vscode", ".envrc"])
+    result = await run(coordinator, "git config a.b c && mkdir .vscode && echo x > .vscode/x && echo x > .envrc")
+    assert result.success, result
+    assert not (await run(coordinator, "echo x > .git/hooks/x")).success
+    assert not (await run(coordinator, "echo x > .mcp.json")).success
+    coordinator = await opened(tmp_path, sandbox="bwrap", unprotected=[".git"])
+    assert (await run(coordinator, "echo x > .git/hooks/x")).success
+    with pytest.raises(PlanError, match=r"unprotected: expected a list of paths relative to the working directory"):
+        await opened(tmp_path, unprotected=["/etc"])
+
+
+@in_bubblewrap
+async def test_worktrees_submodules_and_redirections_of_git_are_protected(tmp_path):
+    for name in ("main", "library"):
+        (tmp_path / name).mkdir()
+        git(tmp_path / name, "init", "-q", ".")
+        git(tmp_path / name, "commit", "-q", "--allow-empty", "-m", "one")
+    git(tmp_path / "main", "submodule", "--quiet", "add", str(tmp_path / "library"), "sub")
+    git(tmp_path / "main", "worktree", "add", "-q", str(tmp_path / "tree"))
+    coordinator = await opened(tmp_path / "main", sandbox="bwrap")
+    for command in (
+        "echo x >> .git/modules/sub/config",
+        "echo x >> .git/modules/sub/hooks/x",
+        "mv .git/modules .git/m",
+        "mv .git/modules/sub .git/modules/sub2",
+        "echo 'gitdir: /tmp' > sub/.git",
+        "rm sub/.git",
+        "mv sub sub2",
+        "echo x > .git/worktrees/tree/commondir",
+    ):
+        assert not (await run(coordinator, command)).success, command
+    await run(
+        coordinator,
+        "mkdir evil; echo ../evil > .git/commondir; echo x > .git/config.worktree; mkfifo .git/modules/sub/commondir; mkdir -p .git/worktrees/tree/config.worktree/x",
+    )
+    assert not (tmp_path / "main" / ".git" / "commondir").exists()
+    assert not (tmp_path / "main" / ".git" / "config.worktree").exists()
+    assert not (tmp_path / "main" / ".git" / "worktrees" / "tree" / "config.worktree").exists()
+    assert not (tmp_path / "main" / ".git" / "modules" / "sub" / "commondir").exists()
+    await run(coordinator, "for i in $(seq 300); do mkdir .git/modules/a$i; touch .git/modules/a$i/HEAD; done")
+    assert (await run(coordinator, "true")).error["message"].startswith("more than 200 git repositories below")
+    for number in range(1, 301):
+        shutil.rmtree(tmp_path / "main" / ".git" / "modules" / f"a{number}")
+    (tmp_path / "loop").mkdir()
+    (tmp_path / "loop" / ".git").write_text("gitdir: .git")
+    assert (await run(await opened(tmp_path / "loop", sandbox="bwrap"), "mkdir config && touch config/HEAD")).success
+    coordinator = await opened(tmp_path / "tree", sandbox="bwrap", writable=[str(tmp_path / "main" / ".git")])
+    for command in ("echo 'gitdir: /tmp' > .git", "mv .git x", f"echo x >> {tmp_path}/main/.git/config"):
+        assert not (await run(coordinator, command)).success, command
+    result = await run(coordinator, "git -c user.name=a -c user.email=b commit -q --allow-empty -m two")
+    assert result.success, result
+
+
+def test_commands_share_placeholders_and_the_last_one_removes_them(tmp_path):
+    path = str(tmp_path / ".vscode")
+    with placeholders([path]) as held:
+        assert held == (path,)
+        with placeholders([path]):
+            assert is_placeholder(path)
+        assert is_placeholder(path)
+    assert not os.path.lexists(path)
+    with placeholders([path]):
+        (tmp_path / ".vscode" / "settings.json").write_text("{}")  # by an editor outside
+    assert (tmp_path / ".vscode" / "settings.json").read_text() == "{}"
+    other = str(tmp_path / "file")
+    Path(other).write_text("")
+    with pytest.raises(ValueError, match="cannot be protected"), placeholders([other]):
+        pass
+
+
+@in_bubblewrap
+async def test_parallel_commands_cannot_create_what_is_missing(tmp_path):
+    coordinator = await opened(tmp_path, sandbox="bwrap")
+    results = []
+
+    async def attempt() -> None:
+        results.append(await run(coordinator, "mkdir .idea/x || echo x > .mcp.json || ln -s /tmp .zed/x"))
+
+    async with anyio.create_task_group() as group:
+        for _ in range(8):
+            group.start_soon(attempt)
+    assert [result.success for result in results] == [False] * 8
+    assert list(tmp_path.iterdir()) == []
+
+
+# ── places are resolved once ─────────────────────────────────────────────────────────────────────
+
+
+@in_bubblewrap
+async def test_a_folder_that_another_command_replaces_by_a_link_at_the_start_opens_nothing(monkeypatch):
+    """bubblewrap follows links, and looks at the folders later than this process did."""
+    (ROOT / ".bubblewrap").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=ROOT / ".bubblewrap") as folder:  # a place that commands can see
+        workspace, outside, programs = (Path(folder) / name for name in ("workspace", "outside", "programs"))
+        for each in (workspace / "d" / "hooks", outside / "hooks", programs):
+            each.mkdir(parents=True)
+        for each in (workspace / "d", outside):
+            (each / "config").touch()
+        (workspace / ".git").write_text("gitdir: d")
+        script = programs / "bwrap"
+        swap = f"[ ! -e {workspace}/swap ] || [ -L {workspace}/d ] || {{ mv {workspace}/d {workspace}/e; ln -s ../outside {workspace}/d; }}"
+        script.write_text(f'#!/bin/sh\n{swap}\nexec {BWRAP} "$@"\n')
+        script.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+        coordinator = await opened(workspace, sandbox="bwrap")
+        assert (await run(coordinator, "true")).success
+        (workspace / "swap").touch()
+        result = await run(coordinator, f"echo x > {outside}/new")
+        assert not result.success
+        # Of the second try, which sees the link; a home or a folder for temporary files that is hidden has no such file.
+        is_hidden = any(outside.is_relative_to(place) for place in (os.environ["HOME"], tempfile.gettempdir()))
+        assert ("No such file or directory" if is_hidden else "Read-only file system") in result.output["stderr"]
+        assert sorted(os.listdir(outside)) == ["config", "hooks"]
+
+
+@pytest.mark.parametrize("act", [_hold_one, remove_redirections])
+def test_files_of_protection_are_not_made_or_removed_behind_a_link(act, tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "commondir").write_text("of another repository")
+    (tmp_path / "git").symlink_to("outside")
+    with contextlib.suppress(ValueError):
+        act([f"{tmp_path}/git/commondir", f"{tmp_path}/git/hooks"])
+    assert os.listdir(outside) == ["commondir"]
+    assert stat.S_IMODE(outside.stat().st_mode) & stat.S_ISVTX == 0
+
+
+@in_bubblewrap
+async def test_a_writable_folder_cannot_be_replaced_by_a_link(tmp_path):
+    for name in ("work/out/build", "secret"):
+        (tmp_path / name).mkdir(parents=True)
+    writable = tmp_path / "work" / "out" / "build"
+    coordinator = await opened(tmp_path / "work", sandbox="bwrap", writable=[str(writable)])
+    await run(
+        coordinator,
+        f"mv out out2; mkdir out; ln -s {tmp_path}/secret out/build; rmdir out/build; ln -s {tmp_path}/secret out/build",
+    )
+    await run(coordinator, f"echo x > {tmp_path}/secret/new; echo x > out/build/new")
+    assert list((tmp_path / "secret").iterdir()) == []
+    assert writable.is_dir()
+    assert not writable.is_symlink()
+
+
+@pytest.mark.parametrize("kind", SANDBOXES)
+async def test_a_writable_folder_that_became_a_link_is_refused(kind, tmp_path):
+    for name in ("work/out", "secret"):
+        (tmp_path / name).mkdir(parents=True)
+    coordinator = await opened(tmp_path / "work", sandbox=kind, writable=[str(tmp_path / "work" / "out")])
+    (tmp_path / "work" / "out").rmdir()
+    (tmp_path / "work" / "out").symlink_to(tmp_path / "secret")
+    result = await run(coordinator, f"echo x > {tmp_path}/secret/new")
+    assert result.error["type"] == "Sandbox"
+    assert "is a symbolic link now" in result.error["message"]
+    with pytest.raises(
+        ModuleLoadError, match=r"writable: .*/out is reached by the symbolic link .*name the folder itself"
+    ):
+        await opened(tmp_path / "work", sandbox=kind, writable=[str(tmp_path / "work" / "out")])
+    with pytest.raises(ModuleLoadError, match=r"readable: .*/out is reached by the symbolic link"):
+        await opened(tmp_path / "work", sandbox=kind, readable=[str(tmp_path / "work" / "out")])
+
+
+@pytest.mark.parametrize("kind", SANDBOXES)
+async def test_a_working_directory_behind_a_planted_link_is_refused(kind, tmp_path):
+    for name in ("work", "secret"):
+        (tmp_path / name).mkdir()
+    coordinator = TestCoordinator()
+    coordinator.register_capability("session.working_dir", str(tmp_path / "work"))
+    await tool_bash.mount(coordinator, {"sandbox": kind})
+    assert (await run(coordinator, f"ln -s {tmp_path}/secret next")).success
+    coordinator.register_capability("session.working_dir", str(tmp_path / "work" / "next"))
+    result = await run(coordinator, "echo x > new")
+    assert result.error["type"] == "Sandbox"
+    assert "which commands may change" in result.error["message"]
+    assert list((tmp_path / "secret").iterdir()) == []
+
+
+@in_bubblewrap
+async def test_what_is_hidden_stays_hidden_when_a_command_moves_what_is_around_it(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / ".env").write_text("CANARY")
+    coordinator = await opened(tmp_path, sandbox="bwrap", hidden=[str(tmp_path / "a" / "b" / ".env")])
+    for command in (
+        "mv a c; cat c/b/.env",
+        "mv a/b a/c; cat a/c/.env",
+        "mv a/b/.env x; rm -rf a",
+        "ln -s c a; ln a/b/.env y",
+    ):
+        await run(coordinator, command)
+        looked = await run(coordinator, "grep -r CANARY . ; cat */*/.env */.env .env x y")
+        assert "CANARY" not in looked.output["stdout"]
+    assert (tmp_path / "a" / "b" / ".env").read_text() == "CANARY"
+
+
+# ── helpers ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_programs_of_the_current_folder_and_of_its_repository_are_not_used(tmp_path, monkeypatch):
+    (tmp_path / ".git").mkdir()
+    for folder in ("bin", "sub/bin", "elsewhere"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "helper").write_text("#!/bin/sh\n")
+        (tmp_path / folder / "helper").chmod(0o755)
+    (tmp_path / "sub" / "helper").symlink_to("bin/helper")
+    monkeypatch.chdir(tmp_path / "sub")
+    for entries in (
+        [".", ""],
+        ["bin"],
+        [str(tmp_path / "sub")],
+        [str(tmp_path / "bin")],
+        [str(tmp_path / "sub" / "bin")],
+        [],
+    ):
+        monkeypatch.setenv("PATH", os.pathsep.join(entries))
+        assert find_program("helper") is None
+    monkeypatch.chdir("/")
+    monkeypatch.setenv("PATH", f".{os.pathsep}{tmp_path / 'elsewhere'}{os.pathsep}")
+    assert find_program("helper") == str(tmp_path / "elsewhere" / "helper")
+    assert find_program("helper", avoid=[tmp_path]) is None
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "elsewhere"))
+    assert safe_search_path(avoid=[tmp_path]) == str(tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    "command", [["doctor"], ["module", "validate", "tool-todo", "--static"], ["module", "validate", "tool-todo"]]
+)
+def test_the_command_line_executes_nothing_of_the_current_folder(command, tmp_path):
+    marker = tmp_path / "marker"
+    for name in ("bwrap", "rg", "bash", "sh", "python", "python3"):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {name} >> {marker}\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    for name in ("amplifier", "json", "ctypes", "sitecustomize", "anyio", "attrs"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(marker)!r}, 'a').write({name!r})\n")
+    script = "import sys; from amplifier.cli import main; sys.exit(main())"
+    variables = {**os.environ, "PATH": f".{os.pathsep}{tmp_path}{os.pathsep}{os.environ['PATH']}{os.pathsep}"}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script, *command],
+        cwd=tmp_path,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not marker.exists(), marker.read_text()
+
+
+# ── the kernel ───────────────────────────────────────────────────────────────────────────────────
+
+_CALLS = """
+import ctypes, errno, os, socket, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def call(number, *arguments):
+    result = libc.syscall(number, *arguments)
+    return "allowed" if result >= 0 else errno.errorcode[ctypes.get_errno()]
+print({name: call(number, *arguments) for name, number, *arguments in %r})
+families = {}
+for family in (1, 2, 10, 16, 38, 40, 31, 17):
+    try:
+        socket.socket(family, socket.SOCK_RAW if family in (16, 17) else socket.SOCK_STREAM if family != 38 else socket.SOCK_SEQPACKET).close()
+        families[family] = "allowed"
+    except OSError as error:
+        families[family] = errno.errorcode[error.errno]
+print(families)
+"""
+
+
+@pytest.mark.parametrize("kind", SANDBOXES)
+async def test_system_calls_that_reach_past_the_sandbox_are_denied(kind, tmp_path):
+    if filter_program(inet=True) is None:
+        assert os.uname().machine not in ("x86_64", "aarch64")
+        return
+    is_arm = os.uname().machine == "aarch64"
+    calls = [
+        ("keyctl", 219 if is_arm else 250, 0, -3, 0),
+        ("add_key", 217 if is_arm else 248, b"user", b"a", b"b", 1, -3),
+        ("io_uring_setup", 425, 8, b"\0" * 120),
+        ("userfaultfd", 282 if is_arm else 323, 1),
+        ("perf_event_open", 241 if is_arm else 298, b"\0" * 128, 0, -1, -1, 0),
+        ("bpf", 280 if is_arm else 321, 0, b"\0" * 72, 72),
+        ("unshare", 97 if is_arm else 272, 0x10000000),
+        ("clone3", 435, b"\0" * 88, 88),
+        ("setns", 268 if is_arm else 308, 0, 0),
+    ]
+    program = tmp_path / "calls.py"
+    program.write_text(_CALLS % calls)
+    coordinator = await opened(tmp_path, sandbox=kind, readable=[sys.base_prefix])
+    result = await run(coordinator, f"{sys.base_prefix}/bin/python3 calls.py")
+    assert result.success, result
+    denied, families = map(eval, result.output["stdout"].splitlines())
+    assert denied == {name: "ENOSYS" if name == "clone3" else "EPERM" for name, *_ in calls}
+    assert (families[1], families[16]) == ("allowed", "allowed")
+    inet = "allowed" if kind == "bwrap" else "EAFNOSUPPORT"
+    assert (families[2], families[10]) == (inet, inet)
+    assert {families[family] for family in (38, 40, 31, 17)} == {"EAFNOSUPPORT"}
+
+
+@in_bubblewrap
+async def test_names_of_keys_are_not_seen(tmp_path):
+    coordinator = await opened(tmp_path, sandbox="bwrap")
+    result = await run(coordinator, "cat /proc/keys /proc/key-users /proc/timer_list | wc -c")
+    assert result.output["stdout"] == "0\n"
+
+
+@in_bubblewrap
+async def test_a_socket_that_was_renamed_after_it_was_bound_cannot_be_reached():
+    with tempfile.TemporaryDirectory(dir=ROOT / ".bubblewrap") as folder:
+        (Path(folder) / "work" / "deep").mkdir(parents=True)
+        addresses = {
+            "work/bound": "work/renamed",
+            "work/a": "work/deep/b",
+            "outside": "outside-renamed",
+            "work/kept": "work/kept",
+        }
+        servers = []
+        for bound, renamed in addresses.items():
+            servers.append(server := socket.socket(socket.AF_UNIX))
+            os.chdir(folder)
+            server.bind(bound if bound == "work/a" else f"{folder}/{bound}")
+            os.chdir("/")
+            server.listen()
+            (Path(folder) / bound).rename(Path(folder) / renamed)
+        coordinator = await opened(Path(folder) / "work", sandbox="bwrap", readable=[sys.base_prefix])
+        for name in addresses.values():
+            connect = f'import socket; socket.socket(socket.AF_UNIX).connect("{folder}/{name}"); print("reached")'
+            result = await run(coordinator, f"{sys.base_prefix}/bin/python3 -c '{connect}'")
+            assert "reached" not in result.output["stdout"], name
+        for server in servers:
+            server.close()
+
+
+@in_bubblewrap
+async def test_a_socket_that_is_gone_when_the_command_starts_does_not_matter(tmp_path, monkeypatch):
+    found = [["/nonexistent/socket"], ["/nonexistent/socket"], []]
+    monkeypatch.setattr(_bubblewrap, "foreign_sockets", lambda writable: found.pop(0))
+    coordinator = await opened(tmp_path, sandbox="bwrap")
+    result = await run(coordinator, "echo x >> file; exit 3")
+    assert result.error["message"] == "exit code 3"
+    assert (tmp_path / "file").read_text() == "x\n"
+    assert found == []
+
+
+# ── the report of a command's end ────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("kind", [*SANDBOXES, "off"])
+@pytest.mark.parametrize(
+    ("command", "code", "message"),
+    [
+        ("kill -KILL $$", -9, "ended by SIGKILL"),
+        ("kill -SEGV $$", -11, "ended by SIGSEGV"),
+        ("kill -40 $$", -40, "ended by signal 40"),
+        ("kill -KILL 0", -9, "ended by SIGKILL"),
+        ("exit 137", 137, "exit code 137"),
+        ("sh -c 'kill -KILL $$'; exit $?", 137, "exit code 137"),
+        ("sleep 600 & exit 3", 3, "exit code 3"),
+        ("no-such-program", 127, "exit code 127"),
+    ],
+)
+async def test_the_end_of_a_command_is_reported_alike_in_every_sandbox(kind, command, code, message, tmp_path):
+    coordinator = await opened(tmp_path, sandbox=kind, kill_grace=0.2)
+    result = await run(coordinator, command)
+    assert (result.output["returncode"], result.error["message"]) == (code, message)
+    note = "processes left running in the background were ended: 1" if "sleep" in command else None
+    assert result.output.get("note") == note
+
+
+@pytest.mark.parametrize("kind", [*SANDBOXES, "off"])
+async def test_a_command_that_is_too_long_or_no_program_is_reported_alike(kind, tmp_path):
+    coordinator = await opened(tmp_path, sandbox=kind)
+    result = await run(coordinator, ": " + "\N{GRINNING FACE}" * 99_000)
+    assert result.success or result.error["type"] == "TooLarge"
+    assert (await run(coordinator, "ls -l /proc/self/fd | wc -l")).output["stdout"] == "5\n"
+
+
+_PLACES_OF_A_USER = """
+import json, os, sys
+from amplifier.modules.tools.bash import _places
+from amplifier.modules.tools.bash._options import BashOptions
+from amplifier.modules.tools.bash._places import PlaceFinder
+workspace = sys.argv[1]
+finder = PlaceFinder(BashOptions(), workspace)
+if os.geteuid() == 0:  # root can look at everything, and may keep Python where no one else can
+    finder.places(workspace, None)
+    _places._own = _places.own_folders()
+    _places.own_folders = lambda: _places._own
+    os.setgroups([]), os.setgid(65534), os.setuid(65534)
+print(json.dumps(finder.places(workspace, None).readable))
+"""
+
+
+def test_a_folder_of_the_search_path_that_the_user_cannot_look_at_is_left_out():
+    """Bubblewrap would end with an error about it, and no command could be run."""
+    with tempfile.TemporaryDirectory() as name:
+        base = Path(name)
+        base.chmod(0o755)
+        for folder in ("home/open/bin", "home/locked/bin", "work"):
+            (base / folder).mkdir(parents=True)
+        (base / "home" / "locked").chmod(0)
+        try:
+            finished = subprocess.run(
+                [sys.executable, "-c", _PLACES_OF_A_USER, str(base / "work")],
+                env={
+                    "HOME": str(base / "home"),
+                    "PATH": f"{base}/home/open/bin:{base}/home/locked/bin:/usr/bin:/bin",
+                    "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+                },
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        finally:
+            (base / "home" / "locked").chmod(0o700)
+    assert finished.returncode == 0, finished.stderr
+    readable = json.loads(finished.stdout)
+    assert f"{base}/home/open/bin" in readable
+    assert f"{base}/home/locked/bin" not in readable

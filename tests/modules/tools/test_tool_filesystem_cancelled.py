@@ -1,0 +1,176 @@
+"""File tools cancelled at every suspension, in every way: a file is the old one or the new one, and nothing lies beside it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from amplifier import AmplifierSession, ModuleLoader
+from amplifier.modules._shared.worker_threads import Stop
+from amplifier.modules.loop import basic as loop_basic
+from amplifier.modules.tools import filesystem as tool_filesystem
+from amplifier.modules.tools import search as tool_search
+from amplifier.testing import MODES, MockContextManager, MockProvider, cancel_everywhere
+from tests.modules.tools.test_tool_filesystem import Desk
+
+OLD, NEW = "old " * 1000, "new " * 1000
+GIVEN: dict[str, dict[str, Any]] = {
+    "write_file": {"file_path": "d/f", "content": NEW},
+    "edit_file": {"file_path": "d/f", "old_string": OLD, "new_string": NEW},
+    "read_file": {"file_path": "d/f"},
+    "glob": {"pattern": "**"},
+}
+
+
+def fresh(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "d").mkdir(parents=True)
+    (folder / "d" / "f").write_text(OLD)
+    return folder
+
+
+def broken(folder: Path) -> list[str]:
+    problems = [f"{name} is left" for name in os.listdir(folder / "d") if name != "f"]
+    if (folder / "d" / "f").read_text() not in (OLD, NEW):
+        problems.append("the file is torn")
+    return problems
+
+
+@pytest.mark.parametrize("mode", ["trio", "asyncio-scope", "asyncio-native"])
+@pytest.mark.parametrize("tool", GIVEN)
+def test_a_call_cancelled_anywhere_leaves_the_file_whole(tmp_path, tool, mode):
+    folder = tmp_path / "ws"
+
+    def make() -> Any:
+        fresh(folder)
+        desks: list[Desk] = []
+
+        async def scenario() -> None:
+            desks.append(await Desk.open(folder))
+            await desks[0].get(tool, **GIVEN[tool])
+
+        def check() -> list[str]:
+            problems = broken(folder)
+            emitted = [event for event, _ in desks[0].recorder.events] if desks else []
+            if tool in ("write_file", "edit_file") and ("artifact:write" in emitted) != (
+                (folder / "d" / "f").read_text() == NEW
+            ):
+                problems.append(f"the events ({emitted}) do not match the files")
+            return problems
+
+        return scenario, check
+
+    report = cancel_everywhere(make, modes=[mode], clock="real")
+    report.raise_if_broken()
+    assert report.points[mode] >= 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_session_cancelled_anywhere_while_tools_run_leaves_files_whole(tmp_path, mode):
+    folder = tmp_path / "ws"
+
+    def make() -> Any:
+        fresh(folder)
+        provider = MockProvider([[("write_file", GIVEN["write_file"]), ("grep", {"pattern": "old"})], "done"])
+
+        async def mount_provider(coordinator: Any, config: Any) -> Any:
+            return provider
+
+        async def mount_context(coordinator: Any, config: Any) -> Any:
+            return MockContextManager()
+
+        modules = {
+            "loop-basic": loop_basic,
+            "tool-filesystem": tool_filesystem,
+            "tool-search": tool_search,
+            "provider-mock": mount_provider,
+            "context-mock": mount_context,
+        }
+        paths = {"allowed_paths": [str(folder)]}
+        plan = {
+            "session": {"orchestrator": "loop-basic", "context": "context-mock", "strict": True},
+            "providers": [{"module": "provider-mock"}],
+            "tools": [
+                {"module": "tool-filesystem", "config": {**paths, "tools": ["write_file"]}},
+                {"module": "tool-search", "config": {**paths, "tools": ["grep"], "ripgrep": False}},
+            ],
+        }
+
+        async def scenario() -> None:
+            async with AmplifierSession(plan, loader=ModuleLoader(modules=modules)) as session:
+                await session.execute("go")
+
+        return scenario, lambda: broken(folder)
+
+    report = cancel_everywhere(make, modes=[mode], clock="real", second_after=(1, 2, 4))
+    report.raise_if_broken()
+    assert report.ok
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "rename"])
+async def test_a_write_cancelled_inside_a_system_call_is_undone_or_done(tmp_path, monkeypatch, call):
+    """The moments that a sweep over suspensions cannot reach, because the thread is at work."""
+    folder = fresh(tmp_path / "ws")
+    desk = await Desk.open(folder)
+    inside, cancelled = threading.Event(), threading.Event()
+    original = getattr(os, call)
+
+    def wait_inside(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        inside.set()
+        assert cancelled.wait(60)
+        return result
+
+    request = Stop.request
+
+    def note_request(stop: Stop) -> None:
+        request(stop)
+        cancelled.set()
+
+    monkeypatch.setattr(os, call, wait_inside)
+    monkeypatch.setattr(Stop, "request", note_request)
+    with anyio.CancelScope() as scope:
+        async with anyio.create_task_group() as group:
+
+            async def cancel_when_inside() -> None:
+                await anyio.to_thread.run_sync(inside.wait)
+                scope.cancel()
+
+            group.start_soon(cancel_when_inside)
+            await desk.call("write_file", **GIVEN["write_file"])
+    assert scope.cancelled_caught
+    assert broken(folder) == []
+    assert (folder / "d" / "f").read_text() == (NEW if call == "rename" else OLD)
+    assert [event for event, _ in desk.recorder.events] == (["artifact:write"] if call == "rename" else [])
+
+
+async def test_a_call_cancelled_before_its_turn_never_begins(tmp_path, monkeypatch, caplog):
+    folder = fresh(tmp_path / "ws")
+    desk = await Desk.open(folder, threads=1)
+    inside, release = threading.Event(), threading.Event()
+    read = os.read
+    begun = []
+
+    def wait_inside(*args: Any) -> Any:
+        begun.append(args)
+        inside.set()
+        assert release.wait(60)
+        return read(*args)
+
+    monkeypatch.setattr(os, "read", wait_inside)
+    async with anyio.create_task_group() as group:
+        group.start_soon(desk.tools["read_file"].execute, {"file_path": "d/f"})
+        await anyio.to_thread.run_sync(inside.wait)
+        with anyio.move_on_after(0.05) as scope:
+            await desk.call("read_file", file_path="d/f")
+        assert scope.cancelled_caught
+        assert len(begun) == 1
+        assert not caplog.records  # nothing hangs, and no call waited for work that never began
+        release.set()
+    assert len(begun) > 1  # the first one went on to its end

@@ -1,0 +1,117 @@
+"""tool-todo: one list per session, changed as a whole or not at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amplifier.modules.tools import todo as tool_todo
+from tests.modules.tools.test_tool_filesystem import Desk
+
+FIRST = {"content": "read", "status": "in_progress", "activeForm": "Reading"}
+SECOND = {"content": "write", "status": "pending"}
+
+
+async def opened() -> Desk:
+    return await Desk.open(None, tool_todo)
+
+
+async def test_a_list_is_created_shown_and_replaced():
+    desk = await opened()
+    assert (await desk.get("todo", action="list"))["todos"] == []
+    output = await desk.get("todo", action="create", todos=[FIRST, SECOND])
+    assert output == {
+        "todos": [FIRST, {**SECOND, "activeForm": "write"}],
+        "count": 2,
+        "pending": 1,
+        "in_progress": 1,
+        "completed": 0,
+    }
+    assert await desk.get("todo", action="list", todos=[]) == output
+    done = await desk.get("todo", action="update", todos=[{**FIRST, "status": "completed"}])
+    assert (done["completed"], done["count"]) == (1, 1)
+    assert (await desk.get("todo", action="update"))["count"] == 1
+    assert (await desk.get("todo", action="create", todos=[]))["count"] == 0
+
+
+async def test_more_than_one_in_progress_is_refused_and_changes_nothing():
+    desk = await opened()
+    await desk.get("todo", action="create", todos=[FIRST])
+    kind, message = await desk.fail("todo", action="update", todos=[FIRST, {**FIRST, "content": "x"}])
+    assert kind == "TooManyInProgress"
+    assert message == "at most one todo may be in_progress, found 2: 'read', 'x'"
+    assert (await desk.get("todo", action="list"))["todos"] == [FIRST]
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({}, "action: required, but missing"),
+        ({"action": "delete"}, "action: expected one of create, update, list, got 'delete'"),
+        ({"action": "create", "todos": "x"}, "todos: expected a list, got 'x'"),
+        ({"action": "create", "todos": [{}]}, "todos[0].content: required, but missing; todos[0].status: required"),
+        (
+            {"action": "create", "todos": [{**SECOND, "content": ""}]},
+            "todos[0].content: expected at least 1 characters",
+        ),
+        ({"action": "create", "todos": [{**SECOND, "id": 1}]}, "todos[0].id: unknown key"),
+        ({"action": "create", "todos": [{**SECOND, "status": "done"}]}, "todos[0].status: expected one of pending"),
+        ({"action": "list", "todos": [SECOND] * 101}, "todos: expected 0 to 100 items, got 101"),
+        ({"action": "create", "todos": [None] * 50}, "and 45 more problems"),
+    ],
+)
+async def test_what_is_no_list_of_todos_is_refused_in_words(given, problem):
+    desk = await opened()
+    kind, message = await desk.fail("todo", **given)
+    assert kind == "InvalidInput"
+    assert problem in message
+    assert desk.coordinator.session_state["todos"] == []
+
+
+async def test_the_list_is_the_sessions_and_hooks_find_it_where_they_look():
+    one, other = await opened(), await opened()
+    await one.get("todo", action="create", todos=[SECOND])
+    assert one.coordinator.session_state["todos"][0]["content"] == "write"
+    published: Any = one.coordinator
+    assert published.todo_state is one.coordinator.session_state["todos"]
+    assert (await other.get("todo", action="list"))["count"] == 0
+
+
+async def test_nothing_the_caller_holds_is_the_list_itself():
+    desk = await opened()
+    todo = dict(SECOND)
+    output = await desk.get("todo", action="create", todos=[todo])
+    todo["content"] = "changed"
+    output["todos"][0]["content"] = "changed"
+    assert (await desk.get("todo", action="list"))["todos"][0]["content"] == "write"
+
+
+async def test_nothing_is_emitted():
+    desk = await opened()
+    await desk.get("todo", action="create", todos=[FIRST])
+    assert desk.recorder.events == []
+
+
+texts = st.text(min_size=1, max_size=8)
+todos = st.lists(
+    st.fixed_dictionaries({"content": texts, "activeForm": texts, "status": st.sampled_from(["pending", "completed"])}),
+    max_size=5,
+)
+
+
+@given(program=st.lists(st.tuples(st.sampled_from(["create", "update", "list", "fail"]), todos)))
+async def test_the_list_is_always_the_last_one_accepted(program):
+    desk = await opened()
+    expected: list[dict[str, Any]] = []
+    for action, given_todos in program:
+        if action == "fail":
+            await desk.fail("todo", action="update", todos=[*given_todos, FIRST, FIRST])
+        elif action == "list":
+            await desk.get("todo", action="list")
+        else:
+            await desk.get("todo", action=action, todos=given_todos)
+            expected = given_todos
+        assert (await desk.get("todo", action="list"))["todos"] == expected

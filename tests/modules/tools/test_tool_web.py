@@ -1,0 +1,729 @@
+"""tool-web over real servers: what is fetched, what is bounded, and that it keeps the tool contract."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import ssl
+import sys
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import anyio
+import jsonschema_rs
+import pytest
+import trustme
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amplifier import AmplifierSession, ModuleLoader
+from amplifier.contracts import Tool, tool_schema
+from amplifier.errors import MissingExtraError, PlanError
+from amplifier.modules.context import simple as context_simple
+from amplifier.modules.loop import basic as loop_basic
+from amplifier.modules.tools import web as tool_web
+from amplifier.modules.tools.web._fetcher import Body
+from amplifier.modules.tools.web._html_to_text import readable
+from amplifier.testing import MODES, MockProvider, cancel_everywhere
+from tests.modules.tools.test_tool_filesystem import Desk
+
+PAGE = b"""<!doctype html><html><head><title>A &amp; B</title><style>p{}</style><script>var x = "<p>no</p>";</script></head>
+<body><h1>Head</h1><p>One <b>two</b>
+three.<br>four <a href="/five?x=1&amp;y=2">five</a><ul><li>six<li>seven</ul><table><tr><td>8<td>9</table>
+<pre>  ten
+    eleven</pre><!-- never --><img alt="twelve" src=x><a href="javascript:no()">thirteen</a></body></html>"""
+TEXT = """# Head
+
+One two three.
+four [five](http://HOST/five?x=1&y=2)
+- six
+- seven
+
+8 | 9
+
+  ten
+    eleven
+
+[image: twelve] thirteen"""
+
+
+class Site:
+    """A real server whose answers are written as bytes by functions of the path."""
+
+    def __init__(self) -> None:
+        self.pages: dict[str, Callable[[Site, Any], None]] = {}
+        self.requests: list[tuple[str, dict[str, str]]] = []
+        self.sent = 0
+        self.closing = threading.Event()
+
+    def serve(
+        self, path: str, body: bytes = b"", content_type: str = "text/plain", status: int = 200, **headers: str
+    ) -> None:
+        def answer(site: Site, handler: Any) -> None:
+            handler.send_response(status)
+            if content_type:
+                handler.send_header("Content-Type", content_type)
+            for name, value in headers.items():
+                handler.send_header(name.replace("_", "-"), value)
+            handler.send_header("Content-Length", str(len(body)))
+            handler.end_headers()
+            handler.wfile.write(body)
+
+        self.pages[path] = answer
+
+    @contextmanager
+    def running(self, context: ssl.SSLContext | None = None, *, threads: bool = True) -> Iterator[int]:
+        site = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                site.requests.append((self.path, dict(self.headers)))
+                with suppress(OSError):
+                    site.pages[self.path](site, self)
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        class Server(ThreadingHTTPServer if threads else HTTPServer):  # type: ignore[misc]
+            def handle_error(self, *args: Any) -> None:  # a client that goes away is no error here
+                pass
+
+        server = Server(("127.0.0.1", 0), Handler)
+        if context is not None:
+            server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            self.closing.set()
+            server.shutdown()
+            thread.join()
+            server.server_close()
+
+
+@pytest.fixture
+def site() -> Iterator[tuple[Site, int]]:
+    made = Site()
+    with made.running() as port:
+        yield made, port
+
+
+async def opened(port: int, **config: Any) -> Desk:
+    return await Desk.open(None, tool_web, allow_private=[f"127.0.0.1:{port}"], **config)
+
+
+# ── mounting ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_tool_is_mounted_under_its_name():
+    desk = await Desk.open(None, tool_web)
+    assert list(desk.tools) == ["web_fetch"]
+    assert isinstance(desk.tools["web_fetch"], Tool)
+    jsonschema_rs.meta.validate(tool_schema(desk.tools["web_fetch"]) or {})
+
+
+async def test_all_config_problems_are_named_at_once(tmp_path):
+    wrong = {
+        "allow_hosts": ["HTTP://x"],
+        "allow_private": ["localhost"],
+        "ports": [0],
+        "timeout": 0,
+        "max_bytes": 0,
+        "max_chars": "x",
+        "max_redirects": -1,
+        "max_parallel": 0,
+        "user_agent": "a\nb",
+        "ca_file": str(tmp_path),
+    }
+    with pytest.raises(PlanError) as caught:
+        await Desk.open(None, tool_web, **wrong)
+    assert {path for path, _ in caught.value.problems} == {f"$.{name}" for name in wrong}
+
+
+async def test_a_file_without_certificates_is_a_config_problem(tmp_path):
+    (tmp_path / "ca.pem").write_text("nothing")
+    with pytest.raises(PlanError, match=r"\$\.ca_file: no certificates can be read"):
+        await Desk.open(None, tool_web, ca_file=str(tmp_path / "ca.pem"))
+
+
+async def test_without_the_client_the_extra_is_named(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("amplifier.modules.tools.web._")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(tool_web, "_fetcher", raising=False)
+    monkeypatch.delattr(tool_web, "_urls", raising=False)
+    monkeypatch.setitem(sys.modules, "h11", None)
+    with pytest.raises(MissingExtraError, match=r"amplifier\[web\]"):
+        await Desk.open(None, tool_web)
+
+
+# ── what is fetched ──────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_page_comes_back_as_text(site):
+    pages, port = site
+    pages.serve("/", PAGE, "text/html; charset=utf-8")
+    desk = await opened(port)
+    output = await desk.get("web_fetch", url=f"http://127.0.0.1:{port}/#part")
+    text = TEXT.replace("HOST", f"127.0.0.1:{port}")
+    assert output == {
+        "url": f"http://127.0.0.1:{port}/",
+        "status": 200,
+        "content_type": "text/html; charset=utf-8",
+        "title": "A & B",
+        "content": text,
+        "offset": 0,
+        "total_chars": len(text),
+        "truncated": False,
+    }
+    raw = await desk.get("web_fetch", url=f"http://127.0.0.1:{port}/", raw=True)
+    assert raw["content"] == PAGE.decode()
+
+
+async def test_a_request_says_nothing_about_us(site, monkeypatch):
+    pages, port = site
+    pages.serve("/", b"x", Set_Cookie="a=b")
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    monkeypatch.setenv("NETRC", __file__)
+    desk = await opened(port)
+    for _ in range(2):
+        await desk.get("web_fetch", url=f"http://127.0.0.1:{port}/")
+    for path, headers in pages.requests:
+        assert path == "/"
+        assert {name.lower() for name in headers} == {"host", "user-agent", "accept", "accept-encoding", "connection"}
+        assert headers["Host"] == f"127.0.0.1:{port}"
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_redirects_are_followed_and_told(site, status):
+    pages, port = site
+    pages.serve("/a/b", status=status, Location="../c?x=y#z")
+    pages.serve("/c?x=y", b"here")
+    desk = await opened(port)
+    output = await desk.get("web_fetch", url=f"http://127.0.0.1:{port}/a/b")
+    assert output["url"] == f"http://127.0.0.1:{port}/c?x=y"
+    assert output["redirected_from"] == [f"http://127.0.0.1:{port}/a/b"]
+    assert output["content"] == "here"
+
+
+async def test_redirects_without_end_are_ended(site):
+    pages, port = site
+    pages.serve("/", status=302, Location="/")
+    desk = await opened(port, max_redirects=3)
+    assert (await desk.fail("web_fetch", url=f"http://127.0.0.1:{port}/"))[0] == "TooManyRedirects"
+    assert len(pages.requests) == 4
+
+
+async def test_a_status_that_means_failure_is_one_and_keeps_some_text(site):
+    pages, port = site
+    pages.serve("/", b"<h1>gone</h1>" + b"x" * 9000, "text/html", status=404)
+    desk = await opened(port)
+    result = await desk.call("web_fetch", url=f"http://127.0.0.1:{port}/")
+    assert result.error == {"message": "the server answered HTTP 404", "type": "HTTPStatus"}
+    assert result.output["content"].startswith("# gone")
+    assert len(result.output["content"]) == 2000
+
+
+async def test_a_long_page_is_read_part_by_part(site):
+    pages, port = site
+    pages.serve("/", "".join(chr(0x4E00 + n) for n in range(1000)).encode())
+    desk = await opened(port, max_chars=400)
+    parts, offset = [], 0
+    while True:
+        output = await desk.get("web_fetch", url=f"http://127.0.0.1:{port}/", offset=offset, limit=900)
+        parts.append(output["content"])
+        assert output["total_chars"] == 1000
+        if "note" not in output:
+            break
+        offset += 400
+        assert output["note"] == f"there is more from offset {offset} on"
+    assert "".join(parts) == "".join(chr(0x4E00 + n) for n in range(1000))
+    assert (await desk.get("web_fetch", url=f"http://127.0.0.1:{port}/", limit=3))["content"] == "一丁丂"
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "expected"),
+    [
+        ("application/json", b'{"a":[1]}', '{"a":[1]}'),
+        ("application/json", b'"\\ud800"', '"\\ud800"'),
+        ("application/ld+json; x=y", b"{}", "{}"),
+        ("image/svg+xml", b"<svg/>", "<svg/>"),
+        ("text/plain; charset=iso-8859-1", b"\xe9\x80", "é€"),
+        ("text/plain; charset=nonsense", "é".encode(), "é"),
+        ("text/plain; charset=idna", b"x" * 9, "x" * 9),
+        ("text/plain; charset=rot13", b"x", "x"),
+        ("text/plain", b"\xff\xfeh\0i\0", "hi"),
+        ("text/plain", b"\xef\xbb\xbfhi", "hi"),
+        ("text/plain; charset=utf-16le", b"h\0i\0", "hi"),
+        ("text/plain; charset=shift_jis", "日本".encode("shift_jis"), "日本"),
+        ("text/html", b"<meta charset='windows-1251'>" + "да".encode("cp1251"), "да"),
+        ("text/plain", b"\xff ok", "\N{REPLACEMENT CHARACTER} ok"),
+        ("", b"<!doctype html><p>yes", "yes"),
+        ("", b"plain <b>", "plain <b>"),
+        ("application/octet-stream", b"text after all", "text after all"),
+        ("text/plain", b"", ""),
+    ],
+)
+async def test_text_of_any_type_and_encoding_is_read(site, content_type, body, expected):
+    pages, port = site
+    pages.serve("/", body, content_type)
+    desk = await opened(port)
+    assert (await desk.get("web_fetch", url=f"http://127.0.0.1:{port}/"))["content"] == expected
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        ("image/png", b"\x89PNG"),
+        ("application/pdf", b"%PDF"),
+        ("application/zip", b"PK"),
+        ("", b"\0\1"),
+        ("text/plain", b"a\0b"),
+    ],
+)
+async def test_what_is_no_text_is_refused(site, content_type, body):
+    pages, port = site
+    pages.serve("/", body, content_type)
+    desk = await opened(port)
+    kind, message = await desk.fail("web_fetch", url=f"http://127.0.0.1:{port}/")
+    assert kind == "UnsupportedContent"
+    assert "which is not text" in message
+
+
+# ── bounds ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def endless(site: Site, handler: Any) -> None:
+    handler.send_response(200)
+    handler.send_header("Content-Type", "text/plain")
+    handler.end_headers()
+    while not site.closing.is_set():
+        site.sent += handler.wfile.write(b"x" * 65536)
+
+
+async def test_an_endless_body_is_cut_at_the_limit(site):
+    pages, port = site
+    pages.pages["/"] = endless
+    desk = await opened(port, max_bytes=100_000, max_chars=1_000_000)
+    output = await desk.get("web_fetch", url=f"http://127.0.0.1:{port}/")
+    assert output["total_chars"] == 100_000
+    assert output["truncated"] is True
+    assert "larger than this session reads" in output["note"]
+    assert pages.sent < 20_000_000  # what fits into the buffers of two sockets; it would be endless otherwise
+
+
+BOMBS = {"gzip": gzip.compress(b"\0x" * 10_000_000), "deflate": zlib.compress(b"\0x" * 10_000_000)}
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "deflate"])
+async def test_a_bomb_is_not_unpacked_beyond_the_limit(site, encoding):
+    pages, port = site
+    pages.serve("/", BOMBS[encoding.removeprefix("x-")], "text/plain; charset=utf-16le", Content_Encoding=encoding)
+    desk = await opened(port, max_bytes=100_000)
+    output = await desk.get("web_fetch", url=f"http://127.0.0.1:{port}/")
+    assert output["total_chars"] == 50_000
+    assert output["truncated"] is True
+
+
+def test_no_piece_of_a_bomb_is_larger_than_64_kb():
+    body = Body("gzip", 10_000_000)
+    sizes = [len(piece) for piece in body._pieces(BOMBS["gzip"][:5000])]
+    assert len(sizes) > 10
+    assert max(sizes) <= 65536
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body"),
+    [
+        ("gzip", gzip.compress(b"fine")),
+        ("GZIP", gzip.compress(b"fi") + gzip.compress(b"ne")),
+        ("deflate", zlib.compress(b"fine")),
+        ("deflate", zlib.compress(b"fine")[2:-4]),
+        ("identity", b"fine"),
+    ],
+    ids=["gzip", "two members", "zlib", "bare deflate", "identity"],  # compressed bytes hold the time
+)
+async def test_compressed_bodies_are_read(site, encoding, body):
+    pages, port = site
+    pages.serve("/", body, Content_Encoding=encoding)
+    desk = await opened(port)
+    assert (await desk.get("web_fetch", url=f"http://127.0.0.1:{port}/"))["content"] == "fine"
+
+
+@pytest.mark.parametrize("size", [1, 7, 100_000])
+def test_every_member_of_a_gzip_body_is_read_however_it_is_cut(size):
+    members = b"".join(gzip.compress(b"%d " % number) for number in range(100))
+    body = Body("gzip", 10_000)
+    for start in range(0, len(members), size):
+        body.add(members[start : start + size])
+    assert body.data == b"".join(b"%d " % number for number in range(100))
+
+
+def test_padding_after_the_last_member_is_ignored():
+    body = Body("gzip", 10_000)
+    body.add(gzip.compress(b"fine") + bytes(512))
+    body.add(bytes(10))
+    assert body.data == b"fine"
+
+
+def test_members_together_stay_within_the_limit():
+    body = Body("gzip", 1000)
+    body.add(gzip.compress(bytes(600)) * 1000)
+    assert len(body.data) == 1000
+    assert body.is_full
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body"), [("br", b"x"), ("gzip, gzip", b"x"), ("zstd", b"x"), ("gzip", b"not gzip")]
+)
+async def test_a_body_compressed_otherwise_is_refused(site, encoding, body):
+    pages, port = site
+    pages.serve("/", body, Content_Encoding=encoding)
+    desk = await opened(port)
+    assert (await desk.fail("web_fetch", url=f"http://127.0.0.1:{port}/"))[0] == "UnsupportedContent"
+
+
+def silent(site: Site, handler: Any) -> None:
+    site.closing.wait(20)
+
+
+def dripping(site: Site, handler: Any) -> None:
+    handler.send_response(200)
+    handler.send_header("Content-Type", "text/plain")
+    handler.end_headers()
+    while not site.closing.wait(0.02):
+        handler.wfile.write(b"x")
+
+
+def dripping_headers(site: Site, handler: Any) -> None:
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\n")
+    while not site.closing.wait(0.02):
+        handler.wfile.write(b"X-A: b\r\n")
+
+
+@pytest.mark.parametrize("page", [silent, dripping, dripping_headers])
+async def test_a_server_that_takes_its_time_gets_no_more_than_there_is(site, page):
+    pages, port = site
+    pages.pages["/"] = page
+    desk = await opened(port, timeout=0.4)
+    with anyio.fail_after(60):
+        kind, message = await desk.fail("web_fetch", url=f"http://127.0.0.1:{port}/")
+    assert kind == "Timeout"
+    assert "0.4 s" in message or "in time" in message
+
+
+def broken(site: Site, handler: Any) -> None:
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 100\r\n\r\nhalf")
+
+
+def nonsense(site: Site, handler: Any) -> None:
+    handler.wfile.write(b"SSH-2.0-OpenSSH_9.9\r\n\r\n\0\0\0")
+
+
+def endless_headers(site: Site, handler: Any) -> None:
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\n")
+    while not site.closing.is_set():
+        handler.wfile.write(b"X-A: " + b"b" * 60000 + b"\r\n")
+
+
+@pytest.mark.parametrize("page", [broken, nonsense, endless_headers, lambda site, handler: None])
+async def test_an_answer_that_is_none_is_a_failure(site, page):
+    pages, port = site
+    pages.pages["/"] = page
+    desk = await opened(port)
+    assert (await desk.fail("web_fetch", url=f"http://127.0.0.1:{port}/"))[0] == "ConnectionFailed"
+
+
+async def test_a_port_nobody_listens_at_is_a_failure():
+    with Site().running() as port:
+        pass
+    desk = await opened(port)
+    assert (await desk.fail("web_fetch", url=f"http://127.0.0.1:{port}/"))[0] == "ConnectionFailed"
+
+
+async def test_no_more_fetches_run_at_once_than_the_plan_allows(site):
+    pages, port = site
+    lock, now, most = threading.Lock(), [0], [0]
+    pair = threading.Barrier(2)  # two run at once, however slow the machine
+
+    def count(site: Site, handler: Any) -> None:
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        pair.wait(60)
+        site.closing.wait(0.03)
+        with lock:
+            now[0] -= 1
+        handler.wfile.write(f"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{handler.path[1:]:2}".encode())
+
+    desk = await opened(port, max_parallel=2)
+    texts: dict[int, str] = {}
+
+    async def fetch(number: int) -> None:
+        texts[number] = (await desk.get("web_fetch", url=f"http://127.0.0.1:{port}/{number}"))["content"].strip()
+
+    async with anyio.create_task_group() as group:
+        for number in range(8):
+            pages.pages[f"/{number}"] = count
+            group.start_soon(fetch, number)
+    assert texts == {number: str(number) for number in range(8)}
+    assert most[0] == 2
+
+
+# ── certificates ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+def server_context(authority: trustme.CA, *names: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(*names).configure_cert(context)
+    return context
+
+
+async def secure(
+    authority: trustme.CA, folder: Path, port: int, name: str = "localhost", *, trust: bool = True
+) -> Desk:
+    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
+    trusted = {"ca_file": str(folder / "ca.pem")} if trust else {}
+    return await Desk.open(None, tool_web, allow_private=[f"{name}:{port}"], **trusted)
+
+
+async def test_a_certificate_of_the_name_is_accepted(authority, tmp_path):
+    pages = Site()
+    pages.serve("/", b"safe")
+    seen: list[str | None] = []
+    context = server_context(authority, "localhost")
+    context.sni_callback = lambda _socket, name, _context: seen.append(name)
+    with pages.running(context) as port:
+        desk = await secure(authority, tmp_path, port)
+        assert (await desk.get("web_fetch", url=f"https://localhost:{port}/"))["content"] == "safe"
+    assert seen == ["localhost"]  # though the connection went to an address
+    assert pages.requests[0][1]["Host"] == f"localhost:{port}"
+
+
+@pytest.mark.parametrize(
+    ("names", "trust"),
+    [
+        pytest.param(["elsewhere.example"], True, id="another name"),
+        pytest.param(["127.0.0.1"], True, id="the address instead of the name"),
+        pytest.param(["localhost"], False, id="an untrusted authority"),
+    ],
+)
+async def test_a_certificate_that_does_not_fit_is_refused(authority, tmp_path, names, trust):
+    pages = Site()
+    pages.serve("/", b"unsafe")
+    with pages.running(server_context(authority, *names)) as port:
+        desk = await secure(authority, tmp_path, port, trust=trust)
+        kind, message = await desk.fail("web_fetch", url=f"https://localhost:{port}/")
+    assert kind == "CertificateError"
+    assert message.startswith("localhost: ")
+    assert pages.requests == []
+
+
+# ── the tool contract ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "given_input",
+    [
+        None,
+        [],
+        "http://x",
+        {},
+        {"url": 3},
+        {"url": ""},
+        {"url": "x" * 8193},
+        {"url": "http://x", "limit": 0},
+        {"uri": "x"},
+    ],
+)
+async def test_input_that_the_schema_forbids_is_refused(given_input):
+    tool: Any = (await Desk.open(None, tool_web)).tools["web_fetch"]
+    result = await tool.execute(given_input)
+    assert result.error["type"] == "InvalidInput"
+    assert not jsonschema_rs.is_valid(tool.input_schema, given_input)
+
+
+@given(url=st.text(min_size=1, max_size=40))
+async def test_any_text_at_all_gets_an_answer(url):
+    desk = await Desk.open(None, tool_web, allow_hosts=["nowhere.invalid"])
+    kind, _ = await desk.fail("web_fetch", url=url)
+    assert kind in ("InvalidURL", "ForbiddenHost", "ForbiddenAddress")
+
+
+# ── HTML ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("a<b>b</b>c <i> d </i>e", "abc d e"),
+        ("<p>a<p>b<div>c</div>d", "a\n\nb\nc\nd"),
+        ("1 < 2 && 3 > 2", "1 < 2 && 3 > 2"),
+        ("&lt;b&gt; &eacute; &#233; &#xe9; &nope; &#xD800;", "<b> é é é &nope; \N{REPLACEMENT CHARACTER}"),
+        ("&#" + "9" * 5000 + ";", "\N{REPLACEMENT CHARACTER}"),
+        ("<script>a</script >b<style>c</STYLE>d", "bd"),
+        ("a<script>b", "a"),
+        ("a<noscript>b", "ab"),
+        ("a<noscript>b</noscript>c", "ac"),
+        ("<!-- a -->b<!-- c", "b"),
+        ("<a href='/x'>y</a>z", "[y](http://h/x)z"),
+        ("<a href=/x>y</a>", "[y](http://h/x)"),
+        ("<a href='//o/x'>y</a>", "[y](http://o/x)"),
+        ("<a href='#x'>y</a><a href='mailto:a@b'>m</a>", "ym"),
+        ("<a href='http://[x'>y</a>", "y"),
+        ("<a href='/x'></a>y", "y"),
+        ("<a href='/x'>y", "[y](http://h/x)"),
+        ('<img alt="a&quot;b">', '[image: a"b]'),
+        ("<p title='a>b'>c", "c"),
+        ("<p title='a>b", "b"),
+        ("a<", "a<"),
+        ("<>a</>b", "<>ab"),
+        ("<a", ""),
+        ("", ""),
+        ("a\xa0 \t\n b", "a b"),
+        ("<pre>a\n\n\n\n  b</pre>", "a\n\n  b"),
+        ("<h2>a</h2>b<h6>c</h6>", "## a\n\nb\n\n###### c"),
+        ("a<br>b<br/>c", "a\nb\nc"),
+    ],
+)
+def test_html_reads_well(page, text):
+    assert readable(page, "http://h/", lambda: None)[1] == text
+
+
+WORST = (
+    "<a ",
+    "<a b='",
+    '<a b="',
+    "<",
+    "</",
+    "</a ",
+    "<!--",
+    "<!",
+    "<?",
+    "<svg>",
+    "<svg",
+    "<script>x</",
+    "&",
+    "&#",
+    "&a",
+    "<a href=",
+    "a=",
+    "<pre>",
+    "<a href='/'>",
+    "'\"<b ",
+    "<p>\n",
+    "<title>",
+)
+
+
+@pytest.mark.parametrize("unit", WORST)
+def test_no_page_takes_long(unit):
+    """Counted in looks at the page, because wall time depends on the machine: a quadratic reader never ends with these."""
+    readable(unit * (200_000 // len(unit)), "http://h/", lambda: None)
+    readable("<a " + "x-" * 100_000 + unit, "http://h/", lambda: None)
+    assert readable("<p>" + unit * 10, "http://h/", lambda: None) is not None
+
+
+@given(
+    page=st.lists(st.sampled_from([*WORST, "x", " ", ">", "'>", '">', "</p>", "-->", "</script>"]), max_size=30).map(
+        "".join
+    )
+)
+def test_any_page_becomes_text(page):
+    title, text = readable(page, "http://h/", lambda: None)
+    json.dumps([title, text]).encode()
+    assert "\n\n\n" not in text
+    assert text == text.strip()
+
+
+# ── cancellation ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow  # over TLS; the sweep of a whole session below is not
+@pytest.mark.parametrize("mode", ["trio", "asyncio-scope", "asyncio-native"])
+def test_a_fetch_cancelled_at_any_suspension_leaves_nothing(authority, tmp_path, mode):
+    pages = Site()
+    pages.serve("/", status=302, Location="/page")
+    pages.serve("/page", gzip.compress(PAGE), "text/html", Content_Encoding="gzip")
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    # New threads of the server would be taken for the tool's.
+    with pages.running(server_context(authority, "localhost"), threads=False) as port:
+
+        def make() -> Any:
+            async def scenario() -> None:
+                config = {"allow_private": [f"localhost:{port}"], "ca_file": str(tmp_path / "ca.pem")}
+                desk = await Desk.open(None, tool_web, **config)
+                await desk.get("web_fetch", url=f"https://localhost:{port}/")
+
+            return scenario
+
+        report = cancel_everywhere(make, modes=[mode], clock="real")
+    report.raise_if_broken()
+    assert report.points[mode] >= 5
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_session_cancelled_at_any_suspension_of_a_fetch_leaves_nothing(mode):
+    pages = Site()
+    pages.serve("/", PAGE, "text/html")
+    with pages.running(threads=False) as port:
+
+        def make() -> Any:
+            provider = MockProvider([[("web_fetch", {"url": f"http://127.0.0.1:{port}/"})], "done"])
+
+            async def mount_provider(coordinator: Any, config: Any) -> Any:
+                return provider
+
+            modules = {
+                "loop-basic": loop_basic,
+                "context-simple": context_simple,
+                "tool-web": tool_web,
+                "provider-mock": mount_provider,
+            }
+            plan = {
+                "session": {"orchestrator": "loop-basic", "context": "context-simple", "strict": True},
+                "providers": ["provider-mock"],
+                "tools": [{"module": "tool-web", "config": {"allow_private": [f"127.0.0.1:{port}"]}}],
+            }
+
+            async def scenario() -> None:
+                async with AmplifierSession(plan, loader=ModuleLoader(modules=modules)) as session:
+                    await session.execute("go")
+
+            return scenario
+
+        report = cancel_everywhere(make, modes=[mode], clock="real", second_after=(1, 3))
+    report.raise_if_broken()
+    assert report.points[mode] >= 5
+
+
+async def test_a_fetch_cancelled_while_a_server_drips_hangs_up(site):
+    pages, port = site
+    asked, gone = threading.Event(), threading.Event()
+
+    def watch(site: Site, handler: Any) -> None:
+        asked.set()
+        try:
+            dripping(site, handler)
+        except OSError:
+            gone.set()
+
+    pages.pages["/"] = watch
+    desk = await opened(port)
+    async with anyio.create_task_group() as group:
+        group.start_soon(lambda: desk.get("web_fetch", url=f"http://127.0.0.1:{port}/"))
+        assert await anyio.to_thread.run_sync(asked.wait, 60)
+        assert not gone.is_set()
+        group.cancel_scope.cancel()
+    assert await anyio.to_thread.run_sync(gone.wait, 60)

@@ -1,0 +1,350 @@
+"""/ag-ui: runs, questions that end a run, and the runs that bring the answers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anyio
+import pytest
+
+from amplifier.servers.http import Limits
+from amplifier.servers.http._history import split_conversation
+from tests.servers.http._asgi_client import Client, serving
+
+USER = {"role": "user", "content": "say hello"}
+
+
+def call(tool: str, **given: object) -> str:
+    return f"call {tool} {json.dumps(given)}"
+
+
+def run_input(*prompts: str, thread: str = "a", **more: Any) -> dict[str, Any]:
+    messages = [{"id": str(index), "role": "user", "content": prompt} for index, prompt in enumerate(prompts)]
+    return {"threadId": thread, "runId": "b", "messages": messages, **more}
+
+
+async def run(client: Client, *prompts: str, **more: Any) -> list[Any]:
+    """The events of a run."""
+    exchange = client.begin("POST", "/ag-ui", run_input(*prompts, **more))
+    assert (await exchange.start()).status == 200
+    events = [event async for event in exchange.events()]
+    await exchange.ended.wait()
+    return events
+
+
+async def interrupted(client: Client, *prompts: str, **more: Any) -> list[Any]:
+    """The questions that end a run."""
+    *_, last = await run(client, *prompts, **more)
+    assert (last["type"], last["outcome"]["type"]) == ("RUN_FINISHED", "interrupt")
+    interrupts: list[Any] = last["outcome"]["interrupts"]
+    return interrupts
+
+
+def answer(question: Any, payload: Any = None, status: str = "resolved") -> dict[str, Any]:
+    return {"interruptId": question["id"], "status": status, "payload": payload}
+
+
+YES = {"approved": True}
+
+
+async def test_run_of_ag_ui_has_messages_and_tool_calls(tmp_path):
+    (tmp_path / "gate").touch()
+    async with serving() as client:
+        prompt = {"id": "1", "role": "user", "content": call("wait_for", path=str(tmp_path / "gate"))}
+        exchange = client.begin("POST", "/ag-ui", {"threadId": "a", "runId": "b", "messages": [prompt], "tools": []})
+        await exchange.start()
+        kinds = [event["type"] async for event in exchange.events()]
+        calls = ["TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END", "TOOL_CALL_RESULT"]
+        text = ["TEXT_MESSAGE_START", *["TEXT_MESSAGE_CONTENT"] * 4, "TEXT_MESSAGE_END"]
+        assert kinds == ["RUN_STARTED", *calls, *text, "RUN_FINISHED"]
+
+
+async def test_failure_in_a_run_of_ag_ui_is_an_event():
+    async with serving() as client:
+        body = {"threadId": "a", "runId": "b", "messages": [{"id": "1", "role": "user", "content": "fail"}]}
+        exchange = client.begin("POST", "/ag-ui", body)
+        await exchange.start()
+        events = [event async for event in exchange.events()]
+        assert [event["type"] for event in events] == ["RUN_STARTED", "RUN_ERROR"]
+        assert events[-1]["message"] == "the quota is used up"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"threadId": None}, "threadId"),
+        ({"runId": ""}, "runId"),
+        ({"tools": [{"name": "x"}]}, "tools of its own"),
+        ({"resume": {}}, "resume: expected list, got dict"),
+        ({"resume": ["x"]}, "resume[0]: expected Resume or dict, got str"),
+        ({"resume": [{"status": "resolved"}]}, "resume[0].interruptId"),
+        ({"resume": [{"interruptId": "x"}]}, "resume[0].status: required, but missing"),
+        ({"resume": [{"interruptId": "x", "status": 1}]}, "resume[0].status: expected resolved or cancelled"),
+        ({"resume": [{"interruptId": "x", "status": "cancelled"}] * 2}, "resume[1].interruptId: 'x' is answered twice"),
+        ({"messages": [{"id": "1", "role": "assistant", "content": "x"}]}, "the last message"),
+    ],
+)
+async def test_wrong_run_of_ag_ui_is_answered_with_the_reason(change, message):
+    async with serving() as client:
+        body = {"threadId": "a", "runId": "b", "messages": [{"id": "1", **USER}], **change}
+        answer = await client.ask("POST", "/ag-ui", body)
+        assert answer.status == 400
+        assert message in answer.error
+
+
+# ── questions ──
+
+
+async def test_question_ends_the_run_and_the_answer_goes_on_with_the_turn(tmp_path):
+    prompt = call("risky", path=str(tmp_path / "trace"))
+    async with serving() as client:
+        events = await run(client, prompt)
+        assert [event["type"] for event in events] == [
+            "RUN_STARTED",
+            *["TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END"],
+            "RUN_FINISHED",
+        ]
+        (question,) = events[-1]["outcome"]["interrupts"]
+        assert (question["reason"], question["toolCallId"]) == ("tool_call", events[1]["toolCallId"])
+        assert question["message"].startswith("May risky touch trace?")
+        options = question["responseSchema"]["properties"]["option"]["enum"]
+        assert options == ["Allow once", "Allow always", "Deny"]
+        assert question["expiresAt"].endswith("+00:00")
+        assert not (tmp_path / "trace").exists()
+        events = await run(client, prompt, resume=[answer(question, YES)])
+        text = ["TEXT_MESSAGE_START", *["TEXT_MESSAGE_CONTENT"] * 4, "TEXT_MESSAGE_END"]
+        assert [event["type"] for event in events] == ["RUN_STARTED", "TOOL_CALL_RESULT", *text, "RUN_FINISHED"]
+        assert events[1]["toolCallId"] == question["toolCallId"]
+        assert events[-1]["outcome"] == {"type": "success"}
+        assert events[-1]["usage"][0]["totalTokens"] == 15  # of this run alone
+        assert client.factory.statuses() == ["completed"]
+    assert (tmp_path / "trace").exists()
+
+
+@pytest.mark.parametrize(
+    ("status", "payload"),
+    [
+        ("resolved", {"approved": False}),
+        ("resolved", {"approved": False, "option": "Deny"}),
+        ("cancelled", None),
+        ("cancelled", {"approved": True}),
+    ],
+)
+async def test_denied_call_does_not_run_and_the_turn_goes_on(status, payload, tmp_path):
+    async with serving() as client:
+        (question,) = await interrupted(client, call("risky", path=str(tmp_path / "trace")))
+        events = await run(client, resume=[answer(question, payload, status)])
+        assert events[-1]["outcome"] == {"type": "success"}
+        assert client.factory.statuses() == ["completed"]
+    assert not (tmp_path / "trace").exists()
+
+
+async def test_option_of_the_question_can_be_chosen(tmp_path):
+    async with serving() as client:
+        (question,) = await interrupted(client, call("risky", path=str(tmp_path / "trace")))
+        await run(client, resume=[answer(question, {"approved": True, "option": "Allow always"})])
+    assert (tmp_path / "trace").exists()
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        None,
+        True,
+        "Allow once",
+        {},
+        {"approved": "yes"},
+        {"approved": 1},
+        {"approved": True, "option": "Deny"},
+        {"approved": False, "option": "Allow once"},
+        {"approved": True, "option": "Sure"},
+        {"approved": True, "option": {}},
+    ],
+)
+async def test_answer_that_is_none_is_refused_and_the_question_waits(payload, tmp_path):
+    async with serving() as client:
+        (question,) = await interrupted(client, call("risky", path=str(tmp_path / "trace")))
+        (error,) = await run(client, resume=[answer(question, payload)])
+        assert (error["type"], error["code"]) == ("RUN_ERROR", "invalid_option")
+        assert not (tmp_path / "trace").exists()
+        assert (await run(client, resume=[answer(question, YES)]))[-1]["outcome"] == {"type": "success"}
+    assert (tmp_path / "trace").exists()
+
+
+async def test_answer_to_no_question_is_refused(tmp_path):
+    async with serving() as client:
+        (error,) = await run(client, "say x", resume=[answer({"id": "q-never"}, YES)])
+        assert (error["type"], error["code"]) == ("RUN_ERROR", "question_not_found")
+        (question,) = await interrupted(client, call("risky", path=str(tmp_path / "trace")))
+        (error,) = await run(client, resume=[answer(question, YES)], thread="another")
+        assert error["code"] == "question_not_found"
+        (error,) = await run(client, resume=[answer({"id": "q-never"}, YES)])
+        assert error["code"] == "question_open"
+        assert not (tmp_path / "trace").exists()
+
+
+async def test_answer_that_is_repeated_runs_nothing_twice(tmp_path):
+    trace = tmp_path / "trace"
+    async with serving() as client:
+        (question,) = await interrupted(client, call("risky", path=str(trace)))
+        await run(client, resume=[answer(question, YES)])
+        trace.unlink()
+        (error,) = await run(client, resume=[answer(question, YES)])
+        assert error["code"] == "question_not_found"
+    assert not trace.exists()
+
+
+async def test_thread_with_an_open_question_takes_no_other_run(tmp_path):
+    async with serving() as client:
+        (question,) = await interrupted(client, call("risky", path=str(tmp_path / "trace")))
+        (error,) = await run(client, "say hello")
+        assert (error["type"], error["code"]) == ("RUN_ERROR", "question_open")
+        assert question["id"] in error["message"]
+        assert (await run(client, "say hello", thread="another"))[-1]["outcome"] == {"type": "success"}
+
+
+async def test_question_that_is_given_up_for_another_prompt_ends_its_turn(tmp_path):
+    prompt = call("risky", path=str(tmp_path / "trace"))
+    async with serving() as client:
+        (question,) = await interrupted(client, prompt)
+        (error,) = await run(client, prompt, "say hello", resume=[answer(question, YES)])
+        assert "a new message cannot come with answers" in error["message"]
+        body = run_input(prompt, resume=[answer(question, status="cancelled")])
+        calls = [{"id": question["toolCallId"], "function": {"name": "risky", "arguments": "{}"}}]
+        body["messages"] += [{"role": "assistant", "toolCalls": calls}, {"role": "user", "content": "history"}]
+        exchange = client.begin("POST", "/ag-ui", body)
+        await exchange.start()
+        events = [event async for event in exchange.events()]
+        texts = [event["delta"] for event in events if event["type"] == "TEXT_MESSAGE_CONTENT"]
+        assert "".join(texts) == "2 prompts so far "
+        assert client.factory.statuses() == ["cancelled", "completed"]
+
+
+async def test_questions_of_parallel_calls_are_asked_together(tmp_path):
+    first, second = (
+        json.dumps({"tool": "risky", "path": str(tmp_path / name)}, separators=(",", ":")) for name in ("one", "two")
+    )
+    async with serving() as client:
+        found = await interrupted(client, f"both {first} {second}")
+        questions = sorted(found, key=lambda question: question["message"])
+        assert len({question["id"] for question in questions}) == 2
+        (error,) = await run(client, resume=[answer(questions[0], YES)])
+        assert error["code"] == "question_open"
+        assert questions[1]["id"] in error["message"]
+        answers = [answer(questions[0], YES), answer(questions[1], {"approved": False})]
+        events = await run(client, resume=answers)
+        assert [event["type"] for event in events].count("TOOL_CALL_RESULT") == 2
+        assert events[-1]["outcome"] == {"type": "success"}
+    assert [path.name for path in tmp_path.iterdir()] == ["one"]
+
+
+@pytest.mark.virtual_time
+async def test_question_that_is_not_answered_in_time_ends_the_turn(tmp_path):
+    async with serving() as client:
+        (question,) = await interrupted(client, call("risky", path=str(tmp_path / "trace")))
+        await anyio.sleep(31)
+        assert client.factory.statuses() == ["cancelled"]
+        assert client.factory.open() == 0
+        (error,) = await run(client, resume=[answer(question, YES)])
+        assert (error["type"], error["code"]) == ("RUN_ERROR", "question_not_found")
+        # The official client insists on an answer before it begins another run.
+        events = await run(client, resume=[answer(question, status="cancelled")])
+        assert [event["type"] for event in events] == ["RUN_STARTED", "RUN_FINISHED"]
+        assert events[-1]["outcome"] == {"type": "cancelled"}
+        assert (await run(client, "say hello"))[-1]["outcome"] == {"type": "success"}
+    assert not (tmp_path / "trace").exists()
+
+
+async def test_client_that_vanishes_with_its_question_can_be_followed_by_another_one(tmp_path):
+    async with serving() as client:
+        exchange = client.begin("POST", "/ag-ui", run_input(call("risky", path=str(tmp_path / "trace"))))
+        await exchange.start()
+        question = (await exchange.until("RUN_FINISHED"))["outcome"]["interrupts"][0]
+        exchange.leave()
+        await exchange.ended.wait()
+        assert client.factory.statuses() == ["running"]
+        assert (await run(client, resume=[answer(question, YES)]))[-1]["outcome"] == {"type": "success"}
+    assert (tmp_path / "trace").exists()
+
+
+@pytest.mark.virtual_time
+async def test_client_that_does_not_take_its_question_stops_the_turn(tmp_path):
+    async with serving(limits=Limits(send_seconds=5)) as client:
+        exchange = client.begin("POST", "/ag-ui", run_input(call("risky", path=str(tmp_path / "trace"))))
+        await exchange.start()
+        await exchange.until("TOOL_CALL_END")
+        exchange.is_taking = anyio.Event()
+        await exchange.ended.wait()
+        assert client.factory.statuses() == ["cancelled"]
+    assert not (tmp_path / "trace").exists()
+
+
+async def test_client_that_leaves_the_run_with_its_answer_stops_the_turn(tmp_path):
+    first = json.dumps({"tool": "risky", "path": str(tmp_path / "one")}, separators=(",", ":"))
+    second = json.dumps({"path": str(tmp_path / "never")}, separators=(",", ":"))
+    async with serving() as client:
+        prompt = f"both {first} {second}"
+        (question,) = await interrupted(client, prompt)
+        exchange = client.begin("POST", "/ag-ui", run_input(prompt, resume=[answer(question, YES)]))
+        await exchange.start()
+        await exchange.until("TOOL_CALL_RESULT")
+        exchange.leave()
+        await exchange.ended.wait()
+        assert client.factory.statuses() == ["cancelled"]
+        assert client.factory.open() == 0
+    assert (tmp_path / "never.cancelled").exists()
+
+
+async def test_newer_question_on_a_thread_replaces_the_older_one(tmp_path):
+    prompt = call("risky", path=str(tmp_path / "trace"))
+    async with serving() as client:
+        exchanges = [client.begin("POST", "/ag-ui", run_input(prompt)) for _ in range(2)]
+        found = []
+        for exchange in exchanges:
+            await exchange.start()
+            found.append((await exchange.until("RUN_FINISHED"))["outcome"]["interrupts"][0])
+            await exchange.ended.wait()
+        with anyio.fail_after(30):
+            while "cancelled" not in client.factory.statuses():  # the older one unwinds
+                await anyio.wait_all_tasks_blocked()
+        assert sorted(client.factory.statuses()) == ["cancelled", "running"]
+        outcomes = [(await run(client, resume=[answer(question, YES)]))[-1]["type"] for question in found]
+        assert sorted(outcomes) == ["RUN_ERROR", "RUN_FINISHED"]
+
+
+async def test_shutdown_stops_turns_that_wait_for_an_answer_at_once(tmp_path):
+    async with serving() as client:
+        await interrupted(client, call("risky", path=str(tmp_path / "trace")))
+        await client.app.shut_down()
+        assert client.factory.statuses() == ["cancelled"]
+
+
+async def test_run_that_is_stopped_with_the_server_ends_as_cancelled(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    async with serving(limits=Limits(shutdown_seconds=0.01)) as client:
+        exchange = client.begin("POST", "/ag-ui", run_input("hang"))
+        await exchange.start()
+        await exchange.until("TEXT_MESSAGE_CONTENT")
+        await client.app.shut_down()
+        assert (await exchange.until("RUN_FINISHED"))["outcome"] == {"type": "cancelled"}
+
+
+async def test_conversation_after_a_call_of_an_unknown_tool_is_accepted():
+    async with serving() as client:
+        kinds = [event["type"] for event in await run(client, call("nowhere"))]
+        assert kinds.index("TOOL_CALL_START") < kinds.index("TOOL_CALL_RESULT")
+        assert kinds.count("TOOL_CALL_START") == 1
+
+
+async def test_conversation_of_a_run_that_was_stopped_is_accepted():
+    async with serving() as client:
+        body = run_input("first")
+        calls = [{"id": name, "function": {"name": "x", "arguments": "{}"}} for name in ("c1", "c2")]
+        result = {"role": "tool", "toolCallId": "c1", "content": "done"}
+        body["messages"] += [{"role": "assistant", "toolCalls": calls}, result, {"role": "user", "content": "history"}]
+        answer = await client.ask("POST", "/ag-ui", body)
+        assert b"RUN_FINISHED" in answer.body
+    history, _ = split_conversation(body["messages"], complete=True)
+    assert [message.get("tool_call_id") for message in history[2:]] == ["c1", "c2"]
+    assert "has no result" in history[3]["content"]

@@ -1,0 +1,151 @@
+"""`amplifier serve` as a process: what it prints, how it ends, what it refuses to begin with."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amplifier.store import SessionIndex
+from tests._support.terminal import run_cli
+from tests.servers.http._server import PATIENCE, Server, ask, connect, running
+
+
+@pytest.mark.long
+def test_conversation_of_the_session_api_is_kept_and_resumed(backend, home, workdir, plan):
+    with running(backend, plan, home, workdir) as server:
+        assert ask(server, "POST", "/api/sessions", {"session_id": "anna"})[0] == 201
+        status, turn = ask(server, "POST", "/api/sessions/anna/turns", {"prompt": "history", "wait": True})
+        assert (status, turn["result"]) == (200, "1 prompts so far ")
+    with running(backend, plan, home, workdir) as server:
+        assert ask(server, "POST", "/api/sessions", {"session_id": "anna"})[0] == 201
+        turn = ask(server, "POST", "/api/sessions/anna/turns", {"prompt": "history", "wait": True})[1]
+        assert turn["result"] == "2 prompts so far "
+        assert ask(server, "DELETE", "/api/sessions/anna")[0] == 204
+    assert "anna" not in run_cli("session", "list", home=home, cwd=workdir).stdout
+
+
+def events_of(server: Server, session_id: str, *kinds: str) -> list[Any]:
+    """The first event of each of these types, in this order."""
+    connection = connect(server)
+    connection.request("GET", f"/api/sessions/{session_id}/events", headers=server.headers)
+    response = connection.getresponse()
+    found = []
+    for kind in kinds:
+        line = b""
+        while f'"type":"{kind}"'.encode() not in line:
+            line = response.readline()
+            assert line, f"no event of type {kind}"
+        found.append(json.loads(line.removeprefix(b"data: ")))
+    connection.close()
+    return found
+
+
+@pytest.mark.slow
+def test_turn_that_a_kill_cut_off_goes_on(backend, home, workdir, plan):
+    content = json.loads(Path(plan).read_text())
+    content["session"]["context"] = {"module": "context-persistent", "config": {"durable_turns": True}}
+    Path(plan).write_text(json.dumps(content))
+    gate, late = workdir / "gate", workdir / "late"
+    gate.touch()
+    inputs = (json.dumps({"path": str(path)}, separators=(",", ":")) for path in (gate, late))
+    with running(backend, plan, home, workdir) as server:
+        body = {"session_id": "anna", "metadata": {"user": "Änne"}}
+        assert ask(server, "POST", "/api/sessions", body)[0] == 201
+        ask(server, "POST", "/api/sessions/anna/turns", {"prompt": f"both {' '.join(inputs)}"})
+        events_of(server, "anna", "tool_finished")
+        sessions = SessionIndex(home / "sessions")
+        while not any(step["step"] == "finished" for step in sessions.steps("anna")):  # shortly after the event
+            assert ask(server, "GET", "/api/sessions/anna")[1]["status"] == "running"
+        server.kill()
+    gate.unlink()  # its call must not run again
+    late.touch()
+    with running(backend, plan, home, workdir) as server:
+        assert ask(server, "POST", "/api/sessions", {"session_id": "anna"})[1]["metadata"] == {"user": "Änne"}
+        assert ask(server, "POST", "/api/sessions/anna/turns", {"resume": True})[0] == 202
+        started, asked = events_of(server, "anna", "turn_started", "approval_required")
+        assert started["prompt"] is None
+        assert "wait_for" in asked["prompt"]
+        option = {"option": asked["options"][0]}
+        assert ask(server, "POST", f"/api/sessions/anna/approvals/{asked['question']}", option)[0] == 200
+        (ended,) = events_of(server, "anna", "turn_ended")
+        assert ended["status"] == "success"
+        messages = ask(server, "GET", "/api/sessions/anna")[1]["messages"]
+        assert [each["content"] for each in messages if each["role"] == "tool"] == ["it is there"] * 2
+        turn = ask(server, "POST", "/api/sessions/anna/turns", {"prompt": "history", "wait": True})[1]
+        assert turn["result"] == "2 prompts so far "
+        assert ask(server, "DELETE", "/api/sessions/anna")[0] == 204
+    assert not (home / "sessions" / "anna").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_signal_lets_a_running_tool_finish_and_ends_the_server(number, code, backend, home, workdir, plan):
+    with running(backend, plan, home, workdir) as server:
+        ask(server, "POST", "/api/sessions", {"session_id": "anna"})
+        prompt = f"call wait_for {json.dumps({'path': str(workdir / 'gate')})}"
+        ask(server, "POST", "/api/sessions/anna/turns", {"prompt": prompt})
+        connection = connect(server)
+        connection.request("GET", "/api/sessions/anna/events", headers=server.headers)
+        response = connection.getresponse()
+        while b"tool_started" not in response.readline():
+            pass
+        server.process.send_signal(number)
+        (workdir / "gate").touch()
+        assert server.process.wait(PATIENCE) == code
+        connection.close()
+    assert not (workdir / "gate.cancelled").exists()
+    stored = run_cli("session", "show", "anna", home=home, cwd=workdir).stdout
+    assert "it is there" in stored
+
+
+@pytest.mark.slow
+def test_turn_that_does_not_end_in_time_is_cancelled(backend, home, workdir, plan):
+    with running(backend, plan, home, workdir, "--shutdown-seconds", "0.2") as server:
+        ask(server, "POST", "/api/sessions", {"session_id": "anna"})
+        prompt = f"call wait_for {json.dumps({'path': str(workdir / 'never')})}"
+        ask(server, "POST", "/api/sessions/anna/turns", {"prompt": prompt})
+        connection = connect(server)
+        connection.request("GET", "/api/sessions/anna/events", headers=server.headers)
+        response = connection.getresponse()
+        while b"tool_started" not in response.readline():
+            pass
+        assert server.stop() == 0
+        connection.close()
+    assert (workdir / "never.cancelled").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--host", "0.0.0.0"], "needs --allow-host"),
+        (["--host", "0.0.0.0", "--no-token"], "on this machine only"),
+        (["--host", "no-such-host.invalid"], "cannot listen on no-such-host.invalid"),
+        (["--token-file", "short"], "at least 16 printable ASCII characters"),
+        (["--token-file", "short", "--no-token"], "exclude each other"),
+        (["--max-turns", "0"], "--max-turns"),
+    ],
+)
+def test_wrong_options_are_refused_with_the_reason(options, message, home, workdir, plan):
+    (workdir / "short").write_text("short")
+    finished = run_cli("serve", plan, *options, home=home, cwd=workdir)
+    assert finished.returncode == 2
+    assert message in finished.stderr
+
+
+def test_port_that_is_taken_is_reported(home, workdir, plan):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        finished = run_cli("serve", plan, "--port", str(taken.getsockname()[1]), home=home, cwd=workdir)
+    assert finished.returncode == 2
+    assert "Address already in use" in finished.stderr
+
+
+def test_token_of_the_environment_is_checked(home, workdir, plan):
+    extra = {"AMPLIFIER_SERVE_TOKEN": "short"}
+    finished = run_cli("serve", plan, home=home, cwd=workdir, extra=extra)
+    assert finished.returncode == 2
+    assert "AMPLIFIER_SERVE_TOKEN" in finished.stderr

@@ -1,0 +1,353 @@
+"""/api/sessions: sessions that stay, events that several clients follow, questions, stops, limits."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anyio
+import attrs
+import pytest
+
+from amplifier.servers.http import Limits
+from tests.servers.http._asgi_client import Client, Factory, serving
+
+
+def call(tool: str, **given: object) -> str:
+    return f"call {tool} {json.dumps(given)}"
+
+
+async def follow(client: Client, session_id: str, after: int = 0):
+    exchange = client.begin("GET", f"/api/sessions/{session_id}/events?after={after}")
+    assert (await exchange.start()).status == 200
+    return exchange
+
+
+async def begin_turn(client: Client, session_id: str, prompt: str) -> None:
+    answer = await client.ask("POST", f"/api/sessions/{session_id}/turns", {"prompt": prompt})
+    assert answer.status == 202, answer.body
+
+
+async def test_session_is_created_used_listed_and_deleted():
+    async with serving() as client:
+        created = await client.ask("POST", "/api/sessions", {"session_id": "anna"})
+        assert (created.status, created.headers["location"]) == (201, "/api/sessions/anna")
+        for number in (1, 2):
+            answer = await client.ask("POST", "/api/sessions/anna/turns", {"prompt": "history", "wait": True})
+            assert answer.json()["result"] == f"{number} prompts so far "
+            assert answer.json()["usage"] == {"input_tokens": 10, "output_tokens": 5}
+        (listed,) = (await client.ask("GET", "/api/sessions")).json()["sessions"]
+        assert (listed["session_id"], listed["status"], listed["questions"]) == ("anna", "idle", [])
+        read = (await client.ask("GET", "/api/sessions/anna")).json()
+        assert [message["role"] for message in read["messages"]] == ["user", "assistant"] * 2
+        assert (await client.ask("DELETE", "/api/sessions/anna")).status == 204
+        assert (await client.ask("GET", "/api/sessions/anna")).status == 404
+        assert client.factory.open() == 0
+
+
+async def test_events_tell_the_whole_turn_to_every_watcher(tmp_path):
+    (tmp_path / "gate").touch()
+    async with serving() as client:
+        session_id = await client.open_session()
+        early = await follow(client, session_id)
+        await begin_turn(client, session_id, call("wait_for", path=str(tmp_path / "gate")))
+        kinds = []
+        async for event in early.events():
+            kinds.append(event["type"])
+            if event["type"] == "turn_ended":
+                break
+        assert kinds == ["turn_started", "tool_started", "tool_finished", *["text"] * 4, "turn_ended"]
+        late = await follow(client, session_id, after=2)
+        event = await late.until("tool_finished")
+        assert (event["id"], event["success"], event["output"]) == (3, True, "it is there")
+
+
+async def test_watcher_that_reconnects_gets_what_it_missed():
+    async with serving() as client:
+        session_id = await client.open_session()
+        first = await follow(client, session_id)
+        await begin_turn(client, session_id, "say one")
+        last = await first.until("text")
+        first.leave()
+        await first.ended.wait()
+        second = client.begin("GET", f"/api/sessions/{session_id}/events", last_event_id=str(last["id"]))
+        await second.start()
+        assert (await second.until("turn_ended"))["status"] == "success"
+
+
+async def test_question_is_answered_by_a_client(tmp_path):
+    async with serving() as client:
+        session_id = await client.open_session()
+        events = await follow(client, session_id)
+        await begin_turn(client, session_id, call("risky", path=str(tmp_path / "trace")))
+        asked = await events.until("approval_required")
+        assert asked["options"] == ["Allow once", "Allow always", "Deny"]
+        assert asked["tool_call_id"] == "call-1"
+        (shown,) = (await client.ask("GET", f"/api/sessions/{session_id}")).json()["questions"]
+        assert shown["question"] == asked["question"]
+        address = f"/api/sessions/{session_id}/approvals/{asked['question']}"
+        wrong = await client.ask("POST", address, {"option": "Sure"})
+        assert wrong.status == 400
+        assert "'Allow once'" in wrong.error
+        assert not (tmp_path / "trace").exists()
+        assert (await client.ask("POST", address, {"option": "Allow once"})).status == 200
+        assert (await events.until("approval_closed"))["answer"] == "Allow once"
+        assert (await events.until("turn_ended"))["status"] == "success"
+        assert (await client.ask("POST", address, {"option": "Deny"})).status == 404
+    assert (tmp_path / "trace").exists()
+
+
+async def test_stop_ends_the_turn_and_its_question(tmp_path):
+    async with serving() as client:
+        session_id = await client.open_session()
+        events = await follow(client, session_id)
+        stop = f"/api/sessions/{session_id}/stop"
+        assert (await client.ask("POST", stop, {})).json() == {"stopped": False}
+        await begin_turn(client, session_id, call("risky", path=str(tmp_path / "trace")))
+        await events.until("approval_required")
+        assert (await client.ask("POST", stop, {})).json() == {"stopped": True}
+        assert (await events.until("approval_closed"))["answer"] is None
+        assert (await events.until("turn_ended"))["status"] == "cancelled"
+        answer = await client.ask("POST", f"/api/sessions/{session_id}/turns", {"prompt": "say on", "wait": True})
+        assert answer.json()["status"] == "success"
+
+
+async def test_second_turn_at_once_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    async with serving() as client:
+        session_id = await client.open_session()
+        await begin_turn(client, session_id, "hang")
+        for wait in (True, False):
+            answer = await client.ask("POST", f"/api/sessions/{session_id}/turns", {"prompt": "say x", "wait": wait})
+            assert (answer.status, answer.json()["error"]["code"]) == (409, "session_busy")
+        assert (await client.ask("DELETE", f"/api/sessions/{session_id}")).status == 204
+        assert client.factory.statuses() == ["cancelled"]
+
+
+async def test_failure_of_the_model_is_the_end_of_the_turn():
+    async with serving() as client:
+        session_id = await client.open_session()
+        answer = await client.ask("POST", f"/api/sessions/{session_id}/turns", {"prompt": "fail", "wait": True})
+        assert (answer.json()["status"], answer.json()["error"]) == ("error", "the quota is used up")
+
+
+async def test_client_that_waits_for_its_turn_and_leaves_stops_it(tmp_path):
+    async with serving() as client:
+        session_id = await client.open_session()
+        prompt = call("wait_for", path=str(tmp_path / "never"))
+        exchange = client.begin("POST", f"/api/sessions/{session_id}/turns", {"prompt": prompt, "wait": True})
+        await (await follow(client, session_id)).until("tool_started")
+        exchange.leave()
+        await (await follow(client, session_id)).until("turn_ended")
+    assert (tmp_path / "never.cancelled").exists()
+
+
+@pytest.mark.virtual_time
+async def test_turn_is_stopped_when_its_last_watcher_has_been_away_for_a_while(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    async with serving(limits=Limits(abandoned_seconds=30)) as client:
+        session_id = await client.open_session()
+        events = await follow(client, session_id)
+        await begin_turn(client, session_id, "hang")
+        await events.until("text")
+        events.leave()
+        await anyio.sleep(29)
+        back = await follow(client, session_id)
+        await anyio.sleep(100)
+        assert client.factory.statuses() == ["running"]
+        back.leave()
+        await anyio.sleep(31)
+        assert client.factory.statuses() == ["cancelled"]
+
+
+@pytest.mark.virtual_time
+async def test_turn_that_no_one_watched_goes_on_without_a_watcher(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    async with serving() as client:
+        session_id = await client.open_session()
+        await begin_turn(client, session_id, "hang")
+        await anyio.sleep(1000)
+        assert client.factory.statuses() == ["running"]
+
+
+@pytest.mark.virtual_time
+async def test_session_that_no_one_uses_is_closed():
+    async with serving(limits=Limits(idle_seconds=100)) as client:
+        session_id = await client.open_session()
+        watched = await client.open_session()
+        events = await follow(client, watched)
+        await anyio.sleep(120)
+        assert (await client.ask("GET", f"/api/sessions/{session_id}")).status == 404
+        assert (await client.ask("GET", f"/api/sessions/{watched}")).status == 200
+        events.leave()
+
+
+@pytest.mark.virtual_time
+async def test_quiet_session_sends_signs_of_life():
+    async with serving() as client:
+        events = await follow(client, await client.open_session())
+        sent = [(await events._messages.receive())["body"] for _ in range(3)]
+        assert sent == [b": connected\n\n", b": still here\n\n", b": still here\n\n"]
+
+
+async def test_sessions_above_the_limit_are_refused():
+    async with serving(limits=Limits(sessions=2)) as client:
+        first = await client.open_session()
+        await client.open_session()
+        answer = await client.ask("POST", "/api/sessions", {})
+        assert (answer.status, answer.json()["error"]["code"]) == (429, "too_many_sessions")
+        await client.ask("DELETE", f"/api/sessions/{first}")
+        await client.open_session()
+
+
+async def test_watchers_above_the_limit_are_refused():
+    async with serving() as client:
+        session_id = await client.open_session()
+        for _ in range(20):
+            await follow(client, session_id)
+        answer = await client.ask("GET", f"/api/sessions/{session_id}/events")
+        assert (answer.status, answer.json()["error"]["code"]) == (429, "too_many_watchers")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "message"),
+    [
+        ("POST", "", {"session_id": "../up"}, 400, "session_id"),
+        ("POST", "", {"session_id": 7}, 400, "session_id"),
+        ("POST", "", {"session_id": "anna"}, 409, "open already"),
+        ("GET", "/nowhere", None, 404, "no session 'nowhere' is open"),
+        ("DELETE", "/nowhere", None, 404, "no session"),
+        ("POST", "/nowhere/turns", {"prompt": "x"}, 404, "no session"),
+        ("POST", "/anna/turns", {"prompt": " "}, 400, "prompt: expected a text"),
+        ("POST", "/anna/turns", {}, 400, "prompt: expected a text"),
+        ("POST", "/anna/turns", {"prompt": "x", "resume": True}, 400, "prompt: expected none with resume"),
+        ("POST", "/anna/turns", {"resume": 1}, 400, "resume: expected true or false"),
+        ("POST", "/anna/approvals/q9", {"option": "Allow"}, 404, "no question 'q9'"),
+        ("GET", "/anna/events?after=x", None, 400, "after: expected"),
+        ("GET", "/anna/events?after=-1", None, 400, "after: expected"),
+    ],
+)
+async def test_wrong_request_is_answered_with_the_reason(method, path, body, status, message):
+    async with serving() as client:
+        await client.ask("POST", "/api/sessions", {"session_id": "anna"})
+        answer = await client.ask(method, f"/api/sessions{path}", body)
+        assert answer.status == status
+        assert message in answer.error
+
+
+async def test_plan_that_cannot_be_used_leaves_no_session():
+    factory = Factory(plan={**Factory().plan, "providers": []})
+    async with serving(factory) as client:
+        answer = await client.ask("POST", "/api/sessions", {})
+        assert (answer.status, answer.error) == (503, "no provider of the plan is available")
+        assert factory.open() == 0
+        assert (await client.ask("GET", "/api/sessions")).json() == {"sessions": []}
+
+
+@attrs.define
+class Storage:
+    """Conversations in memory: their ids, and what clients wrote about them."""
+
+    ids: set[str]
+    notes: dict[str, Any] = attrs.field(factory=dict)
+
+    def exists(self, session_id: str) -> bool:
+        return session_id in self.ids
+
+    def delete(self, session_id: str) -> None:
+        self.ids.discard(session_id)
+        self.notes.pop(session_id, None)
+
+    def metadata(self, session_id: str) -> dict[str, Any]:
+        return dict(self.notes.get(session_id, {}))
+
+    def write_metadata(self, session_id: str, metadata: dict[str, Any]) -> None:
+        self.notes[session_id] = metadata
+
+
+async def test_stored_conversation_is_resumed_and_deleted():
+    storage = Storage({"anna"})
+    async with serving(storage=storage) as client:
+        await client.ask("POST", "/api/sessions", {"session_id": "anna"})
+        await client.ask("POST", "/api/sessions", {"session_id": "ben"})
+        assert [request.is_resumed for request in client.factory.requests] == [True, False]
+        await client.ask("DELETE", "/api/sessions/anna")
+    assert storage.ids == set()
+
+
+async def test_metadata_of_a_session_is_shown_and_kept():
+    storage = Storage({"anna"}, {"anna": {"kept": [1, None, "ü"]}})
+    async with serving(storage=storage) as client:
+        opened = (await client.ask("POST", "/api/sessions", {"session_id": "anna"})).json()
+        assert opened["metadata"] == {"kept": [1, None, "ü"]}
+        created = (await client.ask("POST", "/api/sessions", {"metadata": {"user": "ben"}})).json()
+        assert created["metadata"] == {"user": "ben"}
+        listed = (await client.ask("GET", "/api/sessions")).json()["sessions"]
+        assert [each["metadata"] for each in listed] == [{"kept": [1, None, "ü"]}, {"user": "ben"}]
+        read = (await client.ask("GET", f"/api/sessions/{created['session_id']}")).json()
+        assert read["metadata"] == {"user": "ben"}
+        await client.ask("DELETE", "/api/sessions/anna")
+        assert storage.notes == {created["session_id"]: {"user": "ben"}}
+        replaced = await client.ask("POST", "/api/sessions", {"session_id": "cleo", "metadata": {}})
+        assert replaced.json()["metadata"] == {}
+
+
+async def test_metadata_without_a_storage_lasts_as_long_as_the_session():
+    async with serving() as client:
+        body = {"session_id": "anna", "metadata": {"user": "anna"}}
+        assert (await client.ask("POST", "/api/sessions", body)).json()["metadata"] == {"user": "anna"}
+        await client.ask("DELETE", "/api/sessions/anna")
+        assert (await client.ask("POST", "/api/sessions", {"session_id": "anna"})).json()["metadata"] == {}
+
+
+def nested(levels: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(levels):
+        value = {"x": value}
+    return value
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ("text", "metadata: expected an object, or null, got 'text'"),
+        ([], "metadata: expected an object, or null, got a list"),
+        (7, "metadata: expected an object, or null, got 7"),
+        ({"x": "y" * 16_400}, "metadata: expected at most 16384 bytes"),
+        (nested(300), "metadata: expected fewer levels"),
+    ],
+)
+async def test_metadata_that_cannot_be_kept_is_refused(metadata, message):
+    async with serving() as client:
+        answer = await client.ask("POST", "/api/sessions", {"metadata": metadata})
+        assert answer.status == 400
+        assert message in answer.error
+        assert client.factory.made == []
+
+
+async def test_metadata_that_cannot_be_stored_opens_no_session():
+    class Full(Storage):
+        def write_metadata(self, session_id: str, metadata: dict[str, Any]) -> None:
+            raise OSError(28, "No space left on device")
+
+    async with serving(storage=Full(set())) as client:
+        answer = await client.ask("POST", "/api/sessions", {"metadata": {"user": "anna"}})
+        assert answer.status == 500
+        assert client.factory.open() == 0
+
+
+async def test_turn_that_was_not_cut_off_cannot_be_resumed():
+    async with serving() as client:
+        session_id = await client.open_session()
+        answer = await client.ask("POST", f"/api/sessions/{session_id}/turns", {"resume": True, "wait": True})
+        assert (answer.json()["status"], answer.json()["code"]) == ("error", "no_unfinished_turn")
+
+
+async def test_shutdown_closes_the_sessions_and_ends_the_responses_of_watchers():
+    async with serving() as client:
+        events = await follow(client, await client.open_session())
+        await client.app.shut_down()
+        assert [event["type"] async for event in events] == ["session_closed"]
+        assert client.factory.open() == 0
+        answer = await client.ask("POST", "/api/sessions", {})
+        assert (answer.status, answer.json()["error"]["code"]) == (503, "stopping")

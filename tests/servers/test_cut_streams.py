@@ -1,0 +1,172 @@
+"""An answer whose stream was cut is asked for again, and no door shows its text twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from mcp import Client as McpClient
+
+from amplifier import AmplifierSession, agent
+from amplifier.cli.terminal.display import Display
+from amplifier.errors import ProviderUnavailableError
+from amplifier.live import run_turn
+from amplifier.models import AnswerReset, TextDelta
+from amplifier.servers.mcp._agent_server import open_agent_server
+from amplifier.testing import script
+from amplifier.tracing import Trace, write_text
+from amplifier.turns import BEGINS_AGAIN, TurnRecord
+from tests._support.terminal import on_screen
+from tests.cli.test_display import Streams
+from tests.servers.acp._in_process import Host, connected
+from tests.servers.http._asgi_client import Factory, serving
+
+CUT = ProviderUnavailableError("the connection was lost")
+
+
+@pytest.fixture(params=["the same", "another"])
+def is_same(request: pytest.FixtureRequest) -> bool:
+    """Whether the repeated answer begins as the one that was cut."""
+    return str(request.param) == "the same"
+
+
+@pytest.fixture
+def shown(is_same: bool) -> str:
+    """What someone sees who can take nothing back."""
+    return "Hello world!" if is_same else f"Hello the{BEGINS_AGAIN}Hello world!"
+
+
+def make(is_same: bool, **options: Any) -> AmplifierSession:
+    cut = ["Hello wor" if is_same else "Hello the", CUT]
+    plan = {"session": {"orchestrator": {"config": {"initial_delay": 0}}}, "hooks": options.pop("hooks", [])}
+    session = agent(script(cut, "Hello world!"), plan=plan, session_id=options.pop("session_id", None))
+    session.coordinator.approval_system = options.pop("approvals", None)
+    return session
+
+
+@attrs.define
+class Sessions(Factory):
+    is_same: bool = True
+
+    def __call__(self, request: Any) -> AmplifierSession:
+        self.made.append(make(self.is_same, session_id=request.session_id, approvals=request.approvals))
+        return self.made[-1]
+
+
+@attrs.define
+class Editors(Host):
+    is_same: bool = True
+
+    def make(self, session_id: str, directory: Path, servers: Any, approvals: Any, *, is_resumed: bool) -> Any:
+        self.made.append(make(self.is_same, session_id=session_id, approvals=approvals))
+        return self.made[-1]
+
+
+async def test_stream_of_text(is_same, shown):
+    async with make(is_same) as session:
+        assert "".join([piece async for piece in session.stream_text("hi")]) == shown
+
+
+async def test_stream_of_events(is_same):
+    async with make(is_same) as session, session.stream("hi") as events:
+        text = ""
+        async for event in events:
+            if isinstance(event, AnswerReset):
+                assert event.text == text == "Hello the"
+                text = ""
+            elif isinstance(event, TextDelta):
+                text += event.text
+    assert text == events.result == "Hello world!"
+
+
+async def test_terminal(is_same, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    streams, record = Streams(out=True, err=True), TurnRecord()
+    display = Display(streams, quiet=True)
+
+    async def show(event, text):
+        display.show(event, record)
+
+    async with make(is_same) as session:
+        display.end_turn((await run_turn(session, "hi", record, show)).result)
+    retry, *rest = on_screen(streams.record.getvalue())
+    assert "trying again" in retry
+    assert rest == (["Hello world!"] if is_same else ["the answer was cut off; it begins again", "", "Hello world!"])
+
+
+async def test_openai_api(is_same, shown):
+    async with serving(Sessions(is_same=is_same)) as client:
+        exchange = client.chat("hi")
+        await exchange.start()
+        chunks = [chunk async for chunk in exchange.events() if chunk != "[DONE]"]
+        assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == shown
+        whole = await client.ask("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]})
+        assert whole.json()["choices"][0]["message"]["content"] == "Hello world!"
+
+
+async def test_session_api(is_same):
+    async with serving(Sessions(is_same=is_same)) as client:
+        session_id = await client.open_session()
+        exchange = client.begin("GET", f"/api/sessions/{session_id}/events")
+        await exchange.start()
+        await client.ask("POST", f"/api/sessions/{session_id}/turns", {"prompt": "hi"})
+        text = ""
+        async for event in exchange.events():
+            if event["type"] == "text_reset":
+                assert event["text"] == text == "Hello the"
+                text = ""
+            elif event["type"] == "turn_ended":
+                break
+            else:
+                text += event.get("text", "")
+        assert text == event["result"] == "Hello world!"
+
+
+async def test_ag_ui(is_same, shown):
+    async with serving(Sessions(is_same=is_same)) as client:
+        messages = [{"id": "1", "role": "user", "content": "hi"}]
+        exchange = client.begin("POST", "/ag-ui", {"threadId": "a", "runId": "b", "messages": messages})
+        await exchange.start()
+        shown_by_id: dict[str, str] = {}
+        async for event in exchange.events():
+            if event["type"] == "TEXT_MESSAGE_CONTENT":
+                shown_by_id[event["messageId"]] = shown_by_id.get(event["messageId"], "") + event["delta"]
+        first = BEGINS_AGAIN.rstrip()
+        assert list(shown_by_id.values()) == [*([] if is_same else [f"Hello the{first}"]), "Hello world!"]
+
+
+async def test_acp(is_same, shown):
+    async with connected(Editors(is_same=is_same)) as client:
+        number = client.ask(await client.open(), "hi")
+        text = ""
+        while "id" not in (message := await client.next()):
+            text += message["params"]["update"]["content"]["text"]
+        assert (message["id"], message["result"]["stopReason"], text) == (number, "end_turn", shown)
+
+
+async def test_mcp(is_same):
+    async with (
+        open_agent_server(lambda: make(is_same), "agent", 1, "stdio") as server,
+        McpClient(server) as client,
+    ):
+        result = await client.call_tool("run", {"prompt": "hi"})
+    assert result.structured_content["response"] == "Hello world!"
+
+
+async def test_trace(is_same, tmp_path):
+    log = tmp_path / "events.jsonl"
+    hook = {"module": "hooks-logging", "config": {"path": str(log)}}
+    async with make(is_same, hooks=[hook]) as session:
+        await session.execute("hi")
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    ended = [event["data"]["block"]["text"] for event in events if event["event"] == "content_block:end"]
+    assert ended == ["Hello world!"]
+    resets = [event["data"]["discarded"] for event in events if event["event"] == "content_block:reset"]
+    assert resets == ([] if is_same else ["Hello the"])
+    trace = Trace(session.session_id)
+    trace.add_lines(log.read_bytes().splitlines())
+    text = write_text(trace)
+    assert text.count("Hello world!") == text.count("Hello") == 1

@@ -1,0 +1,440 @@
+"""An agent in a few lines: plans with the things themselves, and `agent`, which makes such plans."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import shlex
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sniffio import current_async_library
+
+from amplifier import (
+    AmplifierSession,
+    HookResult,
+    ModuleLoadError,
+    PlanError,
+    SessionStateError,
+    agent,
+    on,
+    run,
+    run_sync,
+    tool,
+)
+from amplifier.agents import AgentOptions
+from amplifier.conformance import check_module
+from amplifier.durable import open_local_engine
+from amplifier.plan import plan_json
+from amplifier.plan._changes import module_hashes, plan_changes
+from amplifier.testing import MockContextManager, MockProvider, MockTool, ScriptedOrchestrator, script
+
+
+async def weather(city: str, days: int = 3) -> dict[str, int]:
+    """Tells the weather."""
+    return {city: days}
+
+
+def plan_of(**sections: Any) -> dict[str, Any]:
+    return {"session": {"orchestrator": "loop-basic", "context": "context-simple", "strict": True}, **sections}
+
+
+async def messages_of(session: AmplifierSession) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = await session.coordinator.get("context").get_messages()
+    return found
+
+
+# ── plans ──
+
+
+async def test_functions_instances_and_mount_functions_are_modules():
+    cleaned: list[str] = []
+    given: list[Any] = []
+
+    async def mount(coordinator, config):
+        given.append(config)
+        await coordinator.mount("tools", MockTool("mounted"), name="mounted")
+        return lambda: cleaned.append("mounted")
+
+    @asynccontextmanager
+    async def held(coordinator, config):
+        yield MockTool("held")
+        cleaned.append("held")
+
+    heard: list[str] = []
+
+    @on("tool:pre")
+    async def listen(event, data):
+        heard.append(data["tool_name"])
+
+    provider = MockProvider([[("weather", {"city": "Oslo"}), ("own", {}), ("mounted", {}), ("held", {})], "Done."])
+    tools = [weather, MockTool("own"), {"module": mount, "config": {"a": 1}}, held]
+    async with AmplifierSession(plan_of(providers=[provider], tools=tools, hooks=[listen])) as session:
+        assert await session.execute("go") == "Done."
+        roles = [message["role"] for message in await messages_of(session)]
+        assert roles == ["user", "assistant", *["tool"] * 4, "assistant"]
+    assert sorted(heard) == ["held", "mounted", "own", "weather"]
+    assert given == [{"a": 1}]
+    assert cleaned == ["held", "mounted"]
+
+
+async def test_loop_and_context_may_be_instances():
+    context = MockContextManager()
+    plan = {
+        "session": {"orchestrator": ScriptedOrchestrator(["said"]), "context": context},
+        "providers": [MockProvider(["x"])],
+    }
+    async with AmplifierSession(plan) as session:
+        assert session.coordinator.get("context") is context
+        assert await session.execute("go") == "said"
+
+
+async def test_two_things_of_one_name_are_two_modules():
+    tools = [MockTool("one"), MockTool("two")]
+    async with AmplifierSession(
+        plan_of(providers=[MockProvider(["x"])], tools=[*tools, MockTool("one-more")])
+    ) as session:
+        owners = [session.coordinator.owner_of("tools", name) for name in ("one", "two", "one-more")]
+        assert len(set(owners)) == 3
+        assert owners[0] == "tool-one"
+
+
+@pytest.mark.parametrize(
+    ("section", "thing", "message"),
+    [
+        ("tools", MockTool, r"\$\.tools\[0\] is no tool: .* got the class MockTool; write MockTool\(…\)"),
+        (
+            "tools",
+            MockProvider([]),
+            r"\$\.tools\[0\] is no tool: expected the id of a module, a function, an object with name",
+        ),
+        ("hooks", weather, r"\$\.hooks\[0\] is no hook: .* weather is no hook: name its events with @on"),
+        ("providers", weather, r"\$\.providers\[0\] is no provider: .* an object with name and complete"),
+    ],
+)
+async def test_what_a_section_does_not_take_is_an_error_that_names_it(section, thing, message):
+    sections = {"providers": [MockProvider([])], section: [thing]}
+    with pytest.raises(ExceptionGroup) as caught:
+        async with AmplifierSession(plan_of(**sections)):
+            pass
+    (error,) = caught.value.exceptions
+    assert isinstance(error, ModuleLoadError)
+    assert error.module_id.startswith(section.removesuffix("s"))
+    with pytest.raises(ModuleLoadError, match=message):
+        raise error
+
+
+@pytest.mark.parametrize("thing", [3, 3.5, True, b"x", ["tool-todo"], {"x"}], ids=repr)
+async def test_what_is_no_module_at_all_is_a_problem_of_the_plan(thing):
+    with pytest.raises(PlanError, match=r"\$\.tools\[0\]: expected a module: its id, or a mapping with 'module'"):
+        AmplifierSession(plan_of(tools=[thing]))
+
+
+def test_a_plan_with_things_has_no_json_and_the_error_names_each_of_them():
+    plan = plan_of(providers=[MockProvider([])], tools=["tool-todo", weather, {"module": MockTool("own")}])
+    with pytest.raises(PlanError) as caught:
+        plan_json(plan)
+    assert [path for path, _ in caught.value.problems] == ["$.providers[0]", "$.tools[1]", "$.tools[2].module"]
+    assert "got the function weather, which only this process has: write the id" in str(caught.value)
+    assert json.loads(plan_json(plan_of(tools=["tool-todo"]))) == plan_of(tools=["tool-todo"])
+    with pytest.raises(PlanError, match=r"\$\.tools\[0\]\.config\.client: expected a JSON value, got object"):
+        plan_json(plan_of(tools=[{"module": "tool-todo", "config": {"client": object()}}]))
+
+
+def test_things_are_the_same_modules_in_every_process():
+    def made() -> dict[str, Any]:
+        async def mount(coordinator, config): ...
+
+        return plan_of(providers=[MockProvider([])], tools=[weather, {"module": mount, "config": {"a": mount}}])
+
+    before = module_hashes(made())
+    assert plan_changes(before, made()) == []
+    assert plan_changes(before, plan_of(tools=[weather])) == [
+        "provider-mock is not in the plan any more",
+        "tool-mount is not in the plan any more",
+    ]
+
+
+async def test_events_carry_the_ids_of_things():
+    raw: list[Any] = []
+
+    @on("session:fork")
+    async def listen(event, data):
+        raw.append(data["raw"])
+
+    plan = plan_of(providers=[MockProvider([])], tools=[weather], hooks=[listen])
+    plan["session"]["raw"] = True
+    async with AmplifierSession(plan) as parent, parent.fork(plan):
+        pass
+    assert raw[0]["tools"] == ["tool-weather"]
+
+
+async def test_the_kit_refuses_a_plan_with_things():
+    with pytest.raises(ValueError, match=r"plan: \$\.tools\[0\] is the function weather; the module runs in a process"):
+        await check_module("tool-todo", plan={"tools": [weather]})
+
+
+async def test_an_engine_takes_a_function_that_makes_sessions(tmp_path):
+    async with open_local_engine(tmp_path / "turns.db") as engine:
+        for given in (plan_of(tools=[weather]), agent("offline")):
+            with pytest.raises(TypeError, match="expected a function that makes the session of a turn, because every"):
+                await engine.work(given)  # type: ignore[arg-type]
+
+
+async def test_a_child_may_have_the_things_of_its_parent():
+    plan = plan_of(providers=[MockProvider([[("weather", {"city": "Oslo"})], "child"])], tools=[weather])
+    async with AmplifierSession(plan) as parent, parent.fork(plan) as child:
+        assert await child.execute("go") == "child"
+
+
+# ── agent() ──
+
+
+async def test_an_agent_is_a_session():
+    provider = MockProvider([[("weather", {"city": "Oslo"})], "Rain."])
+    async with agent(provider, tools=[weather], instructions="Be brief.") as session:
+        assert isinstance(session, AmplifierSession)
+        assert await session.execute("Will it rain in Oslo?") == "Rain."
+        messages = await messages_of(session)
+    assert [message["role"] for message in messages] == ["system", "user", "assistant", "tool", "assistant"]
+    assert messages[0]["content"] == "Be brief."
+    assert json.loads(messages[3]["content"]) == {"Oslo": 3}
+
+
+@pytest.mark.parametrize(
+    ("model", "entry"),
+    [
+        ("anthropic:claude-x", {"module": "provider-anthropic", "config": {"default_model": "claude-x"}}),
+        ("openai:gpt-x", {"module": "provider-openai", "config": {"default_model": "gpt-x"}}),
+        ("local:some.gguf", {"module": "provider-local", "config": {"model_path": "some.gguf"}}),
+        ("offline", {"module": "provider-offline"}),
+        (
+            "openai-compatible:qwen3:8b@http://127.0.0.1:11434/v1",
+            {
+                "module": "provider-openai-compatible",
+                "config": {"default_model": "qwen3:8b", "base_url": "http://127.0.0.1:11434/v1"},
+            },
+        ),
+    ],
+)
+def test_a_model_is_named_by_provider_and_model(model, entry):
+    assert agent(model).config["providers"] == [entry]
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("antropic:claude", "got 'antropic:claude'; did you mean 'anthropic'"),
+        ("claude", "expected 'provider:model', such as 'anthropic:claude-sonnet-4-5'"),
+        ("openai", "expected a model after 'openai'"),
+        ("openai-compatible:qwen3", "expected 'openai-compatible:MODEL@URL', got 'openai-compatible:qwen3'"),
+        ("", "expected 'provider:model'"),
+    ],
+)
+def test_a_wrong_model_is_an_error_with_examples(model, message):
+    with pytest.raises(PlanError, match=message):
+        agent(model)
+
+
+def test_what_it_makes_is_a_plan(tmp_path):
+    (tmp_path / "rules.md").write_text("Be polite.\n")
+    made = agent(
+        "offline",
+        tools=["tool-todo"],
+        mcp=[
+            "bin/server.py --quick 'two words'",
+            "https://example.org/mcp",
+            {"name": "own", "command": "x"},
+            {"command": "server"},
+        ],
+        instructions=["Be brief.", tmp_path / "rules.md"],
+        budget={"tool_calls": 5},
+        memory=tmp_path / "talks",
+        approve="deny",
+        plan={"session": {"deadlines": {"turn": 60}}},
+    )
+    assert made.session_id == "main"
+    assert made.config == {
+        "session": {
+            "orchestrator": {"module": "loop-streaming", "config": {"system_prompt": "Be brief.\n\nBe polite."}},
+            "context": {"module": "context-persistent", "config": {"path": str(tmp_path / "talks")}},
+            "strict": True,
+            "budget": {"tool_calls": 5},
+            "deadlines": {"turn": 60},
+        },
+        "providers": [{"module": "provider-offline"}],
+        "tools": [
+            "tool-todo",
+            {
+                "module": "tool-mcp",
+                "config": {
+                    "servers": {
+                        "server": {"command": "bin/server.py", "args": ["--quick", "two words"]},
+                        "example-org": {"url": "https://example.org/mcp"},
+                        "own": {"command": "x"},
+                        "server-2": {"command": "server"},
+                    }
+                },
+            },
+        ],
+        "hooks": [{"module": "hooks-approval", "on_failure": "deny"}],
+    }
+
+
+@pytest.mark.parametrize("wrong", ["server --quick", [""], [5], ["server 'quick"]])
+def test_wrong_servers_are_an_error(wrong):
+    with pytest.raises(PlanError, match=r"mcp.*: expected a .*, got"):
+        agent("offline", mcp=wrong)
+
+
+async def test_the_tools_of_a_server_are_there():
+    server = Path(__file__).parent / "modules" / "tools" / "mcp" / "small_server.py"
+    async with agent(script("Hi."), mcp=[shlex.join([sys.executable, str(server)])]) as session:
+        assert session.coordinator.get("tools")
+
+
+@pytest.mark.parametrize("answer", ["n", "Deny", 1, None])
+async def test_only_true_allows(answer):
+    deleted: list[str] = []
+
+    @tool(approve=True)
+    def delete(path: str) -> None:
+        """Delete a file."""
+        deleted.append(path)
+
+    async with agent(script(("delete", {"path": "a"}), "x"), tools=[delete], approve=lambda _: answer) as session:
+        await session.execute("x")
+        assert not session.last_turn.tool_calls[0].success
+    assert deleted == []
+
+
+@pytest.mark.parametrize("is_partial", [False, True])
+@pytest.mark.parametrize("budget", [None, {"tool_calls": 9}])
+async def test_a_marked_function_is_asked_about_in_every_wrapper(is_partial, budget):
+    deleted: list[str] = []
+
+    @tool(approve=True)
+    def delete(path: str, root: str = "/") -> None:
+        """Delete a file."""
+        deleted.append(path)
+
+    given = functools.partial(delete, root="/home") if is_partial else delete
+    async with agent(script(("delete", {"path": "a"}), "x"), tools=[given], budget=budget) as session:
+        await session.execute("x")
+        assert not session.last_turn.tool_calls[0].success
+    assert deleted == []
+
+
+def test_instructions_that_cannot_be_read_are_an_error(tmp_path):
+    with pytest.raises(PlanError, match=r"instructions: .*nowhere.md cannot be read"):
+        agent("offline", instructions=tmp_path / "nowhere.md")
+
+
+async def test_a_function_decides_about_tool_calls():
+    asked: list[str] = []
+
+    async def decide(question: str) -> bool:
+        asked.append(question)
+        return "Oslo" in question
+
+    calls = [("weather", {"city": "Oslo"}), ("weather", {"city": "Rome"})]
+    provider = MockProvider([[call] for call in calls] + ["Done."])
+    async with agent(provider, tools=[weather], approve=decide) as session:
+        assert await session.execute("go") == "Done."
+        results = [message["content"] for message in await messages_of(session) if message["role"] == "tool"]
+    assert len(asked) == 2
+    assert json.loads(results[0]) == {"Oslo": 3}
+    assert results[1].startswith("denied")
+
+
+async def test_memory_keeps_the_conversation(tmp_path):
+    contents: list[str] = []
+    for number in (1, 2):
+        async with agent(MockProvider([f"answer {number}"]), memory=tmp_path) as session:
+            await session.execute(f"question {number}")
+            contents = [message["content"] for message in await messages_of(session)]
+    assert contents == ["question 1", "answer 1", "question 2", "answer 2"]
+
+
+async def test_a_gate_of_an_agent_is_a_function():
+    @on("tool:pre", gate=True)
+    async def judge(event: str, data: dict[str, Any]) -> HookResult:
+        return HookResult(action="deny", reason="closed on Sundays")
+
+    provider = MockProvider([[("weather", {"city": "Oslo"})], "No."])
+    async with agent(provider, tools=[weather], hooks=[judge]) as session:
+        await session.execute("go")
+        assert "closed on Sundays" in (await messages_of(session))[2]["content"]
+
+
+# ── once, without a session ──
+
+
+def test_options_of_run_are_those_of_agent():
+    words_of_a_sub_agent = {"name", "description"}
+    of_agent = [name for name in inspect.signature(agent).parameters if name not in words_of_a_sub_agent]
+    assert list(AgentOptions.__annotations__) == of_agent[1:]
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_script_without_async_asks_once(backend):
+    seen: list[str] = []
+
+    async def where() -> str:
+        """Tells the event loop."""
+        seen.append(current_async_library())
+        return "here"
+
+    with script(("where", {}), "There.", '{"Oslo": 3}') as model:
+        assert run_sync("go", model, tools=[where], backend=backend) == "There."
+        assert run_sync("go", model, result_type=dict[str, int], backend=backend) == {"Oslo": 3}
+    assert seen == [backend]
+
+
+async def test_run_is_the_way_where_a_loop_is_running():
+    with script("There.") as model:
+        with pytest.raises(SessionStateError, match=r"write `await amplifier\.run\(\.\.\.\)`"):
+            run_sync("go", model)
+        assert await run("go", model) == "There."
+
+
+def test_run_sync_refuses_an_unknown_event_loop():
+    with pytest.raises(PlanError, match=r"backend: expected 'asyncio', or 'trio'.*got 'curio'"):
+        run_sync("go", "offline", backend="curio")  # type: ignore[call-overload]
+
+
+INTERRUPTED = """
+import contextlib, os, signal, sys
+import anyio
+from amplifier import run_sync
+from amplifier.testing import script
+
+async def wait() -> str:
+    "Waits."
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        await anyio.sleep_forever()
+    finally:
+        print("tool ended")
+
+@contextlib.asynccontextmanager
+async def held(coordinator, config):
+    yield
+    print("closed")
+
+try:
+    run_sync("go", script(("wait", {}), "never"), tools=[wait], hooks=[held], backend=sys.argv[1])
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_ctrl_c_ends_the_turn_and_closes_the_agent(backend):
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED, backend], capture_output=True, text=True, check=True)
+    assert (done.stdout.split("\n"), done.stderr) == (["tool ended", "closed", "interrupted", ""], "")

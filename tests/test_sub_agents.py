@@ -1,0 +1,218 @@
+"""Agents among the tools of an agent, and agents that cannot be opened."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import anyio
+import pytest
+
+from amplifier import AmplifierSession, ExecutionCancelled, HookResult, ModuleLoadError, PlanError, agent, on
+from amplifier.cli.agent.default_plan import _provider_id
+from amplifier.cli.core.exit_codes import CommandError
+from amplifier.models import SubAgentEvent, TextDelta, ToolFinished, TurnEvent
+from amplifier.testing import MockProvider, MockTool
+
+pytestmark = pytest.mark.virtual_time
+
+
+def delegating(name: str, *rest: Any) -> MockProvider:
+    return MockProvider([("task", {"agent": name, "instruction": "find it"}), *(rest or ("Done.",))])
+
+
+def researcher(provider: Any, **options: Any) -> AmplifierSession:
+    return agent(provider, **{"name": "researcher", "description": "Finds facts.", **options})
+
+
+def results_of(session: AmplifierSession) -> list[Any]:
+    assert session.last_turn is not None
+    return [use.output for use in session.last_turn.tool_calls]
+
+
+async def test_an_agent_among_the_tools_is_a_sub_agent():
+    inner, outer = MockProvider(["It is 42."]), delegating("researcher")
+    sub = researcher(inner, instructions="Be exact.", tools=[MockTool("look")])
+    async with agent(outer, tools=[sub, MockTool("own")], instructions="Delegate.") as session:
+        assert await session.execute("What is it?") == "Done."
+        (output,) = results_of(session)
+    assert output["response"] == "It is 42."
+    assert [message.content for message in inner.requests[0].messages] == ["Be exact.", "find it"]
+    assert [spec.name for spec in inner.requests[0].tools] == ["look"]
+    specs = {spec.name: spec.description for spec in outer.requests[0].tools}
+    assert specs.keys() == {"own", "task"}
+    assert "researcher: Finds facts." in specs["task"]
+
+
+async def test_a_sub_agent_without_instructions_does_not_get_its_parents():
+    inner = MockProvider(["x"])
+    async with agent(delegating("researcher"), tools=[researcher(inner)], instructions="Delegate.") as session:
+        await session.execute("go")
+    assert [message.content for message in inner.requests[0].messages] == ["find it"]
+
+
+def flat(event: TurnEvent) -> tuple[list[str], TurnEvent]:
+    path = []
+    while isinstance(event, SubAgentEvent):
+        path.append(event.agent)
+        event = event.event
+    return path, event
+
+
+async def test_events_of_sub_agents_are_in_the_stream_with_their_origin():
+    reader = agent(MockProvider([("look", {}), "deep"]), tools=[MockTool("look")], name="reader", description="Reads.")
+    middle = researcher(delegating("reader", "middle"), tools=[reader])
+    async with agent(delegating("researcher", "top"), tools=[middle]) as session, session.stream("go") as events:
+        seen = [flat(event) for event in [event async for event in events]]
+    finished = [(path, event.tool_name) for path, event in seen if isinstance(event, ToolFinished)]
+    assert finished == [(["researcher", "reader"], "look"), (["researcher"], "task"), ([], "task")]
+    own = [event.name for path, event in seen if not path]
+    assert own.count("session:start") == 1  # what sub-agents emit is not taken for what the agent does
+    assert not any(
+        isinstance(event, TextDelta) and event.text in ("deep", "middle") for path, event in seen if not path
+    )
+    assert {event.data["session_id"] for path, event in seen if not path} == {session.session_id}
+
+
+async def test_gates_and_approvals_of_the_parent_hold_for_its_sub_agents():
+    asked: list[str] = []
+
+    def decide(question: str) -> bool:
+        asked.append(question)
+        return "own" not in question
+
+    @on("tool:pre", gate=True)
+    async def judge(event: str, data: dict[str, Any]) -> HookResult:
+        return HookResult(action="deny", reason="no") if data["tool_name"] == "forbidden" else HookResult()
+
+    tools = [MockTool("forbidden"), MockTool("own"), MockTool("allowed")]
+    deep = agent(
+        MockProvider([[("forbidden", {}), ("own", {}), ("allowed", {})], "deep"]),
+        tools=tools,
+        name="deep",
+        description="Works.",
+    )
+    middle = researcher(delegating("deep"), tools=[deep])
+    async with agent(delegating("researcher"), tools=[middle], approve=decide, hooks=[judge]) as session:
+        await session.execute("go")
+    assert [bool(tool.calls) for tool in tools] == [False, False, True]
+    assert [question for question in asked if "allowed" in question]
+
+
+async def test_the_budget_of_the_parent_and_its_own_hold_for_a_sub_agent():
+    calls: list[Any] = [[("own", {})]] * 3
+    tool = MockTool("own")
+    sub = researcher(MockProvider([*calls, "x"]), tools=[tool], budget={"tool_calls": 1})
+    async with agent(delegating("researcher"), tools=[sub], budget={"tool_calls": 10}) as session:
+        await session.execute("go")
+        assert session.budget is not None
+        assert session.budget.used.tool_calls == 2  # the task, and the one call of the sub-agent
+        assert session.last_turn is not None
+        (use,) = session.last_turn.tool_calls
+    assert not use.success
+    assert len(tool.calls) == 1
+
+
+async def test_a_stopped_parent_ends_its_sub_agent():
+    ended: list[str] = []
+
+    async def wait() -> str:
+        """Waits."""
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.append("inner")
+        return ""
+
+    sub = researcher(MockProvider([[("wait", {})]]), tools=[wait])
+    async with agent(delegating("researcher"), tools=[sub]) as session, anyio.create_task_group() as group:
+
+        async def stop() -> None:
+            await anyio.wait_all_tasks_blocked()
+            session.coordinator.request_cancel(immediate=True)
+
+        group.start_soon(stop)
+        with pytest.raises(ExecutionCancelled):
+            await session.execute("go")
+    assert ended == ["inner"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": None}, r"tools\[0\]: a sub-agent needs words .* name='researcher', .* got name=None"),
+        ({"description": " "}, r"needs words for the model that calls it"),
+        ({"approve": "deny"}, r"has approve=…, but asks whom its parent asks"),
+        ({"memory": "talks"}, r"has memory=…, but begins anew with every task"),
+    ],
+)
+def test_a_sub_agent_that_cannot_be_one_is_an_error(options, message):
+    with pytest.raises(PlanError, match=message):
+        agent("offline", tools=[researcher("offline", **options)])
+
+
+def test_sub_agents_have_names_of_their_own():
+    with pytest.raises(PlanError, match=r"tools\[1\]: two sub-agents have the name 'researcher'"):
+        agent("offline", tools=[researcher("offline"), researcher("offline")])
+
+
+async def test_an_agent_in_the_tools_of_a_plan_is_an_error_that_says_where_it_belongs():
+    plan = {"session": {"orchestrator": "loop-basic", "context": "context-simple", "strict": True}}
+    with pytest.raises(ExceptionGroup, match=r"\$\.tools\[0\] is no tool: .*an agent is a tool in agent\(…, tools"):
+        async with AmplifierSession({**plan, "tools": [researcher("offline")]}):
+            pass
+
+
+# ── failing at opening ──
+
+
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        ("anthropic:claude-x", r"export ANTHROPIC_API_KEY=\.\.\."),
+        ("openai:gpt-x", r"export OPENAI_API_KEY=\.\.\."),
+    ],
+)
+async def test_a_missing_key_fails_at_opening_with_the_line_to_type(model, line, monkeypatch):
+    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ExceptionGroup, match=line) as caught:
+        async with agent(model):
+            pass
+    (error,) = caught.value.exceptions
+    assert isinstance(error, ModuleLoadError)
+    assert error.reason_code == "not_configured"
+
+
+@pytest.mark.parametrize(
+    ("model", "missing", "extra"),
+    [("anthropic:claude-x", "httpx", "anthropic"), ("openai:gpt-x", "httpx", "openai")],
+)
+async def test_a_missing_extra_fails_at_opening_with_the_line_to_type(model, missing, extra, monkeypatch):
+    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
+        monkeypatch.setenv(name, "sk-test")
+    monkeypatch.setitem(sys.modules, "httpx2", None)
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.delitem(sys.modules, "amplifier.modules.providers._http_client", raising=False)
+    with pytest.raises(ExceptionGroup, match=rf"pip install 'amplifier\[{extra}\]'"):
+        async with agent(model):
+            pass
+
+
+async def test_a_provider_of_others_that_declines_fails_at_opening():
+    async def mount(coordinator, config):
+        logging.getLogger("other").warning("no key")
+
+    with pytest.raises(ExceptionGroup, match=r"no provider is mounted: .* declined; the reason is in the log"):
+        async with agent({"module": mount}):
+            pass
+    async with AmplifierSession(
+        {"session": {"orchestrator": "loop-basic", "context": "context-simple"}, "providers": [mount]}
+    ) as session:
+        assert session.failures == []
+
+
+def test_a_misspelt_provider_at_the_command_line_is_recognised():
+    with pytest.raises(CommandError, match=r"no provider 'antropic' is installed; .*; did you mean 'anthropic'\?"):
+        _provider_id("antropic", ["provider-anthropic", "provider-openai"])

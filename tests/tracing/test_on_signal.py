@@ -1,0 +1,128 @@
+"""A signal shows the tasks, whatever the process is doing; the handler that was there before comes back."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from amplifier.tracing import TaskTree, tasks_on_signal
+from tests._support.child_process import run_child
+from tests._support.small_agent import Turn, agent
+
+
+async def test_a_signal_shows_the_tasks_and_the_turn_goes_on():
+    trees: list[TaskTree] = []
+
+    async def turn(turn: Turn) -> str:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        await anyio.lowlevel.checkpoint()
+        return "done"
+
+    with tasks_on_signal(show=trees.append):
+        async with agent(turn, session_id="s1") as session:
+            assert await session.execute("go") == "done"
+    (tree,) = trees
+    assert tree.is_blocked  # the signal came while a task ran
+    (running,) = [task for task in tree.tasks if task.state == "running"]
+    assert (running.session_id, running.module) == ("s1", "loop-small")
+    assert running.at is not None
+    assert "os.kill" in running.at.code
+    if tree.backend == "asyncio":  # there the turn is a task of its own, and whoever called execute() waits for it
+        (caller,) = [task for task in tree.tasks if task.number == running.parent]
+        assert (caller.state, caller.waits_for) == ("waiting", running.number)
+        assert not any("os.kill" in line.code for line in caller.awaits)
+
+
+def test_the_handler_of_before_comes_back():
+    before = signal.getsignal(signal.SIGUSR2)
+    with tasks_on_signal(signal.SIGUSR2, show=lambda tree: None):
+        assert signal.getsignal(signal.SIGUSR2) is not before
+    assert signal.getsignal(signal.SIGUSR2) is before
+
+
+async def test_a_failing_show_function_disturbs_nothing(caplog):
+    def fail(tree: TaskTree) -> None:
+        raise RuntimeError("no window")
+
+    with tasks_on_signal(show=fail):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        await anyio.lowlevel.checkpoint()
+    assert "could not be shown" in caplog.text
+
+
+_SHOWN = """
+from amplifier.tracing import tasks_on_signal
+from amplifier.tracing._tasks import _write
+
+shown = []
+
+def show(tree):
+    _write(tree)
+    shown.append(tree)
+    session.coordinator.cancellation.request_immediate()
+
+async def turn(t):
+    WAIT
+
+async def announce():
+    await anyio.wait_all_tasks_blocked()
+    print_line("ready")
+
+async def main():
+    global session
+    with tasks_on_signal(show=show):
+        async with agent(turn, session_id="asleep") as session, anyio.create_task_group() as group:
+            group.start_soon(announce)
+            try:
+                await session.execute("go")
+            except ExecutionCancelled:
+                print_line("over")
+
+run_natively(main)
+"""
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_process_that_waits_for_nothing_writes_its_tasks_to_standard_error(backend):
+    ended = run_child(_SHOWN.replace("WAIT", "await anyio.sleep_forever()"), backend, signal=signal.SIGUSR1)
+    assert (ended.code, ended.lines) == (0, ["ready", "over"])
+    assert f"1 session, {backend}" in ended.errors
+    assert "session asleep, module loop-small" in ended.errors
+    assert "waits at <string>" in ended.errors
+    assert "(anyio sleep_forever)" in ended.errors
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_task_that_blocks_the_loop_is_shown_at_the_line_that_blocks(backend):
+    ended = run_child(
+        _SHOWN.replace("WAIT", "print_line('ready')\n    while not shown: pass"), backend, signal=signal.SIGUSR1
+    )
+    assert (ended.code, "over" in ended.lines) == (0, True)
+    assert "module loop-small" in ended.errors
+    assert "is running at <string>" in ended.errors
+    assert "in turn [loop-small]" in ended.errors
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_without_a_session_every_task_is_the_applications(backend):
+    program = """
+    from amplifier.tracing import tasks_on_signal
+
+    async def main():
+        async with anyio.create_task_group() as group:
+            group.start_soon(wait_awake, name="waiting")
+            with tasks_on_signal():
+                await anyio.wait_all_tasks_blocked()
+                signal.raise_signal(signal.SIGUSR1)
+                group.cancel_scope.cancel()
+
+    anyio.run(main, backend=backend)
+    """
+    ended = run_child(program, backend)
+    assert ended.code == 0
+    assert "0 sessions" in ended.errors
+    assert "● waiting" in ended.errors
