@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,15 @@ KILLS = int(os.environ.get("AMPLIFIER_TEST_KILLS", "60")) // 3
 LINE = b'{"ts":"2026-01-01T00:00:00+00:00","event":"tool:pre","data":"' + "é".encode() + b'"}\n'
 
 
+def whole_lines(path: Path) -> list[Any]:
+    """The records of a log in which a writer may have left the beginning of a line."""
+    rows = []
+    for line in path.read_bytes().splitlines(keepends=True):
+        with suppress(ValueError):
+            rows.append(json.loads(line))
+    return rows
+
+
 def append(path: Path, *texts: bytes) -> None:
     file = EventFile(path)
     file.open()
@@ -36,22 +47,48 @@ def append(path: Path, *texts: bytes) -> None:
         file.close()
 
 
+def readable(path: Path) -> list[bytes]:
+    """The lines that are whole: a killed writer or a full disk may have left the beginning of others."""
+    return [line for line in path.read_bytes().splitlines(keepends=True) if line == LINE]
+
+
 @pytest.mark.parametrize("size", range(len(LINE)))
-def test_what_a_killed_writer_left_of_a_line_is_cut_off(tmp_path, size):
+def test_what_a_killed_writer_left_of_a_line_stays_a_line_of_its_own(tmp_path, size):
     path = tmp_path / "e.jsonl"
     path.write_bytes(LINE + LINE[:size])
     append(path, LINE)
-    assert path.read_bytes() == LINE + LINE
+    assert path.read_bytes() == LINE + LINE[:size] + (b"\n" if size else b"") + LINE
 
 
-@pytest.mark.parametrize(
-    "theirs", [b"notes without an end", b'{"other": "json"', b"a\nb", b"x" * (1 << 20), b"\xff" * (1 << 21)]
-)
+@pytest.mark.parametrize("theirs", [b"notes without an end", b'{"other": "json"', b"a\nb", b"\xff" * (1 << 21)])
 def test_an_incomplete_line_of_another_writer_is_kept(tmp_path, theirs):
     path = tmp_path / "e.jsonl"
     path.write_bytes(theirs)
     append(path, LINE)
     assert path.read_bytes() == theirs + b"\n" + LINE
+
+
+class WrittenMeanwhile:
+    """Replaces `os` in the module: another session's write arrives in pieces, one before each call that uses the file."""
+
+    def __init__(self, path: Path, pieces: list[bytes]) -> None:
+        self._path = path
+        self._pieces = pieces
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("fstat", "pread", "ftruncate", "write") and self._pieces:
+            with self._path.open("ab") as other:
+                other.write(self._pieces.pop(0))
+        return getattr(os, name)
+
+
+@pytest.mark.parametrize("first", range(1, len(LINE)))
+def test_opening_a_log_never_cuts_a_line_that_another_session_is_writing(tmp_path, monkeypatch, first):
+    path = tmp_path / "e.jsonl"
+    path.write_bytes(LINE * 3)
+    monkeypatch.setattr(_log_file, "os", WrittenMeanwhile(path, [b"", LINE[:first], LINE[first:]]))
+    append(path, LINE)
+    assert readable(path) == [LINE] * 5
 
 
 class HalfOf:
@@ -77,34 +114,20 @@ class HalfOf:
         return written
 
 
-def test_a_line_that_the_disk_took_in_part_is_taken_back(tmp_path, monkeypatch):
+def test_after_a_line_that_the_disk_took_in_part_the_next_ones_are_whole(tmp_path, monkeypatch):
     path = tmp_path / "e.jsonl"
     file = EventFile(path)
     file.open()
     file.append(LINE)
-    monkeypatch.setattr(_log_file, "os", HalfOf(2))
+    other = path.open("ab", buffering=0)
+    monkeypatch.setattr(_log_file, "os", HalfOf(2, then=lambda: other.write(b"\n" + LINE)))
     for _ in range(2):
         with pytest.raises(OSError, match="only part of a line"):
             file.append(LINE)
-        assert path.read_bytes() == LINE
-    file.append(LINE)
-    assert path.read_bytes() == LINE + LINE
-    file.close()
-
-
-def test_a_partly_written_line_is_kept_if_another_writers_line_follows(tmp_path, monkeypatch):
-    path = tmp_path / "e.jsonl"
-    file = EventFile(path)
-    file.open()
-    other = path.open("ab", buffering=0)
-    monkeypatch.setattr(_log_file, "os", HalfOf(1, then=lambda: other.write(b"\n" + LINE)))
-    with pytest.raises(OSError, match="only part of a line"):
-        file.append(LINE)
     file.append(LINE)
     other.close()
     file.close()
-    whole = [line for line in path.read_bytes().split(b"\n") if line + b"\n" == LINE]
-    assert len(whole) == 2
+    assert readable(path) == [LINE] * 4
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS])
@@ -152,7 +175,7 @@ def test_a_full_disk_never_breaks_a_turn(tmp_path, backend):
     written, lost = map(int, ended.lines[-1].split())
     assert written + lost == 200
     assert lost > 100
-    assert len(lines(path)) == written
+    assert len(whole_lines(path)) == written
     assert 9_000 < path.stat().st_size <= 10_000
 
 
@@ -209,8 +232,7 @@ def test_a_killed_writer_loses_nothing_it_had_acknowledged_and_tears_no_line(tmp
                     if seen > wanted and child:
                         os.kill(child, signal.SIGKILL)
         writers.stdin.close()
-    append(path)  # cut off what the last one left
-    found = [(line["data"]["seed"], line["data"]["n"]) for line in lines(path)]
+    found = [(line["data"]["seed"], line["data"]["n"]) for line in whole_lines(path)]
     assert len(acknowledged) >= KILLS
     assert acknowledged <= set(found), "acknowledged events are lost"
     assert len(found) == len(set(found))

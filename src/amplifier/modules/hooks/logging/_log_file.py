@@ -118,11 +118,6 @@ class Rotation:
         return self._path.with_name(f"{self._path.name}.{number}")
 
 
-_BEGINNING = b'{"ts":"'
-"""The beginning of every line of this module; an incomplete line that begins differently has another writer."""
-_LONGEST_TAIL = 1 << 20
-
-
 class EventFile:
     """A file to which this session, and perhaps others, append lines.
 
@@ -147,7 +142,7 @@ class EventFile:
         return self._file is not None
 
     def open(self) -> None:
-        """Open the file, and repair an incomplete last line of a killed writer.
+        """Open the file.
 
         Raises:
             OSError: The file cannot be opened, or is not a regular file.
@@ -156,48 +151,29 @@ class EventFile:
         if self._rotation is not None:
             self._rotation.open()
         try:
-            file = self._open_file()
-            try:
-                self._repair(file)
-            except BaseException:
-                os.close(file)
-                raise
+            self._newest_file(None)
         except BaseException:
             self.close()
             raise
-        self._file = file
 
-    def _open_file(self) -> int:
+    def _open_file(self) -> tuple[int, int]:
         # A symbolic link must not redirect the events, and a FIFO without a reader must not block.
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         file = os.open(self.path, flags, 0o600)
         try:
-            if not stat.S_ISREG(os.fstat(file).st_mode):
+            found = os.fstat(file)
+            if not stat.S_ISREG(found.st_mode):
                 raise OSError(errno.EINVAL, "not a regular file", str(self.path))
         except BaseException:
             os.close(file)
             raise
-        return file
-
-    def _repair(self, file: int) -> None:
-        """Remove an incomplete line of this module; after any other incomplete line begin a new one."""
-        size = os.fstat(file).st_size
-        tail = os.pread(file, _LONGEST_TAIL, max(0, size - _LONGEST_TAIL))
-        if not tail or tail.endswith(b"\n"):
-            return
-        torn = tail[tail.rfind(b"\n") + 1 :]
-        if len(torn) < size and len(torn) == len(tail):  # longer than any line of this module
-            self._needs_newline = True
-        elif torn.startswith(_BEGINNING) or _BEGINNING.startswith(torn):
-            os.ftruncate(file, size - len(torn))
-        else:
-            self._needs_newline = True
+        return file, found.st_size
 
     def append(self, line: bytes) -> None:
         """Write one line, its newline included.
 
         Raises:
-            OSError: The line was not written; no part of it is in the file.
+            OSError: The line was not written, or only its beginning, which then stays as a line of its own.
         """
         if self._file is None:
             raise OSError(errno.EBADF, "not open", str(self.path))
@@ -230,7 +206,10 @@ class EventFile:
         return size > 0 and size + len(line) > rotation.max_bytes
 
     def _newest_file(self, file: int | None) -> int:
-        """The file that has the log's name now: the open one, or the one that a rotation has put there."""
+        """The file that has the log's name now: the open one, or the one that a rotation has put there.
+
+        What a killed writer left of a line is never cut off: it looks the same as a line that another session is writing now.
+        """
         if file is not None:
             ours = os.fstat(file)
             try:
@@ -239,12 +218,11 @@ class EventFile:
                     return file
             except FileNotFoundError:
                 pass
-        new = self._open_file()
-        size = os.fstat(new).st_size
-        self._needs_newline = size > 0 and os.pread(new, 1, size - 1) != b"\n"
+        new, size = self._open_file()
         if file is not None:
             os.close(file)
         self._file = new
+        self._needs_newline = size > 0 and os.pread(new, 1, size - 1) != b"\n"
         return new
 
     def _write(self, file: int, line: bytes) -> None:
@@ -253,16 +231,8 @@ class EventFile:
         if written == len(data):
             self._needs_newline = False
             return
-        self._take_back(file, written)
+        self._needs_newline = True
         raise OSError(errno.ENOSPC, "only part of a line could be written", str(self.path))
-
-    def _take_back(self, file: int, written: int) -> None:
-        """Remove a partly written line, unless another session's line already follows it."""
-        end = os.lseek(file, 0, os.SEEK_CUR)  # the end of the write, with O_APPEND too
-        if os.fstat(file).st_size == end:
-            os.ftruncate(file, end - written)
-        else:
-            self._needs_newline = True
 
     def close(self) -> None:
         """Close the file; idempotent."""
