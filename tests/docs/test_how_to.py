@@ -31,11 +31,8 @@ def commands() -> list[str]:
     return [step["run"] for step in job["steps"] if "run" in step]
 
 
-def test_page_shows_the_workflow_file_unchanged():
-    shown = re.search(r"^```yaml\n(.*?)^```", (HOW_TO / "validate-in-ci.md").read_text(encoding="utf-8"), re.M | re.S)
-    assert shown is not None
-    without_comment = WORKFLOW.read_text(encoding="utf-8").partition("\n")[2]
-    assert shown[1] == without_comment
+def test_the_page_links_to_the_workflow():
+    assert "[conformance.yml](conformance.yml)" in (HOW_TO / "prove-a-module.md").read_text(encoding="utf-8")
 
 
 def test_workflow_has_read_rights_only_a_timeout_and_pinned_actions():
