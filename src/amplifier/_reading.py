@@ -14,6 +14,7 @@ Example::
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import sys
@@ -44,6 +45,15 @@ def show(value: object) -> str:
         text = ascii(value)
         return text if len(text) <= 80 else f"{text[:77]}..."
     return f"{'an' if kind.__name__[:1].lower() in 'aeiou' else 'a'} {kind.__name__}"
+
+
+def can_call(function: Any, *arguments: Any) -> bool:
+    """Whether a function takes these arguments, as far as its signature tells."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except (TypeError, ValueError) as error:
+        return isinstance(error, ValueError)  # Python knows no signature of it
+    return True
 
 
 def _unchanged(value: Any) -> Any:

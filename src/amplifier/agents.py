@@ -22,12 +22,11 @@ import anyio.lowlevel
 import anyio.to_thread
 import attrs
 
-from ._reading import Kind, anything, directory_name, list_each, mapping, option, read_arguments, show, text
+from ._reading import Kind, anything, can_call, directory_name, list_each, mapping, option, read_arguments, show, text
 from ._spelling import did_you_mean, nearest, suggestion
 from .contracts import Provider
 from .contracts._containment import running_asyncio_loop
 from .errors import NoOneToAskError, PlanError, SessionStateError
-from .functions import can_call
 from .kernel import AmplifierSession
 from .loading import ModuleLoader
 from .plan import merge_plans

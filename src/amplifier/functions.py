@@ -25,7 +25,7 @@ import anyio.to_thread
 import attrs
 
 from ._json import canonical_dumps
-from ._reading import Kind, anything, flag, option, read_arguments, whole_number
+from ._reading import Kind, anything, can_call, flag, option, read_arguments, whole_number
 from ._spelling import warn_of_misspelt_event
 from .answers import AnswerFormat, Argument, arguments_format, to_json
 from .contracts import Coordinator, CurrentCall, Session, current_call
@@ -413,15 +413,6 @@ def _ask_before(coordinator: Coordinator, asked: FunctionTool) -> None:
 
 
 # ── reading functions ────────────────────────────────────────────────────────────────────────────
-
-
-def can_call(function: Any, *arguments: Any) -> bool:
-    """Whether a function takes these arguments, as far as its signature tells."""
-    try:
-        inspect.signature(function).bind(*arguments)
-    except (TypeError, ValueError) as error:
-        return isinstance(error, ValueError)  # Python knows no signature of it
-    return True
 
 
 def _shown(function: Any) -> str:
