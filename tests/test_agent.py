@@ -290,6 +290,28 @@ async def test_a_server_that_does_not_start_fails_at_opening():
             pass
 
 
+@pytest.mark.parametrize("hooks", [None, [], ["hooks-logging"]])
+async def test_a_plan_takes_away_nothing_that_the_arguments_have_made(hooks):
+    asked: list[str] = []
+
+    def refuse(question: str) -> bool:
+        asked.append(question)
+        return False
+
+    plan = {"tools": [MockTool("own")], "hooks": hooks}
+    calls = script([("weather", {"city": "Oslo"}), ("own", {})], "Done.")
+    async with agent(calls, tools=[weather], approve=refuse, plan=plan) as session:
+        await session.execute("go")
+        assert [call.success for call in session.last_turn.tool_calls] == [False, False]
+    assert len(asked) == 2
+
+
+def test_an_approval_module_of_ones_own_is_the_only_one():
+    own = {"module": "hooks-approval", "config": {"rules": []}, "on_failure": "deny"}
+    assert agent("offline", approve="deny", hooks=[own]).config["hooks"] == [own]
+    assert agent("offline", approve="deny", plan={"hooks": ["hooks-approval"]}).config["hooks"] == ["hooks-approval"]
+
+
 async def test_the_tools_of_a_server_are_there():
     server = Path(__file__).parent / "modules" / "tools" / "mcp" / "small_server.py"
     async with agent(script("Hi."), mcp=[shlex.join([sys.executable, str(server)])]) as session:

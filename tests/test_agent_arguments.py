@@ -108,6 +108,11 @@ def test_all_wrong_arguments_are_told_at_once():
     assert [path for path, _ in caught.value.problems] == ["model", "tools", "memory"]
 
 
+def test_a_wrong_list_of_a_plan_is_a_problem_of_the_plan():
+    with pytest.raises(PlanError, match=r"\$\.hooks: expected a list of modules, got 5"):
+        agent("offline", approve="deny", plan={"hooks": 5})
+
+
 def test_none_is_as_good_as_no_argument():
     names = ("tools", "hooks", "mcp", "instructions", "approve", "budget", "memory", "session_id", "plan", "name")
     nothing: dict[str, Any] = dict.fromkeys((*names, "description"))

@@ -87,7 +87,7 @@ def agent(
         budget: Limits as in a plan, such as ``{"cost": 0.5}``.
         memory: A folder that keeps the conversation, under ``session_id``, so that the next program continues it.
         session_id: The id of the session; of a conversation with ``memory``, ``"main"`` otherwise.
-        plan: Everything else, laid over what the other arguments make.
+        plan: Everything else, laid over what the other arguments make; its providers, tools and hooks come after theirs.
         name: Of this agent as a sub-agent, in the ``tools`` of another.
         description: What the other agent's model may give it to do.
 
@@ -115,14 +115,22 @@ def agent(
     }
     if chosen.mcp:
         made["tools"].append({"module": "tool-mcp", "config": {"servers": chosen.mcp}})
-    if chosen.approve is not None:
-        made["hooks"].append({"module": "hooks-approval", "on_failure": "deny"})
+    for key in ("providers", "tools", "hooks"):  # what the plan lists comes after these
+        if isinstance(chosen.plan.get(key), list | tuple | None):
+            made[key].extend(chosen.plan.pop(key, None) or ())
     made = merge_plans(made, chosen.plan)
+    hooks = made["hooks"]  # anything, if the plan is wrong
+    if chosen.approve is not None and isinstance(hooks, list) and "hooks-approval" not in map(_module_of, hooks):
+        hooks.append({"module": "hooks-approval", "on_failure": "deny"})
     _add_sub_agents(made)
     system = None if chosen.approve is None else _Approvals(chosen.approve)
     session = AgentSession(made, session_id=session_id, approval_system=system)
     session.agent_name, session.agent_description = name, description
     return session
+
+
+def _module_of(entry: Any) -> Any:
+    return entry.get("module") if isinstance(entry, Mapping) else entry
 
 
 class AgentSession(AmplifierSession):
@@ -187,7 +195,7 @@ def _with_hooks(plan: dict[str, Any], hooks: list[Any]) -> dict[str, Any]:
     plan = merge_plans(plan, {})
     plan["hooks"] = [*hooks, *(entry for entry in plan.get("hooks") or [] if entry not in hooks)]
     for entry in plan.get("tools") or []:
-        if isinstance(entry, dict) and entry.get("module") == "tool-task":
+        if isinstance(entry, dict) and _module_of(entry) == "tool-task":
             for below in ((entry.get("config") or {}).get("agents") or {}).values():
                 below["plan"] = _with_hooks(below["plan"], hooks)
     return plan

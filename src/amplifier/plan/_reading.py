@@ -184,8 +184,7 @@ class _Reader:
         if is_thing(given):
             return ModuleSpec(module=id_of_thing(given, section, path), path=path, thing=given)
         if inspect.iscoroutine(given):
-            hint = "write the function itself, without (…)"
-            self.problem(path, f"expected {_MODULE.expected}, got a coroutine; {hint}")
+            self.problem(path, f"expected {_MODULE.expected}, got a coroutine; write the function itself, without (…)")
             return None
         given = self.mapping(_MODULE, given, path)
         if given is None:

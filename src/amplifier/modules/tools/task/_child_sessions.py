@@ -397,15 +397,12 @@ class ChildSessions:
             while isinstance(error, ExceptionGroup):
                 error = error.exceptions[0]
             reason = getattr(error, "reason_code", "unknown")
-            words = f"sub-agent {agent.name!r} cannot be opened: {error}"
+            words = f"sub-agent {agent.name!r} cannot be opened: {redact_text(str(error))}"
             raise ModuleLoadError(words, module_id="tool-task", reason_code=reason) from error
 
     def _make_child(self, agent: Agent, outcome: Outcome, counter: UsageCounter) -> Any:
-        fork = self._coordinator.session.fork
-        if agent.plan is None:
-            child: Any = fork(dict(agent.overlay), session_id=outcome.session_id)
-        else:
-            child = fork(dict(agent.plan), session_id=outcome.session_id, inherit=False)
+        is_own, plan = agent.plan is not None, agent.plan or agent.overlay
+        child: Any = self._coordinator.session.fork(dict(plan), session_id=outcome.session_id, inherit=not is_own)
         self._prepare(child.coordinator, outcome, counter)
         return child
 

@@ -243,7 +243,6 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
                 "a tool is called 'task' already, and sub-agents are called through a tool of this name; give yours another, "
                 "as in @tool(name='errand')",
                 module_id=_MODULE,
-                reason_code="mount_failed",
             )
         if depth == 0 or coordinator.get_capability(REHEARSAL):
             for agent in agents.values():
