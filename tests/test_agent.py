@@ -113,7 +113,11 @@ async def test_two_things_of_one_name_are_two_modules():
             MockProvider([]),
             r"\$\.tools\[0\] is no tool: expected the id of a module, a function, an object with name",
         ),
-        ("hooks", weather, r"\$\.hooks\[0\] is no hook: .* weather is no hook: name its events with @on"),
+        (
+            "hooks",
+            weather,
+            r"\$\.hooks\[0\] is no hook: .* got the function weather\(.*\) -> .* without @on; name its events, as in @on\('tool:pre'\)",
+        ),
         ("providers", weather, r"\$\.providers\[0\] is no provider: .* an object with name and complete"),
     ],
 )
@@ -133,6 +137,15 @@ async def test_what_a_section_does_not_take_is_an_error_that_names_it(section, t
 async def test_what_is_no_module_at_all_is_a_problem_of_the_plan(thing):
     with pytest.raises(PlanError, match=r"\$\.tools\[0\]: expected a module: its id, or a mapping with 'module'"):
         AmplifierSession(plan_of(tools=[thing]))
+
+
+async def test_a_function_that_was_called_is_no_module():
+    called = weather("Oslo")
+    with pytest.raises(
+        PlanError, match=r"\$\.tools\[0\]: .*, got a coroutine; write the function itself, without \(…\)"
+    ):
+        agent("offline", tools=[called])
+    called.close()
 
 
 def test_a_plan_with_things_has_no_json_and_the_error_names_each_of_them():
@@ -226,21 +239,6 @@ def test_a_model_is_named_by_provider_and_model(model, entry):
     assert agent(model).config["providers"] == [entry]
 
 
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ("antropic:claude", "got 'antropic:claude'; did you mean 'anthropic'"),
-        ("claude", "expected 'provider:model', such as 'anthropic:claude-sonnet-4-5'"),
-        ("openai", "expected a model after 'openai'"),
-        ("openai-compatible:qwen3", "expected 'openai-compatible:MODEL@URL', got 'openai-compatible:qwen3'"),
-        ("", "expected 'provider:model'"),
-    ],
-)
-def test_a_wrong_model_is_an_error_with_examples(model, message):
-    with pytest.raises(PlanError, match=message):
-        agent(model)
-
-
 def test_what_it_makes_is_a_plan(tmp_path):
     (tmp_path / "rules.md").write_text("Be polite.\n")
     made = agent(
@@ -274,10 +272,10 @@ def test_what_it_makes_is_a_plan(tmp_path):
                 "module": "tool-mcp",
                 "config": {
                     "servers": {
-                        "server": {"command": "bin/server.py", "args": ["--quick", "two words"]},
-                        "example-org": {"url": "https://example.org/mcp"},
-                        "own": {"command": "x"},
-                        "server-2": {"command": "server"},
+                        "server": {"required": True, "command": "bin/server.py", "args": ["--quick", "two words"]},
+                        "example-org": {"required": True, "url": "https://example.org/mcp"},
+                        "own": {"required": True, "command": "x"},
+                        "server-2": {"required": True, "command": "server"},
                     }
                 },
             },
@@ -286,10 +284,32 @@ def test_what_it_makes_is_a_plan(tmp_path):
     }
 
 
-@pytest.mark.parametrize("wrong", ["server --quick", [""], [5], ["server 'quick"]])
-def test_wrong_servers_are_an_error(wrong):
-    with pytest.raises(PlanError, match=r"mcp.*: expected a .*, got"):
-        agent("offline", mcp=wrong)
+async def test_a_server_that_does_not_start_fails_at_opening():
+    with pytest.raises(ExceptionGroup, match="the command 'no-such-server' was not found on the search path"):
+        async with agent(script("Hi."), mcp=["no-such-server"]):
+            pass
+
+
+@pytest.mark.parametrize("hooks", [None, [], ["hooks-logging"]])
+async def test_a_plan_takes_away_nothing_that_the_arguments_have_made(hooks):
+    asked: list[str] = []
+
+    def refuse(question: str) -> bool:
+        asked.append(question)
+        return False
+
+    plan = {"tools": [MockTool("own")], "hooks": hooks}
+    calls = script([("weather", {"city": "Oslo"}), ("own", {})], "Done.")
+    async with agent(calls, tools=[weather], approve=refuse, plan=plan) as session:
+        await session.execute("go")
+        assert [call.success for call in session.last_turn.tool_calls] == [False, False]
+    assert len(asked) == 2
+
+
+def test_an_approval_module_of_ones_own_is_the_only_one():
+    own = {"module": "hooks-approval", "config": {"rules": []}, "on_failure": "deny"}
+    assert agent("offline", approve="deny", hooks=[own]).config["hooks"] == [own]
+    assert agent("offline", approve="deny", plan={"hooks": ["hooks-approval"]}).config["hooks"] == ["hooks-approval"]
 
 
 async def test_the_tools_of_a_server_are_there():
@@ -328,11 +348,6 @@ async def test_a_marked_function_is_asked_about_in_every_wrapper(is_partial, bud
         await session.execute("x")
         assert not session.last_turn.tool_calls[0].success
     assert deleted == []
-
-
-def test_instructions_that_cannot_be_read_are_an_error(tmp_path):
-    with pytest.raises(PlanError, match=r"instructions: .*nowhere.md cannot be read"):
-        agent("offline", instructions=tmp_path / "nowhere.md")
 
 
 async def test_a_function_decides_about_tool_calls():
@@ -376,7 +391,7 @@ async def test_a_gate_of_an_agent_is_a_function():
 
 
 def test_options_of_run_are_those_of_agent():
-    words_of_a_sub_agent = {"name", "description"}
+    words_of_a_sub_agent = {"name", "description", "unknown"}
     of_agent = [name for name in inspect.signature(agent).parameters if name not in words_of_a_sub_agent]
     assert list(AgentOptions.__annotations__) == of_agent[1:]
 
@@ -394,6 +409,14 @@ def test_script_without_async_asks_once(backend):
         assert run_sync("go", model, tools=[where], backend=backend) == "There."
         assert run_sync("go", model, result_type=dict[str, int], backend=backend) == {"Oslo": 3}
     assert seen == [backend]
+
+
+@pytest.mark.parametrize("currency", ["USD", "EUR"])
+async def test_a_script_costs_nothing(currency):
+    async with agent(script("There."), budget={"cost": "0.01", "currency": currency}) as session:
+        assert await session.execute("go") == "There."
+        assert session.budget is not None
+        assert session.budget.used.cost == 0
 
 
 async def test_run_is_the_way_where_a_loop_is_running():

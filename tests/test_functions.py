@@ -462,7 +462,7 @@ async def test_a_tool_result_is_passed_on():
         (lambda: FunctionTool(3), "expected a function, got int"),  # type: ignore[arg-type]
         (lambda: tool(nmae="x"), "tool\\(\\) has no option 'nmae'; it has name, description"),  # type: ignore[call-overload]
         (on, "expected names of events"),
-        (lambda: mount_hook(own_process), "own_process is no hook: name its events with @on"),
+        (lambda: mount_hook(own_process), r"the function own_process\(.*\).* without @on; name its events, as in @on"),
         (
             lambda: FunctionTool(tool(isolate=True)(waits)),
             "cannot be isolated in a worker process, because it is async",

@@ -9,7 +9,16 @@ from typing import Any
 import anyio
 import pytest
 
-from amplifier import AmplifierSession, ExecutionCancelled, HookResult, ModuleLoadError, PlanError, agent, on
+from amplifier import (
+    AmplifierSession,
+    ExecutionCancelled,
+    ExecutionTimeout,
+    HookResult,
+    ModuleLoadError,
+    PlanError,
+    agent,
+    on,
+)
 from amplifier.cli.agent.default_plan import _provider_id
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.models import SubAgentEvent, TextDelta, ToolFinished, TurnEvent
@@ -60,13 +69,47 @@ def flat(event: TurnEvent) -> tuple[list[str], TurnEvent]:
     return path, event
 
 
+async def test_a_sub_agent_does_not_get_what_its_parent_was_configured_with():
+    sub = researcher(MockProvider([("look", {}), ("look", {}), "found"]), tools=[MockTool("look")])
+    given = {"orchestrator": {"config": {"max_iterations": 2}}, "metadata": {"of": "the parent"}, "raw": True}
+    seen: list[dict[str, Any]] = []
+
+    @on("session:fork")
+    async def note(event: str, data: dict[str, Any]) -> None:
+        seen.append(data)
+
+    model = delegating("researcher")
+    async with agent(model, tools=[sub], plan={"session": given, "hooks": [note]}) as session:
+        await session.execute("go")
+        (output,) = results_of(session)
+    assert output["response"] == "found"
+    (forked,) = seen
+    assert forked.keys().isdisjoint(("metadata", "raw"))
+
+
+async def test_the_deadline_of_the_parent_holds_for_a_sub_agent():
+    async def wait() -> None:
+        """Waits."""
+        await anyio.sleep_forever()
+
+    sub = researcher(MockProvider([("wait", {})]), tools=[wait], plan={"session": {"deadlines": {"turn": 500}}})
+    plan = {"session": {"deadlines": {"turn": 5}}}
+    async with agent(delegating("researcher"), tools=[sub], plan=plan) as session:
+        began = anyio.current_time()
+        with pytest.raises(ExecutionTimeout):
+            await session.execute("go")
+        assert anyio.current_time() - began < 500
+
+
 async def test_events_of_sub_agents_are_in_the_stream_with_their_origin():
     reader = agent(MockProvider([("look", {}), "deep"]), tools=[MockTool("look")], name="reader", description="Reads.")
     middle = researcher(delegating("reader", "middle"), tools=[reader])
     async with agent(delegating("researcher", "top"), tools=[middle]) as session, session.stream("go") as events:
-        seen = [flat(event) for event in [event async for event in events]]
+        streamed = [event async for event in events]
+    seen, paths = [flat(event) for event in streamed], {e.path for e in streamed if isinstance(e, SubAgentEvent)}
     finished = [(path, event.tool_name) for path, event in seen if isinstance(event, ToolFinished)]
     assert finished == [(["researcher", "reader"], "look"), (["researcher"], "task"), ([], "task")]
+    assert paths == {("researcher",), ("researcher", "reader")}
     own = [event.name for path, event in seen if not path]
     assert own.count("session:start") == 1  # what sub-agents emit is not taken for what the agent does
     assert not any(
@@ -142,7 +185,7 @@ async def test_a_stopped_parent_ends_its_sub_agent():
     ("options", "message"),
     [
         ({"name": None}, r"tools\[0\]: a sub-agent needs words .* name='researcher', .* got name=None"),
-        ({"description": " "}, r"needs words for the model that calls it"),
+        ({"description": None}, r"needs words for the model that calls it"),
         ({"approve": "deny"}, r"has approve=…, but asks whom its parent asks"),
         ({"memory": "talks"}, r"has memory=…, but begins anew with every task"),
     ],
@@ -155,6 +198,26 @@ def test_a_sub_agent_that_cannot_be_one_is_an_error(options, message):
 def test_sub_agents_have_names_of_their_own():
     with pytest.raises(PlanError, match=r"tools\[1\]: two sub-agents have the name 'researcher'"):
         agent("offline", tools=[researcher("offline"), researcher("offline")])
+
+
+async def test_a_sub_agent_that_contains_itself_is_an_error():
+    sub = researcher("offline")
+    sub.config["tools"].append(sub)
+    with pytest.raises(
+        ExceptionGroup, match=r"sub-agent 'researcher' cannot be opened: \$\.tools\[0\] is no tool: .*an agent"
+    ):
+        async with agent("offline", tools=[sub]):
+            pass
+
+
+async def test_a_tool_with_the_name_through_which_sub_agents_are_called_is_an_error():
+    async def task(text: str) -> str:
+        """Does something."""
+        return text
+
+    with pytest.raises(ExceptionGroup, match=r"a tool is called 'task' already, .* @tool\(name='errand'\)"):
+        async with agent("offline", tools=[task, researcher("offline")]):
+            pass
 
 
 async def test_an_agent_in_the_tools_of_a_plan_is_an_error_that_says_where_it_belongs():
@@ -183,6 +246,48 @@ async def test_a_missing_key_fails_at_opening_with_the_line_to_type(model, line,
     (error,) = caught.value.exceptions
     assert isinstance(error, ModuleLoadError)
     assert error.reason_code == "not_configured"
+
+
+@pytest.mark.parametrize("is_deep", [False, True])
+async def test_a_missing_key_of_a_sub_agent_fails_when_its_parent_opens(is_deep, monkeypatch):
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    sub = researcher("anthropic:claude-x")
+    if is_deep:
+        sub = agent("offline", tools=[sub], name="chief", description="Delegates.")
+    names = r"'chief' cannot be opened: sub-agent 'researcher'" if is_deep else "'researcher'"
+    with pytest.raises(
+        ExceptionGroup, match=rf"sub-agent {names} cannot be opened: .*export ANTHROPIC_API_KEY=\.\.\."
+    ) as caught:
+        async with agent("offline", tools=[sub]):
+            pass
+    (error,) = caught.value.exceptions
+    assert isinstance(error, ModuleLoadError)
+    assert error.reason_code == "not_configured"
+
+
+async def test_a_sub_agent_is_opened_once_with_its_parent_and_once_for_each_task():
+    opened: list[str] = []
+    heard: list[str] = []
+
+    @on("*")
+    async def hear(event: str, data: dict[str, Any]) -> None:
+        heard.append(event)
+
+    def counted(name: str):
+        async def mount(coordinator: Any, config: Any) -> Any:
+            opened.append(name)
+            return lambda: opened.append(f"{name} closed")
+
+        return mount
+
+    reader = agent(MockProvider(["deep"]), tools=[counted("reader")], hooks=[hear], name="reader", description="Reads.")
+    middle = researcher(delegating("reader", "middle"), tools=[reader, counted("researcher")])
+    async with agent(delegating("researcher", "top"), tools=[middle]) as session:
+        assert opened == ["researcher", "reader", "reader closed", "researcher closed"]
+        assert heard == []
+        opened.clear()
+        await session.execute("go")
+        assert opened == ["researcher", "reader", "reader closed", "researcher closed"]
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,14 @@ Example::
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import attrs
 
@@ -29,6 +30,7 @@ from ._spelling import suggestion
 from .errors import PlanError, Problem
 
 _KEY: Final = "amplifier.key"
+_C = TypeVar("_C", bound=attrs.AttrsInstance)
 
 Report = Callable[[str, str], None]
 """Takes a path and what is wrong there."""
@@ -43,6 +45,15 @@ def show(value: object) -> str:
         text = ascii(value)
         return text if len(text) <= 80 else f"{text[:77]}..."
     return f"{'an' if kind.__name__[:1].lower() in 'aeiou' else 'a'} {kind.__name__}"
+
+
+def can_call(function: Any, *arguments: Any) -> bool:
+    """Whether a function takes these arguments, as far as its signature tells."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except (TypeError, ValueError) as error:
+        return isinstance(error, ValueError)  # Python knows no signature of it
+    return True
 
 
 def _unchanged(value: Any) -> Any:
@@ -153,6 +164,7 @@ def read_record(
     path: str,
     report: Report,
     unknown: Callable[[Any, str], None] | None = None,
+    noun: str = "key",
 ) -> dict[str, Any]:
     """The fields of a class that a mapping has good values for; every problem is reported.
 
@@ -162,6 +174,7 @@ def read_record(
         path: Where it is.
         report: Gets every problem.
         unknown: Called with a key that is not known and its path; without one, it is a problem.
+        noun: What keys are called in messages.
     """
     keys, values = keys_of(cls), dict[str, Any]()
     written: dict[str, str] = {}
@@ -182,8 +195,22 @@ def read_record(
             unknown(name, where)
         else:
             known = f"; known are {', '.join(keys)}"
-            report(where, f"unknown key{suggestion(name, keys) or known}")
+            report(where, f"unknown {noun}{suggestion(name, keys) or known}")
     return values
+
+
+def read_arguments(cls: type[_C], given: Mapping[str, Any], subject: str) -> _C:
+    """The arguments of a call, read into a class; None is as good as no argument.
+
+    Raises:
+        PlanError: Some cannot be used; each is named.
+    """
+    try:
+        return cls(
+            **_read_members(cls, {name: value for name, value in given.items() if value is not None}, "argument")
+        )
+    except PlanError as error:
+        raise PlanError([(path.removeprefix("$."), text) for path, text in error.problems], subject=subject) from None
 
 
 def _report_below(path: str, error: PlanError, report: Report) -> None:
@@ -381,11 +408,11 @@ def record(cls: type[attrs.AttrsInstance], expected: str = "", *, is_open: bool 
 
 
 def _read_members(
-    cls: type[attrs.AttrsInstance], members: Mapping[Any, Any], *, is_open: bool = False
+    cls: type[attrs.AttrsInstance], members: Mapping[Any, Any], noun: str = "key", *, is_open: bool = False
 ) -> dict[str, Any]:
     problems: list[Problem] = []
     ignore = (lambda _name, _path: None) if is_open else None
-    values = read_record(cls, members, "$", lambda *problem: problems.append(problem), ignore)
+    values = read_record(cls, members, "$", lambda *problem: problems.append(problem), ignore, noun)
     for key in _required(cls):
         if members.keys().isdisjoint((key.key, *key.aliases)):
             problems.append((format_path([key.key], "$"), f"is missing; expected {key.kind.expected}"))

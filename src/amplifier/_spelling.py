@@ -2,7 +2,7 @@
 
 `nearest_names`, `nearest` and `suggestion` serve a message that is written in any case, so they are generous. `misspelt` decides
 whether an unknown name is a mistake at all, where unknown names are allowed, so it is strict; `cut_short` detects abbreviations.
-`warn_caller` reports a mistake at the line that made it.
+`warn_caller` reports a mistake at the line that made it, `warn_of_misspelt_event` an event that nobody emits.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Final
 
 from .errors import MisspellingWarning
+from .events import CATALOGUE
 
 _LONGEST: Final = 200
 """Characters from which on a name is not compared: comparing takes time in the square of the length."""
@@ -117,3 +118,36 @@ def warn_caller(message: str, *inside: str) -> None:
 
 def _module_of(frame: FrameType, unknown: str) -> str:
     return str(frame.f_globals.get("__name__", unknown))
+
+
+# ── misspelt events ──────────────────────────────────────────────────────────────────────────────
+
+
+_BY_NAMESPACE: Final = {
+    namespace: frozenset(event.partition(":")[2] for event in CATALOGUE if event.startswith(f"{namespace}:"))
+    for namespace in {event.partition(":")[0] for event in CATALOGUE}
+}
+
+
+@lru_cache(maxsize=1024)  # modules register the same names in every session
+def meant_event(event: str) -> str | None:
+    """The event of the catalogue that a name outside of it is a misspelling of; a handler for it would never be called.
+
+    In a namespace of the catalogue the rest may be misspelt. Another namespace may be a module's own: it counts as misspelt only if
+    the rest is exactly an event's and it is not a longer word, such as ``plans`` for ``plan``.
+    """
+    namespace, _, name = event.partition(":")
+    if namespace in _BY_NAMESPACE:
+        meant = misspelt(name, _BY_NAMESPACE[namespace])
+        return None if meant is None else f"{namespace}:{meant}"
+    meant = misspelt(namespace, frozenset(_BY_NAMESPACE))
+    if meant is None or namespace.startswith(meant) or name.casefold() not in _BY_NAMESPACE[meant]:
+        return None
+    return f"{meant}:{name.casefold()}"
+
+
+def warn_of_misspelt_event(event: str, *inside: str) -> None:
+    """Warn of a handler for an event that is nearly one of the catalogue, at the line that names it; events may have any name."""
+    if event not in CATALOGUE and event != "*" and (meant := meant_event(event)) is not None:
+        nearly = f"a handler is registered for {event!r}, which is no event of the catalogue; {did_you_mean(meant)}"
+        warn_caller(nearly, __name__, *inside)

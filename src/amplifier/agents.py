@@ -10,11 +10,11 @@ import itertools
 import re
 import shlex
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Literal, Never, TypeAlias, TypedDict, TypeVar, Unpack, overload
 from urllib.parse import urlsplit
 
 import anyio
@@ -22,13 +22,15 @@ import anyio.lowlevel
 import anyio.to_thread
 import attrs
 
-from ._spelling import suggestion
+from ._reading import Kind, anything, can_call, directory_name, list_each, mapping, option, read_arguments, show, text
+from ._spelling import did_you_mean, nearest, suggestion
 from .contracts import Provider
 from .contracts._containment import running_asyncio_loop
 from .errors import NoOneToAskError, PlanError, SessionStateError
 from .kernel import AmplifierSession
 from .loading import ModuleLoader
 from .plan import merge_plans
+from .plan._things import is_thing
 
 __all__ = ["AgentOptions", "AgentSession", "Approve", "agent", "run", "run_sync"]
 
@@ -44,10 +46,10 @@ _Backend: TypeAlias = Literal["asyncio", "trio"]
 class AgentOptions(TypedDict, total=False):
     """The keyword arguments of `agent`."""
 
-    tools: Iterable[Any]
-    hooks: Iterable[Any]
-    mcp: Iterable[str | Mapping[str, Any]]
-    instructions: str | Path | Sequence[str | Path]
+    tools: Iterable[Any] | None
+    hooks: Iterable[Any] | None
+    mcp: Iterable[str | Mapping[str, Any]] | None
+    instructions: str | Path | Iterable[str | Path] | None
     approve: Approve | None
     budget: Mapping[str, Any] | None
     memory: str | Path | None
@@ -55,19 +57,13 @@ class AgentOptions(TypedDict, total=False):
     plan: Mapping[str, Any] | None
 
 
-_MODELS = ("anthropic", "openai", "openai-compatible", "local", "offline", "mock")
-_EXAMPLE = (
-    "'anthropic:claude-sonnet-4-5', 'openai:gpt-5', 'openai-compatible:MODEL@URL', 'local:FILE.gguf' or 'offline'"
-)
-
-
 def agent(
     model: _Model,
     *,
-    tools: Iterable[Any] = (),
-    hooks: Iterable[Any] = (),
-    mcp: Iterable[str | Mapping[str, Any]] = (),
-    instructions: str | Path | Sequence[str | Path] = (),
+    tools: Iterable[Any] | None = None,
+    hooks: Iterable[Any] | None = None,
+    mcp: Iterable[str | Mapping[str, Any]] | None = None,
+    instructions: str | Path | Iterable[str | Path] | None = None,
     approve: Approve | None = None,
     budget: Mapping[str, Any] | None = None,
     memory: str | Path | None = None,
@@ -75,6 +71,7 @@ def agent(
     plan: Mapping[str, Any] | None = None,
     name: str | None = None,
     description: str | None = None,
+    **unknown: Never,
 ) -> AgentSession:
     """A session with this model and these tools; open it with ``async with``.
 
@@ -90,40 +87,50 @@ def agent(
         budget: Limits as in a plan, such as ``{"cost": 0.5}``.
         memory: A folder that keeps the conversation, under ``session_id``, so that the next program continues it.
         session_id: The id of the session; of a conversation with ``memory``, ``"main"`` otherwise.
-        plan: Everything else, laid over what the other arguments make.
+        plan: Everything else, laid over what the other arguments make; its providers, tools and hooks come after theirs.
         name: Of this agent as a sub-agent, in the ``tools`` of another.
         description: What the other agent's model may give it to do.
 
     Raises:
         PlanError: An argument cannot be used; the message says what was expected.
     """
+    given = dict(locals())
+    given |= given.pop("unknown")
+    chosen = read_arguments(_Arguments, given, _SUBJECT)
     settings: dict[str, Any] = {"strict": True}
     loop: dict[str, Any] = {"module": "loop-streaming", "config": {}}
-    if prompt := _text_of(instructions):
-        loop["config"]["system_prompt"] = prompt
+    if chosen.instructions:
+        loop["config"]["system_prompt"] = chosen.instructions
     context: Any = "context-simple"
-    if memory is not None:
-        context = {"module": "context-persistent", "config": {"path": str(memory)}}
+    if chosen.memory is not None:
+        context = {"module": "context-persistent", "config": {"path": str(chosen.memory)}}
         session_id = session_id or "main"
-    if budget is not None:
-        settings["budget"] = dict(budget)
-    servers = _servers(mcp)
+    if chosen.budget is not None:
+        settings["budget"] = chosen.budget
     made: dict[str, Any] = {
         "session": {"orchestrator": loop, "context": context, **settings},
-        "providers": [_provider(model)],
-        "tools": [*tools, *([{"module": "tool-mcp", "config": {"servers": servers}}] if servers else ())],
-        "hooks": list(hooks),
+        "providers": [chosen.model],
+        "tools": chosen.tools,
+        "hooks": chosen.hooks,
     }
-    system = None
-    if approve is not None:
-        made["hooks"].append({"module": "hooks-approval", "on_failure": "deny"})
-        system = _Approvals(approve)
-    if plan is not None:
-        made = merge_plans(made, plan)
+    if chosen.mcp:
+        made["tools"].append({"module": "tool-mcp", "config": {"servers": chosen.mcp}})
+    for key in ("providers", "tools", "hooks"):  # what the plan lists comes after these
+        if isinstance(chosen.plan.get(key), list | tuple | None):
+            made[key].extend(chosen.plan.pop(key, None) or ())
+    made = merge_plans(made, chosen.plan)
+    hooks = made["hooks"]  # anything, if the plan is wrong
+    if chosen.approve is not None and isinstance(hooks, list) and "hooks-approval" not in map(_module_of, hooks):
+        hooks.append({"module": "hooks-approval", "on_failure": "deny"})
     _add_sub_agents(made)
+    system = None if chosen.approve is None else _Approvals(chosen.approve)
     session = AgentSession(made, session_id=session_id, approval_system=system)
     session.agent_name, session.agent_description = name, description
     return session
+
+
+def _module_of(entry: Any) -> Any:
+    return entry.get("module") if isinstance(entry, Mapping) else entry
 
 
 class AgentSession(AmplifierSession):
@@ -140,7 +147,7 @@ class AgentSession(AmplifierSession):
 
 
 # ── sub-agents ───────────────────────────────────────────────────────────────────────────────────
-# tool-task runs them: each call forks the session, with the sub-agent's plan over it.
+# tool-task runs them: each call forks the session, with the sub-agent's plan in place of its own.
 
 _DEEPEST = 16
 
@@ -155,7 +162,11 @@ def _add_sub_agents(made: dict[str, Any]) -> None:
         if isinstance(sub, AmplifierSession):
             if problem := _unusable(sub, agents):
                 raise _error(f"tools[{at}]", problem)
-            agents[str(getattr(sub, "agent_name", ""))] = _overlay_of(sub, made.get("hooks") or [])
+            plan = _with_hooks(sub.config, made.get("hooks") or [])
+            agents[getattr(sub, "agent_name", "")] = {
+                "description": getattr(sub, "agent_description", ""),
+                "plan": plan,
+            }
     if agents:
         config = {"agents": agents, "pass_events": True, "max_depth": _DEEPEST}
         tools = [entry for entry in given if not isinstance(entry, AmplifierSession)]
@@ -164,7 +175,7 @@ def _add_sub_agents(made: dict[str, Any]) -> None:
 
 def _unusable(sub: AmplifierSession, agents: Mapping[str, Any]) -> str | None:
     name, description = getattr(sub, "agent_name", None), getattr(sub, "agent_description", None)
-    if not all(isinstance(text, str) and text.strip() for text in (name, description)):
+    if name is None or description is None:
         return (
             "a sub-agent needs words for the model that calls it, as in "
             f"agent(…, name='researcher', description='Finds facts.'); got name={name!r:.80}, description={description!r:.80}"
@@ -179,22 +190,15 @@ def _unusable(sub: AmplifierSession, agents: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _overlay_of(sub: AmplifierSession, hooks: list[Any]) -> dict[str, Any]:
-    """The plan of a sub-agent, for `AmplifierSession.fork`, with the hooks of its parent before its own: its gates hold for both."""
-    plan = merge_plans(sub.config, {"session": {}})
-    orchestrator = plan["session"]["orchestrator"]
-    if isinstance(orchestrator, dict):  # so that it does not inherit the parent's
-        orchestrator["config"] = {"system_prompt": None, **(orchestrator.get("config") or {})}
-    _put_before(plan, hooks)
-    return {"description": getattr(sub, "agent_description", ""), **plan}
-
-
-def _put_before(plan: dict[str, Any], hooks: list[Any]) -> None:
+def _with_hooks(plan: dict[str, Any], hooks: list[Any]) -> dict[str, Any]:
+    """The plan of a sub-agent with the hooks of its parent before its own, at every depth: gates of the parent hold for it."""
+    plan = merge_plans(plan, {})
     plan["hooks"] = [*hooks, *(entry for entry in plan.get("hooks") or [] if entry not in hooks)]
     for entry in plan.get("tools") or []:
-        if isinstance(entry, dict) and entry.get("module") == "tool-task":
+        if isinstance(entry, dict) and _module_of(entry) == "tool-task":
             for below in ((entry.get("config") or {}).get("agents") or {}).values():
-                _put_before(below, hooks)
+                below["plan"] = _with_hooks(below["plan"], hooks)
+    return plan
 
 
 @overload
@@ -240,76 +244,149 @@ def _is_loop_running() -> bool:
 
 
 def _error(argument: str, text: str) -> PlanError:
-    return PlanError([(argument, text)], subject="agent() cannot be made")
+    return PlanError([(argument, text)], subject=_SUBJECT)
+
+
+# ── what the arguments become in a plan ──────────────────────────────────────────────────────────
+
+_SUBJECT = "agent() cannot be made"
+_MODELS = ("anthropic", "openai", "openai-compatible", "local", "offline", "mock")
+_FORMS = {
+    "offline": "'offline' alone",
+    "mock": "'mock' alone",
+    "local": "a file after 'local', as in 'local:FILE.gguf'",
+    "openai-compatible": "'openai-compatible:MODEL@URL'",
+}
+_EXAMPLES = (
+    "'provider:model', such as 'anthropic:claude-sonnet-4-5', 'openai:gpt-5', 'openai-compatible:MODEL@URL', "
+    "'local:FILE.gguf' or 'offline'"
+)
+
+
+def _problem(text: str) -> PlanError:
+    return PlanError([("$", text)])
 
 
 def _provider(model: Any) -> Any:
     if not isinstance(model, str):
         return model
-    name, _, rest = model.partition(":")
+    name, _, rest = (part.strip() for part in model.partition(":"))
     if name not in _MODELS and (not rest or ModuleLoader().locate(f"provider-{name}") is None):
-        meant = suggestion(name, frozenset(_MODELS))
-        raise _error("model", f"expected 'provider:model', such as {_EXAMPLE}, got {model!r:.100}{meant}")
-    if name in ("offline", "mock"):
-        return {"module": f"provider-{name}"}
+        raise _problem(f"expected {_EXAMPLES}, got {show(model)}{_meant(model)}")
+    chosen, _, url = rest.partition("@") if name == "openai-compatible" else (rest, "", "no")
+    if bool(chosen and url) == (name in ("offline", "mock")):
+        form = _FORMS.get(name, f"a model after {name!r}, as in '{name}:MODEL'")
+        raise _problem(f"expected {form}, got {show(model)}")
     if not rest:
-        raise _error("model", f"expected a model after {name!r}, as in {_EXAMPLE}, got {model!r:.100}")
-    if name == "local":
-        return {"module": "provider-local", "config": {"model_path": rest}}
-    config = {"default_model": rest}
-    if name == "openai-compatible":
-        chosen, _, url = rest.partition("@")
-        if not chosen or not url:
-            raise _error("model", f"expected 'openai-compatible:MODEL@URL', got {model!r:.100}")
-        config = {"default_model": chosen, "base_url": url}
+        return {"module": f"provider-{name}"}
+    config = {"model_path": rest} if name == "local" else {"default_model": chosen}
+    config |= {"base_url": url} if name == "openai-compatible" else {}
     return {"module": f"provider-{name}", "config": config}
+
+
+def _meant(model: str) -> str:
+    """The end of a message about a model whose provider is not known: what was probably meant."""
+    name, found, rest = (part.strip() for part in model.replace("/", ":", 1).partition(":"))
+    if not found:
+        family = {"claude": "anthropic", "gpt": "openai"}.get(name.partition("-")[0].lower())
+        return suggestion(name, ("offline",)) if family is None else f"; {did_you_mean(f'{family}:{name}')}"
+    near = nearest(name, _MODELS)
+    return "" if near is None else f"; {did_you_mean(f'{near}:{rest}')}"
 
 
 def _servers(entries: Any) -> dict[str, Any]:
     """MCP servers by name, as tool-mcp is configured: their own, or one made of the command or the host."""
-    if isinstance(entries, str | Mapping):
-        raise _error("mcp", f"expected a list of commands, URLs and entries, got {entries!r:.100}")
     servers: dict[str, Any] = {}
-    for at, entry in enumerate(entries):
-        name, config = _server(f"mcp[{at}]", entry)
+    for name, config in _each_server.convert(list(entries)):
         plain = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-") or "server"
         names = itertools.chain([plain], (f"{plain}-{number}" for number in itertools.count(2)))
-        servers[next(free for free in names if free not in servers)] = config
+        servers[next(free for free in names if free not in servers)] = {"required": True, **config}
     return servers
 
 
-def _server(where: str, entry: Any) -> tuple[str, dict[str, Any]]:
+def _server(entry: Any) -> tuple[str, dict[str, Any]]:
     if isinstance(entry, Mapping):
         config = dict(entry)
         named = config.pop("name", None) or config.get("url") or config.get("command") or ""
         return (urlsplit(str(named)).hostname or Path(str(named)).stem), config
-    words = _words(entry) if isinstance(entry, str) else []
+    words = _words(entry)
     if not words:
-        raise _error(where, f"expected a command, a URL or an entry as in tool-mcp, got {entry!r:.100}")
+        raise _problem(f"expected a command, a URL or an entry as in tool-mcp, got {show(entry)}")
     if words[0].startswith(("http://", "https://")):
         return urlsplit(words[0]).hostname or "", {"url": words[0]}
     return Path(words[0]).stem, {"command": words[0], "args": words[1:]}
 
 
-def _words(command: str) -> list[str]:
+def _words(command: Any) -> list[str]:
     try:
-        return shlex.split(command)
+        return shlex.split(command) if isinstance(command, str) else []
     except ValueError:  # a quotation that does not end
         return []
 
 
 def _text_of(instructions: Any) -> str:
-    if isinstance(instructions, str | Path):
-        instructions = [instructions]
-    parts = [_read(part) if isinstance(part, Path) else str(part) for part in instructions]
+    is_one = isinstance(instructions, str | Path)
+    parts = [_text.read(instructions)] if is_one else _each_text.convert(list(instructions))
     return "\n\n".join(text for part in parts if (text := part.strip()))
 
 
-def _read(path: Path) -> str:
+def _read(part: Any) -> str:
+    if isinstance(part, str):
+        if "\n" not in part and len(part) < 250 and Path(part).is_file():
+            raise _problem(f"got the text {part!r}, which is a file; write Path({part!r}) for what it holds")
+        return part
     try:
-        return path.read_text(encoding="utf-8")
+        return str(part.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise _error("instructions", f"{path} cannot be read: {error}") from error
+        raise _problem(f"{part} cannot be read: {error}") from error
+
+
+def _is_list(given: Any) -> bool:
+    return isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping)
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, str | Path)
+
+
+def _is_model(given: Any) -> bool:
+    return isinstance(given, str | Mapping) or is_thing(given)
+
+
+def _is_approval(given: Any) -> bool:
+    return given in ("ask", "deny") or (callable(given) and can_call(given, ""))
+
+
+def _listed(what: str, convert: Callable[[Any], Any] = list) -> Any:
+    return option(Kind(f"a list of {what}", _is_list, convert), attrs.Factory(partial(convert, ())))
+
+
+_text = Kind("text or the path of a file", _is_text, _read)
+_each_text = list_each("texts", _text)
+_each_server = list_each("servers", attrs.evolve(anything, convert=_server))
+_texts = Kind("text, the path of a file, or a list of both", lambda given: _is_text(given) or _is_list(given), _text_of)
+
+
+@attrs.frozen(kw_only=True)
+class _Arguments:
+    """Those of `agent`, as they go into a plan."""
+
+    model: Any = option(Kind(f"{_EXAMPLES}, a provider or the entry of one", _is_model, _provider))
+    tools: list[Any] = _listed("functions, tools, agents and ids of modules, such as [weather]")
+    hooks: list[Any] = _listed("functions marked with @on and ids of modules, such as [watch]")
+    mcp: dict[str, Any] = _listed("commands, URLs and entries as in tool-mcp, such as ['uvx server']", _servers)
+    instructions: str = option(_texts, "")
+    approve: Approve | None = option(
+        Kind("'ask', 'deny' or a function of the question", _is_approval, words=("ask", "deny")), None
+    )
+    budget: dict[str, Any] | None = option(
+        attrs.evolve(mapping, expected="limits by name, such as {'cost': 0.5}"), None
+    )
+    memory: Path | None = option(directory_name, None)
+    session_id: Any = option(anything, None)
+    plan: dict[str, Any] = option(attrs.evolve(mapping, expected="sections of a plan by name"), attrs.Factory(dict))
+    name: str | None = option(text, None)
+    description: str | None = option(text, None)
 
 
 @attrs.define(eq=False)

@@ -16,18 +16,20 @@ import pickle
 import signal
 import sys
 import typing
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from types import ModuleType
-from typing import Any, TypeVar, overload
+from typing import Any, Never, TypeVar, overload
 
 import anyio
 import anyio.to_thread
 import attrs
 
 from ._json import canonical_dumps
+from ._reading import Kind, anything, can_call, flag, option, read_arguments, whole_number
+from ._spelling import warn_of_misspelt_event
 from .answers import AnswerFormat, Argument, arguments_format, to_json
 from .contracts import Coordinator, CurrentCall, Session, current_call
-from .errors import MissingExtraError, ResultError
+from .errors import MissingExtraError, PlanError, ResultError
 from .models import HookResult, ToolResult
 
 __all__ = ["FunctionTool", "HookOptions", "ToolOptions", "mount_functions", "mount_hook", "mount_tool", "on", "tool"]
@@ -95,17 +97,24 @@ def tool(function: Any = None, /, **options: Any) -> Any:
     return mark if function is None else mark(function)
 
 
+def _are_names(given: Any) -> bool:
+    is_list = isinstance(given, Collection) and not isinstance(given, str | bytes | Mapping)
+    return is_list and all(isinstance(name, str) and name for name in given)
+
+
 @attrs.frozen(kw_only=True)
 class HookOptions:
     """What `on` was given; see there."""
 
-    events: tuple[str, ...]
-    priority: int = 0
-    fields: tuple[str, ...] | None = None
-    gate: bool = False
+    events: tuple[str, ...] = option(anything)
+    priority: int = option(whole_number(), 0)
+    fields: tuple[str, ...] | None = option(Kind("a list of names, such as ('tool_name',)", _are_names, tuple), None)
+    gate: bool = option(flag, False)
 
 
-def on(*events: str, priority: int = 0, fields: Sequence[str] | None = None, gate: bool = False) -> Callable[[_F], _F]:
+def on(
+    *events: str, priority: int = 0, fields: Collection[str] | None = None, gate: bool = False, **unknown: Never
+) -> Callable[[_F], _F]:
     """Mark a function ``(event, data)`` as the handler of events.
 
     Args:
@@ -113,10 +122,19 @@ def on(*events: str, priority: int = 0, fields: Sequence[str] | None = None, gat
         priority: Handlers run in this order, lower first.
         fields: The fields of the payload that it gets; all of them otherwise.
         gate: Its failure, and an answer that is none, denies.
+
+    Raises:
+        TypeError: An argument cannot be used; the message says what was expected.
     """
-    if not events or not all(isinstance(event, str) for event in events):
+    if not events or not _are_names(events):
         raise TypeError(f"expected names of events, as in @on('tool:pre'), got {events!r:.80}")
-    options = HookOptions(events=events, priority=priority, fields=None if fields is None else tuple(fields), gate=gate)
+    given = {"events": events, "priority": priority, "fields": fields, "gate": gate, **unknown}
+    try:
+        options = read_arguments(HookOptions, given, "@on cannot be used")
+    except PlanError as error:
+        raise TypeError(str(error)) from None
+    for event in events:
+        warn_of_misspelt_event(event, __name__)
 
     def mark(marked: _F) -> _F:
         setattr(marked, _HOOK_MARK, options)
@@ -327,7 +345,11 @@ def mount_hook(function: Callable[..., Any]) -> _Mount:
     """The mount function of a function that `on` has marked."""
     options = _hook_options(function)
     if options is None:
-        raise TypeError(f"{_name_of(function)} is no hook: name its events with @on('tool:pre', …)")
+        raise TypeError(f"{_shown(function)} without @on; name its events, as in @on('tool:pre')")
+    if not can_call(function, "", {}):
+        raise TypeError(f"{_shown(function)}; a hook takes (event, data)")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(f"{_shown(function)}, which yields; a hook returns a HookResult or None")
 
     async def mount(coordinator: Coordinator, config: dict[str, Any]) -> Callable[[], None]:
         more: dict[str, Any] = {} if options.fields is None else {"fields": options.fields}
@@ -391,6 +413,10 @@ def _ask_before(coordinator: Coordinator, asked: FunctionTool) -> None:
 
 
 # ── reading functions ────────────────────────────────────────────────────────────────────────────
+
+
+def _shown(function: Any) -> str:
+    return f"the function {_name_of(function)}{inspect.signature(function)}"
 
 
 def _inside_partials(function: Any) -> Any:

@@ -47,7 +47,7 @@ SESSION: Members = {
     "parent_id": None,
     "config": None,
     "async execute": "prompt",
-    "fork": "overlay=None, *, session_id=None",
+    "fork": "overlay=None, *, session_id=None, inherit=True",
     "async __aenter__": "",
     "async __aexit__": "exc_type, exc, traceback",
 }

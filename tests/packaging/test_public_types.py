@@ -74,7 +74,7 @@ def checked(text: str, folder: Path) -> tuple[int, int]:
 def test_a_program_with_everything_is_short_and_typed(tmp_path: Path) -> None:
     text = compared_program()
     assert len(text.splitlines()) <= 35
-    for word in ("tools=[weather, note]", "session.stream(", "approve=", "result_type=Report", "budget="):
+    for word in ("tools=[weather, note]", "session.stream_text(", "approve=", "result_type=Report", "budget="):
         assert word in text
     assert checked(text, tmp_path) == (0, 0)
 

@@ -47,7 +47,8 @@ class ModelCall:
         if given is not None:
             spent = given.input_per_million * input_tokens + given.output_per_million * output_tokens
             return spent / _MILLION
-        return self.estimate_cost(input_tokens, output_tokens) if limits.currency == "USD" else None
+        estimated = self.estimate_cost(input_tokens, output_tokens)
+        return estimated if limits.currency == "USD" or estimated == 0 else None
 
     def most_cost(self, limits: BudgetLimits, output_tokens: int) -> Decimal:
         """What the call may cost with this much output; 0 if the cost does not matter.

@@ -215,12 +215,15 @@ class Session(Protocol):
     async def execute(self, prompt: str) -> str:
         """Run one turn; refused at once while another is running."""
 
-    def fork(self, overlay: dict[str, Any] | None = None, *, session_id: str | None = None) -> Session:
+    def fork(
+        self, overlay: dict[str, Any] | None = None, *, session_id: str | None = None, inherit: bool = True
+    ) -> Session:
         """Make a child that is not opened yet: open it with ``async with``.
 
         Args:
             overlay: Merged deeply over this session's plan.
             session_id: The child's id; generated if absent.
+            inherit: Whether it has this session's plan under the overlay; otherwise the overlay is the whole plan.
         """
 
     async def __aenter__(self) -> Session:

@@ -92,6 +92,11 @@ class SubAgentEvent(TurnEvent):
     session_id: str
     event: TurnEvent
 
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The names from the outermost sub-agent to the one whose event it is."""
+        return (self.agent, *(self.event.path if isinstance(self.event, SubAgentEvent) else ()))
+
 
 # ── streamed content ─────────────────────────────────────────────────────────────────────────────
 # Standard dataclasses, unlike the models of this package, because published modules put them into fields and events as they

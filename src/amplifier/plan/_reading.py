@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -182,6 +183,9 @@ class _Reader:
             return None if module is None else ModuleSpec(module=module, path=path)
         if is_thing(given):
             return ModuleSpec(module=id_of_thing(given, section, path), path=path, thing=given)
+        if inspect.iscoroutine(given):
+            self.problem(path, f"expected {_MODULE.expected}, got a coroutine; write the function itself, without (…)")
+            return None
         given = self.mapping(_MODULE, given, path)
         if given is None:
             return None

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from amplifier import AmplifierSession, ModuleLoader
+from amplifier._spelling import meant_event
 from amplifier.errors import MisspellingWarning
 from amplifier.events import CATALOGUE
 from amplifier.kernel import HookRegistry
-from amplifier.kernel.hooks.registry import meant_event
 
 
 def watch(event: str, data: dict[str, Any]) -> None:

@@ -11,18 +11,16 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextvars import ContextVar, Token
-from functools import lru_cache
-from typing import Any, ClassVar, Final, Self, final
+from typing import Any, ClassVar, Self, final
 
 import attrs
 
 from amplifier._json import copy_json
-from amplifier._spelling import did_you_mean, misspelt, warn_caller
+from amplifier._spelling import warn_of_misspelt_event
 from amplifier.contracts import DEFAULT, Inherited, OnFailure
 from amplifier.contracts._calls import parent_call_id
 from amplifier.errors import HookRecursionError
 from amplifier.events import (
-    CATALOGUE,
     EXECUTION_END,
     HOOK_FAILED,
     HOOK_TIMEOUT,
@@ -169,10 +167,7 @@ class HookRegistry:
         owner = self._owner
         if owner is not None:
             owner.check("a handler")
-        # Events may have any name; one that is nearly the catalogue's is warned about, at the line that registers it.
-        if event not in CATALOGUE and event != EVERY_EVENT and (meant := meant_event(event)) is not None:
-            nearly = f"a handler is registered for {event!r}, which is no event of the catalogue; {did_you_mean(meant)}"
-            warn_caller(nearly, "amplifier.kernel.")
+        warn_of_misspelt_event(event, "amplifier.kernel.")
         seq = next(self._sequence)
         seconds = self._default_timeout if timeout is DEFAULT else check_timeout(timeout)
         registration = Registration(
@@ -472,29 +467,3 @@ def _check_registration(event: Any, handler: Any, priority: Any, name: Any, on_f
             f"the fields of a handler for {event!r} must be names such as ('tool_name', 'tool_call_id'), or None for the whole "
             f"payload; got {fields!r:.80}"
         )
-
-
-# ── misspelt events ──────────────────────────────────────────────────────────────────────────────
-
-
-_BY_NAMESPACE: Final = {
-    namespace: frozenset(event.partition(":")[2] for event in CATALOGUE if event.startswith(f"{namespace}:"))
-    for namespace in {event.partition(":")[0] for event in CATALOGUE}
-}
-
-
-@lru_cache(maxsize=1024)  # modules register the same names in every session
-def meant_event(event: str) -> str | None:
-    """The event of the catalogue that a name outside of it is a misspelling of; a handler for it would never be called.
-
-    In a namespace of the catalogue the rest may be misspelt. Another namespace may be a module's own: it counts as misspelt only if
-    the rest is exactly an event's and it is not a longer word, such as ``plans`` for ``plan``.
-    """
-    namespace, _, name = event.partition(":")
-    if namespace in _BY_NAMESPACE:
-        meant = misspelt(name, _BY_NAMESPACE[namespace])
-        return None if meant is None else f"{namespace}:{meant}"
-    meant = misspelt(namespace, frozenset(_BY_NAMESPACE))
-    if meant is None or namespace.startswith(meant) or name.casefold() not in _BY_NAMESPACE[meant]:
-        return None
-    return f"{meant}:{name.casefold()}"

@@ -179,8 +179,8 @@ class Opening:
             error.__cause__ = error.__cause__ or exc
         # Without a loop or a memory there is no agent; without its gate there is one that nothing stops (L7).
         if self._plan.strict or not (kind in ("orchestrator", "context") or spec.on_failure == "deny"):
-            shown = _redacted_traceback(error)
-            logger.warning("%s %r (%s) is not available:\n%s", kind, spec.module, spec.path, shown)
+            log = logger.debug if self._plan.strict else logger.warning  # a strict session raises it
+            log("%s %r (%s) is not available:\n%s", kind, spec.module, spec.path, _redacted_traceback(error))
             return
         try:
             raise error

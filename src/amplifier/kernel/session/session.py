@@ -580,18 +580,20 @@ class AmplifierSession:
 
     # ── children ──
 
-    def fork(self, overlay: dict[str, Any] | None = None, *, session_id: str | None = None) -> AmplifierSession:
+    def fork(
+        self, overlay: dict[str, Any] | None = None, *, session_id: str | None = None, inherit: bool = True
+    ) -> AmplifierSession:
         """A child session with this one's plan under ``overlay``, not opened yet.
 
         Once opened, the child is stopped with its parent, also when the parent closes, and inherits the parent's deadlines; after
         that it cannot be opened. What it uses counts in the parent's budget; with a ``session.budget`` in ``overlay`` it has one
-        of its own in addition.
+        of its own in addition. Without ``inherit`` the overlay is its whole plan, and all else remains as stated.
 
         Raises:
             PlanError: The merged plan is wrong.
         """
         own = isinstance(self.loader, ModuleLoader)
-        base = self.config
+        base = self.config if inherit else {"session": {}}
         if self._turns.meter is not None and "budget" in base["session"]:  # it holds for the child without being copied
             base = {**base, "session": {key: value for key, value in base["session"].items() if key != "budget"}}
         child = AmplifierSession(

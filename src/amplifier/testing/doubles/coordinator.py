@@ -26,10 +26,12 @@ class StandInSession:
         self.config = config
         self.coordinator: Any = None
 
-    def fork(self, overlay: dict[str, Any] | None = None, *, session_id: str | None = None) -> AmplifierSession:
+    def fork(
+        self, overlay: dict[str, Any] | None = None, *, session_id: str | None = None, inherit: bool = True
+    ) -> AmplifierSession:
         """A real child session, not opened yet; it finds the modules that the coordinator's loader finds."""
         child = AmplifierSession(
-            merge_plans(self.config, overlay or {}), session_id=session_id, parent_id=self.session_id
+            merge_plans(self.config if inherit else {}, overlay or {}), session_id=session_id, parent_id=self.session_id
         )
         child.loader = child.coordinator.loader = self.coordinator.loader.for_child(child.coordinator)
         return child

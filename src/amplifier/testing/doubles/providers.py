@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from decimal import Decimal
 from typing import Any, TypeAlias, final, get_args
 
 import anyio
@@ -138,6 +139,10 @@ class MockProvider(Scripted):
                 capabilities=["tools", "streaming"],
             )
         ]
+
+    def estimate_cost(self, request: ChatRequest, **kwargs: Any) -> Decimal:
+        """A script costs nothing."""
+        return Decimal(0)
 
     async def complete(self, request: ChatRequest, **kwargs: Any) -> ChatResponse:
         """Play the next turn.

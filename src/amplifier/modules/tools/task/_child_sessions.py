@@ -20,7 +20,7 @@ import attrs
 from amplifier._json import redact_text
 from amplifier._spelling import suggestion
 from amplifier.contracts import Coordinator
-from amplifier.errors import BudgetError, ExecutionCancelled, ExecutionTimeout, NoOneToAskError
+from amplifier.errors import BudgetError, ExecutionCancelled, ExecutionTimeout, ModuleLoadError, NoOneToAskError
 from amplifier.events import EXECUTION_END, LLM_RESPONSE, PROMPT_COMPLETE, PROVIDER_RESPONSE
 from amplifier.models import SUB_AGENT_EVENT
 
@@ -29,7 +29,7 @@ from ..._shared.failure import ToolFailure, shown
 
 logger = logging.getLogger("amplifier.modules.tools")
 
-_KEYS = ("name", "description", "instruction", "system")
+_KEYS = ("name", "description", "instruction", "system", "plan")
 _SECTIONS = ("session", "orchestrator", "context", "providers", "tools", "hooks", "agents")
 _MOST_SHOWN = 50
 
@@ -44,12 +44,14 @@ class Agent:
 
     Attributes:
         overlay: Laid over the plan of the session: mappings merge, lists are replaced.
+        plan: In place of both.
         instruction: The system message before its task.
     """
 
     name: str
     description: str = ""
     overlay: Mapping[str, Any] = attrs.Factory(dict)
+    plan: Mapping[str, Any] | None = None
     instruction: str | None = None
 
 
@@ -76,11 +78,12 @@ def _read_agent(name: str, given: Mapping[str, Any]) -> Agent:
             warn_of_misspelt_key("tool-task", f"$.agents.{name}.{key}", meant)
     system = given.get("system")
     instruction = given.get("instruction") or (system.get("instruction") if isinstance(system, Mapping) else None)
-    description = given.get("description")
+    description, plan = given.get("description"), given.get("plan")
     return Agent(
         name=name,
         description=" ".join(description.split()) if isinstance(description, str) else "",
         overlay={section: given[section] for section in _SECTIONS if section in given},
+        plan=plan if isinstance(plan, Mapping) else None,
         instruction=instruction if isinstance(instruction, str) and instruction.strip() else None,
     )
 
@@ -247,6 +250,8 @@ DEPTH = "self_delegation_depth"
 """The capability with the number of sessions above this one; published modules use this name."""
 BUDGET = "task.budget"
 """The capability through which a child shares the budget of its parent."""
+REHEARSAL = "task.rehearsal"
+"""The capability of a session that is opened only to see whether it can be; its agents are then opened as well."""
 SPAWNED, COMPLETED = "task:agent_spawned", "task:agent_completed"
 
 _FIRST, _LAST = -1_000_000, 1_000_000
@@ -351,9 +356,8 @@ class ChildSessions:
             await anyio.lowlevel.checkpoint()
 
     async def _run_child(self, agent: Agent, instruction: str, outcome: Outcome, counter: UsageCounter) -> None:
-        child: Any = self._coordinator.session.fork(dict(agent.overlay), session_id=outcome.session_id)
+        child = self._make_child(agent, outcome, counter)
         host: Coordinator = child.coordinator
-        self._prepare(host, outcome, counter)
         if self._passes_events:
             self._pass_events_on(host, {"agent": agent.name, "sub_session_id": outcome.session_id})
         async with child:
@@ -373,6 +377,34 @@ class ChildSessions:
                     if self._budget.is_used_up
                     else ToolFailure("Stopped", "the agent was asked to stop before it was finished")
                 )
+
+    async def rehearse(self, agent: Agent) -> None:
+        """Open an agent that has a plan of its own, without its hooks, and close it: what it lacks is known before its first task.
+
+        Raises:
+            ModuleLoadError: It cannot be opened.
+        """
+        if agent.plan is None:
+            return
+        outcome = Outcome(session_id=child_id(self._coordinator.session_id, agent.name))
+        silent = attrs.evolve(agent, plan={**agent.plan, "hooks": []})
+        try:
+            child = self._make_child(silent, outcome, UsageCounter(self._budget))
+            child.coordinator.register_capability(REHEARSAL, True)
+            async with child:
+                pass
+        except Exception as error:
+            while isinstance(error, ExceptionGroup):
+                error = error.exceptions[0]
+            reason = getattr(error, "reason_code", "unknown")
+            words = f"sub-agent {agent.name!r} cannot be opened: {redact_text(str(error))}"
+            raise ModuleLoadError(words, module_id="tool-task", reason_code=reason) from error
+
+    def _make_child(self, agent: Agent, outcome: Outcome, counter: UsageCounter) -> Any:
+        is_own, plan = agent.plan is not None, agent.plan or agent.overlay
+        child: Any = self._coordinator.session.fork(dict(plan), session_id=outcome.session_id, inherit=not is_own)
+        self._prepare(child.coordinator, outcome, counter)
+        return child
 
     def _prepare(self, host: Coordinator, outcome: Outcome, counter: UsageCounter) -> None:
         """Register the capabilities of the child, and the handlers that observe it."""

@@ -12,6 +12,7 @@ import anyio
 import attrs
 
 from amplifier.contracts import Coordinator
+from amplifier.errors import ModuleLoadError
 from amplifier.models import ToolResult
 
 from ..._shared.configuration import (
@@ -29,6 +30,7 @@ from .._base import BuiltinTool
 from ._child_sessions import (
     BUDGET,
     COMPLETED,
+    REHEARSAL,
     SPAWNED,
     Agent,
     Budget,
@@ -213,6 +215,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
 
     Raises:
         PlanError: The config is wrong.
+        ModuleLoadError: An agent with a plan of its own cannot be opened, or another tool has the name.
     """
     options = read_options(TaskOptions, _MODULE, config)
     agents = read_agents(coordinator.config.get("agents") if options.agents is None else options.agents)
@@ -234,6 +237,16 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         timeout=options.timeout,
         passes_events=options.pass_events,
     )
+    if any(agent.plan is not None for agent in agents.values()):
+        if TaskTool._name in (coordinator.get("tools") or {}):
+            raise ModuleLoadError(
+                "a tool is called 'task' already, and sub-agents are called through a tool of this name; give yours another, "
+                "as in @tool(name='errand')",
+                module_id=_MODULE,
+            )
+        if depth == 0 or coordinator.get_capability(REHEARSAL):
+            for agent in agents.values():
+                await children.rehearse(agent)
     tool = TaskTool(
         coordinator,
         agents,

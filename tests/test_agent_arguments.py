@@ -1,0 +1,183 @@
+"""What `agent`, `run` and `on` are given wrongly is answered with one sentence: what was found, what was expected, what to write."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amplifier import ModuleLoadError, PlanError, agent, on, run_sync
+from amplifier.errors import MisspellingWarning
+from amplifier.testing import MockProvider, MockTool
+
+
+async def weather(city: str) -> str:
+    """Tells the weather."""
+    return city
+
+
+def no_question() -> bool:
+    return True
+
+
+@pytest.mark.parametrize(
+    ("argument", "given", "message"),
+    [
+        ("approve", True, "approve: expected 'ask', 'deny' or a function of the question, got True"),
+        ("approve", "Ask", "approve: expected 'ask', 'deny' or a function of the question, got 'Ask'; did you mean 'ask'?"),
+        ("approve", 5, "approve: expected 'ask', 'deny' or a function of the question, got 5"),
+        ("approve", no_question, "approve: expected 'ask', 'deny' or a function of the question, got a function"),
+        ("tools", weather, "tools: expected a list of functions, tools, agents and ids of modules, such as [weather], got a function"),
+        ("tools", MockTool("x"), "such as [weather], got a MockTool"),
+        ("tools", "tool-todo", "such as [weather], got 'tool-todo'"),
+        ("tools", 5, "such as [weather], got 5"),
+        ("tools", {"module": "tool-todo"}, "such as [weather], got a dict"),
+        ("hooks", weather, "hooks: expected a list of functions marked with @on and ids of modules, such as [watch], got a function"),
+        ("mcp", "server --quick", "mcp: expected a list of commands, URLs and entries as in tool-mcp, such as ['uvx server'], got 'server --quick'"),
+        ("mcp", {"own": {"command": "x"}}, "such as ['uvx server'], got a dict"),
+        ("mcp", 5, "such as ['uvx server'], got 5"),
+        ("mcp", [""], "mcp[0]: expected a command, a URL or an entry as in tool-mcp, got ''"),
+        ("mcp", ["x", None], "mcp[1]: expected a command, a URL or an entry as in tool-mcp, got None"),
+        ("mcp", ["server 'quick"], "mcp[0]: expected a command, a URL or an entry as in tool-mcp, got"),
+        ("instructions", 5, "instructions: expected text, the path of a file, or a list of both, got 5"),
+        ("instructions", b"", "instructions: expected text, the path of a file, or a list of both, got a bytes"),
+        ("instructions", ["a", None], "instructions[1]: expected text or the path of a file, got None"),
+        ("instructions", Path("nowhere.md"), "instructions: nowhere.md cannot be read: "),
+        ("instructions", ["a", Path("nowhere.md")], "instructions[1]: nowhere.md cannot be read: "),
+        ("instructions", __file__, f"instructions: got the text {__file__!r}, which is a file; write Path({__file__!r}) for what it holds"),
+        ("budget", 5, "budget: expected limits by name, such as {'cost': 0.5}, got 5"),
+        ("budget", "0.5", "budget: expected limits by name, such as {'cost': 0.5}, got '0.5'"),
+        ("budget", {"tokns": 5}, "budget.tokns: unknown key; did you mean 'tokens'?"),
+        ("budget", {"tokens": "many"}, "budget.tokens: expected a whole number, 0 or more, or null for no limit, got 'many'"),
+        ("memory", 5, "memory: expected the name of a folder, got 5"),
+        ("memory", "", "memory: expected the name of a folder, got ''"),
+        ("memory", b"talks", "memory: expected the name of a folder, got a bytes"),
+        ("plan", 5, "plan: expected sections of a plan by name, got 5"),
+        ("plan", {"sesion": {}}, "did you mean 'session'?"),
+        ("name", 5, "name: expected a non-empty text, got 5"),
+        ("description", " ", "description: expected a non-empty text, got ' '"),
+        ("session_id", 5, "invalid session id: expected 1 to 200 of: letters, digits, '.', '_', ':', '-', not beginning with '.', got 5"),
+        ("tols", [weather], "tols: unknown argument; did you mean 'tools'?"),
+        ("skills", ["be-brief.md"], "skills: unknown argument; known are model, tools, hooks, mcp, instructions, approve, "),
+    ],
+)  # fmt: skip
+def test_a_wrong_argument_is_one_sentence(argument: str, given: Any, message: str):
+    with pytest.raises(PlanError) as caught:
+        agent("offline", **{argument: given})
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+EXAMPLES = "such as 'anthropic:claude-sonnet-4-5', 'openai:gpt-5', 'openai-compatible:MODEL@URL', 'local:FILE.gguf' or"
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (None, f"model: is missing; expected 'provider:model', {EXAMPLES}"),
+        (5, f"model: expected 'provider:model', {EXAMPLES} 'offline', a provider or the entry of one, got 5"),
+        ([], "a provider or the entry of one, got a list"),
+        ("", f"model: expected 'provider:model', {EXAMPLES}"),
+        (":x", "got ':x'"),
+        ("anthropic", "model: expected a model after 'anthropic', as in 'anthropic:MODEL', got 'anthropic'"),
+        ("anthropic:", "model: expected a model after 'anthropic', as in 'anthropic:MODEL', got 'anthropic:'"),
+        ("anthropic: ", "model: expected a model after 'anthropic', as in 'anthropic:MODEL', got 'anthropic: '"),
+        ("antropic:claude-x", "got 'antropic:claude-x'; did you mean 'anthropic:claude-x'?"),
+        ("Anthropic:claude-x", "got 'Anthropic:claude-x'; did you mean 'anthropic:claude-x'?"),
+        ("anthropic/claude-x", "got 'anthropic/claude-x'; did you mean 'anthropic:claude-x'?"),
+        ("claude-x", "got 'claude-x'; did you mean 'anthropic:claude-x'?"),
+        ("gpt-5", "got 'gpt-5'; did you mean 'openai:gpt-5'?"),
+        ("ofline", "got 'ofline'; did you mean 'offline'?"),
+        ("offline:x", "model: expected 'offline' alone, got 'offline:x'"),
+        ("local", "model: expected a file after 'local', as in 'local:FILE.gguf', got 'local'"),
+        ("openai-compatible:x", "model: expected 'openai-compatible:MODEL@URL', got 'openai-compatible:x'"),
+        ("openai-compatible", "model: expected 'openai-compatible:MODEL@URL', got 'openai-compatible'"),
+    ],
+)  # fmt: skip
+def test_a_wrong_model_is_one_sentence(model: Any, message: str):
+    with pytest.raises(PlanError) as caught:
+        agent(model)
+    assert message in str(caught.value)
+
+
+def test_all_wrong_arguments_are_told_at_once():
+    with pytest.raises(PlanError) as caught:
+        agent("antropic:x", tools=weather, memory=5)  # type: ignore[arg-type]
+    assert [path for path, _ in caught.value.problems] == ["model", "tools", "memory"]
+
+
+def test_a_wrong_list_of_a_plan_is_a_problem_of_the_plan():
+    with pytest.raises(PlanError, match=r"\$\.hooks: expected a list of modules, got 5"):
+        agent("offline", approve="deny", plan={"hooks": 5})
+
+
+def test_none_is_as_good_as_no_argument():
+    names = ("tools", "hooks", "mcp", "instructions", "approve", "budget", "memory", "session_id", "plan", "name")
+    nothing: dict[str, Any] = dict.fromkeys((*names, "description"))
+    assert agent("offline", **nothing).config == agent("offline").config
+
+
+def test_space_around_the_words_of_a_model_does_not_count():
+    assert agent(" anthropic: claude-x ").config == agent("anthropic:claude-x").config
+
+
+def test_run_takes_what_agent_takes():
+    with pytest.raises(PlanError, match=r"tols: unknown argument; did you mean 'tools'\?"):
+        run_sync("Hi!", "offline", tols=[weather])  # type: ignore[call-overload]
+
+
+# ── on() ──
+
+
+@pytest.mark.parametrize(
+    ("events", "options", "message"),
+    [
+        ((), {}, r"expected names of events, as in @on\('tool:pre'\), got \(\)"),
+        ((weather,), {}, r"expected names of events, as in @on\('tool:pre'\), got"),
+        (("",), {}, r"expected names of events, as in @on\('tool:pre'\), got"),
+        (("tool:pre",), {"priority": "x"}, r"priority: expected a whole number, got 'x'"),
+        (("tool:pre",), {"priority": True}, r"priority: expected a whole number, got True"),
+        (("tool:pre",), {"fields": 5}, r"fields: expected a list of names, such as \('tool_name',\), got 5"),
+        (("tool:pre",), {"fields": "tool_name"}, r"fields: expected a list of names, .*, got 'tool_name'"),
+        (("tool:pre",), {"gate": "yes"}, r"gate: expected true or false, got 'yes'"),
+        (("tool:pre",), {"gat": True}, r"gat: unknown argument; did you mean 'gate'\?"),
+    ],
+)  # fmt: skip
+def test_wrong_options_of_a_hook_are_one_sentence(events, options, message):
+    with pytest.raises(TypeError, match=message):
+        on(*events, **options)
+
+
+def test_a_hook_for_a_misspelt_event_is_warned_about_at_its_line():
+    with pytest.warns(
+        MisspellingWarning, match=r"'tol:pre', which is no event .*; did you mean 'tool:pre'\?"
+    ) as caught:
+        on("tol:pre")
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings(action="error"):
+        on("own:event", "tool:pre", "*")
+
+
+async def one(event): ...
+async def three(event, data, more): ...
+def pieces(event, data):
+    yield event
+
+
+@pytest.mark.parametrize(
+    ("handler", "message"),
+    [
+        (one, r"\$\.hooks\[0\] is no hook: .*, got the function one\(event\); a hook takes \(event, data\)"),
+        (three, r"got the function three\(event, data, more\); a hook takes \(event, data\)"),
+        (pieces, r"got the function pieces\(event, data\), which yields; a hook returns a HookResult or None"),
+    ],
+)
+async def test_a_handler_that_no_event_can_be_given_to_fails_at_opening(handler, message):
+    with pytest.raises(ExceptionGroup) as caught:
+        async with agent(MockProvider(["x"]), hooks=[on("tool:pre")(handler)]):
+            pass
+    (error,) = caught.value.exceptions
+    with pytest.raises(ModuleLoadError, match=message):
+        raise error
