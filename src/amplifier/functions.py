@@ -21,10 +21,10 @@ from types import ModuleType
 from typing import Any, TypeVar, overload
 
 import anyio
-import anyio.to_thread
 import attrs
 
 from ._json import canonical_dumps
+from ._threads import call_in_thread
 from .answers import AnswerFormat, Argument, arguments_format, to_json
 from .contracts import Coordinator, CurrentCall, Session, current_call
 from .errors import MissingExtraError, ResultError
@@ -231,7 +231,7 @@ class FunctionTool:
         elif self.options.isolate:
             value = await _run_isolated(self.name, call)
         else:
-            value = await anyio.to_thread.run_sync(call, abandon_on_cancel=True)
+            value = await call_in_thread(call, f"amplifier tool {self.name}")
         return await value if inspect.isawaitable(value) else value
 
 
