@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import os
 import signal
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,8 +21,9 @@ import pytest
 
 from amplifier import agent, tool
 from amplifier.functions import FunctionTool
-from amplifier.testing import script
+from amplifier.testing import script, wait_for
 from tests._support.terminal import PATIENCE, Terminal, open_terminal
+from tests._support.tree import ROOT
 
 BACKENDS = ("asyncio", "trio")
 
@@ -283,3 +287,147 @@ async def test_what_a_function_raises_is_raised_without_a_cycle():
 
     with pytest.raises(LookupError, match="no such thing"):
         await FunctionTool(fails).execute({})
+
+
+# ── functions in a process of their own ──
+
+
+class TwoArguments(Exception):
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+@tool(isolate=True)
+def raises_what_cannot_be_sent() -> None:
+    raise TwoArguments("this", "that")
+
+
+@tool(isolate=True)
+def raises_what_ends_programs(name: str) -> None:
+    raise {"KeyboardInterrupt": KeyboardInterrupt, "SystemExit": SystemExit}[name](3)
+
+
+@tool(isolate=True)
+def leaves_a_thread() -> str:
+    threading.Thread(target=threading.Event().wait).start()
+    return "answered"
+
+
+@tool(isolate=True)
+def leaves_a_process(path: str) -> str:
+    _start_sleeper(path)
+    return "answered"
+
+
+@tool(isolate=True)
+def starts_a_process_and_waits(path: str) -> None:
+    _start_sleeper(path)
+    threading.Event().wait()
+
+
+def _start_sleeper(path: str) -> None:
+    code = f"import os, time\nopen({path!r}, 'w').write(str(os.getpid()))\ntime.sleep(10000)"
+    subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    while not Path(path).exists() or not Path(path).read_text():
+        pass
+
+
+async def test_an_exception_that_cannot_be_sent_is_reported_with_its_name_and_text():
+    with pytest.raises(RuntimeError, match=r"^TwoArguments: this and that$"):
+        await FunctionTool(raises_what_cannot_be_sent).execute({})
+
+
+@pytest.mark.parametrize("name", ["KeyboardInterrupt", "SystemExit"])
+async def test_what_would_end_the_process_of_a_function_is_an_error_of_the_tool(name):
+    with pytest.raises(RuntimeError, match=f"^it raised {name}: 3$"):
+        await FunctionTool(raises_what_ends_programs).execute({"name": name})
+
+
+async def test_threads_that_an_isolated_function_has_left_do_not_delay_its_answer():
+    with anyio.fail_after(PATIENCE):
+        assert (await FunctionTool(leaves_a_thread).execute({})).output == "answered"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere only the process group is known")
+async def test_processes_in_sessions_of_their_own_end_with_the_isolated_function(tmp_path):
+    path = tmp_path / "first"
+    assert (await FunctionTool(leaves_a_process).execute({"path": str(path)})).output == "answered"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(path.read_text()), 0)
+    path = tmp_path / "second"
+    async with anyio.create_task_group() as group:
+        group.start_soon(FunctionTool(starts_a_process_and_waits).execute, {"path": str(path)})
+        assert await wait_for(lambda: path.exists() and bool(path.read_text()), timeout=PATIENCE)
+        group.cancel_scope.cancel()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(path.read_text()), 0)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere only the process group is known")
+def test_an_isolated_function_ends_with_a_program_that_is_killed(tmp_path):
+    path = tmp_path / "pid"
+    code = (
+        "import anyio\nfrom amplifier.functions import FunctionTool\nfrom tests.test_function_calls import starts_a_process_and_waits\n"
+        f"anyio.run(FunctionTool(starts_a_process_and_waits).execute, {{'path': {str(path)!r}}})"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
+    while not path.exists() or not path.read_text():
+        assert process.poll() is None
+    process.kill()
+    process.wait()
+    pid = int(path.read_text())
+    give_up = time.monotonic() + PATIENCE
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < give_up
+
+
+AT_A_PROMPT = """
+from amplifier import agent, tool, run_sync
+from amplifier.testing import script
+
+@tool(isolate=True)
+def slow(n: int) -> int:
+    "Adds one."
+    return n + 1
+
+try:
+    run_sync("x", script([("slow", {"n": 1})], "done"), tools=[slow])
+except Exception as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("how", ["-c", "stdin"])
+def test_a_function_that_another_process_cannot_import_is_refused_when_the_agent_opens(how):
+    words = ["-c", AT_A_PROMPT] if how == "-c" else ["-"]
+    finished = subprocess.run(
+        [sys.executable, *words], input="" if how == "-c" else AT_A_PROMPT, capture_output=True, text=True, check=False
+    )
+    assert "tool 'slow' cannot be isolated" in finished.stdout, finished
+    assert "write it into a file and import it from there" in finished.stdout
+
+
+BELOW_ITS_GUARD = """
+from amplifier import on, run_sync, tool
+from amplifier.testing import script
+
+if __name__ == "__main__":
+    @tool(isolate=True)
+    def slow(n: int) -> int:
+        "Adds one."
+        return n + 1
+
+    @on("tool:error")
+    async def show(event, data):
+        print(data["error"])
+
+    run_sync("x", script([("slow", {"n": 1})], "done"), tools=[slow], hooks=[show])
+"""
+
+
+def test_a_function_below_the_guard_of_its_program_is_an_error_that_says_where_to_put_it(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(BELOW_ITS_GUARD)
+    finished = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
+    assert "its process cannot import it: Can't get attribute 'slow'" in finished.stdout, finished
+    assert "define it at the top of a module" in finished.stdout

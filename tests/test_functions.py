@@ -381,7 +381,7 @@ async def test_errors_and_ends_of_an_isolated_function_reach_the_caller():
     with pytest.raises(RuntimeError, match="cannot be sent between processes"):
         await FunctionTool(gives_a_lock).execute({})
     with pytest.raises(TypeError, match="define it at the top of a module"):
-        await FunctionTool(tool(isolate=True)(lambda: None)).execute({})
+        FunctionTool(tool(isolate=True, name="unnamed")(lambda: None))
 
 
 async def test_an_async_function_that_takes_too_long_is_stopped():

@@ -11,10 +11,6 @@ import functools
 import inspect
 import json
 import logging
-import os
-import pickle
-import signal
-import sys
 import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import ModuleType
@@ -23,6 +19,7 @@ from typing import Any, TypeVar, overload
 import anyio
 import attrs
 
+from ._isolated import call_in_process, why_not_isolated
 from ._json import canonical_dumps
 from ._threads import call_in_thread
 from .answers import AnswerFormat, Argument, arguments_format, to_json
@@ -38,8 +35,6 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 _MARK = "__amplifier_tool__"
 _HOOK_MARK = "__amplifier_on__"
-_LAST_SECONDS = 5.0
-"""For the end of a process that was killed."""
 _INJECTED: Mapping[Any, str] = {Coordinator: "coordinator", Session: "session", CurrentCall: "call"}
 
 
@@ -162,9 +157,8 @@ class FunctionTool:
         )
         parameters, self._injected = _parameters_of(self.name, function)
         self._positional = {key: kind.default for key, kind in parameters.items() if kind.kind is kind.POSITIONAL_ONLY}
-        if self.options.isolate and (self._is_async or self._injected):
-            reason = "is async" if self._is_async else f"gets its {next(iter(self._injected))!r} from the session"
-            raise TypeError(f"tool {self.name!r} cannot be isolated in a worker process, because it {reason}")
+        if self.options.isolate and (reason := self._why_not_isolated()):
+            raise TypeError(f"tool {self.name!r} cannot be isolated in a worker process, because {reason}")
         text, texts = _documentation(function)
         self.description: str = self.options.description or text or self.name
         hints = _hints_of(self.name, function)
@@ -177,6 +171,13 @@ class FunctionTool:
             self._format: AnswerFormat[dict[str, Any]] = arguments_format(self.name, arguments)
         except TypeError as error:
             raise TypeError(f"tool {self.name!r}: {error}") from error
+
+    def _why_not_isolated(self) -> str | None:
+        if self._is_async:
+            return "it is async"
+        if self._injected:
+            return f"it gets its {next(iter(self._injected))!r} from the session"
+        return why_not_isolated(_inside_partials(self._function))
 
     @property
     def input_schema(self) -> dict[str, Any]:
@@ -229,81 +230,10 @@ class FunctionTool:
         if self.options.quick:
             value = call()
         elif self.options.isolate:
-            value = await _run_isolated(self.name, call)
+            value = await call_in_process(call, self.name)
         else:
             value = await call_in_thread(call, f"amplifier tool {self.name}")
         return await value if inspect.isawaitable(value) else value
-
-
-# ── a process of its own ─────────────────────────────────────────────────────────────────────────
-
-_WORKER = """
-import os, pickle, sys
-answers = os.fdopen(os.dup(1), "wb")
-os.dup2(2, 1)
-try:
-    preparation, call = pickle.load(sys.stdin.buffer)
-    from multiprocessing.spawn import prepare
-    import asyncio, anyio
-    def refuse(*given, **more):
-        raise RuntimeError("the process of an isolated tool imports this program; put what runs it below `if __name__ == '__main__':`")
-    runs = anyio.run, asyncio.run
-    anyio.run = asyncio.run = refuse
-    try:
-        prepare(preparation)
-    finally:
-        anyio.run, asyncio.run = runs
-    answer = True, pickle.loads(call)()
-except BaseException as error:
-    answer = False, error
-try:
-    written = pickle.dumps(answer)
-except Exception as error:
-    written = pickle.dumps((False, RuntimeError(f"{answer[1]!r:.500} cannot be sent between processes: {error}")))
-answers.write(written)
-"""
-"""Prints of the function go to standard error, so that standard output has the answer alone. A program that would run its agent once more
-when it is imported is refused: it would call the model a second time."""
-
-
-async def _run_isolated(name: str, call: Callable[[], Any]) -> Any:
-    """Call a function in a new process, which is killed with all that it has started when this is cancelled.
-
-    Raises:
-        BaseException: What the function raised, or why it could not be called.
-    """
-    from multiprocessing.spawn import get_preparation_data  # noqa: PLC0415 — for those who use it
-
-    try:
-        preparation = {key: value for key, value in get_preparation_data(name).items() if key != "authkey"}
-        payload = pickle.dumps((preparation, pickle.dumps(call)))
-    except Exception as error:
-        raise TypeError(
-            f"tool {name!r} cannot be sent to a worker process: {error}; define it at the top of a module"
-        ) from error
-    # -P: the working directory may hold what an agent has written; what the program may import is in the preparation.
-    command = [sys.executable, "-P", "-c", _WORKER]
-    process = await anyio.open_process(command, stderr=None, start_new_session=True)
-    try:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        await process.stdin.send(payload)
-        await process.stdin.aclose()
-        answer = b"".join([piece async for piece in process.stdout])
-        await process.wait()
-    except anyio.BrokenResourceError:
-        answer = b""
-    finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with anyio.move_on_after(_LAST_SECONDS, shield=True):
-            await process.aclose()
-    if not answer:
-        raise RuntimeError(f"the process of tool {name!r} ended with {process.returncode} before it had answered")
-    is_value, value = pickle.loads(answer)
-    if is_value:
-        return value
-    raise value
 
 
 # ── mounting ─────────────────────────────────────────────────────────────────────────────────────
