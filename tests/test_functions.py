@@ -42,6 +42,11 @@ class Row:
     marks: list[int] = dataclasses.field(default_factory=list)
 
 
+@attrs.define
+class Shelf:
+    books: dict[int, str]
+
+
 class Entry(TypedDict):
     key: str
 
@@ -125,10 +130,20 @@ TYPES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (Point | Row | int, whole | st.builds(lambda x: {"x": x}, whole) | st.builds(lambda n: {"name": n}, texts)),
     (Literal[1, "a", None], st.sampled_from([1, "a", None])),
     (Any, whole),
+    (dict[int, str], st.dictionaries(whole.map(str), texts, max_size=2)),
+    (dict[float, int], st.dictionaries(st.floats(-1e9, 1e9).map(repr), whole, max_size=2)),
+    (dict[Colour, int], st.dictionaries(st.sampled_from(["red", "blue"]), whole, max_size=2)),
+    (dict[Size, int], st.dictionaries(st.sampled_from(["1", "2"]), whole, max_size=2)),
+    (
+        list[dict[Literal["a", 1], int]],
+        st.lists(st.dictionaries(st.sampled_from(["a", "1"]), whole, max_size=2), max_size=2),
+    ),
+    (dict[int, dict[int, int]] | None, st.none() | st.just({"1": {"-2": 3}})),
+    (Annotated[dict[int, int], annotated_types.MaxLen(1)], st.dictionaries(whole.map(str), whole, max_size=1)),
 ]
 anything = st.recursive(
     st.none() | st.booleans() | whole | st.floats(-10, 10) | st.sampled_from([1.0, -2.0, 1e30, 2**70]) | texts | st.sampled_from(["a", "red", ""]),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["x", "y", "name", "key", "number", "items"]) | texts, inner, max_size=2),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["x", "y", "name", "key", "number", "items", "1", "a", "red", "01", "-0", "1.5", "1e5", "9" * 30]) | texts, inner, max_size=2),
     max_leaves=4,
 )  # fmt: skip
 signatures = st.lists(
@@ -206,6 +221,27 @@ async def test_input_arrives_as_the_declared_types():
     assert result.output == {"x": 1, "y": 1.0}
 
 
+async def test_keys_arrive_as_the_declared_types():
+    seen: list[Any] = []
+
+    async def take(
+        days: dict[datetime.date, int],
+        sizes: dict[Size, str],
+        shelf: Shelf,
+        prices: dict[float, int],
+        at: dict[int, dict[Colour, int]],
+    ) -> None:
+        seen.extend([days, sizes, shelf, prices, at])
+
+    given_input = {
+        "days": {"2026-01-02": 1}, "sizes": {"1": "s"}, "shelf": {"books": {"7": "b"}}, "prices": {"1.5": 2}, "at": {"-3": {"red": 4}},
+    }  # fmt: skip
+    assert (await FunctionTool(take).execute(given_input)).success
+    assert seen == [
+        {datetime.date(2026, 1, 2): 1}, {Size.SMALL: "s"}, Shelf({7: "b"}), {1.5: 2}, {-3: {Colour.RED: 4}},
+    ]  # fmt: skip
+
+
 async def test_a_positional_argument_that_is_not_given_keeps_its_default():
     async def pair(first: int = 1, second: int = 2, /) -> list[int]:
         return [first, second]
@@ -221,10 +257,12 @@ async def test_a_positional_argument_that_is_not_given_keeps_its_default():
         (list[Annotated[Order, pydantic.AfterValidator(lambda order: 1 / order.number)]], [{"number": 0}], "$.value: ZeroDivisionError: division by zero"),
         (Annotated[str, pydantic.AfterValidator(lambda text: text.index("@"))], "a", "$.value: Value error, substring not found"),
         (datetime.date, "soon", "$.value: Invalid RFC3339 encoded date"),
-        (dict[int, str], {"x": "y"}, "$.value: Expected `int`, got `str`"),
+        (dict[int, str], {"x": "y"}, '$.value: "x" does not match'),
+        (dict[datetime.date, str], {"soon": "y"}, "$.value: Invalid RFC3339 encoded date in a key"),
+        (Shelf, {"books": {"x": "y"}}, "$.value.books: Expected `int`, got `str` in a key"),
         (set[Any], [[1]], "$.value: TypeError: unhashable type: 'list'"),
     ],
-    ids=["attrs", "list of attrs", "pydantic that fails", "pydantic", "date", "keys", "set"],
+    ids=["attrs", "list of attrs", "pydantic that fails", "pydantic", "date", "keys", "dates as keys", "keys in a class", "set"],
 )  # fmt: skip
 async def test_what_only_the_type_knows_goes_back_with_its_path(kind, value, problem):
     async def take(value: Any) -> None: ...
@@ -459,6 +497,11 @@ async def test_a_tool_result_is_passed_on():
             lambda: FunctionTool(takes_lower_case),
             "argument 'text': the constraint Predicate.* has no JSON Schema; check",
         ),
+        (
+            lambda: FunctionTool(takes_flags),
+            "argument 'flags': .*keys of dict.* are no text that a bool could be read from",
+        ),
+        (lambda: FunctionTool(takes_pairs), "argument 'pairs': .* are no text that a tuple.* could be read from"),
         (lambda: FunctionTool(3), "expected a function, got int"),  # type: ignore[arg-type]
         (lambda: tool(nmae="x"), "tool\\(\\) has no option 'nmae'; it has name, description"),  # type: ignore[call-overload]
         (on, "expected names of events"),
@@ -480,6 +523,8 @@ def unknown_name(value: Nowhere) -> None: ...  # type: ignore[name-defined]  # n
 def takes_a_lock(lock: threading.Event) -> None: ...
 def takes_lower_case(text: Annotated[str, annotated_types.Predicate(str.islower)]) -> None: ...
 async def waits() -> None: ...
+def takes_flags(flags: dict[bool, int]) -> None: ...
+def takes_pairs(pairs: list[dict[tuple[int, int], int]]) -> None: ...
 
 
 # ── in a session ──

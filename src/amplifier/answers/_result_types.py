@@ -7,13 +7,19 @@ tuples of them through pydantic, and a dict is taken for a JSON Schema. Every pr
 from __future__ import annotations
 
 import copy
+import datetime
+import decimal
+import enum
+import functools
 import inspect
 import json
+import operator
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, overload
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, TypeVar, overload
 
 from amplifier._json import SchemaRefused, build_validator, rebuild
 from amplifier.errors import MissingExtraError
@@ -74,11 +80,55 @@ def _of_msgspec(result_type: Any) -> AnswerFormat[Any]:
     except ImportError as error:
         raise MissingExtraError("a typed answer", extra="typed", missing="msgspec") from error
     try:
-        schema = msgspec.json.schema(result_type)
+        schema = msgspec.json.schema(_with_text_keys(result_type))
     except (TypeError, NameError, RuntimeError) as error:
         raise _no_schema_error(result_type, error) from error
-    convert = _with_whole_numbers(lambda value: msgspec.convert(value, result_type))
+    convert = _with_whole_numbers(lambda value: msgspec.convert(value, result_type, str_keys=True))
     return _made(_name_of(result_type), schema, convert, result_type)
+
+
+_KEYS: dict[Any, dict[str, Any]] = {
+    int: {"pattern": r"^-?(0|[1-9][0-9]*)$"},
+    float: {"pattern": r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$"},
+    datetime.date: {"format": "date"},
+    datetime.time: {"format": "time"},
+    datetime.datetime: {"format": "date-time"},
+    datetime.timedelta: {"format": "duration"},
+    uuid.UUID: {"format": "uuid"},
+    decimal.Decimal: {"format": "decimal"},
+}
+"""How keys of these types look: those of a JSON object are texts."""
+
+
+def _with_text_keys(kind: Any) -> Any:
+    """The type with dicts whose keys are the texts that its own are read from."""
+    origin, members = typing.get_origin(kind), typing.get_args(kind)
+    if not members or origin is typing.Literal:
+        return kind
+    if origin is Annotated:
+        return Annotated[(_with_text_keys(members[0]), *kind.__metadata__)]
+    changed = [member if member is ... else _with_text_keys(member) for member in members]
+    if origin in (typing.Union, types.UnionType):
+        return functools.reduce(operator.or_, changed)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        changed[0] = _text_key(members[0], kind)
+    return kind if tuple(changed) == members else origin[tuple(changed)]
+
+
+def _text_key(key: Any, kind: Any) -> Any:
+    import msgspec  # noqa: PLC0415 — of an extra
+
+    plain = typing.get_args(key)[0] if typing.get_origin(key) is Annotated else key
+    if plain in (str, Any) or typing.get_origin(plain) in (typing.Union, types.UnionType):
+        return key
+    schema = _KEYS.get(plain)
+    if typing.get_origin(plain) is typing.Literal:
+        schema = {"enum": [str(value) for value in typing.get_args(plain) if value is not None]}
+    elif isinstance(plain, type) and issubclass(plain, enum.Enum):
+        schema = {"enum": [str(member.value) for member in plain]}
+    if schema is None:
+        raise TypeError(f"the keys of {kind} are no text that a {getattr(plain, '__name__', plain)} could be read from")
+    return Annotated[str, msgspec.Meta(extra_json_schema=schema)]
 
 
 def _with_whole_numbers(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
