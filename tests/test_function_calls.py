@@ -289,6 +289,35 @@ async def test_what_a_function_raises_is_raised_without_a_cycle():
         await FunctionTool(fails).execute({})
 
 
+ENDS = """
+import sys
+from amplifier import run_sync, tool
+from amplifier.testing import script
+
+def add(n: int) -> int:
+    "Adds one."
+    return n + 1
+
+@tool(isolate=True)
+def add_two(n: int) -> int:
+    "Adds two."
+    return n + 2
+
+if __name__ == "__main__":
+    model = script([("add", {"n": 1}), ("add_two", {"n": 1})], "done")
+    print(run_sync("x", model, tools=[add, add_two], backend=sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_program_with_functions_ends_without_warnings(backend, tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(ENDS)
+    finished = subprocess.run([sys.executable, "-X", "dev", path, backend], capture_output=True, text=True, check=False)
+    assert (finished.stdout, finished.returncode) == ("done\n", 0)
+    assert "Warning" not in finished.stderr
+
+
 # ── functions in a process of their own ──
 
 

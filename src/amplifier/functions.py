@@ -11,6 +11,7 @@ import functools
 import inspect
 import json
 import logging
+import re
 import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import ModuleType
@@ -21,6 +22,7 @@ import attrs
 
 from ._isolated import call_in_process, why_not_isolated
 from ._json import canonical_dumps
+from ._reading import Kind, flag, seconds, show, text
 from ._threads import call_in_thread
 from .answers import AnswerFormat, Argument, arguments_format, to_json
 from .contracts import Coordinator, CurrentCall, Session, current_call
@@ -51,6 +53,20 @@ class ToolOptions:
     isolate: bool = False
 
 
+_OPTIONS: Mapping[str, Kind] = {
+    "name": Kind("a name of letters, digits, _ and -", lambda value: isinstance(value, str) and _is_name(value)),
+    "description": text,
+    "timeout": seconds,
+    "repeatable": flag,
+    "approve": Kind(
+        "True, False or a function without async, of the same arguments",
+        lambda value: isinstance(value, bool) or (callable(value) and not _is_async(value)),
+    ),
+    "quick": flag,
+    "isolate": flag,
+}
+
+
 @overload
 def tool(function: _F, /) -> _F: ...
 @overload
@@ -77,14 +93,26 @@ def tool(function: Any = None, /, **options: Any) -> Any:
         isolate: Run it in a worker process, which a stop or a timeout really ends. For functions without ``async`` that a
             module has at its top level; arguments and result are pickled.
     """
-    unknown = options.keys() - attrs.fields_dict(ToolOptions).keys()
+    unknown = options.keys() - _OPTIONS.keys()
     if unknown:
-        raise TypeError(f"tool() has no option {min(unknown)!r}; it has {', '.join(attrs.fields_dict(ToolOptions))}")
+        raise TypeError(f"tool() has no option {min(unknown)!r}; it has {', '.join(_OPTIONS)}")
+    for key, value in options.items():
+        is_default = value is None and attrs.fields_dict(ToolOptions)[key].default is None
+        if not is_default and not _OPTIONS[key].accepts(value):
+            raise TypeError(f"tool({key}=…): expected {_OPTIONS[key].expected}, got {show(value)}")
+    if options.get("quick") and options.get("isolate"):
+        raise TypeError(
+            "tool(quick=True, isolate=True): a function is called directly or in a process of its own, not both"
+        )
 
     def mark(marked: _F) -> _F:
-        if not callable(marked):
-            raise TypeError(f"expected a function, got {type(marked).__name__}")
-        setattr(marked, _MARK, ToolOptions(**options))
+        _check_function(marked)
+        made = ToolOptions(**options)
+        try:
+            setattr(marked, _MARK, made)
+        except (AttributeError, TypeError):  # a method of an object, or a function that is built in
+            marked = functools.partial(marked)  # type: ignore[assignment]
+            setattr(marked, _MARK, made)
         return marked
 
     return mark if function is None else mark(function)
@@ -144,17 +172,18 @@ class FunctionTool:
     """
 
     def __init__(self, function: Callable[..., Any], coordinator: Coordinator | None = None) -> None:
-        if not callable(function):
-            raise TypeError(f"expected a function, got {type(function).__name__}")
-        found = getattr(_inside_partials(function), _MARK, None)
+        _check_function(function)
+        found = getattr(function, _MARK, None) or getattr(_inside_partials(function), _MARK, None)
         self.options: ToolOptions = found if isinstance(found, ToolOptions) else ToolOptions()
         self._function = function
         self._coordinator = coordinator
         self.name: str = self.options.name or _name_of(function)
+        if not _is_name(self.name):
+            raise TypeError(
+                f"{self.name!r:.80} is no name that a model could call a tool by; give it one, as in tool(name='add')(function)"
+            )
         self.repeatable: bool | None = self.options.repeatable
-        self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-            getattr(function, "__call__", None)  # noqa: B004 — an object whose call is a coroutine function
-        )
+        self._is_async = _is_async(function)
         parameters, self._injected = _parameters_of(self.name, function)
         self._positional = {key: kind.default for key, kind in parameters.items() if kind.kind is kind.POSITIONAL_ONLY}
         if self.options.isolate and (reason := self._why_not_isolated()):
@@ -284,7 +313,8 @@ def mount_functions(module: ModuleType) -> _Mount | None:
     Raises:
         TypeError: One cannot be a tool; the message says what to change.
     """
-    own = [value for value in vars(module).values() if getattr(value, "__module__", None) == module.__name__]
+    found = vars(module).values()
+    own = [value for value in found if getattr(_inside_partials(value), "__module__", None) == module.__name__]
     tools = [value for value in own if isinstance(getattr(value, _MARK, None), ToolOptions)]
     hooks = [value for value in own if _hook_options(value) is not None]
     if not tools and not hooks:
@@ -323,6 +353,21 @@ def _ask_before(coordinator: Coordinator, asked: FunctionTool) -> None:
 # ── reading functions ────────────────────────────────────────────────────────────────────────────
 
 
+def _check_function(function: Any) -> None:
+    if isinstance(function, type):
+        raise TypeError(f"expected a function, got the class {function.__name__}; write a function that makes one")
+    if not callable(function):
+        raise TypeError(f"expected a function, got {type(function).__name__}")
+
+
+def _is_name(text: str) -> bool:
+    return re.fullmatch(r"[A-Za-z0-9_-]{1,128}", text) is not None
+
+
+def _is_async(function: Any) -> bool:
+    return any(map(inspect.iscoroutinefunction, (function, getattr(_inside_partials(function), "__call__", None))))  # noqa: B004 — of an object
+
+
 def _inside_partials(function: Any) -> Any:
     while isinstance(function, functools.partial):
         function = function.func
@@ -359,8 +404,13 @@ def _parameters_of(name: str, function: Any) -> tuple[dict[str, inspect.Paramete
             raise TypeError(
                 f"tool {name!r} takes {stars}{parameter.name}; a model sends arguments by name, so write them out"
             )
-    injected = {key: what for key in signature.parameters if (what := _injected_for(hints.get(key))) is not None}
-    return dict(signature.parameters), injected
+    parameters = dict(signature.parameters)
+    while isinstance(function, functools.partial):  # what it has given is not for the model
+        for key in function.keywords:
+            parameters.pop(key, None)
+        function = function.func
+    injected = {key: what for key in parameters if (what := _injected_for(hints.get(key))) is not None}
+    return parameters, injected
 
 
 def _injected_for(kind: Any) -> str | None:
@@ -371,19 +421,15 @@ def _injected_for(kind: Any) -> str | None:
         return None
     if found is None and isinstance(members[0], type) and len(members) == 1:
         # The kernel's own classes fulfil these protocols and are what applications import.
-        ours = members[0].__module__.startswith("amplifier.kernel.")
-        return (
-            {"AmplifierSession": "session", "ModuleCoordinator": "coordinator"}.get(members[0].__name__)
-            if ours
-            else None
-        )
+        names = {base.__name__ for base in members[0].__mro__ if base.__module__.startswith("amplifier.kernel.")}
+        ours = {"AmplifierSession": "session", "ModuleCoordinator": "coordinator"}
+        return next((ours[name] for name in ours if name in names), None)
     return found
 
 
 def _documentation(function: Any) -> tuple[str, dict[str, str]]:
     """What a docstring in Google, NumPy or Sphinx form states: the text, and the description of each argument."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    function = _inside_partials(function)
     text = inspect.getdoc(function if inspect.isroutine(function) else type(function).__call__) or ""
     if not text:
         return "", {}
