@@ -513,7 +513,7 @@ async def test_a_tool_result_is_passed_on():
         (lambda: FunctionTool(takes_pairs), "argument 'pairs': .* are no text that a tuple.* could be read from"),
         (
             lambda: FunctionTool(tool(lambda text: text)),
-            "'<lambda>' is no name that a model could call a tool by; give it one",
+            "'<lambda>' is no name for a tool; give it one",
         ),
         (lambda: FunctionTool(tool(max)), "tool 'max' has no signature that Python can read: .*; wrap it in a def"),
         (lambda: FunctionTool(tool(print)), "tool 'print' takes \\*args; a model sends"),
@@ -541,7 +541,7 @@ def test_a_function_that_cannot_be_one_is_refused_with_what_to_change(make, mess
     + [
         ({"approve": waits_to_decide}, "expected True, False or a function without async"),
         ({"approve": "yes"}, "expected True, False or a function without async, of the same arguments, got 'yes'"),
-        ({"quick": True, "isolate": True}, "a function is called directly or in a process of its own, not both"),
+        ({"quick": True, "isolate": True}, "called directly or in a process of its own, not both"),
         ({"name": "two words"}, "expected a name of letters, digits, _ and -, got 'two words'"),
         ({"quick": "no"}, "expected true or false, got 'no'"),
         ({"description": 3}, "expected a non-empty text, got 3"),

@@ -32,6 +32,7 @@ from .plan import merge_plans
 __all__ = ["AgentOptions", "AgentSession", "Approve", "agent", "run", "run_sync"]
 
 _T = TypeVar("_T")
+_asking: anyio.lowlevel.RunVar[anyio.Lock] = anyio.lowlevel.RunVar("amplifier-asking")
 
 Approve: TypeAlias = Literal["ask", "deny"] | Callable[[str], bool | Awaitable[bool]]
 """Who decides about tool calls: the person at the terminal, nobody, or a function of the question."""
@@ -332,9 +333,6 @@ class _Approvals:
         if not isinstance(answer, bool):  # "n" would be true
             raise TypeError(f"the function approve= has to return True or False; got {answer!r:.100}")
         return answer
-
-
-_asking: anyio.lowlevel.RunVar[anyio.Lock] = anyio.lowlevel.RunVar("amplifier-asking")
 
 
 async def _ask_at_terminal(prompt: str) -> bool:

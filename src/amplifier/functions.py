@@ -35,6 +35,7 @@ _logger = logging.getLogger(__name__)
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _MARK = "__amplifier_tool__"
 _HOOK_MARK = "__amplifier_on__"
 _INJECTED: Mapping[Any, str] = {Coordinator: "coordinator", Session: "session", CurrentCall: "call"}
@@ -54,16 +55,16 @@ class ToolOptions:
 
 
 _OPTIONS: Mapping[str, Kind] = {
-    "name": Kind("a name of letters, digits, _ and -", lambda value: isinstance(value, str) and _is_name(value)),
+    "name": Kind(
+        "a name of letters, digits, _ and -", lambda value: isinstance(value, str) and bool(_NAME.fullmatch(value))
+    ),
     "description": text,
     "timeout": seconds,
-    "repeatable": flag,
+    **dict.fromkeys(("repeatable", "quick", "isolate"), flag),
     "approve": Kind(
         "True, False or a function without async, of the same arguments",
         lambda value: isinstance(value, bool) or (callable(value) and not _is_async(value)),
     ),
-    "quick": flag,
-    "isolate": flag,
 }
 
 
@@ -97,13 +98,10 @@ def tool(function: Any = None, /, **options: Any) -> Any:
     if unknown:
         raise TypeError(f"tool() has no option {min(unknown)!r}; it has {', '.join(_OPTIONS)}")
     for key, value in options.items():
-        is_default = value is None and attrs.fields_dict(ToolOptions)[key].default is None
-        if not is_default and not _OPTIONS[key].accepts(value):
+        if value is not None and not _OPTIONS[key].accepts(value):
             raise TypeError(f"tool({key}=…): expected {_OPTIONS[key].expected}, got {show(value)}")
     if options.get("quick") and options.get("isolate"):
-        raise TypeError(
-            "tool(quick=True, isolate=True): a function is called directly or in a process of its own, not both"
-        )
+        raise TypeError("tool(quick=True, isolate=True): called directly or in a process of its own, not both")
 
     def mark(marked: _F) -> _F:
         _check_function(marked)
@@ -178,16 +176,16 @@ class FunctionTool:
         self._function = function
         self._coordinator = coordinator
         self.name: str = self.options.name or _name_of(function)
-        if not _is_name(self.name):
-            raise TypeError(
-                f"{self.name!r:.80} is no name that a model could call a tool by; give it one, as in tool(name='add')(function)"
-            )
+        if not _NAME.fullmatch(self.name):
+            raise TypeError(f"{self.name!r:.80} is no name for a tool; give it one, as in tool(name='add')(function)")
         self.repeatable: bool | None = self.options.repeatable
         self._is_async = _is_async(function)
         parameters, self._injected = _parameters_of(self.name, function)
         self._positional = {key: kind.default for key, kind in parameters.items() if kind.kind is kind.POSITIONAL_ONLY}
-        if self.options.isolate and (reason := self._why_not_isolated()):
-            raise TypeError(f"tool {self.name!r} cannot be isolated in a worker process, because {reason}")
+        if self.options.isolate:
+            given = f"it gets its {next(iter(self._injected))!r} from the session" if self._injected else None
+            if reason := "it is async" if self._is_async else given or why_not_isolated(_inside_partials(function)):
+                raise TypeError(f"tool {self.name!r} cannot be isolated in a worker process, because {reason}")
         text, texts = _documentation(function)
         self.description: str = self.options.description or text or self.name
         hints = _hints_of(self.name, function)
@@ -200,13 +198,6 @@ class FunctionTool:
             self._format: AnswerFormat[dict[str, Any]] = arguments_format(self.name, arguments)
         except TypeError as error:
             raise TypeError(f"tool {self.name!r}: {error}") from error
-
-    def _why_not_isolated(self) -> str | None:
-        if self._is_async:
-            return "it is async"
-        if self._injected:
-            return f"it gets its {next(iter(self._injected))!r} from the session"
-        return why_not_isolated(_inside_partials(self._function))
 
     @property
     def input_schema(self) -> dict[str, Any]:
@@ -354,14 +345,9 @@ def _ask_before(coordinator: Coordinator, asked: FunctionTool) -> None:
 
 
 def _check_function(function: Any) -> None:
-    if isinstance(function, type):
-        raise TypeError(f"expected a function, got the class {function.__name__}; write a function that makes one")
-    if not callable(function):
-        raise TypeError(f"expected a function, got {type(function).__name__}")
-
-
-def _is_name(text: str) -> bool:
-    return re.fullmatch(r"[A-Za-z0-9_-]{1,128}", text) is not None
+    if isinstance(function, type) or not callable(function):
+        found = f"the class {function.__name__}" if isinstance(function, type) else type(function).__name__
+        raise TypeError(f"expected a function, got {found}")
 
 
 def _is_async(function: Any) -> bool:

@@ -7,9 +7,6 @@ tuples of them through pydantic, and a dict is taken for a JSON Schema. Every pr
 from __future__ import annotations
 
 import copy
-import datetime
-import decimal
-import enum
 import functools
 import inspect
 import json
@@ -17,7 +14,6 @@ import operator
 import re
 import types
 import typing
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, TypeVar, overload
 
@@ -87,48 +83,46 @@ def _of_msgspec(result_type: Any) -> AnswerFormat[Any]:
     return _made(_name_of(result_type), schema, convert, result_type)
 
 
-_KEYS: dict[Any, dict[str, Any]] = {
-    int: {"pattern": r"^-?(0|[1-9][0-9]*)$"},
-    float: {"pattern": r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$"},
-    datetime.date: {"format": "date"},
-    datetime.time: {"format": "time"},
-    datetime.datetime: {"format": "date-time"},
-    datetime.timedelta: {"format": "duration"},
-    uuid.UUID: {"format": "uuid"},
-    decimal.Decimal: {"format": "decimal"},
-}
-"""How keys of these types look: those of a JSON object are texts."""
+_KEYS = {"integer": r"^-?(0|[1-9][0-9]*)$", "number": r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$"}
+"""How a number looks that is a key: those of a JSON object are texts."""
 
 
 def _with_text_keys(kind: Any) -> Any:
     """The type with dicts whose keys are the texts that its own are read from."""
+    changed, origin = _with_members(kind, _with_text_keys), typing.get_origin(kind)
+    if isinstance(origin, type) and issubclass(origin, Mapping) and typing.get_args(kind):
+        return origin[_text_key(typing.get_args(kind)[0], kind), typing.get_args(changed)[1]]  # type: ignore[index]
+    return changed
+
+
+def _with_members(kind: Any, change: Callable[[Any], Any]) -> Any:
+    """The type with the types that it is made of changed."""
     origin, members = typing.get_origin(kind), typing.get_args(kind)
     if not members or origin is typing.Literal:
         return kind
     if origin is Annotated:
-        return Annotated[(_with_text_keys(members[0]), *kind.__metadata__)]
-    changed = [member if member is ... else _with_text_keys(member) for member in members]
+        return Annotated[(change(members[0]), *members[1:])]
+    changed = tuple(member if member is ... else change(member) for member in members)
     if origin in (typing.Union, types.UnionType):
         return functools.reduce(operator.or_, changed)
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        changed[0] = _text_key(members[0], kind)
-    return kind if tuple(changed) == members else origin[tuple(changed)]
+    return kind if changed == members else origin[changed]
 
 
 def _text_key(key: Any, kind: Any) -> Any:
     import msgspec  # noqa: PLC0415 — of an extra
 
-    plain = typing.get_args(key)[0] if typing.get_origin(key) is Annotated else key
-    if plain in (str, Any) or typing.get_origin(plain) in (typing.Union, types.UnionType):
-        return key
-    schema = _KEYS.get(plain)
-    if typing.get_origin(plain) is typing.Literal:
-        schema = {"enum": [str(value) for value in typing.get_args(plain) if value is not None]}
-    elif isinstance(plain, type) and issubclass(plain, enum.Enum):
-        schema = {"enum": [str(member.value) for member in plain]}
-    if schema is None:
-        raise TypeError(f"the keys of {kind} are no text that a {getattr(plain, '__name__', plain)} could be read from")
-    return Annotated[str, msgspec.Meta(extra_json_schema=schema)]
+    own = _with_plain_root(msgspec.json.schema(key))
+    form = own.get("type", "string")
+    if form not in ("string", *_KEYS):
+        raise TypeError(f"the keys of {kind} are no text that a {getattr(key, '__name__', key)} could be read from")
+    schema: dict[str, Any] = {
+        word: own[word] for word in ("format", "minLength", "maxLength", "pattern") if word in own
+    }
+    if "enum" in own:
+        schema = {"enum": [str(value) for value in own["enum"] if value is not None]}
+    elif form in _KEYS:
+        schema = {"pattern": _KEYS[form]}
+    return Annotated[str, msgspec.Meta(extra_json_schema=schema)] if schema else key
 
 
 def _with_whole_numbers(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:

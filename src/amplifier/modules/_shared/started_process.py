@@ -25,15 +25,15 @@ from typing import IO, Any
 import anyio
 import anyio.to_thread
 
-from amplifier import _supervisor
 from amplifier._programs import isolated_python, isolated_python_command, safe_search_path
+from amplifier._supervisor import BOOT
 
 from . import process_tree
 from .worker_threads import Stop, poll_until
 
 logger = logging.getLogger("amplifier.modules.tools")
 
-_SUPERVISOR = Path(_supervisor.__file__)
+_SUPERVISOR = Path(__file__).parents[2] / "_supervisor.py"
 _PROBING = 30.0
 _LAST_WAIT = 12.0
 """Longer than the supervisor itself takes to give up."""
@@ -235,7 +235,7 @@ def launch(
         status, status_of_supervisor = _pipe(ours, theirs)
         control_of_supervisor, control = _pipe(theirs, ours)
         passed = (code, given, status_of_supervisor, control_of_supervisor)
-        command = isolated_python_command("-c", _supervisor.BOOT, str(code), "supervise", *map(str, passed[1:]))
+        command = isolated_python_command("-c", BOOT, str(code), "supervise", *map(str, passed[1:]))
         process = subprocess.Popen(command, pass_fds=passed, **options)
         ours.pop_all()
     return SupervisedProcess(process, status, control)
