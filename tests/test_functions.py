@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
+import functools
 import json
 import os
 import subprocess
@@ -25,6 +26,7 @@ import pytest
 from hypothesis import given
 
 from amplifier import AmplifierSession, HookResult, ModuleLoader, ToolResult, agent
+from amplifier.agents import AgentSession
 from amplifier.contracts import Coordinator, CurrentCall, Session
 from amplifier.functions import FunctionTool, mount_hook, mount_tool, on, tool
 from amplifier.testing import MockProvider, MockTool, script
@@ -40,6 +42,11 @@ class Point:
 class Row:
     name: str
     marks: list[int] = dataclasses.field(default_factory=list)
+
+
+@attrs.define
+class Shelf:
+    books: dict[int, str]
 
 
 class Entry(TypedDict):
@@ -91,6 +98,12 @@ class Limited(pydantic.BaseModel):
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 whole = st.integers(-(2**31), 2**31)
+
+
+async def waits_to_decide(text: str) -> bool:
+    return True
+
+
 TYPES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (str, texts),
     (int, whole),
@@ -125,10 +138,20 @@ TYPES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (Point | Row | int, whole | st.builds(lambda x: {"x": x}, whole) | st.builds(lambda n: {"name": n}, texts)),
     (Literal[1, "a", None], st.sampled_from([1, "a", None])),
     (Any, whole),
+    (dict[int, str], st.dictionaries(whole.map(str), texts, max_size=2)),
+    (dict[float, int], st.dictionaries(st.floats(-1e9, 1e9).map(repr), whole, max_size=2)),
+    (dict[Colour, int], st.dictionaries(st.sampled_from(["red", "blue"]), whole, max_size=2)),
+    (dict[Size, int], st.dictionaries(st.sampled_from(["1", "2"]), whole, max_size=2)),
+    (
+        list[dict[Literal["a", 1], int]],
+        st.lists(st.dictionaries(st.sampled_from(["a", "1"]), whole, max_size=2), max_size=2),
+    ),
+    (dict[int, dict[int, int]] | None, st.none() | st.just({"1": {"-2": 3}})),
+    (Annotated[dict[int, int], annotated_types.MaxLen(1)], st.dictionaries(whole.map(str), whole, max_size=1)),
 ]
 anything = st.recursive(
     st.none() | st.booleans() | whole | st.floats(-10, 10) | st.sampled_from([1.0, -2.0, 1e30, 2**70]) | texts | st.sampled_from(["a", "red", ""]),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["x", "y", "name", "key", "number", "items"]) | texts, inner, max_size=2),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["x", "y", "name", "key", "number", "items", "1", "a", "red", "01", "-0", "1.5", "1e5", "9" * 30]) | texts, inner, max_size=2),
     max_leaves=4,
 )  # fmt: skip
 signatures = st.lists(
@@ -206,6 +229,27 @@ async def test_input_arrives_as_the_declared_types():
     assert result.output == {"x": 1, "y": 1.0}
 
 
+async def test_keys_arrive_as_the_declared_types():
+    seen: list[Any] = []
+
+    async def take(
+        days: dict[datetime.date, int],
+        sizes: dict[Size, str],
+        shelf: Shelf,
+        prices: dict[float, int],
+        at: dict[int, dict[Colour, int]],
+    ) -> None:
+        seen.extend([days, sizes, shelf, prices, at])
+
+    given_input = {
+        "days": {"2026-01-02": 1}, "sizes": {"1": "s"}, "shelf": {"books": {"7": "b"}}, "prices": {"1.5": 2}, "at": {"-3": {"red": 4}},
+    }  # fmt: skip
+    assert (await FunctionTool(take).execute(given_input)).success
+    assert seen == [
+        {datetime.date(2026, 1, 2): 1}, {Size.SMALL: "s"}, Shelf({7: "b"}), {1.5: 2}, {-3: {Colour.RED: 4}},
+    ]  # fmt: skip
+
+
 async def test_a_positional_argument_that_is_not_given_keeps_its_default():
     async def pair(first: int = 1, second: int = 2, /) -> list[int]:
         return [first, second]
@@ -220,11 +264,14 @@ async def test_a_positional_argument_that_is_not_given_keeps_its_default():
         (list[Even], [{"x": 2}, {"x": 3}], "$.value[1]: expected an even number"),
         (list[Annotated[Order, pydantic.AfterValidator(lambda order: 1 / order.number)]], [{"number": 0}], "$.value: ZeroDivisionError: division by zero"),
         (Annotated[str, pydantic.AfterValidator(lambda text: text.index("@"))], "a", "$.value: Value error, substring not found"),
+        (Tree, {"number": 1, "name": [{"number": 1, "name": [{"numer": 1}]}]}, "$.value.name[0].name[0]: Additional properties"),
         (datetime.date, "soon", "$.value: Invalid RFC3339 encoded date"),
-        (dict[int, str], {"x": "y"}, "$.value: Expected `int`, got `str`"),
+        (dict[int, str], {"x": "y"}, '$.value: "x" does not match'),
+        (dict[datetime.date, str], {"soon": "y"}, "$.value: Invalid RFC3339 encoded date in a key"),
+        (Shelf, {"books": {"x": "y"}}, "$.value.books: Expected `int`, got `str` in a key"),
         (set[Any], [[1]], "$.value: TypeError: unhashable type: 'list'"),
     ],
-    ids=["attrs", "list of attrs", "pydantic that fails", "pydantic", "date", "keys", "set"],
+    ids=["attrs", "list of attrs", "pydantic that fails", "pydantic", "recursive", "date", "keys", "dates as keys", "keys in a class", "set"],
 )  # fmt: skip
 async def test_what_only_the_type_knows_goes_back_with_its_path(kind, value, problem):
     async def take(value: Any) -> None: ...
@@ -381,7 +428,7 @@ async def test_errors_and_ends_of_an_isolated_function_reach_the_caller():
     with pytest.raises(RuntimeError, match="cannot be sent between processes"):
         await FunctionTool(gives_a_lock).execute({})
     with pytest.raises(TypeError, match="define it at the top of a module"):
-        await FunctionTool(tool(isolate=True)(lambda: None)).execute({})
+        FunctionTool(tool(isolate=True, name="unnamed")(lambda: None))
 
 
 async def test_an_async_function_that_takes_too_long_is_stopped():
@@ -459,8 +506,20 @@ async def test_a_tool_result_is_passed_on():
             lambda: FunctionTool(takes_lower_case),
             "argument 'text': the constraint Predicate.* has no JSON Schema; check",
         ),
+        (
+            lambda: FunctionTool(takes_flags),
+            "argument 'flags': .*keys of dict.* are no text that a bool could be read from",
+        ),
+        (lambda: FunctionTool(takes_pairs), "argument 'pairs': .* are no text that a tuple.* could be read from"),
+        (
+            lambda: FunctionTool(tool(lambda text: text)),
+            "'<lambda>' is no name for a tool; give it one",
+        ),
+        (lambda: FunctionTool(tool(max)), "tool 'max' has no signature that Python can read: .*; wrap it in a def"),
+        (lambda: FunctionTool(tool(print)), "tool 'print' takes \\*args; a model sends"),
+        (lambda: tool(Point), "expected a function, got the class Point"),
         (lambda: FunctionTool(3), "expected a function, got int"),  # type: ignore[arg-type]
-        (lambda: tool(nmae="x"), "tool\\(\\) has no option 'nmae'; it has name, description"),  # type: ignore[call-overload]
+        (lambda: tool(nmae="x"), "nmae: unknown argument; did you mean .name."),  # type: ignore[call-overload]
         (on, "expected names of events"),
         (lambda: mount_hook(own_process), r"the function own_process\(.*\).* without @on; name its events, as in @on"),
         (
@@ -474,12 +533,77 @@ def test_a_function_that_cannot_be_one_is_refused_with_what_to_change(make, mess
         make()
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"timeout": value}, "expected a positive number of seconds") for value in ("x", -1, 0, float("nan"), float("inf"), True)
+    ]
+    + [
+        ({"approve": waits_to_decide}, "expected True, False or a function without async"),
+        ({"approve": "yes"}, "expected True, False or a function without async, of the same arguments, got 'yes'"),
+        ({"quick": True, "isolate": True}, "called directly or in a process of its own, not both"),
+        ({"name": "two words"}, "expected a name of letters, digits, _ and -, got 'two words'"),
+        ({"quick": "no"}, "expected true or false, got 'no'"),
+        ({"description": 3}, "expected a non-empty text, got 3"),
+    ],
+)  # fmt: skip
+def test_an_option_that_cannot_be_meant_is_refused_where_it_is_written(options, message):
+    with pytest.raises(TypeError, match=message):
+        tool(**options)
+
+
+class Postman:
+    def __init__(self, town: str) -> None:
+        self.town = town
+
+    def send(self, text: str) -> str:
+        """Sends a text."""
+        return f"{text} to {self.town}"
+
+    @tool(name="send_quickly", quick=True)
+    def hurry(self, text: str) -> str:
+        """Sends it at once."""
+        return f"{text} to {self.town}!"
+
+
+def deliver(text: str, town: str, key: str = "k") -> str:
+    """Delivers a text."""
+    return f"{text} to {town} with {key}"
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "arguments", "output"),
+    [
+        (Postman("Oslo").send, "send", ["text"], "hi to Oslo"),
+        (tool(Postman("Oslo").send), "send", ["text"], "hi to Oslo"),
+        (tool(name="post", quick=True)(Postman("Oslo").send), "post", ["text"], "hi to Oslo"),
+        (Postman("Oslo").hurry, "send_quickly", ["text"], "hi to Oslo!"),
+        (functools.partial(deliver, town="Oslo"), "deliver", ["text", "key"], "hi to Oslo with k"),
+        (tool(name="post")(functools.partial(deliver, town="Oslo", key="x")), "post", ["text"], "hi to Oslo with x"),
+        (tool(name="echo")(lambda text: text), "echo", ["text"], "hi"),
+    ],
+    ids=["method", "tool of a method", "options", "marked in its class", "partial", "options of a partial", "lambda"],
+)  # fmt: skip
+async def test_methods_partials_and_lambdas_are_tools(function, name, arguments, output):
+    made = FunctionTool(function)
+    assert (made.name, list(made.input_schema["properties"])) == (name, arguments)
+    assert (await made.execute({"text": "hi"})).output == output
+
+
+def test_the_options_of_a_method_are_not_those_of_its_class():
+    first = Postman("Oslo")
+    tool(name="post")(first.send)
+    assert FunctionTool(first.send).name == FunctionTool(Postman("Bergen").send).name == "send"
+
+
 def takes_anything(**values: int) -> None: ...
 def takes_many(*values: int) -> None: ...
 def unknown_name(value: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 def takes_a_lock(lock: threading.Event) -> None: ...
 def takes_lower_case(text: Annotated[str, annotated_types.Predicate(str.islower)]) -> None: ...
 async def waits() -> None: ...
+def takes_flags(flags: dict[bool, int]) -> None: ...
+def takes_pairs(pairs: list[dict[tuple[int, int], int]]) -> None: ...
 
 
 # ── in a session ──
@@ -508,7 +632,8 @@ async def test_session_coordinator_and_call_are_injected_and_not_part_of_the_sch
         seen.extend([session.session_id, coordinator.session_id, call])
         return text
 
-    async def look_closer(session: AmplifierSession) -> str:
+    async def look_closer(session: AmplifierSession, same: AgentSession | None = None) -> str:
+        assert session is same
         return session.session_id
 
     assert list(FunctionTool(look).input_schema["properties"]) == ["text"]

@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 
 import anyio
 import anyio.lowlevel
-import anyio.to_thread
 import attrs
 
 from ._reading import Kind, anything, can_call, directory_name, list_each, mapping, option, read_arguments, show, text
@@ -35,6 +34,7 @@ from .plan._things import is_thing
 __all__ = ["AgentOptions", "AgentSession", "Approve", "agent", "run", "run_sync"]
 
 _T = TypeVar("_T")
+_asking: anyio.lowlevel.RunVar[anyio.Lock] = anyio.lowlevel.RunVar("amplifier-asking")
 
 Approve: TypeAlias = Literal["ask", "deny"] | Callable[[str], bool | Awaitable[bool]]
 """Who decides about tool calls: the person at the terminal, nobody, or a function of the question."""
@@ -415,5 +415,9 @@ class _Approvals:
 async def _ask_at_terminal(prompt: str) -> bool:
     if not sys.stdin.isatty():
         raise NoOneToAskError("approve='ask' needs a terminal; pass a function that decides instead")
-    answer = await anyio.to_thread.run_sync(input, f"{prompt} [y/N] ", abandon_on_cancel=True)
-    return answer.strip().lower() in ("y", "yes")
+    if (asking := _asking.get(None)) is None:
+        _asking.set(asking := anyio.Lock())
+    async with asking:
+        print(f"{prompt} [y/N] ", end="", flush=True)  # noqa: T201 — the question
+        await anyio.wait_readable(sys.stdin)  # a terminal is readable when a line is there
+        return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -11,22 +11,20 @@ import functools
 import inspect
 import json
 import logging
-import os
-import pickle
-import signal
-import sys
+import re
 import typing
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from types import ModuleType
 from typing import Any, Never, TypeVar, overload
 
 import anyio
-import anyio.to_thread
 import attrs
 
+from ._isolated import call_in_process, why_not_isolated
 from ._json import canonical_dumps
-from ._reading import Kind, anything, can_call, flag, option, read_arguments, whole_number
+from ._reading import Kind, anything, can_call, flag, option, read_arguments, seconds, text, whole_number
 from ._spelling import warn_of_misspelt_event
+from ._threads import call_in_thread
 from .answers import AnswerFormat, Argument, arguments_format, to_json
 from .contracts import Coordinator, CurrentCall, Session, current_call
 from .errors import MissingExtraError, PlanError, ResultError
@@ -37,25 +35,34 @@ __all__ = ["FunctionTool", "HookOptions", "ToolOptions", "mount_functions", "mou
 _logger = logging.getLogger(__name__)
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_O = TypeVar("_O", bound=attrs.AttrsInstance)
 
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _MARK = "__amplifier_tool__"
 _HOOK_MARK = "__amplifier_on__"
-_LAST_SECONDS = 5.0
-"""For the end of a process that was killed."""
 _INJECTED: Mapping[Any, str] = {Coordinator: "coordinator", Session: "session", CurrentCall: "call"}
+
+
+_tool_name = Kind(
+    "a name of letters, digits, _ and -", lambda value: isinstance(value, str) and bool(_NAME.fullmatch(value))
+)
+_approval = Kind(
+    "True, False or a function without async, of the same arguments",
+    lambda value: isinstance(value, bool) or (callable(value) and not _is_async(value)),
+)
 
 
 @attrs.frozen(kw_only=True)
 class ToolOptions:
     """What `tool` was given; see there."""
 
-    name: str | None = None
-    description: str | None = None
-    timeout: float | None = None
-    repeatable: bool | None = None
-    approve: bool | Callable[..., bool] = False
-    quick: bool = False
-    isolate: bool = False
+    name: str | None = option(_tool_name, None)
+    description: str | None = option(text, None)
+    timeout: float | None = option(seconds, None)
+    repeatable: bool | None = option(flag, None)
+    approve: bool | Callable[..., bool] = option(_approval, False)
+    quick: bool = option(flag, False)
+    isolate: bool = option(flag, False)
 
 
 @overload
@@ -84,17 +91,27 @@ def tool(function: Any = None, /, **options: Any) -> Any:
         isolate: Run it in a worker process, which a stop or a timeout really ends. For functions without ``async`` that a
             module has at its top level; arguments and result are pickled.
     """
-    unknown = options.keys() - attrs.fields_dict(ToolOptions).keys()
-    if unknown:
-        raise TypeError(f"tool() has no option {min(unknown)!r}; it has {', '.join(attrs.fields_dict(ToolOptions))}")
+    made = _read_options(ToolOptions, options, "@tool cannot be used")
+    if made.quick and made.isolate:
+        raise TypeError("tool(quick=True, isolate=True): called directly or in a process of its own, not both")
 
     def mark(marked: _F) -> _F:
-        if not callable(marked):
-            raise TypeError(f"expected a function, got {type(marked).__name__}")
-        setattr(marked, _MARK, ToolOptions(**options))
+        _check_function(marked)
+        try:
+            setattr(marked, _MARK, made)
+        except (AttributeError, TypeError):  # a method of an object, or a function that is built in
+            marked = functools.partial(marked)  # type: ignore[assignment]
+            setattr(marked, _MARK, made)
         return marked
 
     return mark if function is None else mark(function)
+
+
+def _read_options(cls: type[_O], given: Mapping[str, Any], subject: str) -> _O:
+    try:
+        return read_arguments(cls, given, subject)
+    except PlanError as error:
+        raise TypeError(str(error)) from None
 
 
 def _are_names(given: Any) -> bool:
@@ -129,10 +146,7 @@ def on(
     if not events or not _are_names(events):
         raise TypeError(f"expected names of events, as in @on('tool:pre'), got {events!r:.80}")
     given = {"events": events, "priority": priority, "fields": fields, "gate": gate, **unknown}
-    try:
-        options = read_arguments(HookOptions, given, "@on cannot be used")
-    except PlanError as error:
-        raise TypeError(str(error)) from None
+    options = _read_options(HookOptions, given, "@on cannot be used")
     for event in events:
         warn_of_misspelt_event(event, __name__)
 
@@ -167,22 +181,22 @@ class FunctionTool:
     """
 
     def __init__(self, function: Callable[..., Any], coordinator: Coordinator | None = None) -> None:
-        if not callable(function):
-            raise TypeError(f"expected a function, got {type(function).__name__}")
-        found = getattr(_inside_partials(function), _MARK, None)
+        _check_function(function)
+        found = getattr(function, _MARK, None) or getattr(_inside_partials(function), _MARK, None)
         self.options: ToolOptions = found if isinstance(found, ToolOptions) else ToolOptions()
         self._function = function
         self._coordinator = coordinator
         self.name: str = self.options.name or _name_of(function)
+        if not _NAME.fullmatch(self.name):
+            raise TypeError(f"{self.name!r:.80} is no name for a tool; give it one, as in tool(name='add')(function)")
         self.repeatable: bool | None = self.options.repeatable
-        self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-            getattr(function, "__call__", None)  # noqa: B004 — an object whose call is a coroutine function
-        )
+        self._is_async = _is_async(function)
         parameters, self._injected = _parameters_of(self.name, function)
         self._positional = {key: kind.default for key, kind in parameters.items() if kind.kind is kind.POSITIONAL_ONLY}
-        if self.options.isolate and (self._is_async or self._injected):
-            reason = "is async" if self._is_async else f"gets its {next(iter(self._injected))!r} from the session"
-            raise TypeError(f"tool {self.name!r} cannot be isolated in a worker process, because it {reason}")
+        if self.options.isolate:
+            given = f"it gets its {next(iter(self._injected))!r} from the session" if self._injected else None
+            if reason := "it is async" if self._is_async else given or why_not_isolated(_inside_partials(function)):
+                raise TypeError(f"tool {self.name!r} cannot be isolated in a worker process, because {reason}")
         text, texts = _documentation(function)
         self.description: str = self.options.description or text or self.name
         hints = _hints_of(self.name, function)
@@ -247,81 +261,10 @@ class FunctionTool:
         if self.options.quick:
             value = call()
         elif self.options.isolate:
-            value = await _run_isolated(self.name, call)
+            value = await call_in_process(call, self.name)
         else:
-            value = await anyio.to_thread.run_sync(call, abandon_on_cancel=True)
+            value = await call_in_thread(call, f"amplifier tool {self.name}")
         return await value if inspect.isawaitable(value) else value
-
-
-# ── a process of its own ─────────────────────────────────────────────────────────────────────────
-
-_WORKER = """
-import os, pickle, sys
-answers = os.fdopen(os.dup(1), "wb")
-os.dup2(2, 1)
-try:
-    preparation, call = pickle.load(sys.stdin.buffer)
-    from multiprocessing.spawn import prepare
-    import asyncio, anyio
-    def refuse(*given, **more):
-        raise RuntimeError("the process of an isolated tool imports this program; put what runs it below `if __name__ == '__main__':`")
-    runs = anyio.run, asyncio.run
-    anyio.run = asyncio.run = refuse
-    try:
-        prepare(preparation)
-    finally:
-        anyio.run, asyncio.run = runs
-    answer = True, pickle.loads(call)()
-except BaseException as error:
-    answer = False, error
-try:
-    written = pickle.dumps(answer)
-except Exception as error:
-    written = pickle.dumps((False, RuntimeError(f"{answer[1]!r:.500} cannot be sent between processes: {error}")))
-answers.write(written)
-"""
-"""Prints of the function go to standard error, so that standard output has the answer alone. A program that would run its agent once more
-when it is imported is refused: it would call the model a second time."""
-
-
-async def _run_isolated(name: str, call: Callable[[], Any]) -> Any:
-    """Call a function in a new process, which is killed with all that it has started when this is cancelled.
-
-    Raises:
-        BaseException: What the function raised, or why it could not be called.
-    """
-    from multiprocessing.spawn import get_preparation_data  # noqa: PLC0415 — for those who use it
-
-    try:
-        preparation = {key: value for key, value in get_preparation_data(name).items() if key != "authkey"}
-        payload = pickle.dumps((preparation, pickle.dumps(call)))
-    except Exception as error:
-        raise TypeError(
-            f"tool {name!r} cannot be sent to a worker process: {error}; define it at the top of a module"
-        ) from error
-    # -P: the working directory may hold what an agent has written; what the program may import is in the preparation.
-    command = [sys.executable, "-P", "-c", _WORKER]
-    process = await anyio.open_process(command, stderr=None, start_new_session=True)
-    try:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        await process.stdin.send(payload)
-        await process.stdin.aclose()
-        answer = b"".join([piece async for piece in process.stdout])
-        await process.wait()
-    except anyio.BrokenResourceError:
-        answer = b""
-    finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with anyio.move_on_after(_LAST_SECONDS, shield=True):
-            await process.aclose()
-    if not answer:
-        raise RuntimeError(f"the process of tool {name!r} ended with {process.returncode} before it had answered")
-    is_value, value = pickle.loads(answer)
-    if is_value:
-        return value
-    raise value
 
 
 # ── mounting ─────────────────────────────────────────────────────────────────────────────────────
@@ -376,7 +319,8 @@ def mount_functions(module: ModuleType) -> _Mount | None:
     Raises:
         TypeError: One cannot be a tool; the message says what to change.
     """
-    own = [value for value in vars(module).values() if getattr(value, "__module__", None) == module.__name__]
+    found = vars(module).values()
+    own = [value for value in found if getattr(_inside_partials(value), "__module__", None) == module.__name__]
     tools = [value for value in own if isinstance(getattr(value, _MARK, None), ToolOptions)]
     hooks = [value for value in own if _hook_options(value) is not None]
     if not tools and not hooks:
@@ -419,6 +363,16 @@ def _shown(function: Any) -> str:
     return f"the function {_name_of(function)}{inspect.signature(function)}"
 
 
+def _check_function(function: Any) -> None:
+    if isinstance(function, type) or not callable(function):
+        found = f"the class {function.__name__}" if isinstance(function, type) else type(function).__name__
+        raise TypeError(f"expected a function, got {found}")
+
+
+def _is_async(function: Any) -> bool:
+    return any(map(inspect.iscoroutinefunction, (function, getattr(_inside_partials(function), "__call__", None))))  # noqa: B004 — of an object
+
+
 def _inside_partials(function: Any) -> Any:
     while isinstance(function, functools.partial):
         function = function.func
@@ -455,8 +409,13 @@ def _parameters_of(name: str, function: Any) -> tuple[dict[str, inspect.Paramete
             raise TypeError(
                 f"tool {name!r} takes {stars}{parameter.name}; a model sends arguments by name, so write them out"
             )
-    injected = {key: what for key in signature.parameters if (what := _injected_for(hints.get(key))) is not None}
-    return dict(signature.parameters), injected
+    parameters = dict(signature.parameters)
+    while isinstance(function, functools.partial):  # what it has given is not for the model
+        for key in function.keywords:
+            parameters.pop(key, None)
+        function = function.func
+    injected = {key: what for key in parameters if (what := _injected_for(hints.get(key))) is not None}
+    return parameters, injected
 
 
 def _injected_for(kind: Any) -> str | None:
@@ -467,19 +426,15 @@ def _injected_for(kind: Any) -> str | None:
         return None
     if found is None and isinstance(members[0], type) and len(members) == 1:
         # The kernel's own classes fulfil these protocols and are what applications import.
-        ours = members[0].__module__.startswith("amplifier.kernel.")
-        return (
-            {"AmplifierSession": "session", "ModuleCoordinator": "coordinator"}.get(members[0].__name__)
-            if ours
-            else None
-        )
+        names = {base.__name__ for base in members[0].__mro__ if base.__module__.startswith("amplifier.kernel.")}
+        ours = {"AmplifierSession": "session", "ModuleCoordinator": "coordinator"}
+        return next((ours[name] for name in ours if name in names), None)
     return found
 
 
 def _documentation(function: Any) -> tuple[str, dict[str, str]]:
     """What a docstring in Google, NumPy or Sphinx form states: the text, and the description of each argument."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    function = _inside_partials(function)
     text = inspect.getdoc(function if inspect.isroutine(function) else type(function).__call__) or ""
     if not text:
         return "", {}

@@ -44,12 +44,12 @@ class SchemaRefused(ValueError):
 class Validator:
     """Checks values against one schema."""
 
-    __slots__ = ("_parts", "_recursive", "_validator")
+    __slots__ = ("_parts", "_returns", "_validator")
 
-    def __init__(self, validator: Any, parts: int, *, recursive: bool) -> None:
+    def __init__(self, validator: Any, parts: int, returns: int) -> None:
         self._validator = validator
         self._parts = parts
-        self._recursive = recursive
+        self._returns = returns
 
     def is_valid(self, value: Any) -> bool:
         """Whether the value fits the schema."""
@@ -59,8 +59,9 @@ class Validator:
         """What is wrong with a value, as paths and messages; empty if it is valid."""
         if self.is_valid(value):
             return []
-        # A check is cached, but finding the problems is not: in a schema that contains itself its time grows exponentially.
-        if self._recursive and self._parts ** _depth(value) > _RECURSIVE_WORK:
+        # A check is cached, but finding the problems is not: in a schema that contains itself its time grows exponentially
+        # with the depth, the faster the more ways lead back into it.
+        if self._returns and self._parts * self._returns ** _depth(value) > _RECURSIVE_WORK:
             return [((), "it does not fit the schema, which contains itself; the place in it is not searched for")]
         found = []
         for error in self._validator.iter_errors(value):
@@ -91,7 +92,7 @@ def build_validator(schema: Any, *, check_formats: bool = False) -> Validator:
         if type(error).__module__.startswith("pyo3"):  # a panic of compiled code, which is no Exception
             raise SchemaRefused(f"it cannot be read: {error}") from error
         raise
-    return Validator(validator, measured.parts, recursive=measured.is_recursive)
+    return Validator(validator, measured.parts, measured.returns)
 
 
 def _refuse(address: str) -> NoReturn:
@@ -113,20 +114,19 @@ class _Measured:
 
     Attributes:
         parts: How many there are to check.
-        is_recursive: A part leads back to itself.
+        returns: How many ways lead from a part back to itself.
     """
 
     def __init__(self, schema: Any) -> None:
         self._root = schema
         self._anchors: dict[str, Any] = {}
-        self._known: dict[int, tuple[int, int]] = {}
+        self._known: dict[int, tuple[int, int, int]] = {}
         self._inside: set[int] = set()
         self._patterns = 0
-        self.is_recursive = False
         self._take_stock()
         own = schema.get("$id") if isinstance(schema, dict) else None
         self._own_address = own.partition("#")[0] if isinstance(own, str) else ""
-        self.parts = self._follow(schema, 0)[0]
+        self.parts, _, self.returns = self._follow(schema, 0)
 
     def _take_stock(self) -> None:
         """Look at everything once, without following references."""
@@ -162,30 +162,29 @@ class _Measured:
                 if self._patterns > _LARGEST_PATTERNS:
                     raise SchemaRefused("its patterns are too large, or repeat too much")
 
-    def _follow(self, part: Any, depth: int) -> tuple[int, int]:
-        """How many parts there are to check at and below one, references followed, and how deep they are."""
+    def _follow(self, part: Any, depth: int) -> tuple[int, int, int]:
+        """How many parts there are to check at and below one, references followed, how deep they are, and how many lead back up."""
         if not isinstance(part, dict | list | tuple):
-            return 0, 0
+            return 0, 0, 0
         known = self._known.get(id(part))
         if depth + (known[1] if known else 0) > _DEEPEST:
             raise SchemaRefused(f"it is nested more than {_DEEPEST} levels deep, with its references followed")
         if known is not None:
             return known
         if id(part) in self._inside:
-            self.is_recursive = True
-            return 1, 1
+            return 1, 1, 1
         self._inside.add(id(part))
-        total, height = 1, 1
+        total, height, returns = 1, 1, 0
         for member in self._below(part):
-            parts, below = self._follow(member, depth + 1)
-            total, height = total + parts, max(height, below + 1)
+            parts, below, back = self._follow(member, depth + 1)
+            total, height, returns = total + parts, max(height, below + 1), returns + back
             if total > _MOST_TO_CHECK:
                 raise SchemaRefused(
                     f"with its references followed it has more than {_MOST_TO_CHECK} parts; a check would take too long"
                 )
         self._inside.discard(id(part))
-        self._known[id(part)] = total, height
-        return total, height
+        self._known[id(part)] = total, height, returns
+        return total, height, returns
 
     def _below(self, part: Any) -> Iterator[Any]:
         members: Iterable[Any] = part.values() if isinstance(part, dict) else part

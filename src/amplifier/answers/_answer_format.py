@@ -91,7 +91,7 @@ def _problems_in(error: Exception, path: str) -> list[Problem]:
     listed = getattr(error, "errors", None)
     if callable(listed) and type(error).__module__.startswith("pydantic"):
         return [(path + _path_of(each["loc"], False).removeprefix("$"), each["msg"]) for each in listed()]
-    text, _, inner = str(error).partition(" - at `$")
+    text, _, inner = str(error).replace(" - at `key` in `$", " in a key - at `$").partition(" - at `$")
     is_own = not type(error).__module__.startswith("msgspec")
     return [(path + inner.rstrip("`"), f"{type(error).__name__}: {error}" if is_own else text)]
 

@@ -15,7 +15,7 @@ import attrs
 from amplifier.errors import MissingExtraError
 
 from ._answer_format import WRAPPER_KEY, AnswerFormat
-from ._result_types import _made, _of_pydantic, _rename_definitions, answer_format
+from ._result_types import _made, _of_pydantic, _rename_definitions, _with_members, answer_format
 
 _CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "pattern")
 _UNKNOWN = ("Predicate", "Timezone")
@@ -107,12 +107,7 @@ def _for_msgspec(kind: Any) -> Any:
             each = [m if m is type(None) else Annotated[(m, *metadata)] for m in typing.get_args(base)]
             return functools.reduce(operator.or_, each)
         return Annotated[(base, *metadata)] if metadata else base
-    if origin in (typing.Union, types.UnionType):
-        return functools.reduce(operator.or_, map(_for_msgspec, members))
-    if origin is None or origin is typing.Literal or not members:
-        return kind
-    changed = tuple(member if member is ... else _for_msgspec(member) for member in members)
-    return kind if changed == members else origin[changed]
+    return _with_members(kind, _for_msgspec)
 
 
 def _description_in(kind: Any) -> str:

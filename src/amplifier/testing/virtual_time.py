@@ -77,7 +77,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """An asyncio loop whose clock starts at 0 and jumps to the next timer when nothing is runnable.
 
     The clock jumps only when the loop is alone. While a worker thread (`anyio.to_thread`, `asyncio.to_thread`,
-    ``run_in_executor``) or a child process is running, or a socket or pipe is open, time passes as it does on the wall,
+    ``run_in_executor``, a function as a tool) or a child process is running, or a socket or pipe is open, time passes as it does on the wall,
     because what those will do next cannot be known. Without any timer the loop sleeps until a thread or a file
     descriptor wakes it.
 
@@ -181,14 +181,14 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         )
 
     def _is_busy_worker(self, thread: threading.Thread) -> bool:
-        """Whether this is one of AnyIO's worker threads with a call in hand.
+        """Whether this is one of AnyIO's worker threads with a call in hand, or a thread that a task of this loop waits for.
 
         AnyIO hands work over through a queue it marks done only after reporting the result, so a count of zero means
         the loop has been notified already. The names are AnyIO's own and read with care: should they vanish, the clock
         merely jumps too early, and `tests/testing/test_virtual_time.py` notices.
         """
         if getattr(thread, "loop", None) is not self:
-            return False
+            return hasattr(thread, "is_awaited_on") and bool(thread.is_awaited_on(self))
         return bool(getattr(getattr(thread, "queue", None), "unfinished_tasks", 0))
 
     def _open_io(self) -> bool:

@@ -106,7 +106,7 @@ REPLACING = [
     "printf 'home = %s/fake\\n' $PWD > V/pyvenv.cfg",
     "cp planted.py S/sitecustomize.py; cp planted.py S/usercustomize.py",
     'echo \'import os; open("MARKER", "w")\' > S/evil.pth',
-    "cat planted.py >> S/amplifier/modules/_shared/supervisor.py",
+    "cat planted.py >> S/amplifier/_supervisor.py",
     "cat planted.py >> S/amplifier/modules/tools/search/_matcher_process.py",
     "cat planted.py >> S/amplifier/modules/tools/web/__init__.py",
     "mkdir S/httpcore2; cp planted.py S/httpcore2/__init__.py; cp planted.py S/uvloop.py",

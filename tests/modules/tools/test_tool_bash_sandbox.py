@@ -18,8 +18,9 @@ from types import SimpleNamespace
 import anyio
 import pytest
 
+from amplifier import _supervisor as supervisor
 from amplifier.errors import ModuleLoadError, PlanError
-from amplifier.modules._shared import started_process, supervisor
+from amplifier.modules._shared import started_process
 from amplifier.modules.hooks import approval as hooks_approval
 from amplifier.modules.tools import bash as tool_bash
 from amplifier.modules.tools.bash import _confinement
@@ -356,7 +357,7 @@ def test_a_process_of_the_same_user_cannot_read_the_environment_of_the_agent():
     code = (
         "import os, subprocess\n"
         "from amplifier.modules.tools.bash._mount import hide_environment\n"
-        "from amplifier.modules._shared.supervisor import PR_SET_DUMPABLE, prctl\n"
+        "from amplifier._supervisor import PR_SET_DUMPABLE, prctl\n"
         "if os.geteuid() == 0:\n"
         "    os.setgroups([]); os.setresgid(12345, 12345, 12345); os.setresuid(12345, 12345, 12345)\n"
         "    prctl(PR_SET_DUMPABLE, 1)  # a change of user takes it away\n"

@@ -26,14 +26,14 @@ import anyio
 import anyio.to_thread
 
 from amplifier._programs import isolated_python, isolated_python_command, safe_search_path
+from amplifier._supervisor import BOOT
 
 from . import process_tree
-from .supervisor import BOOT
 from .worker_threads import Stop, poll_until
 
 logger = logging.getLogger("amplifier.modules.tools")
 
-_SUPERVISOR = Path(__file__).with_name("supervisor.py")
+_SUPERVISOR = Path(__file__).parents[2] / "_supervisor.py"
 _PROBING = 30.0
 _LAST_WAIT = 12.0
 """Longer than the supervisor itself takes to give up."""

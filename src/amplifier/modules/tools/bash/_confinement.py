@@ -1,7 +1,7 @@
 """What a command may do: which files it sees and changes, whether it reaches the network, how much it may use.
 
 `choose_sandbox` decides once per mount how that is enforced; `Sandbox.confined` prepares one command. `_bubblewrap` and
-`_shared.supervisor` enforce it.
+`amplifier._supervisor` enforce it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, Literal, TypeAlias
 import attrs
 
 from amplifier._programs import find_program
+from amplifier._supervisor import MINIMUM_ABI, landlock_abi
 from amplifier.errors import ModuleLoadError
 
 from ..._shared.started_process import can_supervise
-from ..._shared.supervisor import MINIMUM_ABI, landlock_abi
 from ._bubblewrap import bubblewrap_arguments, bubblewrap_problem
 from ._options import BashOptions
 from ._own_files import imported_from, own_files_in, own_files_problem

@@ -14,12 +14,12 @@ import anyio
 import anyio.to_thread
 
 from amplifier._programs import find_program
+from amplifier._supervisor import PR_GET_DUMPABLE, PR_SET_DUMPABLE, prctl
 from amplifier.contracts import Coordinator
 from amplifier.errors import ModuleLoadError
 
 from ..._shared.configuration import read_options
 from ..._shared.session_files import working_directory
-from ..._shared.supervisor import PR_GET_DUMPABLE, PR_SET_DUMPABLE, prctl
 from ..._shared.worker_threads import Workers, poll_until
 from ._confinement import choose_sandbox, import_warning
 from ._options import BashOptions

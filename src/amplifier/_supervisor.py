@@ -182,7 +182,7 @@ def _supervise(specification: dict[str, Any], described: tuple[int, int], status
         status: The pipe to report on.
         control: The pipe whose end ends everything.
     """
-    prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    adopt_orphans()
     ended_read, ended_write = os.pipe()
     os.set_blocking(ended_write, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -231,7 +231,7 @@ def _supervise(specification: dict[str, Any], described: tuple[int, int], status
             break
         if ended_read in ready:
             os.read(ended_read, 4096)
-    _end_everything()
+    end_everything()
 
 
 def _be_init(specification: dict[str, Any], report: int) -> None:
@@ -356,7 +356,13 @@ def _reap_all_but(shell: int) -> None:
                 os.waitpid(child, os.WNOHANG)
 
 
-def _end_everything() -> None:
+def adopt_orphans() -> None:
+    """Become the parent of every process below this one that loses its own; on Linux only."""
+    if sys.platform.startswith("linux"):
+        prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_everything() -> None:
     """Kill children until there are none; the children of each become ours when it dies."""
     give_up = time.monotonic() + _LAST_KILLING
     while time.monotonic() < give_up:
