@@ -7,9 +7,10 @@ they have been told, it is held back. One that differs is announced with ``conte
 from __future__ import annotations
 
 import copy
+import itertools
 import random
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 
@@ -41,12 +42,16 @@ from amplifier.models import (
     TextBlock,
     ThinkingBlock,
     ToolCall,
+    ToolCallBlock,
     to_dict,
 )
 
 from ._containment import Contained, Overran, call_within, text_of
 from ._heard_events import heard_by
 from ._options import TurnOptions
+from ._request_messages import RequestMessages
+
+CallT = TypeVar("CallT", ToolCall, ToolCallBlock)
 
 
 def choose_provider(providers: Mapping[str, Provider], wanted: str | None) -> tuple[str, Provider]:
@@ -122,6 +127,9 @@ class ProviderCaller:
         self._answer_tool = answer_tool
         self._who = f"provider {name!r}"
         self._told = _Told()
+        self._messages: RequestMessages | None = None
+        self._name = "call"
+        self._used: set[Any] = set()
 
     def require_readable(self, attachments: list[dict[str, Any]]) -> None:
         """Refuse a prompt before it is stored, if the provider declares that it reads text only.
@@ -139,6 +147,10 @@ class ProviderCaller:
                 provider=self.name,
                 model=model,
             )
+
+    def expect(self, messages: RequestMessages, name: str) -> None:
+        """The next answer is to these messages; its tool calls without an id of their own are named after ``name``."""
+        self._messages, self._name = messages, name
 
     async def ask(self, request: ChatRequest) -> ChatResponse:
         """Get an answer, retrying errors that are marked as retryable.
@@ -185,25 +197,55 @@ class ProviderCaller:
             await anyio.sleep(min(left, _LOOK))
         return self._is_stopping()
 
-    async def calls_of(self, response: ChatResponse) -> list[ToolCall]:
-        """The tool calls of an answer, as they are now: what the provider does with its own has no effect.
+    async def calls_of(self, response: ChatResponse) -> tuple[ChatResponse, list[ToolCall]]:
+        """An answer and its tool calls, as they are now: what the provider does with its own has no effect.
+
+        Every call has an id of its own; see `_with_own_ids`.
 
         Raises:
             ContractError: The provider parsed something else.
             ContainedError: It raised something that is no ``Exception``.
             ModelError: The input of a call contains itself.
         """
+        response = self._named(response)
         try:
             with Contained(self._who):
                 calls: Any = self.provider.parse_tool_calls(response)
             if isinstance(calls, list) and all(isinstance(call, ToolCall) for call in calls):
-                return [_own(call) for call in calls]
+                return response, self._with_own_ids([_own(call) for call in calls])
             raise ContractError(
                 f"{self._who} parsed {calls!r:.80} as tool calls; expected a list of ToolCall", module=self.name
             )
         except Exception as exc:
             await self._emit_error(exc)
             raise
+
+    def _named(self, response: ChatResponse) -> ChatResponse:
+        """An answer whose calls have ids of their own: a copy, unless they have."""
+        blocks = [block for block in response.content if isinstance(block, ToolCallBlock)]
+        own, calls = self._with_own_ids(blocks), self._with_own_ids(response.tool_calls or [])
+        if own == blocks and calls == (response.tool_calls or []):
+            return response
+        named, left = copy.copy(response), iter(own)
+        named.content = [next(left) if isinstance(block, ToolCallBlock) else block for block in response.content]
+        named.tool_calls = calls or response.tool_calls
+        return named
+
+    def _with_own_ids(self, calls: list[CallT]) -> list[CallT]:
+        """The calls of an answer in their order: an id that is empty, or used before in the conversation, is replaced.
+
+        Always by the same one: a turn that is played back must find its results again.
+        """
+        if calls and self._messages is not None:
+            self._used |= self._messages.call_ids()
+        used, own = set(self._used), []
+        for at, call in enumerate(calls, 1):
+            call_id, numbers = call.id, itertools.count(at)
+            while not call_id.strip() or call_id in used:
+                call_id = f"{self._name}_{next(numbers)}"
+            used.add(call_id)
+            own.append(call if call_id == call.id else _renamed(call, call_id))
+        return own
 
     def _is_too_long(self, exc: LLMError) -> bool:
         return (exc.retry_after or 0.0) > self._options.max_retry_after
@@ -238,6 +280,7 @@ class ProviderCaller:
         response: Any = await self.provider.complete(request)
         if not isinstance(response, ChatResponse):
             raise self._broken_contract("returned", response, "a ChatResponse")
+        response = self._named(response)
         heard = (CONTENT_BLOCK_START, CONTENT_BLOCK_DELTA, CONTENT_BLOCK_END, THINKING_FINAL)
         if any(map(self._is_heard, heard)):
             await self._emit_blocks(response)
@@ -264,6 +307,7 @@ class ProviderCaller:
         """Pass the pieces on as events; the answer itself comes last."""
         stream: Any = self.provider.stream  # type: ignore[attr-defined]  # optional member of the contract
         response: ChatResponse | None = None
+        calls: list[ToolCallBlock] = []
         self._told.begin_attempt()
         opening = stream(request)
         if not hasattr(opening, "__aenter__"):
@@ -281,10 +325,13 @@ class ProviderCaller:
                     if not isinstance(response, ChatResponse):
                         raise self._broken_contract("ended its stream with", response, "a ChatResponse")
                 else:
+                    if kind == "block_end" and isinstance(chunk.block, ToolCallBlock):
+                        calls.append(chunk.block)
+                        chunk = StreamChunk(kind=kind, index=chunk.index, block=self._with_own_ids(calls)[-1])  # noqa: PLW2901
                     await self._tell(*self._told.news(chunk))
         if response is not None:
             await self._tell(*self._told.rest())
-            return response
+            return self._named(response)
         raise ContractError(
             f"provider {self.name!r} ended its stream without a response; expected a last chunk of kind 'response'",
             module=self.name,
@@ -360,6 +407,12 @@ def _spelled(chunk: StreamChunk) -> str:
     if chunk.kind == "block_delta":
         return chunk.text or ""
     return f"\0{chunk.kind} {chunk.index} {chunk.block_type} {chunk.tool_name}\0"
+
+
+def _renamed(call: CallT, call_id: str) -> CallT:
+    renamed = copy.copy(call)
+    renamed.id = call_id
+    return renamed
 
 
 def _own(call: ToolCall) -> ToolCall:

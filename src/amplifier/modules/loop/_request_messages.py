@@ -20,6 +20,7 @@ from amplifier.contracts import ContextManager, Hooks
 from amplifier.errors import ContractError
 from amplifier.models import ContextInjection, Message, Model, Role
 
+from ..context import call_ids
 from ._heard_events import knows_handlers
 
 ModelT = TypeVar("ModelT", bound=Model)
@@ -44,6 +45,29 @@ _TEXTS: Final = frozenset({"role", "content", "name", "tool_call_id"})
 _PLAIN_JSON: Final = (
     orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 )
+
+
+INSTRUCTIONS = "system_prompt"
+"""The ``source``, in the metadata, of the system messages that a loop stores for its plan."""
+
+
+def source_of(message: dict[str, Any]) -> Any:
+    """Who stored a message, where its metadata tells it."""
+    metadata = message.get("metadata")
+    return metadata.get("source") if isinstance(metadata, dict) else None
+
+
+def is_instruction(message: dict[str, Any]) -> bool:
+    """Whether a loop has stored it for its plan."""
+    return message.get("role") == "system" and source_of(message) == INSTRUCTIONS
+
+
+def _with_latest_instructions(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The instructions that were stored last, at the beginning, in place of all that were stored before."""
+    given = [at for at, message in enumerate(messages) if is_instruction(message)]
+    if given in ([], [0]):
+        return messages
+    return [messages[given[-1]], *(message for at, message in enumerate(messages) if at not in given)]
 
 
 class KnownMessages:
@@ -98,7 +122,7 @@ class RequestMessages:
     """
 
     def __init__(self, messages: list[dict[str, Any]], known: KnownMessages) -> None:
-        self._messages = messages
+        self._messages = _with_latest_instructions(messages)
         self._known = known
 
     def for_event(self, hooks: Hooks) -> list[dict[str, Any]]:
@@ -107,6 +131,12 @@ class RequestMessages:
             return self._messages
         copied: list[dict[str, Any]] = copy_json(self._messages)  # it may hand out what it gets
         return copied
+
+    def call_ids(self) -> set[Any]:
+        """The ids of the tool calls in them."""
+        return {
+            call_id for message in self._messages if message.get("role") == "assistant" for call_id in call_ids(message)
+        }
 
     def add_ephemeral(self, injections: Sequence[ContextInjection]) -> None:
         """Add injections, which are shown once and never stored."""

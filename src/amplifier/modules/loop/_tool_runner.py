@@ -87,7 +87,7 @@ class _Attempt:
         left: To set when this one is.
         earlier: Those before it in its answer.
         entered: Its gates are entered; calls start in the order of their answer.
-        judged: Hooks have decided about it; users are asked in the order of the answer.
+        judged: It has started, or no one is asked about it; users are asked in the order of the answer, one question after the other.
     """
 
     call: ToolCall
@@ -311,7 +311,8 @@ class ToolRunner:
             if emitted.action == "ask_user" or emitted.approval_gates:
                 for earlier in attempt.earlier:
                     await earlier.judged.wait()
-            attempt.judged.passed()
+            else:
+                attempt.judged.passed()
             applied = await self._hook_results.apply(emitted, TOOL_PRE, defer=True)
             if applied.action == "deny":
                 return _denial(applied)
@@ -359,6 +360,7 @@ class ToolRunner:
     async def _execute(self, attempt: _Attempt) -> ToolResult:
         call_id, name = attempt.call.id, attempt.tool_name
         attempt.has_run = True
+        attempt.judged.passed()
         if self._cancellation is not None:
             self._cancellation.register_tool_start(call_id, name)
         try:
