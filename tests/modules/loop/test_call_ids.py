@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -36,10 +37,10 @@ class Model(MockProvider):
         self.in_blocks = in_blocks
 
     @asynccontextmanager
-    async def stream(self, request: Any) -> Any:
+    async def stream(self, request: Any, **kwargs: Any) -> AsyncIterator[AsyncIterator[StreamChunk]]:
         response = await self.complete(request)
 
-        async def chunks() -> Any:
+        async def chunks() -> AsyncIterator[StreamChunk]:
             for index, block in enumerate(response.content):
                 yield StreamChunk(kind="block_start", index=index, block_type=block.type)
                 yield StreamChunk(kind="block_end", index=index, block=block)

@@ -171,7 +171,10 @@ class AmplifierSession:
 
     @property
     def last_turn(self) -> TurnReport | None:
-        """What the latest turn was, however it ended; None before the first has ended."""
+        """What the latest turn was, however it ended, also if it was refused; None before the first has ended.
+
+        A call that finds the session busy or not open, or whose arguments are wrong, is no turn.
+        """
         latest = self._turns.latest
         return None if latest is None else latest.report()
 
@@ -558,6 +561,8 @@ class AmplifierSession:
         async def claim(stream: TurnStream[Any]) -> Callable[[], Awaitable[Any]]:
             run = partial(self._run_turn, check_prompt(), timeout, answer_format, stream)
             self._turn_seconds(timeout)  # refuses a wrong one
+            if self.initialized:
+                self._require_own_loop()
             await self._require_turn()
             self._turns.withdraw = stream.withdraw
             self._lifecycle.turn_running = stream.holds_session = True

@@ -280,11 +280,11 @@ class ProviderCaller:
         response: Any = await self.provider.complete(request)
         if not isinstance(response, ChatResponse):
             raise self._broken_contract("returned", response, "a ChatResponse")
-        response = self._named(response)
+        named = self._named(response)
         heard = (CONTENT_BLOCK_START, CONTENT_BLOCK_DELTA, CONTENT_BLOCK_END, THINKING_FINAL)
         if any(map(self._is_heard, heard)):
-            await self._emit_blocks(response)
-        return response
+            await self._emit_blocks(named)
+        return named
 
     async def _emit_blocks(self, response: ChatResponse) -> None:
         usage = None if response.usage is None else to_dict(response.usage)

@@ -29,7 +29,7 @@ from amplifier.events import (
     TURN_RESUMED,
 )
 from amplifier.models import ChatRequest, ChatResponse, to_dict
-from amplifier.models._prompts import attachments_of
+from amplifier.models._prompts import attachments_of, changed_blocks
 from amplifier.turns import text_of
 
 from ._heard_events import heard_by, teller_of
@@ -49,19 +49,6 @@ _PREVIEW = 200
 
 def _prompt_payload(prompt: str, attachments: list[dict[str, Any]]) -> dict[str, Any]:
     return {"prompt": prompt, "attachments": attachments} if attachments else {"prompt": prompt}
-
-
-def _without_dropped(blocks: list[dict[str, Any]], attachments: Any) -> list[dict[str, Any]]:
-    """The texts, and those of the others that are still among the attachments, with the titles that they have there."""
-    shown = [each for each in attachments if isinstance(each, dict)] if isinstance(attachments, list) else []
-    kept: list[dict[str, Any]] = []
-    for at, block in enumerate(blocks):
-        about = next((each for each in shown if each.get("index") == at), None)
-        if block["type"] == "text":
-            kept.append(block)
-        elif about is not None:
-            kept.append({**block, "title": str(about.get("title", block["title"]))} if "title" in block else block)
-    return kept
 
 
 class Turn:
@@ -217,13 +204,8 @@ class Turn:
             raise
 
     async def _submit(self, prompt: str, blocks: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
-        """Let hooks forbid or change the prompt.
-
-        A text that hooks changed takes the place of all texts; an attachment that they left out is left out, and a title that
-        they changed is changed.
-        """
-        described = attachments_of(blocks)
-        emitted = await self._hooks.emit(PROMPT_SUBMIT, _prompt_payload(prompt, described))
+        """Let hooks forbid or change the prompt."""
+        emitted = await self._hooks.emit(PROMPT_SUBMIT, _prompt_payload(prompt, attachments_of(blocks)))
         # Before anything of this turn is stored, which injections are; but not for a prompt that is denied.
         if emitted.action != "deny":
             await self._open()
@@ -231,11 +213,7 @@ class Turn:
         if applied.action == "deny":
             raise self._denied(PROMPT_SUBMIT, applied.reason)
         if applied.action == "modify" and applied.data is not None:
-            given, prompt = prompt, str(applied.data.get("prompt", prompt))
-            blocks = _without_dropped(blocks, applied.data.get("attachments", described))
-            if blocks and prompt != given:
-                texts = [{"type": "text", "text": prompt}] if prompt else []
-                blocks = texts + [block for block in blocks if block["type"] != "text"]
+            prompt, blocks = str(applied.data.get("prompt", prompt)), changed_blocks(blocks, applied.data)
         return prompt, blocks
 
     async def _go_on(self, unfinished: UnfinishedTurn) -> None:
