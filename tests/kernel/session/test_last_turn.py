@@ -210,9 +210,9 @@ async def test_a_refused_turn_is_the_latest():
         assert "it was stopped before it began" in str(turn.error)
 
 
-class Slow(MockTool):
-    def __init__(self) -> None:
-        super().__init__("a")
+class Slow:
+    name = "a"
+    description = "Takes its time."
 
     async def execute(self, input: Any) -> ToolResult:  # noqa: A002
         await anyio.sleep(100)
@@ -249,7 +249,7 @@ PIXEL = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
 @pytest.mark.parametrize("loop", LOOPS)
 async def test_images_of_a_prompt_are_reported_whichever_way_the_turn_runs(loop, hooks, how):
     async with AmplifierSession(plan_of(MockProvider([saying("a cat")]), loop=loop, hooks=hooks)) as session:
-        prompt = ["What is this?", PIXEL]
+        prompt: list[Any] = ["What is this?", PIXEL]
         if how == "execute":
             await session.execute(prompt)
         elif how == "stream":

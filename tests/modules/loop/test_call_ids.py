@@ -29,12 +29,15 @@ class Echo:
         return ToolResult(output=input["number"])
 
 
-class Model(MockProvider):
+class Model:
     """Answers as it is told to, and streams its blocks whole."""
 
-    def __init__(self, answers: list[ChatResponse], *, in_blocks: bool) -> None:
-        super().__init__(list(answers))
-        self.in_blocks = in_blocks
+    name = "model"
+
+    def __init__(self, answers: list[ChatResponse]) -> None:
+        mock = MockProvider(list(answers))
+        self.get_info, self.list_models = mock.get_info, mock.list_models
+        self.complete, self.parse_tool_calls = mock.complete, mock.parse_tool_calls
 
     @asynccontextmanager
     async def stream(self, request: Any, **kwargs: Any) -> AsyncIterator[AsyncIterator[StreamChunk]]:
@@ -107,7 +110,7 @@ async def test_calls_of_the_same_and_of_no_id_get_their_own_results(loop, ids, i
     answers = [answer(each, first, in_blocks=in_blocks) for each, first in zip(ids, firsts, strict=True)]
     plan = {
         "session": {"orchestrator": loop, "context": "context-simple", "strict": True},
-        "providers": [Model([*answers, ChatResponse(content=[TextBlock(text="Done.")])], in_blocks=in_blocks)],
+        "providers": [Model([*answers, ChatResponse(content=[TextBlock(text="Done.")])])],
         "tools": [Echo()],
         "hooks": [hear] if is_heard else [],
     }

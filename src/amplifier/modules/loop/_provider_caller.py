@@ -369,44 +369,108 @@ class ProviderCaller:
 class _Told:
     """What listeners have been told of one answer, over all attempts to get it.
 
-    What is to be told comes with the text that it replaces, if it is an answer of its own, else with None.
+    Attempts are compared by their text: the second time a service may divide it into other pieces and other blocks. What is to be
+    told comes with the text that it replaces, if it is an answer of its own, else with None.
     """
 
     def __init__(self) -> None:
         self._chunks: list[StreamChunk] = []  # of the running attempt
         self._known: list[StreamChunk] = []  # of the attempt that listeners know, while the running one repeats it
         self._known_text = self._repeated_text = ""
+        self._spelling: _Spelling | None = None  # of the running attempt, if it is not the first
+        self._open: dict[int, str | None] = {}  # the types of the blocks that listeners have seen begin and not end
 
     def begin_attempt(self) -> None:
         """The answer comes from its beginning."""
-        if not self._known:  # otherwise the latest attempt was cut while it repeated what is known
-            self._known, self._known_text = self._chunks, "".join(map(_spelled, self._chunks))
+        self._known = (
+            self._known or self._chunks
+        )  # the latest attempt may have been cut while it repeated what is known
+        self._known_text = "".join(map(_Spelling().of, self._known))
+        if not self._known_text:
+            self._known = []
         self._chunks, self._repeated_text = [], ""
+        self._spelling = _Spelling() if self._known or self._open else None
 
     def news(self, chunk: StreamChunk) -> tuple[str | None, list[StreamChunk]]:
         """Take the next piece; returns what listeners do not know of it."""
         self._chunks.append(chunk)
+        if self._spelling is None:
+            return None, self._passed(chunk)
+        new = self._spelling.of(chunk)
         if not self._known:
-            return None, [chunk]
-        self._repeated_text += _spelled(chunk)
+            is_known = chunk.kind == "block_end" and chunk.index not in self._open and not new
+            return None, [] if is_known else self._passed(chunk)
+        self._repeated_text += new
         if not self._repeated_text.startswith(self._known_text):
             return (None, []) if self._known_text.startswith(self._repeated_text) else self.rest()
         self._known, new = [], self._repeated_text[len(self._known_text) :]
-        delta = StreamChunk(kind="block_delta", index=chunk.index, block_type=chunk.block_type, text=new)
-        return None, [delta] if new else []
+        if not new:
+            return None, []
+        kind = chunk.block_type if chunk.block is None else chunk.block.type
+        told = self._passed(StreamChunk(kind="block_delta", index=chunk.index, block_type=kind, text=new))
+        return None, told + (self._passed(chunk) if chunk.kind == "block_end" else [])
 
     def rest(self) -> tuple[str | None, list[StreamChunk]]:
         """The answer differs from what is known, or is complete before it has repeated all of it."""
-        known, self._known = self._known, []
-        text = "".join(each.text or "" for each in known if each.block_type == "text")
-        return (text, list(self._chunks)) if known else (None, [])
+        if not self._known:
+            return None, []
+        known, spelling = self._known, _Spelling()
+        for chunk in known:
+            spelling.of(chunk)
+        self._known, self._spelling, self._open = [], None, {}
+        return "".join(spelling.text), [each for chunk in self._chunks for each in self._passed(chunk)]
+
+    def _passed(self, chunk: StreamChunk) -> list[StreamChunk]:
+        """What is told of a chunk: itself, after the beginning of its block, if only the text of that is known."""
+        index, begun = chunk.index, []
+        if chunk.kind == "block_end":
+            self._open.pop(index, None)
+            return [chunk]
+        if chunk.kind == "block_delta" and self._spelling is not None and self._open.get(index) != chunk.block_type:
+            starts = (each for each in reversed(self._chunks) if each.kind == "block_start" and each.index == index)
+            begun = list(itertools.islice(starts, 1))
+        self._open[index] = chunk.block_type
+        return [*begun, chunk]
 
 
-def _spelled(chunk: StreamChunk) -> str:
-    """A chunk as part of a text, in which pieces that are cut at other places are the same."""
-    if chunk.kind == "block_delta":
-        return chunk.text or ""
-    return f"\0{chunk.kind} {chunk.index} {chunk.block_type} {chunk.tool_name}\0"
+class _Spelling:
+    """Writes an attempt as one text, in which prose that is divided otherwise is the same.
+
+    Attributes:
+        text: The text of it that is for the user, in pieces.
+    """
+
+    def __init__(self) -> None:
+        self.text: list[str] = []
+        self._kind: str | None = None
+        self._kinds: dict[int, str] = {}  # of blocks that are no prose
+        self._written: set[int] = set()  # blocks that came in pieces
+
+    def of(self, chunk: StreamChunk) -> str:
+        """The next part."""
+        index, kind, text = chunk.index, chunk.block_type, chunk.text or ""
+        if chunk.kind == "block_start":
+            self._written.discard(index)
+            self._kinds.pop(index, None)
+            if kind not in _PROSE:
+                self._kind = self._kinds[index] = f"{index} {kind} {chunk.tool_name}"
+                return f"\0{self._kind}\0"
+            return ""
+        if chunk.kind == "block_end":
+            whole = isinstance(chunk.block, TextBlock | ThinkingBlock) and index not in self._written
+            kind = None if chunk.block is None else chunk.block.type
+            text = str(getattr(chunk.block, "text", None) or getattr(chunk.block, "thinking", "")) if whole else ""
+        if not text:
+            return ""
+        self._written.add(index)
+        if kind == "text":
+            self.text.append(text)
+        kind, before = self._kinds.get(index, kind), self._kind
+        self._kind = kind
+        return text if kind == before else f"\0{kind}\0{text}"
+
+
+_PROSE = ("text", "thinking", "reasoning")
 
 
 def _renamed(call: CallT, call_id: str) -> CallT:
