@@ -277,11 +277,7 @@ class TurnStream(Generic[T]):
         raise StopAsyncIteration
 
     def require_reader(self) -> None:
-        """Refuse a second reader.
-
-        Raises:
-            SessionStateError: A task waits for the next event, or this is another event loop.
-        """
+        """Refuse a second reader, and one on another event loop."""
         if self._is_read:
             raise SessionStateError(
                 "a stream has one reader, and another task is waiting for its next part; read it there only"

@@ -244,7 +244,8 @@ class ProviderCaller:
             while not call_id.strip() or call_id in used:
                 call_id = f"{self._name}_{next(numbers)}"
             used.add(call_id)
-            own.append(call if call_id == call.id else _renamed(call, call_id))
+            own.append(call if call_id == call.id else copy.copy(call))
+            own[-1].id = call_id
         return own
 
     def _is_too_long(self, exc: LLMError) -> bool:
@@ -414,11 +415,11 @@ class _Told:
         """The answer differs from what is known, or is complete before it has repeated all of it."""
         if not self._known:
             return None, []
-        known, spelling = self._known, _Spelling()
-        for chunk in known:
-            spelling.of(chunk)
+        known = _Spelling()
+        for chunk in self._known:
+            known.of(chunk)
         self._known, self._spelling, self._open = [], None, {}
-        return "".join(spelling.text), [each for chunk in self._chunks for each in self._passed(chunk)]
+        return "".join(known.text), [each for chunk in self._chunks for each in self._passed(chunk)]
 
     def _passed(self, chunk: StreamChunk) -> list[StreamChunk]:
         """What is told of a chunk: itself, after the beginning of its block, if only the text of that is known."""
@@ -456,27 +457,19 @@ class _Spelling:
                 self._kind = self._kinds[index] = f"{index} {kind} {chunk.tool_name}"
                 return f"\0{self._kind}\0"
             return ""
-        if chunk.kind == "block_end":
-            whole = isinstance(chunk.block, TextBlock | ThinkingBlock) and index not in self._written
-            kind = None if chunk.block is None else chunk.block.type
-            text = str(getattr(chunk.block, "text", None) or getattr(chunk.block, "thinking", "")) if whole else ""
+        block = None if index in self._written else chunk.block  # one that came whole
+        if isinstance(block, TextBlock | ThinkingBlock):
+            kind, text = block.type, block.text if isinstance(block, TextBlock) else block.thinking
         if not text:
             return ""
         self._written.add(index)
         if kind == "text":
             self.text.append(text)
-        kind, before = self._kinds.get(index, kind), self._kind
-        self._kind = kind
-        return text if kind == before else f"\0{kind}\0{text}"
+        before, self._kind = self._kind, self._kinds.get(index, kind)
+        return text if self._kind == before else f"\0{self._kind}\0{text}"
 
 
 _PROSE = ("text", "thinking", "reasoning")
-
-
-def _renamed(call: CallT, call_id: str) -> CallT:
-    renamed = copy.copy(call)
-    renamed.id = call_id
-    return renamed
 
 
 def _own(call: ToolCall) -> ToolCall:

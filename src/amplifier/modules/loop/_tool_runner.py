@@ -56,24 +56,6 @@ def _not_started(step: Step) -> ToolResult:
 
 
 @attrs.define(eq=False)
-class _Point:
-    """A point that a call passes once; others wait for it. Without a wait it costs no event."""
-
-    is_passed: bool = False
-    _event: anyio.Event | None = None
-
-    async def wait(self) -> None:
-        if not self.is_passed:
-            self._event = self._event or anyio.Event()
-            await self._event.wait()
-
-    def passed(self) -> None:
-        self.is_passed = True
-        if self._event is not None:
-            self._event.set()
-
-
-@attrs.define(eq=False)
 class _Attempt:
     """One call on its way to its result.
 
@@ -101,8 +83,8 @@ class _Attempt:
     previous: anyio.Event | None = None
     left: anyio.Event | None = None
     earlier: list[_Attempt] = attrs.Factory(list)
-    entered: _Point = attrs.Factory(_Point)
-    judged: _Point = attrs.Factory(_Point)
+    entered: anyio.Event = attrs.Factory(anyio.Event)
+    judged: anyio.Event = attrs.Factory(anyio.Event)
 
     def about(self) -> dict[str, Any]:
         """What events report about it."""
@@ -190,14 +172,8 @@ class ToolRunner:
             await self._run_several(attempts)
         results, self.results = self.results, {}  # all are stored; a later answer may use the same ids
         return [
-            ResumedCall(
-                attempt.call,
-                attempt.has_begun,
-                attempt.has_run,
-                attempt.step.was_started,
-                results[attempt.call.id].success,
-            )
-            for attempt in attempts
+            ResumedCall(each.call, each.has_begun, each.has_run, each.step.was_started, results[each.call.id].success)
+            for each in attempts
         ]
 
     async def _run_several(self, attempts: list[_Attempt]) -> None:
@@ -209,8 +185,8 @@ class ToolRunner:
             try:  # an answer takes no slot: one that waited for another, which waits for a slot, would wait for ever
                 await self._run_one(attempt, _Slot(attempt, limiter if attempt.left is None else None))
             finally:
-                attempt.entered.passed()
-                attempt.judged.passed()
+                attempt.entered.set()
+                attempt.judged.set()
                 if attempt.left is not None:
                     attempt.left.set()
             async with storing:
@@ -233,13 +209,10 @@ class ToolRunner:
         """The result of a call that an earlier turn left open, if a step wrapper has kept it; the call is not made."""
         unknown = refusal("not known", "Interrupted")
 
-        async def admit() -> ToolResult:
+        async def refuse() -> ToolResult:
             return unknown
 
-        async def run() -> ToolResult:
-            return unknown
-
-        result = await self._steps.run(self._steps.of_tool(call, is_resumed=True), run, admit)
+        result = await self._steps.run(self._steps.of_tool(call, is_resumed=True), refuse, refuse)
         return result if isinstance(result, ToolResult) and result is not unknown else None
 
     async def _undisturbed(self, tool: str, run: Callable[..., Awaitable[None]], *args: Any) -> None:
@@ -273,15 +246,12 @@ class ToolRunner:
 
     async def _admit(self, attempt: _Attempt) -> ToolResult | None:
         """The result in place of the tool's if the call must not run; None if it may."""
-        attempt.entered.passed()
+        attempt.entered.set()
         if attempt.previous is not None:
             await attempt.previous.wait()
         attempt.has_begun = True
-        refused = self._too_late(attempt.step)
-        if refused is None:
-            refused = await self._pass_gates(attempt)
-        if refused is None:
-            refused = self._too_late(attempt.step)  # stopped while the hooks were deciding
+        refused = self._too_late(attempt.step) or await self._pass_gates(attempt)
+        refused = refused or self._too_late(attempt.step)  # stopped while the hooks were deciding
         if refused is not None:
             self.results[attempt.call.id] = refused
             await self._emit_error(attempt, refused)
@@ -312,14 +282,14 @@ class ToolRunner:
                 for earlier in attempt.earlier:
                     await earlier.judged.wait()
             else:
-                attempt.judged.passed()
+                attempt.judged.set()
             applied = await self._hook_results.apply(emitted, TOOL_PRE, defer=True)
             if applied.action == "deny":
                 return _denial(applied)
             if applied.action == "modify" and applied.data is not None:
                 attempt.given = applied.data.get("tool_input", attempt.given)
         else:
-            attempt.judged.passed()
+            attempt.judged.set()
             self._tell(TOOL_PRE, {"tool_name": name, "tool_call_id": call.id, "tool_input": attempt.given})
         if self._tools.get(name) is not tool:  # hooks and users decided about the one that was there before
             return refusal(
@@ -360,7 +330,7 @@ class ToolRunner:
     async def _execute(self, attempt: _Attempt) -> ToolResult:
         call_id, name = attempt.call.id, attempt.tool_name
         attempt.has_run = True
-        attempt.judged.passed()
+        attempt.judged.set()
         if self._cancellation is not None:
             self._cancellation.register_tool_start(call_id, name)
         try:

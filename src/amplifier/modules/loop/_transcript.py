@@ -96,11 +96,11 @@ def _described(content: Any) -> tuple[str, list[dict[str, Any]]]:
     return content if isinstance(content, str) else "", []
 
 
-def lacks_instructions(stored: list[dict[str, Any]], text: str) -> bool:
+def lacks_instructions(stored: list[dict[str, Any]], text: str | None) -> bool:
     """Whether other instructions were in force until now; a system message of the application at the beginning is in place of any."""
-    given = [message for message in stored if is_instruction(message)]
-    if given:
-        return bool(given[-1].get("content") != text)
+    given = [message.get("content") for message in stored if is_instruction(message)]
+    if given or not text:
+        return bool(text) and given[-1] != text
     return all(source_of(message) == "hook" for message in itertools.takewhile(is_aside, stored))
 
 
@@ -204,13 +204,7 @@ class Transcript:
 
     async def _settle(self, results: dict[str, ToolResult]) -> None:
         with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _SETTLING_SECONDS):
-            stored = await self.stored()
-            owed: set[Any] = set()  # ids may come again: a result belongs to the latest call of its id
-            for message in stored:
-                if message.get("role") == "assistant":
-                    owed.update(call.get("id") for call in message.get("tool_calls") or ())
-                elif message.get("role") == "tool":
-                    owed.discard(message.get("tool_call_id"))
+            owed = {call.id for call in open_calls(await self.stored())}
             for call in self._open:
                 if call.id in owed:
                     interrupted = ToolResult(success=False, error={"message": INTERRUPTED, "type": "Interrupted"})

@@ -104,9 +104,8 @@ class Turn:
             self._transcript.add_result,
             None if self._answer is None or self._answer.tool is None else self._answer.tool.name,
         )
-        self._instructions: str | None = None  # those that are not in force yet
         self._text = ""
-        self._finished = False
+        self._lacks_instructions = self._finished = False
 
     async def run(self, prompt: str, blocks: list[dict[str, Any]]) -> str:
         """Run the turn and return the text of the model's last answer.
@@ -130,8 +129,8 @@ class Turn:
             NoUnfinishedTurnError: There is none; no event was emitted.
             LLMError: As `run` does.
         """
-        stored, text = await self._transcript.stored(), self._options.system_prompt
-        self._instructions = text if text and lacks_instructions(stored, text) else None
+        stored = await self._transcript.stored()
+        self._lacks_instructions = lacks_instructions(stored, self._options.system_prompt)
         unfinished = unfinished_turn(stored)
         if unfinished is None:
             raise NoUnfinishedTurnError(
@@ -255,20 +254,19 @@ class Turn:
 
         Reading a long conversation takes time, so after a turn of this loop that ended with an answer nothing is read.
         """
-        text = self._options.system_prompt
-        if self.is_answered and not text:
+        if self.is_answered and not self._options.system_prompt:
             return
         stored = await self._transcript.stored()
-        self._instructions = text if text and lacks_instructions(stored, text) else None
+        self._lacks_instructions = lacks_instructions(stored, self._options.system_prompt)
         if not self.is_answered:
             await self._transcript.close_unanswered(stored, self._runner.known_result)
             self.is_answered = True
 
     async def _instruct(self) -> None:
         """Store the instructions of the plan, if others were in force: of those in a conversation the latest are shown."""
-        if self._instructions:
+        if self._lacks_instructions:
             metadata = {"source": INSTRUCTIONS}
-            await self._transcript.add({"role": "system", "content": self._instructions, "metadata": metadata})
+            await self._transcript.add({"role": "system", "content": self._options.system_prompt, "metadata": metadata})
 
     async def _step(self, caller: ProviderCaller) -> bool:
         """One model call and the tools it asks for; False when the turn is over."""
