@@ -292,7 +292,7 @@ async def collect(
 
 
 def _has_same_input(before: Any, after: Any) -> bool:
-    return isinstance(before, dict) and is_same_json(before.get("tool_input"), after.get("tool_input"))
+    return not isinstance(before, dict) or is_same_json(before.get("tool_input"), after.get("tool_input"))
 
 
 # ── words ────────────────────────────────────────────────────────────────────────────────────────

@@ -238,6 +238,7 @@ class ProviderCaller:
         """
         if calls and self._messages is not None:
             self._used |= self._messages.call_ids()
+            self._messages = None
         used, own = set(self._used), []
         for at, call in enumerate(calls, 1):
             call_id, numbers = call.id, itertools.count(at)

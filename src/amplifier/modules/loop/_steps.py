@@ -42,10 +42,6 @@ class TurnSteps:
             arguments=request,
         )
 
-    def call_name(self) -> str:
-        """What the tool calls of the latest answer are called that have no id of their own."""
-        return f"call_{self._turn_number}_{self.iteration}"
-
     def of_tool(self, call: ToolCall, *, is_resumed: bool) -> Step:
         """The step of a tool call that the latest answer asks for."""
         return Step(

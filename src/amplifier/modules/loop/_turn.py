@@ -282,9 +282,10 @@ class Turn:
         # Made for this request, of models: the constructor would check and copy both lists member by member.
         request.messages = messages.for_provider()
         request.tools = self._schemas.specs() or None
-        caller.expect(messages, self._steps.call_name())
+        step = self._steps.of_model(request)
+        caller.expect(messages, f"call_{step.call.turn_number}_{step.call.iteration}")
         try:
-            response = await self._steps.run(self._steps.of_model(request), partial(caller.ask, request))
+            response = await self._steps.run(step, partial(caller.ask, request))
         except NotRepeated:
             return False
         if not isinstance(response, ChatResponse):
