@@ -458,9 +458,8 @@ class _Messages:
     def take(self, event: str, data: Mapping[str, Any]) -> None:
         if event == PROMPT_SUBMIT and self._messages and "prompt" in data:  # as hooks have left it
             given = self._messages[0]["content"]
-            self._messages[0]["content"] = (changed_blocks(given, data) if isinstance(given, list) else None) or data[
-                "prompt"
-            ]
+            blocks = changed_blocks(given, data) if isinstance(given, list) else None
+            self._messages[0]["content"] = blocks or data["prompt"]
         elif event == PROVIDER_RESPONSE:
             self._take_answer(data.get("response"))
         elif event in (TOOL_POST, TOOL_ERROR):

@@ -126,18 +126,14 @@ async def test_a_call_that_waits_for_its_gate_holds_no_other_up():
     denied=st.sets(st.integers(0, 7)),
     slots=st.integers(1, 8),
 )
-async def test_one_question_is_open_at_a_time_and_what_was_asked_about_starts_in_order(
+async def test_what_was_asked_about_starts_in_order_whichever_question_is_answered_first(
     loop, asks, waits, denied, slots
 ):
-    tool, open_questions, most = Noting(), 0, 0
+    tool = Noting()
 
     class SlowPerson:
         async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
-            nonlocal open_questions, most
-            open_questions += 1
-            most = max(most, open_questions)
             await anyio.sleep(waits[int(prompt)])
-            open_questions -= 1
             return "Deny" if int(prompt) in denied else "Allow"
 
     @on("tool:pre", gate=True)
@@ -156,7 +152,6 @@ async def test_one_question_is_open_at_a_time_and_what_was_asked_about_starts_in
     }
     async with AmplifierSession(plan, approval_system=SlowPerson()) as session:
         await session.execute("go")
-    assert most <= 1
     asked = [number for number, is_asked in enumerate(asks) if is_asked and number not in denied]
     assert [number for number in tool.started if asks[number]] == asked
 

@@ -171,10 +171,7 @@ class AmplifierSession:
 
     @property
     def last_turn(self) -> TurnReport | None:
-        """What the latest turn was, however it ended, also if it was refused; None before the first has ended.
-
-        A call that finds the session busy or not open, or whose arguments are wrong, is no turn.
-        """
+        """What the latest turn was, however it ended; a call that a busy session refuses, or with wrong arguments, is none."""
         latest = self._turns.latest
         return None if latest is None else latest.report()
 

@@ -69,7 +69,9 @@ class _Attempt:
         left: To set when this one is.
         earlier: Those before it in its answer.
         entered: Its gates are entered; calls start in the order of their answer.
-        judged: It has started, or no one is asked about it; users are asked in the order of the answer, one question after the other.
+        judged: Hooks have decided about it; users are asked in the order of the answer.
+        asks: A user is asked about it; such calls start in the order of the answer, whichever question is answered first.
+        started: The tool is being called, or will not be.
     """
 
     call: ToolCall
@@ -85,6 +87,8 @@ class _Attempt:
     earlier: list[_Attempt] = attrs.Factory(list)
     entered: anyio.Event = attrs.Factory(anyio.Event)
     judged: anyio.Event = attrs.Factory(anyio.Event)
+    asks: bool = False
+    started: anyio.Event = attrs.Factory(anyio.Event)
 
     def about(self) -> dict[str, Any]:
         """What events report about it."""
@@ -187,6 +191,7 @@ class ToolRunner:
             finally:
                 attempt.entered.set()
                 attempt.judged.set()
+                attempt.started.set()
                 if attempt.left is not None:
                     attempt.left.set()
             async with storing:
@@ -229,11 +234,9 @@ class ToolRunner:
                 attempt.step, partial(self._execute, attempt), partial(self._admit, attempt), slot
             )
         except (anyio.get_cancelled_exc_class(), KeyboardInterrupt):
-            if attempt.has_begun and call_id not in self.results:
-                if attempt.has_run:
-                    self.results[call_id] = refusal("cancelled while it was running", "Cancelled")
-                else:  # while hooks decided, or a user was asked
-                    self.results[call_id] = _not_started(attempt.step)
+            if attempt.has_begun and call_id not in self.results:  # perhaps while hooks decided, or a user was asked
+                running = refusal("cancelled while it was running", "Cancelled")
+                self.results[call_id] = running if attempt.has_run else _not_started(attempt.step)
                 await self._emit_error(attempt, self.results[call_id])  # a terminal event: delivered all the same
             raise
         if not isinstance(result, ToolResult):
@@ -258,9 +261,7 @@ class ToolRunner:
         return refused
 
     def _too_late(self, step: Step) -> ToolResult | None:
-        if self._cancellation is None or not self._cancellation.is_cancelled:
-            return None
-        return _not_started(step)
+        return _not_started(step) if self._cancellation is not None and self._cancellation.is_cancelled else None
 
     async def _pass_gates(self, attempt: _Attempt) -> ToolResult | None:
         """Let hooks choose, forbid or change the call; leaves what they chose in ``attempt``."""
@@ -278,14 +279,16 @@ class ToolRunner:
         tool = self._tools[name]
         if self._is_heard(TOOL_PRE):
             emitted = await self._hooks.emit(TOOL_PRE, {**attempt.about(), "tool_input": attempt.given})
-            if emitted.action == "ask_user" or emitted.approval_gates:
-                for earlier in attempt.earlier:
-                    await earlier.judged.wait()
-            else:
-                attempt.judged.set()
+            attempt.asks = emitted.action == "ask_user" or bool(emitted.approval_gates)
+            for earlier in attempt.earlier if attempt.asks else ():
+                await earlier.judged.wait()
+            attempt.judged.set()
             applied = await self._hook_results.apply(emitted, TOOL_PRE, defer=True)
             if applied.action == "deny":
                 return _denial(applied)
+            for earlier in attempt.earlier if attempt.asks else ():
+                if earlier.asks:
+                    await earlier.started.wait()
             if applied.action == "modify" and applied.data is not None:
                 attempt.given = applied.data.get("tool_input", attempt.given)
         else:
@@ -330,7 +333,7 @@ class ToolRunner:
     async def _execute(self, attempt: _Attempt) -> ToolResult:
         call_id, name = attempt.call.id, attempt.tool_name
         attempt.has_run = True
-        attempt.judged.set()
+        attempt.started.set()
         if self._cancellation is not None:
             self._cancellation.register_tool_start(call_id, name)
         try:
