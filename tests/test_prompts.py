@@ -16,7 +16,7 @@ from amplifier import AmplifierSession, HookResult, LLMError, SessionStateError,
 from amplifier._json import redact_secrets, redact_text
 from amplifier.cli.sessions.conversation_text import text_of_message
 from amplifier.compat._sessions.session import AmplifierSession as PublishedSession
-from amplifier.errors import ExecutionDenied, InvalidRequestError
+from amplifier.errors import ExecutionDenied, InvalidRequestError, ModelError
 from amplifier.models import ImageBlock, Prompt, ToolCallBlock, UnknownBlock
 from amplifier.modules.context._shortening import shorten
 from amplifier.modules.context._token_estimate import count_tokens
@@ -319,3 +319,14 @@ async def test_the_log_has_a_description_of_a_large_image_not_its_content(tmp_pa
     trace.add_lines(log.encode().splitlines())
     assert [row.text for row, _ in trace.walk() if row.kind == "turn"] == ["[image: large.png] Look"]
     assert text_of_message(message, full=True) == "Look\n[image: large.png]"
+
+
+@pytest.mark.parametrize("prompt", ["a\ud800b", ["fine", "a\ud800b"], [{"type": "text", "text": "a\ud800b"}]])
+async def test_a_lone_surrogate_is_refused_with_a_sentence(prompt):
+    async with agent(MockProvider(["x"])) as session:
+        with pytest.raises(ModelError, match=r"^prompt.*: prompt.*surrogate"):
+            await session.execute(prompt)
+        with pytest.raises(ModelError, match="surrogate"):
+            [piece async for piece in session.stream_text(prompt)]
+        assert await session.messages() == []
+        assert await session.execute("ünï ✓") == "x"

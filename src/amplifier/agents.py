@@ -81,7 +81,7 @@ def agent(
         tools: Functions, tools, other agents with a ``name`` and a ``description``, ids of modules or entries as in a plan.
         hooks: Functions marked with `amplifier.on`, ids of modules or entries as in a plan.
         mcp: MCP servers: commands to start, URLs, or entries as in the configuration of ``tool-mcp``.
-        instructions: The system prompt: texts, and paths of files that hold one.
+        instructions: The system prompt: texts, and paths of files that hold one; also in a conversation that began with others.
         approve: Ask before tool calls that may change something: ``"ask"`` at the terminal, ``"deny"`` all of them, or call a
             function with the question; True allows it.
         budget: Limits as in a plan, such as ``{"cost": 0.5}``.

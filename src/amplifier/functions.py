@@ -348,6 +348,11 @@ def _ask_before(coordinator: Coordinator, asked: FunctionTool) -> None:
             mounted = mounted.__wrapped__
         if (mounted is not asked and name != asked.name) or not asked.needs_approval(given):
             return HookResult()
+        lets_pass = coordinator.get_capability("approval.lets_pass")
+        if lets_pass is not None and not lets_pass(
+            name, given
+        ):  # hooks-approval asks or denies: one question is enough
+            return HookResult()
         # ASCII only, so that no invisible or bidirectional character of a model's text reaches the person who decides.
         shown = json.dumps(given, ensure_ascii=True, sort_keys=True, default=repr)
         return HookResult(action="ask_user", approval_prompt=f"Allow {asked.name} with {shown}?")

@@ -42,6 +42,7 @@ from amplifier.models import (
     from_dict,
     to_dict,
 )
+from amplifier.models._prompts import changed_blocks
 
 __all__ = [
     "BEGINS_AGAIN",
@@ -456,7 +457,9 @@ class _Messages:
 
     def take(self, event: str, data: Mapping[str, Any]) -> None:
         if event == PROMPT_SUBMIT and self._messages and "prompt" in data:  # as hooks have left it
-            self._messages[0]["content"] = data["prompt"]
+            given = self._messages[0]["content"]
+            blocks = changed_blocks(given, data) if isinstance(given, list) else None
+            self._messages[0]["content"] = blocks or data["prompt"]
         elif event == PROVIDER_RESPONSE:
             self._take_answer(data.get("response"))
         elif event in (TOOL_POST, TOOL_ERROR):

@@ -118,10 +118,10 @@ def read_prompt(prompt: Any) -> str | list[dict[str, Any]]:
 
     Raises:
         TypeError: It is neither, or has a part that is neither text nor a block.
-        ValueError: A block is wrong, or of a type that a prompt cannot have.
+        ValueError: A block is wrong, or of a type that a prompt cannot have; a text cannot be encoded.
     """
     if isinstance(prompt, str):
-        return prompt
+        return _checked(prompt, "prompt")
     if not isinstance(prompt, (list, tuple)):
         hint = "; put it in a list" if isinstance(prompt, Model) else ""
         raise TypeError(
@@ -132,9 +132,19 @@ def read_prompt(prompt: Any) -> str | list[dict[str, Any]]:
     return [_read_part(part, f"prompt[{place}]") for place, part in enumerate(prompt)]
 
 
+def _checked(text: str, where: str) -> str:
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            problem = f"lone surrogate at position {error.start}; expected text that can be encoded as UTF-8"
+            raise ModelError([(where, problem)], subject="prompt") from None
+    return text
+
+
 def _read_part(part: Any, where: str) -> dict[str, Any]:
     if isinstance(part, str):
-        return {"type": "text", "text": part}
+        return {"type": "text", "text": _checked(part, where)}
     if not isinstance(part, (Model, Mapping)):
         hint = "; amplifier.file(...) makes a block of a file" if isinstance(part, (bytes, os.PathLike)) else ""
         raise TypeError(f"{where}: expected a str or a content block, got {type(part).__name__}: {part!r:.80}{hint}")
@@ -176,6 +186,25 @@ def _problem_of_source(source: Any) -> str | None:
 def text_of_prompt(blocks: Iterable[Mapping[str, Any]]) -> str:
     """The texts of a prompt in blocks, with an empty line between two."""
     return "\n\n".join(block["text"] for block in blocks if block.get("type") == "text")
+
+
+def changed_blocks(blocks: list[dict[str, Any]], data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A prompt in blocks as hooks have left it in the payload of ``prompt:submit``.
+
+    A text that they changed takes the place of all texts; an attachment that they left out is left out, and a title that they
+    changed is changed.
+    """
+    given = text_of_prompt(blocks)
+    text, shown = str(data.get("prompt", given)), data.get("attachments", attachments_of(blocks))
+    described = [each for each in shown if isinstance(each, dict)] if isinstance(shown, list) else []
+    kept: list[dict[str, Any]] = []
+    for at, block in enumerate(blocks):
+        about = next((each for each in described if each.get("index") == at), None)
+        if block["type"] == "text":
+            kept += [block] if text == given else []
+        elif about is not None:
+            kept.append({**block, "title": str(about.get("title", block["title"]))} if "title" in block else block)
+    return [{"type": "text", "text": text}, *kept] if text and text != given and blocks else kept
 
 
 def attachments_of(blocks: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -23,9 +23,9 @@ from amplifier import (
     agent,
     on,
 )
-from amplifier.errors import ExecutionDenied
+from amplifier.errors import BudgetError, ExecutionDenied
 from amplifier.models import ChatResponse, TextBlock, ToolCall
-from amplifier.testing import MockProvider, MockTool
+from amplifier.testing import MockProvider, MockTool, ScriptedOrchestrator
 from amplifier.turns import TurnReport
 
 pytestmark = pytest.mark.virtual_time
@@ -196,15 +196,83 @@ async def test_a_turn_that_is_cancelled_from_outside_is_kept():
             await anyio.wait_all_tasks_blocked()
             group.cancel_scope.cancel()
         assert last_turn_of(session).stop_reason == "cancelled"
+        assert last_turn_of(session).error == "cancelled"
 
 
-async def test_a_refused_turn_leaves_the_one_before():
+async def test_a_refused_turn_is_the_latest():
     async with AmplifierSession(plan_of(MockProvider([saying("one")]))) as session:
         await session.execute("go")
         session.coordinator.request_cancel(immediate=True)
         with pytest.raises(ExecutionCancelled):
             await session.execute("again")
-        assert last_turn_of(session).text == "one"
+        turn = last_turn_of(session)
+        assert (turn.text, turn.messages, turn.stop_reason) == ("", [], "cancelled")
+        assert "it was stopped before it began" in str(turn.error)
+
+
+class Slow:
+    name = "a"
+    description = "Takes its time."
+
+    async def execute(self, input: Any) -> ToolResult:  # noqa: A002
+        await anyio.sleep(100)
+        return ToolResult(output="late")
+
+
+async def test_a_turn_that_the_budget_refuses_at_its_start_is_the_latest():
+    async with agent(
+        MockProvider([asking(("1", "a", {})), saying("one")]), tools=[Slow()], budget={"seconds": 5}
+    ) as session:
+        with pytest.raises(BudgetError):
+            await session.execute("go")
+        assert last_turn_of(session).messages[0]["content"] == "go"
+        with pytest.raises(BudgetError):
+            await session.execute("again")
+        assert (last_turn_of(session).messages, last_turn_of(session).stop_reason) == ([], "budget")
+
+
+async def test_a_turn_that_the_loop_cannot_run_is_the_latest():
+    plan = {"session": {"orchestrator": ScriptedOrchestrator(["said"]), "context": "context-simple"}}
+    async with AmplifierSession({**plan, "providers": [MockProvider([])]}) as session:
+        await session.execute("go")
+        with pytest.raises(SessionStateError):
+            await session.execute("again", result_type=Weather)
+        assert last_turn_of(session).stop_reason == "error"
+        assert "cannot give typed answers" in str(last_turn_of(session).error)
+
+
+PIXEL = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
+
+
+@pytest.mark.parametrize("how", ["execute", "stream", "stream_text"])
+@pytest.mark.parametrize("hooks", [[], [on("*")(look)]], ids=["unheard", "heard"])
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_images_of_a_prompt_are_reported_whichever_way_the_turn_runs(loop, hooks, how):
+    async with AmplifierSession(plan_of(MockProvider([saying("a cat")]), loop=loop, hooks=hooks)) as session:
+        prompt: list[Any] = ["What is this?", PIXEL]
+        if how == "execute":
+            await session.execute(prompt)
+        elif how == "stream":
+            async with session.stream(prompt) as events:
+                async for _ in events:
+                    pass
+        else:
+            assert [piece async for piece in session.stream_text(prompt)]
+        assert last_turn_of(session).messages == await session.messages()
+        assert last_turn_of(session).messages[0]["content"][1] == PIXEL
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_a_prompt_in_blocks_is_reported_as_hooks_have_left_it(loop):
+    @on("prompt:submit")
+    async def change(event, data):
+        return HookResult(action="modify", data={**data, "prompt": "better", "attachments": data["attachments"][1:]})
+
+    async with AmplifierSession(plan_of(MockProvider([saying("x")]), loop=loop, hooks=[change])) as session:
+        await session.execute(["good", PIXEL, {**PIXEL, "title": "second"}])
+        content = last_turn_of(session).messages[0]["content"]
+        assert content == (await session.messages())[0]["content"]
+        assert content == [{"type": "text", "text": "better"}, {**PIXEL, "title": "second"}]
 
 
 async def test_a_budget_is_the_reason():

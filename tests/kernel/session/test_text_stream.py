@@ -242,3 +242,53 @@ async def test_scripts_stream_word_by_word():
     with script("It rains in Oslo.") as model:
         async with ready_agent(model) as session:
             assert await read(session.stream_text("hi")) == ["It ", "rains ", "in ", "Oslo."]
+
+
+# ── readers ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("kind", ["text", "events"])
+async def test_a_second_reader_is_refused_and_the_first_reads_on(kind):
+    go = anyio.Event()
+
+    async def body(turn: Turn):
+        await go.wait()
+        await turn.hooks.emit("content_block:delta", {"block_type": "text", "delta": "Hello"})
+        return "Hello"
+
+    got: list[Any] = []
+    async with agent(body) as session:
+        async with session.stream_text("hi") if kind == "text" else session.stream("hi") as stream:
+
+            async def first():
+                got.extend([part async for part in stream])
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(first)
+                await anyio.wait_all_tasks_blocked()
+                if kind == "events":  # what came before the turn waited
+                    got.clear()
+                with pytest.raises(SessionStateError, match="a stream has one reader"):
+                    await anext(stream)
+                go.set()
+        assert stream.result == "Hello"
+    assert "Hello" in [part if kind == "text" else getattr(part, "text", "") for part in got]
+
+
+@pytest.mark.parametrize("other", ["asyncio", "trio"])
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_a_text_read_on_another_event_loop_is_refused_in_words(other, has_begun):
+    async with agent(pieces("Hel", "lo", then="Hello")) as session:
+        stream = session.stream_text("hi")
+        if has_begun:
+            assert await anext(stream) == "Hel"
+        words = "a stream is read on the event loop" if has_begun else "was opened on another event loop"
+
+        async def read_there():
+            with pytest.raises(SessionStateError, match=words):
+                await anext(stream)
+
+        await anyio.to_thread.run_sync(lambda: anyio.run(read_there, backend=other))
+        if has_begun:
+            assert await read(stream) == ["lo"]
+        assert await read(session.stream_text("again")) == ["Hel", "lo"]

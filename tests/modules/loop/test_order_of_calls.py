@@ -116,3 +116,65 @@ async def test_a_call_that_waits_for_its_gate_holds_no_other_up():
     async with AmplifierSession(plan) as session:
         await session.execute("go")
     assert tool.started[-1] == 0
+
+
+@pytest.mark.parametrize("loop", ["loop-basic", "loop-streaming", "loop-events"])
+@settings(max_examples=15)
+@given(
+    asks=st.lists(st.booleans(), min_size=2, max_size=8),
+    waits=st.lists(st.integers(0, 9), min_size=8, max_size=8),
+    denied=st.sets(st.integers(0, 7)),
+    slots=st.integers(1, 8),
+)
+async def test_what_was_asked_about_starts_in_order_whichever_question_is_answered_first(
+    loop, asks, waits, denied, slots
+):
+    tool = Noting()
+
+    class SlowPerson:
+        async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
+            await anyio.sleep(waits[int(prompt)])
+            return "Deny" if int(prompt) in denied else "Allow"
+
+    @on("tool:pre", gate=True)
+    async def judge(event: str, data: dict[str, Any]) -> HookResult:
+        number = data["tool_input"]["number"]
+        return HookResult(action="ask_user", approval_prompt=str(number)) if asks[number] else HookResult()
+
+    plan = {
+        "session": {
+            "orchestrator": {"module": loop, "config": {"max_parallel_tools": slots}},
+            "context": "context-simple",
+        },
+        "providers": [MockProvider([[("note", {"number": number}) for number in range(len(asks))], "Done."])],
+        "tools": [tool],
+        "hooks": [judge],
+    }
+    async with AmplifierSession(plan, approval_system=SlowPerson()) as session:
+        await session.execute("go")
+    asked = [number for number, is_asked in enumerate(asks) if is_asked and number not in denied]
+    assert [number for number in tool.started if asks[number]] == asked
+
+
+async def test_a_question_holds_no_call_up_about_which_no_one_is_asked():
+    tool = Noting()
+
+    class SlowPerson:
+        async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
+            await anyio.sleep(100)
+            return "Allow"
+
+    @on("tool:pre", gate=True)
+    async def judge(event: str, data: dict[str, Any]) -> HookResult:
+        is_asked = data["tool_input"]["number"] % 2 == 0
+        return HookResult(action="ask_user", approval_prompt="?") if is_asked else HookResult()
+
+    plan = {
+        "session": {"orchestrator": "loop-basic", "context": "context-simple"},
+        "providers": [MockProvider([[("note", {"number": number}) for number in range(6)], "Done."])],
+        "tools": [tool],
+        "hooks": [judge],
+    }
+    async with AmplifierSession(plan, approval_system=SlowPerson()) as session:
+        await session.execute("go")
+    assert tool.started == [1, 3, 5, 0, 2, 4]

@@ -7,25 +7,27 @@ moves from handler to handler. Every handler gets its own copy of the payload, o
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from inspect import isawaitable
+from itertools import chain
 from types import CoroutineType
 from typing import Any, Protocol
 
 import anyio
 import attrs
 
-from amplifier._json import copy_json, redact_text
+from amplifier._json import copy_json, is_same_json, redact_text
 from amplifier.contracts import OnFailure
 from amplifier.contracts._containment import text_of as plain_text_of
 from amplifier.contracts._scopes import loop_clock
 from amplifier.errors import ContractError, ModelError
+from amplifier.events import TOOL_PRE
 from amplifier.models import HookResult
 
 from ..runtime.backend import RunningCall
 from ..runtime.deadlines import DeadlineGroup, DeadlinePassed, Watchdog, call_foreign, run_bounded
 from ..runtime.uninterrupted import interruptible
-from .merge import INVALID_RESPONSE, InvalidAnswer, Verdict, continued, is_plain_continue, parse_answer
+from .merge import INVALID_RESPONSE, InvalidAnswer, Verdict, continued, is_plain_continue, parse_answer, was_modified
 
 logger: logging.Logger = logging.getLogger("amplifier.hooks")
 
@@ -111,7 +113,7 @@ class Registration:
 class Dispatch:
     """One emit: the payload, the verdict so far, and the handlers that failed."""
 
-    __slots__ = ("_owned", "_series", "_verdict", "event", "failures", "payload")
+    __slots__ = ("_changed_by", "_is_again", "_owned", "_series", "_verdict", "event", "failures", "payload")
 
     def __init__(
         self,
@@ -126,6 +128,8 @@ class Dispatch:
         self.failures: list[tuple[Registration, Exception]] = []
         self._owned = owned
         self._verdict: Verdict | None = None
+        self._changed_by: Registration | None = None
+        self._is_again = False
         self._series = DeadlineGroup(watch, limit)
 
     @interruptible
@@ -140,7 +144,7 @@ class Dispatch:
         event = self.event
         now = clock()
         try:
-            for registration in handlers:
+            for registration in chain(handlers, self._judges_again(handlers)):
                 if not registration.live:  # unregistered since this dispatch began
                     continue
                 given = registration.copy_of(self.payload)
@@ -174,6 +178,15 @@ class Dispatch:
                 scope.__exit__(None, None, None)
             series.close()
 
+    def _judges_again(self, handlers: tuple[Registration, ...]) -> Iterator[Registration]:
+        """After all handlers, those who judged another input of a tool than the one that is left: what was allowed is what runs."""
+        if self._changed_by is not None and self._verdict is not None:
+            self._is_again = True
+            for registration in handlers[: handlers.index(self._changed_by)]:
+                if registration.is_gate or registration.seq in self._verdict.gates:
+                    self._verdict.gates.pop(registration.seq, None)
+                    yield registration
+
     def running_call(self) -> RunningCall | None:
         """The handler that is being waited for."""
         return self._series.running_call()
@@ -191,21 +204,29 @@ class Dispatch:
         try:
             result = parse_answer(answer)
             if result is not None:
-                return self._add(result, registration.name, is_partial=registration.fields is not None)
+                return self._add(result, registration)
         except InvalidAnswer as problem:
             self.failures.append((registration, _log_invalid(registration, answer, problem, "denied")))
-            return self._add(HookResult(action="deny", reason=str(problem)), registration.name)
+            return self._add(HookResult(action="deny", reason=str(problem)), registration)
         if not registration.is_gate:
             return False
         # As a gate does that forgets its ``return``.
         forgot = f"it returned {answer!r}; a gate must return a HookResult, such as HookResult() to let the event pass"
         return self._failed(registration, ContractError(forgot, module=registration.module, clause="H3"))
 
-    def _add(self, result: HookResult, name: str, *, is_partial: bool = False) -> bool:
+    def _add(self, result: HookResult, registration: Registration) -> bool:
         if self._verdict is None:
             self._verdict = Verdict(self.event, self.payload, self._owned)
-        denied = self._verdict.add(result, name, is_partial=is_partial)
-        self.payload = self._verdict.payload
+        verdict, name, before = self._verdict, registration.name, self.payload
+        if self._is_again and result.action != "deny":
+            if not was_modified(result) or _has_same_input(before, {**before, **(result.data or {})}):
+                verdict.ask(result, name, registration.seq)  # the rest of what it returns is known
+                return False
+            result = HookResult(action="deny", reason=f"hook {name!r} and a later one change the input in turns")
+        denied = verdict.add(result, name, is_partial=registration.fields is not None, key=registration.seq)
+        self.payload = verdict.payload
+        if self.event == TOOL_PRE and self.payload is not before and not _has_same_input(before, self.payload):
+            self._changed_by = registration
         return denied
 
     def _failed(self, registration: Registration, error: Exception) -> bool:
@@ -222,7 +243,7 @@ class Dispatch:
         if not registration.is_gate:
             return False
         reason = f"gate {registration.name!r} failed: {_words(error)}"
-        return self._add(HookResult(action="deny", reason=reason), registration.name)
+        return self._add(HookResult(action="deny", reason=reason), registration)
 
 
 async def collect(
@@ -268,6 +289,10 @@ async def collect(
         except (InvalidAnswer, ModelError) as problem:  # the latter for data that contains itself
             _log_invalid(registration, answer, problem, "skipped")
     return collected
+
+
+def _has_same_input(before: Any, after: Any) -> bool:
+    return not isinstance(before, dict) or is_same_json(before.get("tool_input"), after.get("tool_input"))
 
 
 # ── words ────────────────────────────────────────────────────────────────────────────────────────

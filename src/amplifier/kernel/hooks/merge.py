@@ -14,6 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from copy import copy
 from inspect import isawaitable
+from itertools import chain
 from typing import Any, get_args
 
 import anyio
@@ -142,18 +143,20 @@ class Verdict:
         self._denial: HookResult | None = None
         self._modified = False
         self._suppress = False
-        self._gates: list[ApprovalGate] = []
+        self.gates: dict[Any, list[ApprovalGate]] = {}
+        """The questions by who asks them."""
         self._injections: list[ContextInjection] = []
         self._messages: list[tuple[str, UserMessageLevel, str]] = []
         self._reasons: list[str] = []
 
-    def add(self, result: HookResult, hook_name: str, *, is_partial: bool = False) -> bool:
+    def add(self, result: HookResult, hook_name: str, *, is_partial: bool = False, key: Any = None) -> bool:
         """Take in one handler's result.
 
         Args:
             result: What it returned.
             hook_name: Its name.
             is_partial: It received some fields of the payload only; so its data replaces fields and leaves the others.
+            key: Stands for it among those who ask.
 
         Returns:
             True when the dispatch is over because it was denied.
@@ -165,7 +168,7 @@ class Verdict:
             if result.action == "deny":
                 self._deny(result, is_partial)
                 return True
-            self._take(result, hook_name, is_partial)
+            self._take(result, hook_name, is_partial, len(self.gates) if key is None else key)
         except InvalidAnswer:
             raise
         except Exception:  # noqa: BLE001 — a foreign object: lists changed after construction, circular or bottomless data
@@ -182,15 +185,19 @@ class Verdict:
             data = {**(self.payload if is_partial else {}), **copy_json(denial.data), **self._owned}
         self._denial = _with_words_of(denial, "deny", data)
 
-    def _take(self, result: HookResult, hook_name: str, is_partial: bool) -> None:
-        # Its own name is on whatever a handler asks and injects, whatever it wrote there.
+    def ask(self, result: HookResult, hook_name: str, key: Any) -> None:
+        """Take in the questions of a result, and nothing else."""
         if result.action == "ask_user" or result.approval_gates:
-            self._gates += [
+            self.gates.setdefault(key, []).extend(
                 ApprovalGate(
                     hook_name=hook_name, prompt=g.prompt, options=g.options, timeout=g.timeout, default=g.default
                 )
                 for g in gates_of(result, hook_name)
-            ]
+            )
+
+    def _take(self, result: HookResult, hook_name: str, is_partial: bool, key: Any) -> None:
+        # Its own name is on whatever a handler asks and injects, whatever it wrote there.
+        self.ask(result, hook_name, key)
         if result.context_injections:
             event = self._event
             self._injections += [_injection(i, i.content, i.role, hook_name, event) for i in result.context_injections]
@@ -220,7 +227,7 @@ class Verdict:
             action = "modify"
         if self._injections:
             action = "inject_context"
-        if self._gates:
+        if self.gates:
             action = "ask_user"
         merged = continued(self.payload)
         merged.action, merged.suppress_output = action, self._suppress
@@ -229,9 +236,9 @@ class Verdict:
             merged.reason = "; ".join(dict.fromkeys(self._reasons))
         if self._injections:
             _write_injections(merged, self._injections)
-        if self._gates:
-            first = self._gates[0]
-            merged.approval_gates = self._gates
+        if self.gates:
+            merged.approval_gates = list(chain.from_iterable(self.gates.values()))
+            first = merged.approval_gates[0]
             merged.approval_prompt, merged.approval_options = first.prompt, first.options
             merged.approval_timeout, merged.approval_default = first.timeout, first.default
         if self._messages:

@@ -171,7 +171,7 @@ class AmplifierSession:
 
     @property
     def last_turn(self) -> TurnReport | None:
-        """What the latest turn was, however it ended; None before the first has ended."""
+        """What the latest turn was, however it ended; a call that a busy session refuses, or with wrong arguments, is none."""
         latest = self._turns.latest
         return None if latest is None else latest.report()
 
@@ -558,6 +558,8 @@ class AmplifierSession:
         async def claim(stream: TurnStream[Any]) -> Callable[[], Awaitable[Any]]:
             run = partial(self._run_turn, check_prompt(), timeout, answer_format, stream)
             self._turn_seconds(timeout)  # refuses a wrong one
+            if self.initialized:
+                self._require_own_loop()
             await self._require_turn()
             self._turns.withdraw = stream.withdraw
             self._lifecycle.turn_running = stream.holds_session = True

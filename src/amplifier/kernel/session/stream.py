@@ -114,7 +114,8 @@ class TurnStream(Generic[T]):
         self._hooks = hooks
         self._group: TaskGroup | None = None
         self._entered_in: Any = None
-        self._is_entered = self._has_begun = False
+        self._is_entered = self._has_begun = self._is_read = False
+        self._thread = 0
         self._over: anyio.Event | None = None
         self._room = anyio.Semaphore(BUFFERED)
         self._error: BaseException | None = None
@@ -143,7 +144,7 @@ class TurnStream(Generic[T]):
             raise
 
     def _prepare(self) -> None:
-        self._turn_scope = cancel_scope()
+        self._turn_scope, self._thread = cancel_scope(), threading.get_ident()
         self._send, self._receive = anyio.create_memory_object_stream[tuple[TurnEvent, bool]](math.inf)
         self._is_entered = True
 
@@ -257,8 +258,10 @@ class TurnStream(Generic[T]):
     async def __anext__(self) -> TurnEvent:
         if not self._is_entered:
             raise SessionStateError("enter the stream first: `async with session.stream(...) as events:`")
-        await self._begins()
+        self.require_reader()
+        self._is_read = True
         try:
+            await self._begins()
             event, took_room = await self._receive.receive()
         except anyio.ClosedResourceError:
             raise SessionStateError("a stream is read inside its `async with` block; this one has been left") from None
@@ -268,8 +271,19 @@ class TurnStream(Generic[T]):
             if took_room:
                 self._room.release()
             return event
+        finally:
+            self._is_read = False
         self._raise_error()
         raise StopAsyncIteration
+
+    def require_reader(self) -> None:
+        """Refuse a second reader, and one on another event loop."""
+        if self._is_read:
+            raise SessionStateError(
+                "a stream has one reader, and another task is waiting for its next part; read it there only"
+            )
+        if self._is_entered and self._thread != threading.get_ident():
+            raise SessionStateError("a stream is read on the event loop on which its turn runs; this is another thread")
 
     async def _begins(self) -> None:
         """On asyncio a task that is cancelled before its first step never makes it; waiting for its events would not end."""
@@ -358,6 +372,7 @@ class TextStream:
         return self
 
     async def __anext__(self) -> str:
+        self._events.require_reader()
         try:
             if not self._thread and not self._is_over:
                 self._thread = threading.get_ident()

@@ -143,7 +143,7 @@ class Lifecycle:
 class ToldTurn:
     """A turn for ``session.last_turn``: what is kept while it runs, so that it is folded only when someone looks."""
 
-    prompt: Any
+    prompt: Any = None
     began: float = attrs.field(factory=time.monotonic)
     story: list[tuple[str, float, dict[str, Any], bool]] = attrs.field(factory=list)
     text: str | None = None
@@ -165,7 +165,8 @@ class ToldTurn:
             self.prompt = None if exc.event == PROMPT_SUBMIT else self.prompt  # it is not part of the conversation
         elif isinstance(exc, ExecutionCancelled) or is_cancellation_type(exc) or _is_interrupt(exc):
             self.stop_reason = "cancelled"
-        self.error = f"{type(exc).__name__}: {redact_text(text_of(exc))}"
+        is_plain = is_cancellation_type(exc) or _is_interrupt(exc)  # whose text is about scopes and tasks
+        self.error = "cancelled" if is_plain else f"{type(exc).__name__}: {redact_text(text_of(exc))}"
 
     def report(self) -> TurnReport:
         """What it was."""
@@ -281,40 +282,10 @@ class TurnRunner:
             ContractError: The orchestrator returned no text.
             BaseException: Whatever the orchestrator raised, unchanged.
         """
-        token = self._coordinator.cancellation
-        execute = self._orchestrator_execute() if prompt is not None else self._orchestrator_resume()
-        method = "execute" if prompt is not None else "resume"
-        if answer_format is not None:
-            self._require(execute, method, "answer_format", "give typed answers", "leave result_type out")
-        if isinstance(prompt, list):
-            self._require(execute, method, "prompt_blocks", "take blocks in a prompt", "give the prompt as text")
-        if token.is_immediate:
-            raise self.cancelled("it was stopped before it began; call cancellation.reset() to run again")
-        until = math.inf if seconds is None else loop_clock()() + seconds
-        if self.meter is None:
-            return await self._run_told(execute, prompt, seconds, until, answer_format)
-        self.meter.meter_all(self._coordinator.mount_points)
-        until = min(until, await self.meter.begin_turn())
-        outer = metered_turn.set(self.meter)
-        try:
-            return await self._run_told(execute, prompt, seconds, until, answer_format)
-        finally:
-            metered_turn.reset(outer)
-            self.meter.end_turn()
-
-    async def _run_told(
-        self,
-        execute: Any,
-        prompt: str | list[dict[str, Any]] | None,
-        seconds: float | None,
-        until: float,
-        answer_format: AnswerFormat[Any] | None,
-    ) -> Any:
-        """Run a turn and keep what it was."""
-        told, hooks = ToldTurn(prompt), self._coordinator.hooks
+        told, hooks = ToldTurn(), self._coordinator.hooks
         try:
             hooks.keep_story(told.story)
-            told.text = text = await self._run(execute, prompt, seconds, until, answer_format)
+            told.text = text = await self._run_checked(told, prompt, seconds, answer_format)
             told.value = value = text if answer_format is None else self._read(text, answer_format)
             if self._status.status == "cancelled":
                 told.stop_reason = "cancelled"
@@ -326,6 +297,36 @@ class TurnRunner:
             hooks.keep_story(None)
             told.ended = time.monotonic()
             self.latest = told
+
+    async def _run_checked(
+        self,
+        told: ToldTurn,
+        prompt: str | list[dict[str, Any]] | None,
+        seconds: float | None,
+        answer_format: AnswerFormat[Any] | None,
+    ) -> str:
+        """Run a turn, unless it has to be refused."""
+        token = self._coordinator.cancellation
+        execute = self._orchestrator_execute() if prompt is not None else self._orchestrator_resume()
+        method = "execute" if prompt is not None else "resume"
+        if answer_format is not None:
+            self._require(execute, method, "answer_format", "give typed answers", "leave result_type out")
+        if isinstance(prompt, list):
+            self._require(execute, method, "prompt_blocks", "take blocks in a prompt", "give the prompt as text")
+        if token.is_immediate:
+            raise self.cancelled("it was stopped before it began; call cancellation.reset() to run again")
+        until = math.inf if seconds is None else loop_clock()() + seconds
+        if self.meter is None:
+            told.prompt = prompt
+            return await self._run(execute, prompt, seconds, until, answer_format)
+        self.meter.meter_all(self._coordinator.mount_points)
+        until = min(until, await self.meter.begin_turn())
+        told.prompt, outer = prompt, metered_turn.set(self.meter)
+        try:
+            return await self._run(execute, prompt, seconds, until, answer_format)
+        finally:
+            metered_turn.reset(outer)
+            self.meter.end_turn()
 
     async def _run(
         self,

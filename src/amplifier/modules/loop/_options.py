@@ -20,7 +20,8 @@ class TurnOptions:
         max_iterations: Model calls per turn; the limit exists so that a turn ends.
         default_provider: The provider's name; the first one mounted if absent.
         model: The model to ask for; the provider's own default if absent.
-        system_prompt: Put before the conversation when the context is empty.
+        system_prompt: The instructions: those given now are in force, whatever the conversation began with, unless it began with a
+            system message of the application.
         max_parallel_tools: Tool calls of one answer that run at the same time.
         tool_timeout: Seconds for one tool call; None for no limit.
         provider_timeout: Seconds for one model call; None for no limit.

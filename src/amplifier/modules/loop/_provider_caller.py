@@ -7,9 +7,10 @@ they have been told, it is held back. One that differs is announced with ``conte
 from __future__ import annotations
 
 import copy
+import itertools
 import random
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 
@@ -41,12 +42,16 @@ from amplifier.models import (
     TextBlock,
     ThinkingBlock,
     ToolCall,
+    ToolCallBlock,
     to_dict,
 )
 
 from ._containment import Contained, Overran, call_within, text_of
 from ._heard_events import heard_by
 from ._options import TurnOptions
+from ._request_messages import RequestMessages
+
+CallT = TypeVar("CallT", ToolCall, ToolCallBlock)
 
 
 def choose_provider(providers: Mapping[str, Provider], wanted: str | None) -> tuple[str, Provider]:
@@ -122,6 +127,9 @@ class ProviderCaller:
         self._answer_tool = answer_tool
         self._who = f"provider {name!r}"
         self._told = _Told()
+        self._messages: RequestMessages | None = None
+        self._name = "call"
+        self._used: set[Any] = set()
 
     def require_readable(self, attachments: list[dict[str, Any]]) -> None:
         """Refuse a prompt before it is stored, if the provider declares that it reads text only.
@@ -139,6 +147,10 @@ class ProviderCaller:
                 provider=self.name,
                 model=model,
             )
+
+    def expect(self, messages: RequestMessages, name: str) -> None:
+        """The next answer is to these messages; its tool calls without an id of their own are named after ``name``."""
+        self._messages, self._name = messages, name
 
     async def ask(self, request: ChatRequest) -> ChatResponse:
         """Get an answer, retrying errors that are marked as retryable.
@@ -185,25 +197,57 @@ class ProviderCaller:
             await anyio.sleep(min(left, _LOOK))
         return self._is_stopping()
 
-    async def calls_of(self, response: ChatResponse) -> list[ToolCall]:
-        """The tool calls of an answer, as they are now: what the provider does with its own has no effect.
+    async def calls_of(self, response: ChatResponse) -> tuple[ChatResponse, list[ToolCall]]:
+        """An answer and its tool calls, as they are now: what the provider does with its own has no effect.
+
+        Every call has an id of its own; see `_with_own_ids`.
 
         Raises:
             ContractError: The provider parsed something else.
             ContainedError: It raised something that is no ``Exception``.
             ModelError: The input of a call contains itself.
         """
+        response = self._named(response)
         try:
             with Contained(self._who):
                 calls: Any = self.provider.parse_tool_calls(response)
             if isinstance(calls, list) and all(isinstance(call, ToolCall) for call in calls):
-                return [_own(call) for call in calls]
+                return response, self._with_own_ids([_own(call) for call in calls])
             raise ContractError(
                 f"{self._who} parsed {calls!r:.80} as tool calls; expected a list of ToolCall", module=self.name
             )
         except Exception as exc:
             await self._emit_error(exc)
             raise
+
+    def _named(self, response: ChatResponse) -> ChatResponse:
+        """An answer whose calls have ids of their own: a copy, unless they have."""
+        blocks = [block for block in response.content if isinstance(block, ToolCallBlock)]
+        own, calls = self._with_own_ids(blocks), self._with_own_ids(response.tool_calls or [])
+        if own == blocks and calls == (response.tool_calls or []):
+            return response
+        named, left = copy.copy(response), iter(own)
+        named.content = [next(left) if isinstance(block, ToolCallBlock) else block for block in response.content]
+        named.tool_calls = calls or response.tool_calls
+        return named
+
+    def _with_own_ids(self, calls: list[CallT]) -> list[CallT]:
+        """The calls of an answer in their order: an id that is empty, or used before in the conversation, is replaced.
+
+        Always by the same one: a turn that is played back must find its results again.
+        """
+        if calls and self._messages is not None:
+            self._used |= self._messages.call_ids()
+            self._messages = None
+        used, own = set(self._used), []
+        for at, call in enumerate(calls, 1):
+            call_id, numbers = call.id, itertools.count(at)
+            while not call_id.strip() or call_id in used:
+                call_id = f"{self._name}_{next(numbers)}"
+            used.add(call_id)
+            own.append(call if call_id == call.id else copy.copy(call))
+            own[-1].id = call_id
+        return own
 
     def _is_too_long(self, exc: LLMError) -> bool:
         return (exc.retry_after or 0.0) > self._options.max_retry_after
@@ -238,10 +282,11 @@ class ProviderCaller:
         response: Any = await self.provider.complete(request)
         if not isinstance(response, ChatResponse):
             raise self._broken_contract("returned", response, "a ChatResponse")
+        named = self._named(response)
         heard = (CONTENT_BLOCK_START, CONTENT_BLOCK_DELTA, CONTENT_BLOCK_END, THINKING_FINAL)
         if any(map(self._is_heard, heard)):
-            await self._emit_blocks(response)
-        return response
+            await self._emit_blocks(named)
+        return named
 
     async def _emit_blocks(self, response: ChatResponse) -> None:
         usage = None if response.usage is None else to_dict(response.usage)
@@ -264,6 +309,7 @@ class ProviderCaller:
         """Pass the pieces on as events; the answer itself comes last."""
         stream: Any = self.provider.stream  # type: ignore[attr-defined]  # optional member of the contract
         response: ChatResponse | None = None
+        calls: list[ToolCallBlock] = []
         self._told.begin_attempt()
         opening = stream(request)
         if not hasattr(opening, "__aenter__"):
@@ -281,10 +327,13 @@ class ProviderCaller:
                     if not isinstance(response, ChatResponse):
                         raise self._broken_contract("ended its stream with", response, "a ChatResponse")
                 else:
+                    if kind == "block_end" and isinstance(chunk.block, ToolCallBlock):
+                        calls.append(chunk.block)
+                        chunk = StreamChunk(kind=kind, index=chunk.index, block=self._with_own_ids(calls)[-1])  # noqa: PLW2901
                     await self._tell(*self._told.news(chunk))
         if response is not None:
             await self._tell(*self._told.rest())
-            return response
+            return self._named(response)
         raise ContractError(
             f"provider {self.name!r} ended its stream without a response; expected a last chunk of kind 'response'",
             module=self.name,
@@ -322,44 +371,106 @@ class ProviderCaller:
 class _Told:
     """What listeners have been told of one answer, over all attempts to get it.
 
-    What is to be told comes with the text that it replaces, if it is an answer of its own, else with None.
+    Attempts are compared by their text: the second time a service may divide it into other pieces and other blocks. What is to be
+    told comes with the text that it replaces, if it is an answer of its own, else with None.
     """
 
     def __init__(self) -> None:
         self._chunks: list[StreamChunk] = []  # of the running attempt
         self._known: list[StreamChunk] = []  # of the attempt that listeners know, while the running one repeats it
         self._known_text = self._repeated_text = ""
+        self._spelling: _Spelling | None = None  # of the running attempt, if it is not the first
+        self._open: dict[int, str | None] = {}  # the types of the blocks that listeners have seen begin and not end
 
     def begin_attempt(self) -> None:
         """The answer comes from its beginning."""
-        if not self._known:  # otherwise the latest attempt was cut while it repeated what is known
-            self._known, self._known_text = self._chunks, "".join(map(_spelled, self._chunks))
+        self._known = (
+            self._known or self._chunks
+        )  # the latest attempt may have been cut while it repeated what is known
+        self._known_text = "".join(map(_Spelling().of, self._known))
+        if not self._known_text:
+            self._known = []
         self._chunks, self._repeated_text = [], ""
+        self._spelling = _Spelling() if self._known or self._open else None
 
     def news(self, chunk: StreamChunk) -> tuple[str | None, list[StreamChunk]]:
         """Take the next piece; returns what listeners do not know of it."""
         self._chunks.append(chunk)
+        if self._spelling is None:
+            return None, self._passed(chunk)
+        new = self._spelling.of(chunk)
         if not self._known:
-            return None, [chunk]
-        self._repeated_text += _spelled(chunk)
+            is_known = chunk.kind == "block_end" and chunk.index not in self._open and not new
+            return None, [] if is_known else self._passed(chunk)
+        self._repeated_text += new
         if not self._repeated_text.startswith(self._known_text):
             return (None, []) if self._known_text.startswith(self._repeated_text) else self.rest()
         self._known, new = [], self._repeated_text[len(self._known_text) :]
-        delta = StreamChunk(kind="block_delta", index=chunk.index, block_type=chunk.block_type, text=new)
-        return None, [delta] if new else []
+        if not new:
+            return None, []
+        kind = chunk.block_type if chunk.block is None else chunk.block.type
+        told = self._passed(StreamChunk(kind="block_delta", index=chunk.index, block_type=kind, text=new))
+        return None, told + (self._passed(chunk) if chunk.kind == "block_end" else [])
 
     def rest(self) -> tuple[str | None, list[StreamChunk]]:
         """The answer differs from what is known, or is complete before it has repeated all of it."""
-        known, self._known = self._known, []
-        text = "".join(each.text or "" for each in known if each.block_type == "text")
-        return (text, list(self._chunks)) if known else (None, [])
+        if not self._known:
+            return None, []
+        known = _Spelling()
+        for chunk in self._known:
+            known.of(chunk)
+        self._known, self._spelling, self._open = [], None, {}
+        return "".join(known.text), [each for chunk in self._chunks for each in self._passed(chunk)]
+
+    def _passed(self, chunk: StreamChunk) -> list[StreamChunk]:
+        """What is told of a chunk: itself, after the beginning of its block, if only the text of that is known."""
+        index, begun = chunk.index, []
+        if chunk.kind == "block_end":
+            self._open.pop(index, None)
+            return [chunk]
+        if chunk.kind == "block_delta" and self._spelling is not None and self._open.get(index) != chunk.block_type:
+            starts = (each for each in reversed(self._chunks) if each.kind == "block_start" and each.index == index)
+            begun = list(itertools.islice(starts, 1))
+        self._open[index] = chunk.block_type
+        return [*begun, chunk]
 
 
-def _spelled(chunk: StreamChunk) -> str:
-    """A chunk as part of a text, in which pieces that are cut at other places are the same."""
-    if chunk.kind == "block_delta":
-        return chunk.text or ""
-    return f"\0{chunk.kind} {chunk.index} {chunk.block_type} {chunk.tool_name}\0"
+class _Spelling:
+    """Writes an attempt as one text, in which prose that is divided otherwise is the same.
+
+    Attributes:
+        text: The text of it that is for the user, in pieces.
+    """
+
+    def __init__(self) -> None:
+        self.text: list[str] = []
+        self._kind: str | None = None
+        self._kinds: dict[int, str] = {}  # of blocks that are no prose
+        self._written: set[int] = set()  # blocks that came in pieces
+
+    def of(self, chunk: StreamChunk) -> str:
+        """The next part."""
+        index, kind, text = chunk.index, chunk.block_type, chunk.text or ""
+        if chunk.kind == "block_start":
+            self._written.discard(index)
+            self._kinds.pop(index, None)
+            if kind not in _PROSE:
+                self._kind = self._kinds[index] = f"{index} {kind} {chunk.tool_name}"
+                return f"\0{self._kind}\0"
+            return ""
+        block = None if index in self._written else chunk.block  # one that came whole
+        if isinstance(block, TextBlock | ThinkingBlock):
+            kind, text = block.type, block.text if isinstance(block, TextBlock) else block.thinking
+        if not text:
+            return ""
+        self._written.add(index)
+        if kind == "text":
+            self.text.append(text)
+        before, self._kind = self._kind, self._kinds.get(index, kind)
+        return text if self._kind == before else f"\0{self._kind}\0{text}"
+
+
+_PROSE = ("text", "thinking", "reasoning")
 
 
 def _own(call: ToolCall) -> ToolCall:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from itertools import repeat
+from operator import methodcaller
 from typing import Any, Final, TypeVar, get_args
 
 import attrs
@@ -20,6 +21,7 @@ from amplifier.contracts import ContextManager, Hooks
 from amplifier.errors import ContractError
 from amplifier.models import ContextInjection, Message, Model, Role
 
+from ..context import call_ids
 from ._heard_events import knows_handlers
 
 ModelT = TypeVar("ModelT", bound=Model)
@@ -39,11 +41,35 @@ def checked_messages(context: ContextManager, method: str, messages: Any) -> lis
     )
 
 
+_HAS_METADATA: Final = methodcaller("__contains__", "metadata")
 _ROLES: Final = frozenset(get_args(Role))
 _TEXTS: Final = frozenset({"role", "content", "name", "tool_call_id"})
 _PLAIN_JSON: Final = (
     orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 )
+
+
+INSTRUCTIONS = "system_prompt"
+"""The ``source``, in the metadata, of the system messages that a loop stores for its plan."""
+
+
+def source_of(message: dict[str, Any]) -> Any:
+    """Who stored a message, where its metadata tells it."""
+    metadata = message.get("metadata")
+    return metadata.get("source") if isinstance(metadata, dict) else None
+
+
+def is_instruction(message: dict[str, Any]) -> bool:
+    """Whether a loop has stored it for its plan."""
+    return message.get("role") == "system" and source_of(message) == INSTRUCTIONS
+
+
+def _with_latest_instructions(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The instructions that were stored last, at the beginning, in place of all that were stored before."""
+    given = [*filter(is_instruction, filter(_HAS_METADATA, messages))]  # few have any, and there may be thousands
+    if not given or (given[0] is messages[0] and len(given) == 1):
+        return messages
+    return [given[-1], *(message for message in messages if not is_instruction(message))]
 
 
 class KnownMessages:
@@ -98,7 +124,7 @@ class RequestMessages:
     """
 
     def __init__(self, messages: list[dict[str, Any]], known: KnownMessages) -> None:
-        self._messages = messages
+        self._messages = _with_latest_instructions(messages)
         self._known = known
 
     def for_event(self, hooks: Hooks) -> list[dict[str, Any]]:
@@ -107,6 +133,12 @@ class RequestMessages:
             return self._messages
         copied: list[dict[str, Any]] = copy_json(self._messages)  # it may hand out what it gets
         return copied
+
+    def call_ids(self) -> set[Any]:
+        """The ids of the tool calls in them."""
+        return {
+            call_id for message in self._messages if message.get("role") == "assistant" for call_id in call_ids(message)
+        }
 
     def add_ephemeral(self, injections: Sequence[ContextInjection]) -> None:
         """Add injections, which are shown once and never stored."""

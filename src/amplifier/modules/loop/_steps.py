@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 from amplifier.contracts import Coordinator, CurrentCall, Step, call_scope
@@ -68,12 +68,6 @@ class TurnSteps:
         if self._coordinator is not None:
             return await self._coordinator.run_step(step, run, admit=admit, limiter=limiter)
         with call_scope(step.call):
-            if limiter is not None:
-                async with limiter:
-                    return await _run_alone(run, admit)
-            return await _run_alone(run, admit)
-
-
-async def _run_alone(run: Call, admit: Call | None) -> Any:
-    refused = None if admit is None else await admit()
-    return await run() if refused is None else refused
+            async with limiter or nullcontext():
+                refused = None if admit is None else await admit()
+                return await run() if refused is None else refused

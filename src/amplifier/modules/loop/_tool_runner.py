@@ -56,24 +56,6 @@ def _not_started(step: Step) -> ToolResult:
 
 
 @attrs.define(eq=False)
-class _Point:
-    """A point that a call passes once; others wait for it. Without a wait it costs no event."""
-
-    is_passed: bool = False
-    _event: anyio.Event | None = None
-
-    async def wait(self) -> None:
-        if not self.is_passed:
-            self._event = self._event or anyio.Event()
-            await self._event.wait()
-
-    def passed(self) -> None:
-        self.is_passed = True
-        if self._event is not None:
-            self._event.set()
-
-
-@attrs.define(eq=False)
 class _Attempt:
     """One call on its way to its result.
 
@@ -88,6 +70,8 @@ class _Attempt:
         earlier: Those before it in its answer.
         entered: Its gates are entered; calls start in the order of their answer.
         judged: Hooks have decided about it; users are asked in the order of the answer.
+        asks: A user is asked about it; such calls start in the order of the answer, whichever question is answered first.
+        started: The tool is being called, or will not be.
     """
 
     call: ToolCall
@@ -101,8 +85,10 @@ class _Attempt:
     previous: anyio.Event | None = None
     left: anyio.Event | None = None
     earlier: list[_Attempt] = attrs.Factory(list)
-    entered: _Point = attrs.Factory(_Point)
-    judged: _Point = attrs.Factory(_Point)
+    entered: anyio.Event = attrs.Factory(anyio.Event)
+    judged: anyio.Event = attrs.Factory(anyio.Event)
+    asks: bool = False
+    started: anyio.Event = attrs.Factory(anyio.Event)
 
     def about(self) -> dict[str, Any]:
         """What events report about it."""
@@ -190,14 +176,8 @@ class ToolRunner:
             await self._run_several(attempts)
         results, self.results = self.results, {}  # all are stored; a later answer may use the same ids
         return [
-            ResumedCall(
-                attempt.call,
-                attempt.has_begun,
-                attempt.has_run,
-                attempt.step.was_started,
-                results[attempt.call.id].success,
-            )
-            for attempt in attempts
+            ResumedCall(each.call, each.has_begun, each.has_run, each.step.was_started, results[each.call.id].success)
+            for each in attempts
         ]
 
     async def _run_several(self, attempts: list[_Attempt]) -> None:
@@ -209,8 +189,9 @@ class ToolRunner:
             try:  # an answer takes no slot: one that waited for another, which waits for a slot, would wait for ever
                 await self._run_one(attempt, _Slot(attempt, limiter if attempt.left is None else None))
             finally:
-                attempt.entered.passed()
-                attempt.judged.passed()
+                attempt.entered.set()
+                attempt.judged.set()
+                attempt.started.set()
                 if attempt.left is not None:
                     attempt.left.set()
             async with storing:
@@ -233,13 +214,10 @@ class ToolRunner:
         """The result of a call that an earlier turn left open, if a step wrapper has kept it; the call is not made."""
         unknown = refusal("not known", "Interrupted")
 
-        async def admit() -> ToolResult:
+        async def refuse() -> ToolResult:
             return unknown
 
-        async def run() -> ToolResult:
-            return unknown
-
-        result = await self._steps.run(self._steps.of_tool(call, is_resumed=True), run, admit)
+        result = await self._steps.run(self._steps.of_tool(call, is_resumed=True), refuse, refuse)
         return result if isinstance(result, ToolResult) and result is not unknown else None
 
     async def _undisturbed(self, tool: str, run: Callable[..., Awaitable[None]], *args: Any) -> None:
@@ -256,11 +234,9 @@ class ToolRunner:
                 attempt.step, partial(self._execute, attempt), partial(self._admit, attempt), slot
             )
         except (anyio.get_cancelled_exc_class(), KeyboardInterrupt):
-            if attempt.has_begun and call_id not in self.results:
-                if attempt.has_run:
-                    self.results[call_id] = refusal("cancelled while it was running", "Cancelled")
-                else:  # while hooks decided, or a user was asked
-                    self.results[call_id] = _not_started(attempt.step)
+            if attempt.has_begun and call_id not in self.results:  # perhaps while hooks decided, or a user was asked
+                running = refusal("cancelled while it was running", "Cancelled")
+                self.results[call_id] = running if attempt.has_run else _not_started(attempt.step)
                 await self._emit_error(attempt, self.results[call_id])  # a terminal event: delivered all the same
             raise
         if not isinstance(result, ToolResult):
@@ -273,24 +249,19 @@ class ToolRunner:
 
     async def _admit(self, attempt: _Attempt) -> ToolResult | None:
         """The result in place of the tool's if the call must not run; None if it may."""
-        attempt.entered.passed()
+        attempt.entered.set()
         if attempt.previous is not None:
             await attempt.previous.wait()
         attempt.has_begun = True
-        refused = self._too_late(attempt.step)
-        if refused is None:
-            refused = await self._pass_gates(attempt)
-        if refused is None:
-            refused = self._too_late(attempt.step)  # stopped while the hooks were deciding
+        refused = self._too_late(attempt.step) or await self._pass_gates(attempt)
+        refused = refused or self._too_late(attempt.step)  # stopped while the hooks were deciding
         if refused is not None:
             self.results[attempt.call.id] = refused
             await self._emit_error(attempt, refused)
         return refused
 
     def _too_late(self, step: Step) -> ToolResult | None:
-        if self._cancellation is None or not self._cancellation.is_cancelled:
-            return None
-        return _not_started(step)
+        return _not_started(step) if self._cancellation is not None and self._cancellation.is_cancelled else None
 
     async def _pass_gates(self, attempt: _Attempt) -> ToolResult | None:
         """Let hooks choose, forbid or change the call; leaves what they chose in ``attempt``."""
@@ -308,17 +279,20 @@ class ToolRunner:
         tool = self._tools[name]
         if self._is_heard(TOOL_PRE):
             emitted = await self._hooks.emit(TOOL_PRE, {**attempt.about(), "tool_input": attempt.given})
-            if emitted.action == "ask_user" or emitted.approval_gates:
-                for earlier in attempt.earlier:
-                    await earlier.judged.wait()
-            attempt.judged.passed()
+            attempt.asks = emitted.action == "ask_user" or bool(emitted.approval_gates)
+            for earlier in attempt.earlier if attempt.asks else ():
+                await earlier.judged.wait()
+            attempt.judged.set()
             applied = await self._hook_results.apply(emitted, TOOL_PRE, defer=True)
             if applied.action == "deny":
                 return _denial(applied)
+            for earlier in attempt.earlier if attempt.asks else ():
+                if earlier.asks:
+                    await earlier.started.wait()
             if applied.action == "modify" and applied.data is not None:
                 attempt.given = applied.data.get("tool_input", attempt.given)
         else:
-            attempt.judged.passed()
+            attempt.judged.set()
             self._tell(TOOL_PRE, {"tool_name": name, "tool_call_id": call.id, "tool_input": attempt.given})
         if self._tools.get(name) is not tool:  # hooks and users decided about the one that was there before
             return refusal(
@@ -359,6 +333,7 @@ class ToolRunner:
     async def _execute(self, attempt: _Attempt) -> ToolResult:
         call_id, name = attempt.call.id, attempt.tool_name
         attempt.has_run = True
+        attempt.started.set()
         if self._cancellation is not None:
             self._cancellation.register_tool_start(call_id, name)
         try:

@@ -5,6 +5,7 @@ The assistant's message comes before its tool results; results follow in the ord
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -22,7 +23,7 @@ from amplifier.turns import INTERRUPTED, assistant_message, result_message
 from .._shared.shielded import run_shielded
 from ..context import is_aside, missing_results, open_calls
 from ._containment import Contained
-from ._request_messages import KnownMessages, RequestMessages, checked_messages
+from ._request_messages import KnownMessages, RequestMessages, checked_messages, is_instruction, source_of
 
 UNANSWERED = "[interrupted: the turn ended before there was an answer]"
 CORRECTION = "answer_format"
@@ -69,7 +70,7 @@ def unfinished_turn(stored: list[dict[str, Any]]) -> UnfinishedTurn | None:
         if is_aside(message):
             continue
         turn.insert(0, message)
-        if message.get("role") == "user" and not _is_correction(message):
+        if message.get("role") == "user" and source_of(message) != CORRECTION:
             break
     if not turn or turn[0].get("role") != "user":
         return None
@@ -95,9 +96,12 @@ def _described(content: Any) -> tuple[str, list[dict[str, Any]]]:
     return content if isinstance(content, str) else "", []
 
 
-def _is_correction(message: dict[str, Any]) -> bool:
-    metadata = message.get("metadata")
-    return isinstance(metadata, dict) and metadata.get("source") == CORRECTION
+def lacks_instructions(stored: list[dict[str, Any]], text: str | None) -> bool:
+    """Whether other instructions were in force until now; a system message of the application at the beginning is in place of any."""
+    given = [message.get("content") for message in stored if is_instruction(message)]
+    if given or not text:
+        return bool(text) and given[-1] != text
+    return all(source_of(message) == "hook" for message in itertools.takewhile(is_aside, stored))
 
 
 def _input(arguments: Any) -> dict[str, Any]:
@@ -200,13 +204,7 @@ class Transcript:
 
     async def _settle(self, results: dict[str, ToolResult]) -> None:
         with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _SETTLING_SECONDS):
-            stored = await self.stored()
-            owed: set[Any] = set()  # ids may come again: a result belongs to the latest call of its id
-            for message in stored:
-                if message.get("role") == "assistant":
-                    owed.update(call.get("id") for call in message.get("tool_calls") or ())
-                elif message.get("role") == "tool":
-                    owed.discard(message.get("tool_call_id"))
+            owed = {call.id for call in open_calls(await self.stored())}
             for call in self._open:
                 if call.id in owed:
                     interrupted = ToolResult(success=False, error={"message": INTERRUPTED, "type": "Interrupted"})

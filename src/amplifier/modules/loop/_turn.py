@@ -29,19 +29,19 @@ from amplifier.events import (
     TURN_RESUMED,
 )
 from amplifier.models import ChatRequest, ChatResponse, to_dict
-from amplifier.models._prompts import attachments_of
+from amplifier.models._prompts import attachments_of, changed_blocks
 from amplifier.turns import text_of
 
 from ._heard_events import heard_by, teller_of
 from ._hook_results import HookResults
 from ._options import TurnOptions
 from ._provider_caller import NotRepeated, ProviderCaller, choose_provider
-from ._request_messages import KnownMessages, RequestMessages
+from ._request_messages import INSTRUCTIONS, KnownMessages, RequestMessages
 from ._resumed_calls import ResumedCall
 from ._steps import TurnSteps
 from ._tool_runner import ToolRunner
 from ._tool_schemas import ToolSchemas
-from ._transcript import CORRECTION, Transcript, UnfinishedTurn, unfinished_turn
+from ._transcript import CORRECTION, Transcript, UnfinishedTurn, lacks_instructions, unfinished_turn
 from ._typed_answer import TypedAnswer
 
 _PREVIEW = 200
@@ -49,19 +49,6 @@ _PREVIEW = 200
 
 def _prompt_payload(prompt: str, attachments: list[dict[str, Any]]) -> dict[str, Any]:
     return {"prompt": prompt, "attachments": attachments} if attachments else {"prompt": prompt}
-
-
-def _without_dropped(blocks: list[dict[str, Any]], attachments: Any) -> list[dict[str, Any]]:
-    """The texts, and those of the others that are still among the attachments, with the titles that they have there."""
-    shown = [each for each in attachments if isinstance(each, dict)] if isinstance(attachments, list) else []
-    kept: list[dict[str, Any]] = []
-    for at, block in enumerate(blocks):
-        about = next((each for each in shown if each.get("index") == at), None)
-        if block["type"] == "text":
-            kept.append(block)
-        elif about is not None:
-            kept.append({**block, "title": str(about.get("title", block["title"]))} if "title" in block else block)
-    return kept
 
 
 class Turn:
@@ -118,7 +105,7 @@ class Turn:
             None if self._answer is None or self._answer.tool is None else self._answer.tool.name,
         )
         self._text = ""
-        self._finished = False
+        self._lacks_instructions = self._finished = False
 
     async def run(self, prompt: str, blocks: list[dict[str, Any]]) -> str:
         """Run the turn and return the text of the model's last answer.
@@ -142,7 +129,9 @@ class Turn:
             NoUnfinishedTurnError: There is none; no event was emitted.
             LLMError: As `run` does.
         """
-        unfinished = unfinished_turn(await self._transcript.stored())
+        stored = await self._transcript.stored()
+        self._lacks_instructions = lacks_instructions(stored, self._options.system_prompt)
+        unfinished = unfinished_turn(stored)
         if unfinished is None:
             raise NoUnfinishedTurnError(
                 "there is no turn to resume: the conversation is empty or ends with an answer of the model; begin a turn "
@@ -197,14 +186,13 @@ class Turn:
 
     async def _converse(self, prompt: str, blocks: list[dict[str, Any]]) -> None:
         if self._is_heard(PROMPT_SUBMIT):
-            prompt, blocks, is_empty = await self._submit(prompt, blocks)
+            prompt, blocks = await self._submit(prompt, blocks)
         else:
-            is_empty = await self._open()
+            await self._open()
         caller = self._caller()
         caller.require_readable(attachments_of(blocks))
         self.is_answered = False
-        if is_empty and self._options.system_prompt:
-            await self._transcript.add({"role": "system", "content": self._options.system_prompt})
+        await self._instruct()
         await self._transcript.add({"role": "user", "content": blocks or prompt})
         try:
             await self._iterate(caller)
@@ -214,26 +202,18 @@ class Turn:
                 error.add_note("The conversation keeps notes in place of the images and files of this prompt.")
             raise
 
-    async def _submit(self, prompt: str, blocks: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]], bool]:
-        """Let hooks forbid or change the prompt; returns it, and whether the conversation is seen to be empty.
-
-        A text that hooks changed takes the place of all texts; an attachment that they left out is left out, and a title that
-        they changed is changed.
-        """
-        described = attachments_of(blocks)
-        emitted = await self._hooks.emit(PROMPT_SUBMIT, _prompt_payload(prompt, described))
+    async def _submit(self, prompt: str, blocks: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
+        """Let hooks forbid or change the prompt."""
+        emitted = await self._hooks.emit(PROMPT_SUBMIT, _prompt_payload(prompt, attachments_of(blocks)))
         # Before anything of this turn is stored, which injections are; but not for a prompt that is denied.
-        is_empty = emitted.action != "deny" and await self._open()
+        if emitted.action != "deny":
+            await self._open()
         applied = await self._hook_results.apply(emitted, PROMPT_SUBMIT)
         if applied.action == "deny":
             raise self._denied(PROMPT_SUBMIT, applied.reason)
         if applied.action == "modify" and applied.data is not None:
-            given, prompt = prompt, str(applied.data.get("prompt", prompt))
-            blocks = _without_dropped(blocks, applied.data.get("attachments", described))
-            if blocks and prompt != given:
-                texts = [{"type": "text", "text": prompt}] if prompt else []
-                blocks = texts + [block for block in blocks if block["type"] != "text"]
-        return prompt, blocks, is_empty
+            prompt, blocks = str(applied.data.get("prompt", prompt)), changed_blocks(blocks, applied.data)
+        return prompt, blocks
 
     async def _go_on(self, unfinished: UnfinishedTurn) -> None:
         """Give the calls of the latest answer the results that are missing, then go on as any turn does."""
@@ -249,6 +229,7 @@ class Turn:
             TURN_RESUMED, {"iteration": unfinished.iterations, "calls": [call.as_dict() for call in resumed]}
         )
         if self._answer is None or not await self._take_final_result(self._answer, resumed):
+            await self._instruct()
             await self._iterate(caller)
 
     def _caller(self) -> ProviderCaller:
@@ -268,18 +249,24 @@ class Turn:
             if not await self._step(caller):
                 return
 
-    async def _open(self) -> bool:
-        """Close what an earlier turn left without an answer; True if the conversation is seen to be empty.
+    async def _open(self) -> None:
+        """Close what an earlier turn left without an answer, and see which instructions are in force.
 
         Reading a long conversation takes time, so after a turn of this loop that ended with an answer nothing is read.
         """
         if self.is_answered and not self._options.system_prompt:
-            return False
+            return
         stored = await self._transcript.stored()
+        self._lacks_instructions = lacks_instructions(stored, self._options.system_prompt)
         if not self.is_answered:
             await self._transcript.close_unanswered(stored, self._runner.known_result)
             self.is_answered = True
-        return not stored
+
+    async def _instruct(self) -> None:
+        """Store the instructions of the plan, if others were in force: of those in a conversation the latest are shown."""
+        if self._lacks_instructions:
+            metadata = {"source": INSTRUCTIONS}
+            await self._transcript.add({"role": "system", "content": self._options.system_prompt, "metadata": metadata})
 
     async def _step(self, caller: ProviderCaller) -> bool:
         """One model call and the tools it asks for; False when the turn is over."""
@@ -295,8 +282,10 @@ class Turn:
         # Made for this request, of models: the constructor would check and copy both lists member by member.
         request.messages = messages.for_provider()
         request.tools = self._schemas.specs() or None
+        step = self._steps.of_model(request)
+        caller.expect(messages, f"call_{step.call.turn_number}_{step.call.iteration}")
         try:
-            response = await self._steps.run(self._steps.of_model(request), partial(caller.ask, request))
+            response = await self._steps.run(step, partial(caller.ask, request))
         except NotRepeated:
             return False
         if not isinstance(response, ChatResponse):
@@ -304,7 +293,7 @@ class Turn:
                 f"a step wrapper returned {type(response).__name__} for a model call; expected the ChatResponse that run() "
                 "returned, or one that it kept"
             )
-        calls = await caller.calls_of(response)
+        response, calls = await caller.calls_of(response)
         self._text = text_of(response)
         await self._transcript.add_answer(response, calls)
         about: dict[str, Any] = {"provider": caller.name, "model": request.model}

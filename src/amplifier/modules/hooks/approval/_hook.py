@@ -190,6 +190,9 @@ class _Decision:
     is_reported: bool = True
 
 
+_UNEXPECTED = _Decision("ask", "the call has an unexpected form")
+
+
 class ApprovalHook:
     """Decides on tool calls before they run.
 
@@ -209,15 +212,9 @@ class ApprovalHook:
         """Decide on one call: continue, deny or ask the user."""
         if event != TOOL_PRE:
             return HookResult()
-        tool = data.get("tool_name")
+        tool, given = data.get("tool_name"), data.get("tool_input")
         name = tool if isinstance(tool, str) and tool else "(unnamed)"
-        given = data.get("tool_input")
-        if isinstance(given, Mapping) and tool == name:
-            call = Call(name, given, self._base(), module=self._module_of(name), is_read_only=self._is_read_only(name))
-            call.is_sandboxed = not call.is_stand_in and self._is_sandboxed(name)
-            decision = self._decide(call)
-        else:
-            decision = _Decision("ask", "the call has an unexpected form")
+        decision = self._judge(name, given) if tool == name else _UNEXPECTED
         if decision.action == "ask":
             return await self._ask(name, given, decision, data)
         if decision.is_reported:
@@ -227,6 +224,17 @@ class ApprovalHook:
         return HookResult()
 
     # ── deciding ──
+
+    def lets_pass(self, tool: str, given: Any) -> bool:
+        """Whether nobody is asked here about a call that is not denied; registered as the capability ``approval.lets_pass``."""
+        return self._judge(tool, given).action == "allow"
+
+    def _judge(self, name: str, given: Any) -> _Decision:
+        if not isinstance(given, Mapping):
+            return _UNEXPECTED
+        call = Call(name, given, self._base(), module=self._module_of(name), is_read_only=self._is_read_only(name))
+        call.is_sandboxed = not call.is_stand_in and self._is_sandboxed(name)
+        return self._decide(call)
 
     def _decide(self, call: Call) -> _Decision:
         options = self._options
@@ -369,6 +377,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         fields=("tool_name", "tool_call_id", "tool_input"),
     )
     coordinator.register_capability("approval.register_provider", hook.approvals.register_provider)
+    coordinator.register_capability("approval.lets_pass", hook.lets_pass)
     logger.info("tools are approved by %s: %d rules, then defaults", MODULE, len(options.rules or ()))
 
     def close() -> None:
