@@ -223,6 +223,18 @@ async def test_a_prompt_that_the_service_refuses_does_not_break_the_conversation
         assert await session.execute("And now?") == "Fine."
 
 
+async def test_a_refused_image_leaves_a_conversation_that_was_loaded_from_its_file_as_well(tmp_path):
+    async with agent(MockProvider(["Hello."]), memory=tmp_path / "talk") as session:
+        await session.execute("Hello")
+    refused = InvalidRequestError("bad image", status_code=400)
+    async with agent(MockProvider([refused, "Fine."]), memory=tmp_path / "talk") as session:
+        with pytest.raises(LLMError):
+            await session.execute(MIXED)
+        assert await session.execute("And now?") == "Fine."
+        stored = await messages_of(session)
+    assert [block["type"] for block in stored[2]["content"]] == ["text"] * 4
+
+
 # ── what keeps them ──
 
 parts = st.one_of(

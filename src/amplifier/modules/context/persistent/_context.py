@@ -174,6 +174,7 @@ class PersistentContext:
 
         def in_memory() -> None:
             self._conversation.append(kept)
+            self._was_loaded = False
             pending.clear()
 
         await self._change(lambda: self._stored.append([text], pending), in_memory)
@@ -210,7 +211,7 @@ class PersistentContext:
         return self._conversation.copy()
 
     async def set_messages(self, messages: list[dict[str, Any]]) -> None:
-        """Replace everything stored, on disk, too; ignored where the conversation came from its file.
+        """Replace everything stored, on disk, too; ignored where the conversation came from its file and has not gone on.
 
         An application that resumes a session hands in the transcript it kept itself, which often lacks system messages; the
         file has everything. ``resume_policy: "replace"`` makes this call always obeyed, and after `clear` it is, too.
