@@ -250,11 +250,11 @@ class ModuleLoader:
             ModuleLoadError: It was found but cannot be used.
         """
         _check_module_id(module_id)
+        settings = _settings(module_id, config)  # before a resolver downloads something
         resolver = _mounted_resolver(self.coordinator if coordinator is None else coordinator)
         source = profile_source if source_hint is None else source_hint
         if resolver is None or is_pin(source):
-            return self.find(module_id, source, config, user=user)
-        _settings(module_id, config)  # before the resolver downloads something
+            return self.find(module_id, source, user=user).with_config(settings)
         profile = source_hint if profile_source is None else profile_source
         try:
             path = await _resolve_with(resolver, module_id, source, profile)
@@ -271,23 +271,21 @@ class ModuleLoader:
                 raise self._not_found(module_id, (asked, *also)) from exc
         else:
             found = FoundModule(module_id=module_id, root=path)
-        return self._load(found, config, user)
+        return self._load(found, user).with_config(settings)
 
     def find(
         self,
         module_id: str,
         source_hint: object = None,
-        config: Mapping[str, Any] | None = None,
         *,
         listing: Listing | None = None,
         user: object = None,
     ) -> LoadedModule:
-        """As `load`, for those who know that no resolver is to be asked: then there is nothing to await.
+        """As `load`, for those who know that no resolver is to be asked: then there is nothing to await. It has no config.
 
         Args:
             module_id: What to look for; known to be an id.
             source_hint: As in `load`.
-            config: As in `load`.
             listing: As in `locate`; shared by the loads of one opening.
             user: As in `load`.
         """
@@ -299,10 +297,9 @@ class ModuleLoader:
             if claims and claims[-1].is_built_in and not used:
                 note = 'module %r: %s is used, not %s; "source": "builtin" pins that one'
                 logger.info(note, module_id, found, claims[-1])
-        return self._load(found, config, user)
+        return self._load(found, user)
 
-    def _load(self, found: FoundModule, config: Mapping[str, Any] | None, user: object) -> LoadedModule:
-        settings = _settings(found.module_id, config)
+    def _load(self, found: FoundModule, user: object) -> LoadedModule:
         if found.root is not None:
             module = self._import_from(found.root, found, user)
         elif found.import_name:
@@ -317,7 +314,7 @@ class ModuleLoader:
             module = usable_here(module)
         elif self.load_hook is not None:
             module = self.load_hook(module)
-        return module.with_config(settings)
+        return module
 
     def _import_installed(self, found: FoundModule) -> LoadedModule:
         name = found.import_name

@@ -30,7 +30,7 @@ def load_thing(kind: str, spec: ModuleSpec) -> LoadedModule:
     """
     mount = _mount_of(kind, spec)
     found = FoundModule(module_id=spec.module, registered=mount, registered_type=kind)
-    return usable_here(examine_registered(found).with_config(spec.config))
+    return usable_here(examine_registered(found))
 
 
 def _mount_of(kind: str, spec: ModuleSpec) -> Any:

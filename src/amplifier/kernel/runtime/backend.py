@@ -22,7 +22,7 @@ import anyio
 import attrs
 
 from amplifier.contracts._containment import running_asyncio_loop
-from amplifier.contracts._scopes import cancel_scope
+from amplifier.contracts._scopes import cancel_scope, loop_clock
 
 if TYPE_CHECKING:
     import asyncio
@@ -129,15 +129,22 @@ def start_timer(seconds: float, fn: Callable[[], None], spawn: Spawn | None) -> 
         return timer.cancel
     if spawn is None:
         return _nothing
-    scope = cancel_scope(shield=True)
+    scope = cancel_scope(loop_clock()() + seconds, shield=True)
+    is_due = True
 
     async def wait() -> None:
         with scope:
-            await anyio.sleep(seconds)
+            await anyio.sleep_forever()
+        if is_due:
             fn()
 
+    def stop() -> None:
+        nonlocal is_due
+        is_due = False
+        scope.cancel()
+
     spawn(wait)
-    return scope.cancel
+    return stop
 
 
 def _nothing() -> None:

@@ -146,13 +146,16 @@ class Opening:
         self._now = owner, "mount"
         view = self._coordinator.view_for(owner, spec.on_failure)
         try:
+            # A module that changes it does not change the plan.
+            config: dict[str, Any] = call_foreign(dict, spec.config)
             if spec.thing is not None:
                 loaded: Any = call_foreign(load_thing, kind, spec)
             elif self._asks_no_other and self._coordinator.mounts.points["module-source-resolver"] is None:
                 loaded = self._load_at_once(spec)
             else:
                 loaded = await self._load(spec)
-            ready = await self._mount_loaded(kind, spec, loaded, view, owner)
+                config = getattr(loaded, "config", config)
+            ready = await self._mount_loaded(kind, spec, loaded, config, view, owner)
         except Exception as exc:  # noqa: BLE001 — foreign code: contained here, blamed and undone (L4)
             await self._coordinator.undo(owner)
             self._failed_to_mount(kind, spec, exc)
@@ -215,21 +218,21 @@ class Opening:
         clock = self._calls.clock
         started = clock()
         found: LoadedModule = call_foreign(
-            self._loader.find, spec.module, spec.source, spec.config, listing=self._listing, user=self._coordinator
+            self._loader.find, spec.module, spec.source, listing=self._listing, user=self._coordinator
         )
         if seconds is not None and clock() - started >= seconds:
             raise DeadlinePassed(seconds)
         return found
 
     async def _mount_loaded(
-        self, kind: str, spec: ModuleSpec, loaded: Any, view: ModuleCoordinator, owner: str
+        self, kind: str, spec: ModuleSpec, loaded: Any, config: dict[str, Any], view: ModuleCoordinator, owner: str
     ) -> Callable[..., Any] | None:
         """Mount one module; returns its on_session_ready."""
         mounts = self._coordinator.mounts
         mounts.instance = None if spec.instance_id is None else (owner, spec.instance_id)
         ready: Callable[..., Any] | None = None
         if isinstance(loaded, LoadedModule):
-            answer = call_foreign(loaded.mount, view, loaded.config)
+            answer = call_foreign(loaded.mount, view, config)
             ready = loaded.on_session_ready
         elif callable(loaded):  # loaders of applications may return a bare mount function of the coordinator
             answer = call_foreign(loaded, view)
@@ -259,7 +262,7 @@ class Opening:
 
     def _take(self, kind: str, result: Any, view: ModuleCoordinator, owner: str) -> None:
         """Take what a mount in the seed form gave back: an instance, or a cleanup."""
-        if not self._take_instance(kind, result, owner):
+        if result is not None and not self._take_instance(kind, result, owner):
             view.register_cleanup(result)
 
     def _take_instance(self, kind: str, result: Any, owner: str) -> bool:
