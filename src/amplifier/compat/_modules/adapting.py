@@ -21,8 +21,9 @@ import attrs
 from amplifier.contracts._containment import running_asyncio_loop
 from amplifier.kernel.runtime.uninterrupted import run_section
 from amplifier.loading import LoadedModule
+from amplifier.loading._importing import is_built_in, is_published
 
-from .foreign import is_built_in, is_published, put_around
+from .foreign import put_around
 from .processes import guard_tools
 
 logger = logging.getLogger("amplifier_core.session")
