@@ -119,6 +119,8 @@ class AmplifierSession:
             answer = native.published_answer
             if isinstance(answer, str):  # the loop has answered the request, or the denial, by itself
                 return answer
+            if isinstance(exc, ExecutionCancelled) and native.cancellation.is_immediate:
+                return ""  # as a published loop answers a stop: its program goes on, and stores the conversation
             _raise_published("Execution failed", exc)
         except Exception as exc:  # noqa: BLE001 — everything that goes wrong is one error there
             _raise_published("Execution failed", exc)

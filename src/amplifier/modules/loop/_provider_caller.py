@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import anyio
@@ -45,8 +46,9 @@ from amplifier.models import (
 )
 
 from ._containment import Contained, Overran, call_within, text_of
-from ._heard_events import heard_by
+from ._heard_events import heard_by, knows_handlers
 from ._options import TurnOptions
+from ._received_stream import ReceivedStream
 
 
 def choose_provider(providers: Mapping[str, Provider], wanted: str | None) -> tuple[str, Provider]:
@@ -235,9 +237,21 @@ class ProviderCaller:
         return await self._complete(request)
 
     async def _complete(self, request: ChatRequest) -> ChatResponse:
-        response: Any = await self.provider.complete(request)
+        received = None
+        if self._options.streaming and knows_handlers(self._hooks):
+            received = ReceivedStream(self._hooks, self._told.begin_attempt, self._take)
+        with nullcontext() if received is None else received.receiving():
+            response: Any = await self.provider.complete(request)
         if not isinstance(response, ChatResponse):
             raise self._broken_contract("returned", response, "a ChatResponse")
+        if received is not None:
+            if not received.has_text:
+                self._told.begin_attempt()
+            await self._tell(*self._told.rest())
+            if received.has_text:
+                for chunk in received.ends(response):
+                    await self._pass_on(chunk)
+                return response
         heard = (CONTENT_BLOCK_START, CONTENT_BLOCK_DELTA, CONTENT_BLOCK_END, THINKING_FINAL)
         if any(map(self._is_heard, heard)):
             await self._emit_blocks(response)
@@ -281,7 +295,7 @@ class ProviderCaller:
                     if not isinstance(response, ChatResponse):
                         raise self._broken_contract("ended its stream with", response, "a ChatResponse")
                 else:
-                    await self._tell(*self._told.news(chunk))
+                    await self._take(chunk)
         if response is not None:
             await self._tell(*self._told.rest())
             return response
@@ -292,6 +306,9 @@ class ProviderCaller:
 
     def _broken_contract(self, did: str, found: object, expected: str) -> ContractError:
         return ContractError(f"{self._who} {did} {type(found).__name__}; expected {expected}", module=self.name)
+
+    async def _take(self, chunk: StreamChunk) -> None:
+        await self._tell(*self._told.news(chunk))
 
     async def _tell(self, discarded: str | None, chunks: list[StreamChunk]) -> None:
         if discarded is not None:
