@@ -36,6 +36,7 @@ from amplifier.cli.sessions.running_commands import find_running, request_tasks,
 from amplifier.errors import AmplifierError
 from amplifier.loading import ModuleLoader
 from amplifier.loading._importing import is_published
+from amplifier.loading._requirements import unmet_requirements
 from amplifier.models import to_json
 
 from .app import SECOND_NAME
@@ -127,11 +128,10 @@ def _check_python() -> Iterator[Finding]:
 
 def _check_backends() -> Iterator[Finding]:
     for backend in ("asyncio", "trio"):
-        try:
-            anyio.run(anyio.sleep, 0, backend=backend)
-        except ImportError:
+        if find_spec(backend) is None:
             yield Finding("backend", "note", f"{backend} is not installed: pip install 'amplifier[trio]'")
         else:
+            anyio.run(anyio.sleep, 0, backend=backend)
             yield Finding("backend", "ok", f"{backend} runs (anyio {_version('anyio')})")
 
 
@@ -146,6 +146,9 @@ def _check_extras() -> Iterator[Finding]:
         else:
             text = f"{package} is not installed ({purpose}): pip install 'amplifier[{extra}]'"
             yield Finding("extra", "note", text)
+    for extra in sorted({extra for extra, _ in packages.values()}):
+        for unmet in unmet_requirements("amplifier", extra):
+            yield Finding("extra", "problem", f"{unmet}: pip install 'amplifier[{extra}]'")
 
 
 def _check_modules() -> Iterator[Finding]:
@@ -163,6 +166,9 @@ def _check_modules() -> Iterator[Finding]:
             verdict: Verdict = "problem" if module_id in _DEFAULT_MODULES else "note"
             yield Finding("module", verdict, f"{module_id}: {error_message(error)}")
     loader.cleanup()
+    for distribution in sorted({entry.distribution for entry in installed_modules() if not entry.is_built_in} - {""}):
+        for unmet in unmet_requirements(distribution):
+            yield Finding("module", "note", f"{unmet}; it may fail: pip install --upgrade {distribution}")
     yield from _published_kernel(published)
     for module_id in modules_on_island(each for each in found if missing_package(each) is None):
         yield Finding("module", "ok", f"{module_id} {ON_ISLAND}")
