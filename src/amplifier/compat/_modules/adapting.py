@@ -178,8 +178,9 @@ def _providers_for(loop: Any, providers: Any, tools: Any) -> Any:
         # A budget wraps providers.
         if hasattr(provider, "stream") and not is_published(type(getattr(provider, "__wrapped__", provider)).__module__)
     }
-    if hidden:
-        logger.info("%s does not read tool calls from streams: it gets %s without stream()", loop, ", ".join(hidden))
+    if not hidden:
+        return providers  # the same dict, which a loop may look at again
+    logger.info("%s does not read tool calls from streams: it gets %s without stream()", loop, ", ".join(hidden))
     return {name: _WholeAnswers(provider) if name in hidden else provider for name, provider in providers.items()}
 
 
