@@ -23,6 +23,7 @@ from .._shared.shielded import run_shielded
 from ..context import is_aside, missing_results, open_calls
 from ._containment import Contained
 from ._request_messages import KnownMessages, RequestMessages, checked_messages
+from ._steering import STEERING
 
 UNANSWERED = "[interrupted: the turn ended before there was an answer]"
 CORRECTION = "answer_format"
@@ -69,7 +70,7 @@ def unfinished_turn(stored: list[dict[str, Any]]) -> UnfinishedTurn | None:
         if is_aside(message):
             continue
         turn.insert(0, message)
-        if message.get("role") == "user" and not _is_correction(message):
+        if message.get("role") == "user" and not _is_inside_turn(message):
             break
     if not turn or turn[0].get("role") != "user":
         return None
@@ -95,9 +96,9 @@ def _described(content: Any) -> tuple[str, list[dict[str, Any]]]:
     return content if isinstance(content, str) else "", []
 
 
-def _is_correction(message: dict[str, Any]) -> bool:
+def _is_inside_turn(message: dict[str, Any]) -> bool:
     metadata = message.get("metadata")
-    return isinstance(metadata, dict) and metadata.get("source") == CORRECTION
+    return isinstance(metadata, dict) and metadata.get("source") in (CORRECTION, STEERING)
 
 
 def _input(arguments: Any) -> dict[str, Any]:
