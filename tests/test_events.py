@@ -72,6 +72,8 @@ OURS = [
     "orchestrator:steering_injected",
 ]
 
+OF_LOOPS = ("turn:resumed", "content_block:reset", "orchestrator:steering_injected")
+
 OF_PROVIDERS = ["llm:stream_block_start", "llm:stream_block_delta", "llm:stream_block_end", "llm:stream_aborted"]
 
 
@@ -132,7 +134,7 @@ def test_the_kernel_emits_its_own_events_and_leaves_the_rest_to_modules() -> Non
         "cancel:completed",
         "module:on_session_ready_failed",
         "module:load_failed",
-        *(event for event in OURS if event not in ("turn:resumed", "content_block:reset")),  # emitted by loops
+        *(event for event in OURS if event not in OF_LOOPS),
     }
 
 

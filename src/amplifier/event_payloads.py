@@ -234,7 +234,7 @@ class OrchestratorSteeringInjectedPayload(EventPayload, total=False):
     """``orchestrator:steering_injected``: A message that came while the turn ran is now part of the conversation."""
 
     orchestrator: str
-    content: str
+    content: Any
     iteration: int
     queued_remaining: int
     metadata: Any

@@ -130,7 +130,11 @@ async def test_a_loop_without_steering_says_so():
 
 def test_a_turn_that_is_resumed_begins_with_its_prompt_and_not_with_a_message_inside_it():
     inside = {"role": "user", "content": "in blue", "metadata": {"source": "steering"}}
-    stored = [{"role": "user", "content": "paint it"}, {"role": "assistant", "content": "So."}, inside]
+    stored: list[dict[str, Any]] = [
+        {"role": "user", "content": "paint it"},
+        {"role": "assistant", "content": "So."},
+        inside,
+    ]
     unfinished = unfinished_turn(stored)
     assert unfinished is not None
     assert (unfinished.prompt, unfinished.iterations) == ("paint it", 1)

@@ -12,9 +12,7 @@ def _published(protocol: Any, **members: Any) -> Any:
     return type(protocol)(protocol.__name__, (protocol, Protocol), members)
 
 
-Tool: Any = _published(_ours.Tool, input_schema=property(lambda self: {}, doc="The input's JSON Schema."))
-Orchestrator: Any = _published(_ours.Orchestrator)
-Provider: Any = _published(_ours.Provider)
-ContextManager: Any = _published(_ours.ContextManager)
-HookHandler: Any = _published(_ours.HookHandler)
-ApprovalProvider: Any = _published(_ours.ApprovalProvider)
+_PROTOCOLS = ("Orchestrator", "Provider", "ContextManager", "HookHandler", "ApprovalProvider")
+_schema = property(lambda self: {}, doc="The input's JSON Schema.")
+globals().update({name: _published(getattr(_ours, name)) for name in _PROTOCOLS})
+globals()["Tool"] = _published(_ours.Tool, input_schema=_schema)

@@ -32,7 +32,7 @@ class Steering:
         self._waiting.clear()
         self._is_open = False
 
-    def add(self, message: str) -> None:
+    def add(self, message: object) -> None:
         """Take a message.
 
         Raises:
