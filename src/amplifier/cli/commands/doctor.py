@@ -20,6 +20,7 @@ import attrs
 import click
 
 from amplifier._json import visible_text
+from amplifier._requirements import unmet_requirements
 from amplifier.cli.agent.default_plan import API_KEYS, DEFAULT_TOOLS, OFFLINE_PROVIDER, build_plan
 from amplifier.cli.agent.mcp_servers import open_servers, read_servers
 from amplifier.cli.core.error_messages import error_message
@@ -36,7 +37,6 @@ from amplifier.cli.sessions.running_commands import find_running, request_tasks,
 from amplifier.errors import AmplifierError
 from amplifier.loading import ModuleLoader
 from amplifier.loading._importing import is_published
-from amplifier.loading._requirements import unmet_requirements
 from amplifier.models import to_json
 
 from .app import SECOND_NAME

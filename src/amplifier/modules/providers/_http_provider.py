@@ -20,10 +20,10 @@ import anyio
 import anyio.to_thread
 import attrs
 
+from amplifier._requirements import unmet_requirements
 from amplifier.contracts import Coordinator
 from amplifier.errors import InvalidRequestError, LLMError, MissingExtraError, ModuleLoadError, PlanError, StreamError
 from amplifier.events import LLM_REQUEST, LLM_RESPONSE, PROVIDER_RETRY, PROVIDER_TOOL_SEQUENCE_REPAIRED
-from amplifier.loading._requirements import unmet_requirements
 from amplifier.models import ChatRequest, ConfigField, ModelInfo, ProviderInfo, StreamChunk, Usage
 
 from ._conversation import read_conversation

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from amplifier.loading._requirements import unmet_requirements
+from amplifier._requirements import unmet_requirements
 
 
 @pytest.fixture
