@@ -85,6 +85,6 @@ def test_a_stranger_gets_from_nothing_to_an_answer(tmp_path: Path):
         )
         assert ended.returncode == 0, f"{command}\n{ended.stdout}\n{ended.stderr}"
         said[command] = ended.stdout
-    assert "amplifier-module-loop-streaming" in said["amplifier module list"]
+    assert "amplifier_module_loop_streaming 1.0.0" in said["amplifier module list"]
     assert "provider-offline" in said['amplifier run --plan plan.yaml "hello"']
     assert "loop-streaming import amplifier_core" in said["amplifier doctor"]
