@@ -34,6 +34,9 @@ def events_page() -> str:
         _event_table(events.ALL_EVENTS),
         "## Events of this kernel",
         _event_table(events.OUR_EVENTS),
+        "## Live text in its published form",
+        "Published providers emit these; ours do so for handlers that are registered for them by name. `content_block` events report the same.",
+        _event_table([name for name in events.CATALOGUE if name not in {*events.ALL_EVENTS, *events.OUR_EVENTS}]),
     )
 
 

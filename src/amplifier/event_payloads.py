@@ -196,6 +196,50 @@ class ContentBlockResetPayload(EventPayload, total=False):
     discarded: str
 
 
+class LlmStreamBlockStartPayload(EventPayload, total=False):
+    """``llm:stream_block_start``: A provider begins to stream a block; its type is text, thinking or tool_use."""
+
+    request_id: str
+    block_index: int
+    block_type: str
+    name: str
+
+
+class LlmStreamBlockDeltaPayload(EventPayload, total=False):
+    """``llm:stream_block_delta``: A provider has streamed a piece of text or thinking; the sequence counts those of the block."""
+
+    request_id: str
+    block_index: int
+    block_type: str
+    sequence: int
+    text: str
+
+
+class LlmStreamBlockEndPayload(EventPayload, total=False):
+    """``llm:stream_block_end``: A provider has streamed all of a block."""
+
+    request_id: str
+    block_index: int
+    block_type: str
+
+
+class LlmStreamAbortedPayload(EventPayload, total=False):
+    """``llm:stream_aborted``: A stream failed after a part of it had been emitted."""
+
+    request_id: str
+    error: dict[str, Any]
+
+
+class OrchestratorSteeringInjectedPayload(EventPayload, total=False):
+    """``orchestrator:steering_injected``: A message that came while the turn ran is now part of the conversation."""
+
+    orchestrator: str
+    content: Any
+    iteration: int
+    queued_remaining: int
+    metadata: Any
+
+
 class ThinkingDeltaPayload(EventPayload, total=False):
     """``thinking:delta``: A piece of the model's thinking arrived."""
 

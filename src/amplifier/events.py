@@ -116,6 +116,11 @@ TURN_RESUMED: Final = "turn:resumed"
 CONTENT_BLOCK_RESET: Final = "content_block:reset"
 BUDGET_WARNING: Final = "budget:warning"
 BUDGET_EXCEEDED: Final = "budget:exceeded"
+ORCHESTRATOR_STEERING_INJECTED: Final = "orchestrator:steering_injected"
+LLM_STREAM_BLOCK_START: Final = "llm:stream_block_start"
+LLM_STREAM_BLOCK_DELTA: Final = "llm:stream_block_delta"
+LLM_STREAM_BLOCK_END: Final = "llm:stream_block_end"
+LLM_STREAM_ABORTED: Final = "llm:stream_aborted"
 
 # ── the table ────────────────────────────────────────────────────────────────────────────────────
 
@@ -186,9 +191,20 @@ _OURS: Final = (
     Event(CONTENT_BLOCK_RESET, payloads.ContentBlockResetPayload, "orchestrator"),
     Event(BUDGET_WARNING, payloads.BudgetWarningPayload, "kernel"),
     Event(BUDGET_EXCEEDED, payloads.BudgetExceededPayload, "kernel", terminal=True),
+    Event(ORCHESTRATOR_STEERING_INJECTED, payloads.OrchestratorSteeringInjectedPayload, "orchestrator"),
 )
 
-CATALOGUE: Final[Mapping[str, Event]] = MappingProxyType({event.name: event for event in (*_CANONICAL, *_OURS)})
+# Emitted by published providers, and by ours for handlers that are registered for them; content_block events report the same.
+_OF_PROVIDERS: Final = (
+    Event(LLM_STREAM_BLOCK_START, payloads.LlmStreamBlockStartPayload, "provider"),
+    Event(LLM_STREAM_BLOCK_DELTA, payloads.LlmStreamBlockDeltaPayload, "provider"),
+    Event(LLM_STREAM_BLOCK_END, payloads.LlmStreamBlockEndPayload, "provider"),
+    Event(LLM_STREAM_ABORTED, payloads.LlmStreamAbortedPayload, "provider"),
+)
+
+CATALOGUE: Final[Mapping[str, Event]] = MappingProxyType(
+    {event.name: event for event in (*_CANONICAL, *_OURS, *_OF_PROVIDERS)}
+)
 """Every event by name, the canonical ones first."""
 
 ALL_EVENTS: Final[list[str]] = [event.name for event in _CANONICAL]
@@ -214,6 +230,7 @@ TRACE_ROLES: Final[Mapping[str, TraceRole]] = MappingProxyType(
         **dict.fromkeys((CLEANUP_FAILED, CANCEL_COMPLETED), "session"),
         **dict.fromkeys((CONTENT_BLOCK_START, CONTENT_BLOCK_DELTA, CONTENT_BLOCK_END), "none"),
         **dict.fromkeys((THINKING_DELTA, THINKING_FINAL), "none"),
+        **dict.fromkeys((LLM_STREAM_BLOCK_START, LLM_STREAM_BLOCK_DELTA, LLM_STREAM_BLOCK_END), "none"),
     }
 )
 """What every event of the catalogue becomes in a trace."""

@@ -114,3 +114,16 @@ def test_ctrl_c_while_the_command_is_still_being_imported_ends_it_quietly():
     )
     finished = run_python("-c", program)
     assert (finished.returncode, finished.stdout, finished.stderr) == (130, "", "")
+
+
+@pytest.mark.slow
+def test_usage_lines_name_the_command_that_was_typed():
+    ended = subprocess.run(
+        [sys.executable, "-m", "amplifier", "run", "--nonsense"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("Usage: python -m amplifier run ")

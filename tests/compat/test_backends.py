@@ -17,9 +17,9 @@ import pytest
 
 from amplifier import AmplifierSession
 from amplifier.compat._modules.adapting import adapt_mounted
-from amplifier.compat._modules.foreign import _imports_alias
 from amplifier.errors import ModuleLoadError
 from amplifier.loading import ModuleLoader
+from amplifier.loading._importing import imports_alias
 from amplifier.testing import MockProvider
 
 from .agent_play import Resolver
@@ -235,8 +235,8 @@ class PlainProvider:
 
 
 def test_a_package_that_imports_the_alias_inside_a_function_is_a_published_one(tmp_path: Path):
-    assert _imports_alias(package(tmp_path, "one", "def f():\n    from amplifier_core.models import HookResult\n"))
-    assert not _imports_alias(package(tmp_path, "two", "import amplifier\nx = 'amplifier_core'\n"))
+    assert imports_alias(package(tmp_path, "one", "def f():\n    from amplifier_core.models import HookResult\n"))
+    assert not imports_alias(package(tmp_path, "two", "import amplifier\nx = 'amplifier_core'\n"))
 
 
 # ── modules of our own kind ──────────────────────────────────────────────────────────────────────

@@ -159,11 +159,9 @@ async def test_an_immediate_stop_ends_the_running_command_and_the_loop_reports_i
         approve_with(agent.session, Approver(True))
         turn = await agent.until_the_command_runs()
         agent.session.coordinator.cancellation.request_immediate()
-        with pytest.raises(RuntimeError, match="Execution failed") as caught:
-            await turn
+        assert await turn == ""
         await agent.remember()
 
-    assert type(caught.value.__cause__).__name__ == "ExecutionCancelled"
     assert agent.names().count("cancel:requested") == 2  # the kernel's, and the loop's own
     assert agent.names().count("cancel:completed") == 2
     assert agent.names()[-1] == "session:end"
@@ -223,8 +221,7 @@ async def test_after_a_stop_and_a_reset_the_next_turn_runs(directory: Path, loop
         approve_with(agent.session, Approver(True))
         turn = await agent.until_the_command_runs()
         agent.session.coordinator.cancellation.request_immediate()
-        with pytest.raises(RuntimeError):
-            await turn
+        assert await turn == ""
         agent.session.coordinator.cancellation.reset()
         again = await agent.session.execute("again")
 

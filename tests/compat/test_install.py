@@ -111,7 +111,7 @@ def test_a_published_package_that_is_already_imported_is_not_replaced(monkeypatc
     published = importlib.import_module("amplifier_core")
     try:
         with pytest.raises(
-            ModuleConflictError, match=r"already imported from .*amplifier_core\.py.*install\(\) before"
+            ModuleConflictError, match=r"already imported from .*amplifier_core\.py.*-p amplifier\.compat\.pytest"
         ):
             compat.install()
         assert not compat.is_installed()
@@ -259,21 +259,47 @@ def test_a_loader_installs_nothing_if_no_module_imports_the_name(tmp_path):
     assert python(LOAD, str(tmp_path)).stdout.splitlines() == ["False amplifier_module_tool_old", "nothing", "False"]
 
 
-def test_a_loader_does_not_replace_a_published_package_that_is_there(tmp_path):
+USES_THE_NAME = """
+    import amplifier_core
+
+    async def mount(coordinator, config=None):
+        return None
+
+    def check():
+        return hasattr(amplifier_core, "who")
+"""
+
+
+def test_a_loader_passes_over_a_published_package_that_is_only_installed(tmp_path):
     (tmp_path / "amplifier_core.py").write_text("who = 'published'")
-    body = """
-        import amplifier_core
-
-        async def mount(coordinator, config=None):
-            return None
-
-        def check():
-            return amplifier_core.who
-    """
-    published_module(tmp_path, "tool-old", body)
+    published_module(tmp_path, "tool-old", USES_THE_NAME)
     program = "    import sys; sys.path.insert(0, sys.argv[1])\n" + LOAD
     ended = python(program, str(tmp_path))
-    assert ended.stdout.splitlines() == ["False amplifier_module_tool_old", "published", "False"]
+    assert ended.stdout.splitlines() == ["True amplifier_module_tool_old", "False", "True"]
+
+
+def test_a_loader_refuses_a_published_module_where_the_published_package_is_imported(tmp_path, monkeypatch):
+    (tmp_path / "amplifier_core.py").write_text("who = 'published'")
+    published_module(tmp_path, "tool-old", USES_THE_NAME)
+    program = "    import sys; sys.path.insert(0, sys.argv[1]); import amplifier_core\n" + LOAD
+    monkeypatch.delenv("PYTEST_VERSION", raising=False)
+    ended = python(program, str(tmp_path))
+    assert "ModuleConflictError: 'amplifier_core' is already imported from" in ended.stderr
+    assert "start the program with `python -m amplifier.compat PROGRAM`" in ended.stderr
+    monkeypatch.setenv("PYTEST_VERSION", pytest.__version__)
+    assert "run pytest with `-p amplifier.compat.pytest`" in python(program, str(tmp_path)).stderr
+
+
+def test_a_program_of_native_modules_keeps_the_published_package(tmp_path):
+    (tmp_path / "amplifier_core.py").write_text("who = 'published'")
+    program = """
+        import sys; sys.path.insert(0, sys.argv[1])
+        from amplifier.loading import ModuleLoader
+        ModuleLoader().find("tool-filesystem")
+        import amplifier_core
+        print(amplifier_core.who)
+    """
+    assert python(program, str(tmp_path)).stdout == "published\n"
 
 
 def test_uninstalling_also_ends_the_readiness_to_install():

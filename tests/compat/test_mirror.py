@@ -276,3 +276,26 @@ def test_other_events_have_no_id(correlation):
     correlation("resolve_request_id", "llm:request")
     assert correlation("resolve_request_id", "tool:pre", "x") is None
     assert correlation("resolve_request_id", "provider:request") is None
+
+
+@pytest.mark.usefixtures("alias")
+@pytest.mark.parametrize("name", ["Tool", "Provider", "Orchestrator", "ContextManager", "HookHandler"])
+def test_the_protocols_are_not_for_isinstance_as_published(name):
+    import amplifier_core
+
+    protocol = getattr(amplifier_core, name)
+    assert protocol is getattr(amplifier_core.interfaces, name)
+    with pytest.raises(TypeError, match="runtime_checkable"):
+        isinstance(object(), protocol)
+
+
+@pytest.mark.usefixtures("alias")
+def test_a_tool_that_inherits_from_the_protocol_has_an_empty_schema():
+    import amplifier_core
+
+    class Old(amplifier_core.Tool):
+        name = description = "old"
+
+        async def execute(self, input): ...  # noqa: A002 — its published name
+
+    assert Old().input_schema == {}

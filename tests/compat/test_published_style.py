@@ -231,9 +231,7 @@ async def test_an_immediate_stop_reaches_a_running_tool_and_the_loop_cleans_up(o
         pids = session.coordinator.todo_state
 
     names = events_of(session)
-    assert isinstance(turn.error, RuntimeError)
-    assert str(turn.error).startswith("Execution failed: ExecutionCancelled")
-    assert type(turn.error.__cause__).__name__ == "ExecutionCancelled"
+    assert turn.error is None
     assert [m["role"] for m in messages] == ["user", "assistant", "tool", "assistant"]
     assert messages[-1]["content"] == "Stopped."
     assert names[-5:] == [

@@ -14,7 +14,7 @@ import pytest
 from amplifier import HookResult
 from amplifier.compat._modules import adapting
 from amplifier.compat._sessions.session import AmplifierSession
-from amplifier.errors import ExecutionCancelled, SessionBusyError, SessionStateError
+from amplifier.errors import SessionBusyError, SessionStateError
 
 pytestmark = pytest.mark.usefixtures("alias")
 
@@ -173,18 +173,16 @@ async def test_an_immediate_stop_that_the_loop_does_not_answer_cancels_the_turn(
     session = session_of(wait)
     heard = record(session)
     async with session:
-        with pytest.raises(RuntimeError) as caught:
-            await session.execute("x")
+        assert await session.execute("x") == ""  # as a published loop answers a stop
 
     assert unwound == ["yes"]
     assert heard[0] == "session:start"
     assert heard[-2:] == ["cancel:completed", "session:end"]
-    assert isinstance(caught.value.__cause__, ExecutionCancelled)
 
 
 @pytest.mark.virtual_time
-async def test_a_headless_double_ctrl_c_ends_with_a_message_on_both_backends():
-    """The published command line asks for a graceful stop at the first SIGINT, and for an immediate one at the second."""
+async def test_a_headless_double_ctrl_c_returns_to_the_program_on_both_backends():
+    """The published command line asks for a graceful stop at the first SIGINT, for an immediate one at the second, and then saves."""
     waiting = anyio.Event()
     errors: list[str | None] = []
 
@@ -202,11 +200,7 @@ async def test_a_headless_double_ctrl_c_ends_with_a_message_on_both_backends():
     session.coordinator.hooks.register("cancel:completed", lambda event, data: errors.append(data.get("error")))
     async with session, anyio.create_task_group() as group:
         group.start_soon(press_twice, session.coordinator.cancellation)
-        with pytest.raises(RuntimeError) as caught:
-            await session.execute("x")
-
-    assert isinstance(caught.value.__cause__, ExecutionCancelled)
-    assert "it was stopped" in str(caught.value)
+        assert await session.execute("x") == ""
     assert errors == [None]
 
 

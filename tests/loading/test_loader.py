@@ -624,3 +624,26 @@ async def test_each_load_gets_a_config_of_its_own(site):
     first.config["changed"] = True
     assert second.config == {}
     assert loader.find("tool-acme").config == {}
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "kind"),
+    [
+        ("amplifier.toml", '[module]\ntransport = "grpc"\n', "a module that is a gRPC service"),
+        ("amplifier.toml", '[module]\ntransport = "wasm"\n', "a WebAssembly module"),
+        ("amplifier.toml", '[module]\ntransport = "rust"\n', "a module in a sidecar program"),
+        ("tool.wasm", "", "a WebAssembly module"),
+    ],
+)
+async def test_a_module_in_another_language_is_refused_with_a_sentence(tmp_path, make_loader, file, text, kind):
+    (tmp_path / file).write_text(text)
+    with pytest.raises(ModuleLoadError, match=f"holds {kind}, and only Python modules are loaded here"):
+        await make_loader().load("tool-other", source_hint=str(tmp_path))
+
+
+async def test_the_manifest_of_a_python_module_is_no_obstacle(tmp_path, make_loader):
+    package = tmp_path / "amplifier_module_tool_with_manifest"
+    package.mkdir()
+    (package / "__init__.py").write_text("async def mount(coordinator, config=None): ...\n")
+    (tmp_path / "amplifier.toml").write_text('[module]\ntransport = "python"\n')
+    assert (await make_loader().load("tool-with-manifest", source_hint=str(tmp_path))).module_id == "tool-with-manifest"

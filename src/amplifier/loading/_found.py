@@ -528,6 +528,13 @@ def find_package(root: Path, module_id: str) -> tuple[str, Path]:
             module_id=module_id,
             reason_code="missing_source",
         )
+    if (kind := _foreign_kind(root)) is not None:
+        raise ModuleLoadError(
+            f"module {module_id!r}: {root} holds {kind}, and only Python modules are loaded here; run it on the published kernel, "
+            "or offer what it does as an MCP server and mount tool-mcp",
+            module_id=module_id,
+            reason_code="invalid_package_layout",
+        )
     if (root / "__init__.py").is_file():
         # A checkout's directory may be called anything; a name that cannot be imported gets the conventional one.
         return (root.name if root.name.isidentifier() else conventional), root
@@ -543,6 +550,27 @@ def find_package(root: Path, module_id: str) -> tuple[str, Path]:
         module_id=module_id,
         reason_code="invalid_package_layout",
     )
+
+
+def _foreign_kind(root: Path) -> str | None:
+    """What a root holds instead of a Python module, for the published kernel: by its manifest, or by its only file of that kind."""
+    import tomllib  # noqa: PLC0415 — as below
+
+    kinds = {
+        "wasm": "a WebAssembly module",
+        "grpc": "a module that is a gRPC service",
+        "rust": "a module in a sidecar program",
+    }
+    try:
+        manifest = tomllib.loads(read_file(root / "amplifier.toml").decode("utf-8"))
+    except FileNotFoundError:
+        has_package = any(root.glob("*.py")) or any(root.glob("*/__init__.py"))
+        return kinds["wasm"] if not has_package and any(root.glob("*.wasm")) else None
+    except (OSError, ValueError):
+        return None
+    described = manifest.get("module")
+    transport = {**manifest, **(described if isinstance(described, dict) else {})}.get("transport")
+    return kinds.get(transport) if isinstance(transport, str) else None
 
 
 def _project_facts(root: Path) -> tuple[str, str]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 import threading
 from collections.abc import Container, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import spec_from_file_location
 from pathlib import Path
@@ -233,6 +235,35 @@ def _stdlib_location(name: str) -> str:
 ENABLE_ALIAS: Final = "run `python -m amplifier.compat enable` once for all processes of this environment"
 
 _MISSING: Final = "No module named 'amplifier_core'"
+_IMPORTS_ALIAS: Final = re.compile(rb"^\s*(?:from|import)\s+amplifier_core\b", re.MULTILINE)
+
+
+def is_built_in(package: str) -> bool:
+    """Whether a Python module is one of ours."""
+    return package.partition(".")[0] == "amplifier"
+
+
+def is_published(package: str) -> bool:
+    """Whether a Python module belongs to a package that was written for the published kernel."""
+    if is_built_in(package):
+        return False
+    root = package.partition(".")[0]
+    # A published module is a package of its own; of anything else only the file with the mount function is read.
+    file = getattr(sys.modules.get(root if root.startswith("amplifier_module_") else package), "__file__", None)
+    return isinstance(file, str) and imports_alias(file)
+
+
+@lru_cache(maxsize=256)
+def imports_alias(file: str) -> bool:
+    """Whether a file, or a package whose ``__init__.py`` it is, imports ``amplifier_core``, at its top or inside a function."""
+    start = Path(file)
+    for path in start.parent.rglob("*.py") if start.name == "__init__.py" else [start]:
+        if "tests" in path.relative_to(start.parent).parts:
+            continue
+        with suppress(OSError):
+            if _IMPORTS_ALIAS.search(path.read_bytes()):
+                return True
+    return False
 
 
 def lacks_alias(text: str, error: BaseException | None = None) -> bool:

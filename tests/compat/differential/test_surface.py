@@ -20,7 +20,6 @@ SERVER = Path(__file__).with_name("_surface_server.py")
 
 DECIDED = {
     "*Error: retryable=None instead of *": "None means the default of the class",
-    "*Tool.input_schema: missing": "optional for tools, so not a member of ours",
     "*.ModuleSourceResolver.resolve: *": "a protocol; resolvers may call the hint by either name",
     "*.ModuleLoader.*_on_session_ready*: missing": "a step of the published opening",
     "amplifier_core.session.*: missing": "what the published file imports",

@@ -45,7 +45,7 @@ def test_a_name_one_slip_away_from_an_event_is_noticed(event, meant):
     [
         # Emitted by published modules, or in a namespace of its own.
         *("tool:selecting", "tool:selected", "task:agent_spawned", "provider:post", "orchestrator:turn_complete"),
-        *("orchestrator:steering_injected", "delegate:agent_spawned", "recipe:start", "skill:loaded", "toll:paid"),
+        *("delegate:agent_spawned", "recipe:start", "skill:loaded", "toll:paid"),
         *(
             "llm:request:raw",
             "session:start:debug",

@@ -327,6 +327,28 @@ async def test_a_prompt_is_reported_as_hooks_have_left_it(loop):
         assert last_turn_of(session).messages[0]["content"] == "better"
 
 
+@pytest.mark.parametrize("event", ["prompt:submit", "provider:request"])
+@pytest.mark.parametrize("asks", [False, True])
+async def test_a_denial_that_a_third_party_loop_returns_as_its_answer_is_a_denial(event, asks):
+    class Loop:
+        async def execute(self, prompt, hooks, coordinator):
+            result = await hooks.emit(event, {"prompt": prompt})
+            result = await coordinator.process_hook_result(result, event, "orchestrator")
+            return f"Operation denied: {result.reason}" if result.action == "deny" and prompt != "go on" else "said"
+
+    @on(event, gate=True)
+    async def judge(event, data):
+        return HookResult(action="ask_user" if asks else "deny", reason="no", approval_prompt="May it?")
+
+    plan = {"session": {"orchestrator": Loop(), "context": "context-simple"}, "hooks": [judge]}
+    async with AmplifierSession(plan) as session:
+        with pytest.raises(ExecutionDenied, match="Operation denied: ") as caught:
+            await session.execute("go")
+        assert caught.value.event == event
+        assert (last_turn_of(session).stop_reason, session.status.status) == ("denied", "failed")
+        assert await session.execute("go on") == "said"  # what a loop has gone on without was not its end
+
+
 async def test_a_third_party_loop_is_reported_as_far_as_its_events_tell():
     class Loop:
         async def execute(self, prompt, hooks, context):

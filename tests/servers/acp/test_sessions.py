@@ -155,6 +155,22 @@ def test_cancel_stops_the_turn_and_the_session_goes_on(shared, workdir):
     assert (workdir / "never.cancelled").exists()
 
 
+def test_a_message_is_taken_in_by_the_running_turn(shared, workdir):
+    async def scenario(editor):
+        session_id = await editor.open(workdir)
+        steered = {"sessionId": session_id, "message": "say blue"}
+        with pytest.raises(acp.RequestError, match="no turn is running"):
+            await editor.agent.ext_method("amplifier/steer", steered)
+        running = asyncio.create_task(editor.ask(session_id, call("wait_for", path=str(workdir / "now"))))
+        await editor.until(lambda: "tool_call" in editor.kinds())
+        assert await editor.agent.ext_method("amplifier/steer", steered) == {}
+        (workdir / "now").touch()
+        assert (await running).stop_reason == "end_turn"
+        assert "blue" in editor.text()
+
+    shared.run(scenario)
+
+
 def test_cancel_that_follows_a_prompt_immediately_is_not_lost(shared, workdir):
     async def scenario(editor):
         session_id = await editor.open(workdir)

@@ -112,6 +112,23 @@ async def test_stop_ends_the_turn_and_its_question(tmp_path):
         assert answer.json()["status"] == "success"
 
 
+async def test_a_message_is_taken_in_by_the_running_turn(tmp_path):
+    async with serving() as client:
+        session_id = await client.open_session()
+        events = await follow(client, session_id)
+        steer = f"/api/sessions/{session_id}/steer"
+        early = await client.ask("POST", steer, {"message": "say blue"})
+        assert (early.status, early.json()["error"]["code"]) == (409, "no_turn")
+        await begin_turn(client, session_id, call("risky", path=str(tmp_path / "trace")))
+        asked = await events.until("approval_required")
+        assert (await client.ask("POST", steer, {"message": " "})).status == 400
+        assert (await client.ask("POST", steer, {"message": "say blue"})).json() == {"steered": True}
+        address = f"/api/sessions/{session_id}/approvals/{asked['question']}"
+        await client.ask("POST", address, {"option": "Allow once"})
+        ended = await events.until("turn_ended")
+    assert (ended["status"], ended["result"].strip()) == ("success", "blue")
+
+
 async def test_second_turn_at_once_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     async with serving() as client:

@@ -75,11 +75,18 @@ def app() -> None:
 
 def run(arguments: Sequence[str] | None) -> int:
     """Run one command and return the exit code."""
-    called_as = Path(sys.argv[0]).stem if sys.argv else ""
-    name = called_as if called_as == SECOND_NAME else "amplifier"  # another distribution may own the first name
+    called = Path(sys.argv[0] if sys.argv else "")
+    # As it was typed: another distribution may own the first name.
+    name = called.stem if called.stem == SECOND_NAME else "amplifier"
+    if (called.parent.name, called.name) == ("amplifier", "__main__.py"):
+        name = "python -m amplifier"
     global_options = GlobalOptions()
     try:
-        ended = app.main(args=arguments, prog_name=name, standalone_mode=False, obj=global_options)
+        # Shells complete commands, and `python -m amplifier` is none.
+        variable = f"_{name.rpartition(' ')[2].replace('-', '_').upper()}_COMPLETE"
+        ended = app.main(
+            args=arguments, prog_name=name, complete_var=variable, standalone_mode=False, obj=global_options
+        )
         sys.stdout.flush()
     except click.exceptions.Exit as end:
         return end.exit_code

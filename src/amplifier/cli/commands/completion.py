@@ -22,7 +22,7 @@ def completion(context: click.Context, shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None  # click knows these three
     root = context.find_root()
-    name = root.info_name or "amplifier"
+    name = (root.info_name or "amplifier").rpartition(" ")[2]
     made = kind(root.command, {}, name, f"_{name.replace('-', '_').upper()}_COMPLETE")
     # Not source(), which first looks for a bash to ask its version.
     click.echo(made.source_template % made.source_vars())

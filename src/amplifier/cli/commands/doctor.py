@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import PackageNotFoundError, distributions, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -20,6 +20,7 @@ import attrs
 import click
 
 from amplifier._json import visible_text
+from amplifier._requirements import unmet_requirements
 from amplifier.cli.agent.default_plan import API_KEYS, DEFAULT_TOOLS, OFFLINE_PROVIDER, build_plan
 from amplifier.cli.agent.mcp_servers import open_servers, read_servers
 from amplifier.cli.core.error_messages import error_message
@@ -35,6 +36,7 @@ from amplifier.cli.sessions.home_folder import HOME_VARIABLE, find_home, running
 from amplifier.cli.sessions.running_commands import find_running, request_tasks, running_commands
 from amplifier.errors import AmplifierError
 from amplifier.loading import ModuleLoader
+from amplifier.loading._importing import is_published
 from amplifier.models import to_json
 
 from .app import SECOND_NAME
@@ -126,11 +128,10 @@ def _check_python() -> Iterator[Finding]:
 
 def _check_backends() -> Iterator[Finding]:
     for backend in ("asyncio", "trio"):
-        try:
-            anyio.run(anyio.sleep, 0, backend=backend)
-        except ImportError:
+        if find_spec(backend) is None:
             yield Finding("backend", "note", f"{backend} is not installed: pip install 'amplifier[trio]'")
         else:
+            anyio.run(anyio.sleep, 0, backend=backend)
             yield Finding("backend", "ok", f"{backend} runs (anyio {_version('anyio')})")
 
 
@@ -145,22 +146,30 @@ def _check_extras() -> Iterator[Finding]:
         else:
             text = f"{package} is not installed ({purpose}): pip install 'amplifier[{extra}]'"
             yield Finding("extra", "note", text)
+    for extra in sorted({extra for extra, _ in packages.values()}):
+        for unmet in unmet_requirements("amplifier", extra):
+            yield Finding("extra", "problem", f"{unmet}: pip install 'amplifier[{extra}]'")
 
 
 def _check_modules() -> Iterator[Finding]:
     found = [entry.info.id for entry in installed_modules()]
     loader = ModuleLoader()
-    broken = 0
+    broken, published = 0, list[str]()
     for module_id in found:
         if missing_package(module_id) is not None:
             continue  # reported with its extra
         try:
-            anyio.run(loader.load, module_id)
+            loaded = anyio.run(loader.load, module_id)
+            published += [module_id] if is_published(str(getattr(loaded.mount, "__module__", ""))) else []
         except AmplifierError as error:
             broken += 1
             verdict: Verdict = "problem" if module_id in _DEFAULT_MODULES else "note"
             yield Finding("module", verdict, f"{module_id}: {error_message(error)}")
     loader.cleanup()
+    for distribution in sorted({entry.distribution for entry in installed_modules() if not entry.is_built_in} - {""}):
+        for unmet in unmet_requirements(distribution):
+            yield Finding("module", "note", f"{unmet}; it may fail: pip install --upgrade {distribution}")
+    yield from _published_kernel(published)
     for module_id in modules_on_island(each for each in found if missing_package(each) is None):
         yield Finding("module", "ok", f"{module_id} {ON_ISLAND}")
     yield Finding("modules", "ok" if found else "problem", f"{len(found)} found, {broken} of them broken")
@@ -168,6 +177,22 @@ def _check_modules() -> Iterator[Finding]:
     if missing:
         verdict = "note" if _REQUIRED_MODULES.isdisjoint(missing) else "problem"
         yield Finding("modules", verdict, f"the default plan goes without {', '.join(sorted(missing))}")
+
+
+def _published_kernel(modules: list[str]) -> Iterator[Finding]:
+    """The published kernel's package and its alias here: who uses which."""
+    wheel = next(iter(distributions(name="amplifier-core", path=sys.path)), None)
+    if wheel is not None:
+        place = wheel.locate_file("amplifier_core")
+        text = f"amplifier-core {wheel.version} is installed ({place}); commands of amplifier use the alias instead"
+        yield Finding("published", "note", text)
+    if modules:
+        text = f"{', '.join(modules)} import amplifier_core and run on this kernel by its alias; all others are native"
+        yield Finding("published", "ok", text)
+    if wheel is not None or modules:
+        enabled = any(Path(entry, "amplifier_core_alias.pth").is_file() for entry in sys.path)
+        words = "every Python process" if enabled else "commands of amplifier and programs that load modules with it"
+        yield Finding("published", "ok", f"the alias is there for {words}; python -m amplifier.compat status")
 
 
 def _check_keys() -> Iterator[Finding]:

@@ -11,6 +11,7 @@ the first time, and a load hook, called for each module that it has loaded.
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import sys
 import threading
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from amplifier.errors import ModuleConflictError
 from amplifier.loading import LoadedModule, ModuleLoader
-from amplifier.loading._importing import ENABLE_ALIAS
+from amplifier.loading._importing import is_built_in, is_published
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution, DistributionFinder
@@ -136,8 +137,8 @@ def uninstall() -> None:
     next module that a loader imports may install the alias again.
     """
     with _lock:
-        if _last_resort in sys.meta_path:
-            sys.meta_path.remove(_last_resort)
+        if _on_demand in sys.meta_path:
+            sys.meta_path.remove(_on_demand)
         processes = sys.modules.get("amplifier.compat._modules.processes")
         if processes is not None:
             processes.stop_noting()
@@ -171,16 +172,15 @@ def _refuse_published_package() -> None:
     present = sys.modules.get(ALIAS)
     if present is not None and not is_alias(present):
         where = getattr(present, "__file__", None) or repr(present)
-        raise ModuleConflictError(
-            f"{ALIAS!r} is already imported from {where}, so it cannot be replaced in this process; call "
-            "amplifier.compat.install() before anything imports it, start with `python -m amplifier.compat`, run "
-            f"pytest with `-p amplifier.compat.pytest`, or {ENABLE_ALIAS}",
-            module_id=ALIAS,
-        )
+        way = "run pytest with `-p amplifier.compat.pytest`"
+        if "PYTEST_VERSION" not in os.environ:
+            way = "start the program with `python -m amplifier.compat PROGRAM`"
+        message = f"{ALIAS!r} is already imported from {where}, so it cannot be replaced in this process; {way}"
+        raise ModuleConflictError(message, module_id=ALIAS)
 
 
-class _LastResort:
-    """The last finder: it is called for ``amplifier_core`` only when no other finder has it."""
+class _OnDemand:
+    """A first finder as well, which installs the alias as soon as ``amplifier_core`` is imported."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -191,17 +191,17 @@ class _LastResort:
         return alias_spec()
 
 
-_last_resort: Final = _LastResort()
+_on_demand: Final = _OnDemand()
 
 
 def prepare_import(package: str) -> None:
-    """Install the alias as soon as a module imports ``amplifier_core``, at its own import or later inside a function.
+    """Have the alias installed as soon as a third-party module, or what it imports, imports ``amplifier_core``, at once or later.
 
     Args:
-        package: What a loader is about to import for the first time; not used, since any package may import it later.
+        package: What a loader is about to import for the first time.
     """
-    if _last_resort not in sys.meta_path:
-        sys.meta_path.append(_last_resort)
+    if _on_demand not in sys.meta_path and not is_built_in(package):
+        sys.meta_path.insert(0, _on_demand)
 
 
 def adapt(module: LoadedModule) -> LoadedModule:
@@ -209,8 +209,16 @@ def adapt(module: LoadedModule) -> LoadedModule:
 
     Returns:
         The module as it is to be used; see `_adapting.adapted`.
+
+    Raises:
+        ModuleConflictError: It was written for the published kernel, which this process has imported.
     """
-    if ALIAS not in sys.modules:
+    present = sys.modules.get(ALIAS)
+    if present is None:
+        return module
+    if not is_alias(present):
+        if is_published(str(getattr(module.mount, "__module__", ""))):
+            _refuse_published_package()
         return module
     # Called at every load, and the import system is slow even for what is imported already.
     adapting = sys.modules.get(_ADAPTING) or importlib.import_module(_ADAPTING)

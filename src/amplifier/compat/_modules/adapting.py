@@ -21,8 +21,9 @@ import attrs
 from amplifier.contracts._containment import running_asyncio_loop
 from amplifier.kernel.runtime.uninterrupted import run_section
 from amplifier.loading import LoadedModule
+from amplifier.loading._importing import is_built_in, is_published
 
-from .foreign import is_built_in, is_published, put_around
+from .foreign import put_around
 from .processes import guard_tools
 
 logger = logging.getLogger("amplifier_core.session")
@@ -177,8 +178,9 @@ def _providers_for(loop: Any, providers: Any, tools: Any) -> Any:
         # A budget wraps providers.
         if hasattr(provider, "stream") and not is_published(type(getattr(provider, "__wrapped__", provider)).__module__)
     }
-    if hidden:
-        logger.info("%s does not read tool calls from streams: it gets %s without stream()", loop, ", ".join(hidden))
+    if not hidden:
+        return providers  # the same dict, which a loop may look at again
+    logger.info("%s does not read tool calls from streams: it gets %s without stream()", loop, ", ".join(hidden))
     return {name: _WholeAnswers(provider) if name in hidden else provider for name, provider in providers.items()}
 
 

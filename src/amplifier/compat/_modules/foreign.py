@@ -1,47 +1,14 @@
-"""Third-party code: whose it is, and wrapping an async method of one object in place."""
+"""Wrapping an async method of one object of third-party code in place."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import inspect
-import re
-import sys
 from collections.abc import Awaitable, Callable
-from functools import lru_cache, partial
-from pathlib import Path
+from functools import partial
 from types import MethodType
-from typing import Any, Final
-
-_IMPORTS_ALIAS: Final = re.compile(rb"^\s*(?:from|import)\s+amplifier_core\b", re.MULTILINE)
-
-
-def is_built_in(package: str) -> bool:
-    """Whether a Python module is one of ours."""
-    return package.partition(".")[0] == "amplifier"
-
-
-def is_published(package: str) -> bool:
-    """Whether a Python module belongs to a package that was written for the published kernel."""
-    if is_built_in(package):
-        return False
-    root = package.partition(".")[0]
-    # A published module is a package of its own; of anything else only the file with the mount function is read.
-    file = getattr(sys.modules.get(root if root.startswith("amplifier_module_") else package), "__file__", None)
-    return isinstance(file, str) and _imports_alias(file)
-
-
-@lru_cache(maxsize=256)
-def _imports_alias(file: str) -> bool:
-    """Whether a file, or a package whose ``__init__.py`` it is, imports ``amplifier_core``, at its top or inside a function."""
-    start = Path(file)
-    for path in start.parent.rglob("*.py") if start.name == "__init__.py" else [start]:
-        if "tests" in path.relative_to(start.parent).parts:
-            continue
-        with contextlib.suppress(OSError):
-            if _IMPORTS_ALIAS.search(path.read_bytes()):
-                return True
-    return False
+from typing import Any
 
 
 def put_around(thing: Any, name: str, around: Callable[..., Awaitable[Any]], *, key: str) -> None:

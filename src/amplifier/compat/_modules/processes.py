@@ -27,8 +27,9 @@ import anyio.lowlevel
 
 from amplifier._json import redact_text
 from amplifier.contracts._containment import is_cancellation_type
+from amplifier.loading._importing import is_built_in
 
-from .foreign import is_built_in, put_around
+from .foreign import put_around
 
 logger = logging.getLogger("amplifier_core.tools")
 

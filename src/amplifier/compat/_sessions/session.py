@@ -7,7 +7,7 @@ import weakref
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-from amplifier.errors import ContainedError, ExecutionCancelled, SessionBusyError, SessionStateError
+from amplifier.errors import ContainedError, ExecutionCancelled, ExecutionDenied, SessionBusyError, SessionStateError
 from amplifier.kernel import AmplifierSession as KernelSession
 
 from .coordinator import ModuleCoordinator
@@ -115,10 +115,12 @@ class AmplifierSession:
             if not isinstance(prompt, str):
                 raise TypeError(f"a prompt must be a str, got {type(prompt).__name__}: {prompt!r:.80}")
             return await self._native.execute(prompt)
-        except ExecutionCancelled as exc:
+        except (ExecutionCancelled, ExecutionDenied) as exc:
             answer = native.published_answer
-            if isinstance(answer, str):  # the loop has answered the request by itself
+            if isinstance(answer, str):  # the loop has answered the request, or the denial, by itself
                 return answer
+            if isinstance(exc, ExecutionCancelled) and native.cancellation.is_immediate:
+                return ""  # as a published loop answers a stop: its program goes on, and stores the conversation
             _raise_published("Execution failed", exc)
         except Exception as exc:  # noqa: BLE001 — everything that goes wrong is one error there
             _raise_published("Execution failed", exc)

@@ -1,4 +1,18 @@
-"""What a module must be, as published modules import it."""
+"""What a module must be, as published modules import it: our contracts as protocols that `isinstance` refuses, as published."""
 
+from typing import Any, Protocol
+
+from amplifier import contracts as _ours
 from amplifier.contracts import *  # noqa: F403 — ours are the published ones and more
 from amplifier.models import *  # noqa: F403 — as above
+
+
+def _published(protocol: Any, **members: Any) -> Any:
+    members = {"__module__": __name__, "__doc__": protocol.__doc__, "_is_runtime_protocol": False, **members}
+    return type(protocol)(protocol.__name__, (protocol, Protocol), members)
+
+
+_PROTOCOLS = ("Orchestrator", "Provider", "ContextManager", "HookHandler", "ApprovalProvider")
+_schema = property(lambda self: {}, doc="The input's JSON Schema.")
+globals().update({name: _published(getattr(_ours, name)) for name in _PROTOCOLS})
+globals()["Tool"] = _published(_ours.Tool, input_schema=_schema)

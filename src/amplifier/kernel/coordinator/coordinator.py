@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from amplifier.contracts import Coordinator, OnFailure, Step, StepWrapper
 from amplifier.contracts._scopes import loop_clock
-from amplifier.errors import DeadlineExceeded, SessionStateError
+from amplifier.errors import DeadlineExceeded, ExecutionDenied, SessionStateError
+from amplifier.events import PROMPT_SUBMIT, PROVIDER_REQUEST
 from amplifier.models import ContextInjection, HookResult
 from amplifier.plan import Deadlines, MountPlan
 from amplifier.plan._spec import DEFAULT_DEADLINES
@@ -81,6 +82,8 @@ class ModuleCoordinator(Coordinator):
     _approvals: Approvals | None = None
     _current_turn_injections: int = 0
     """Estimated tokens, four characters each."""
+    turn_denial: ExecutionDenied | None = None
+    """What a handler, or the user, has denied in this turn and a turn cannot go on without."""
 
     def __repr__(self) -> str:
         points = self.mounts.points
@@ -311,9 +314,9 @@ class ModuleCoordinator(Coordinator):
             return result
         if action == "deny":
             await self._show(result, hook_name)
-            return result
+            return self._denied(result, event)
         if asks and (denial := await self._ask(result, event, hook_name)) is not None:
-            return denial
+            return self._denied(denial, event)
         ephemeral = await self._inject(result, event, hook_name)
         await self._show(result, hook_name)
         if result.suppress_output:
@@ -323,6 +326,14 @@ class ModuleCoordinator(Coordinator):
     def reset_turn(self) -> None:
         """Start counting injections of a new turn."""
         self._current_turn_injections = 0
+        self.turn_denial = None
+
+    def _denied(self, denial: HookResult, event: str) -> HookResult:
+        """Note a denial that ends a turn: a published loop answers with its text, as if the model had written it."""
+        if event in (PROMPT_SUBMIT, PROVIDER_REQUEST):
+            text = f"Operation denied: {denial.reason}"
+            self.turn_denial = ExecutionDenied(text, event=event, reason=denial.reason)
+        return denial
 
     async def _ask(self, result: HookResult, event: str, hook_name: str) -> HookResult | None:
         approvals = self._approvals = self._approvals or Approvals(self._hooks.emit, self.watch)

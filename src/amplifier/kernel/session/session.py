@@ -567,6 +567,25 @@ class AmplifierSession:
 
         return TurnStream(claim, self._turns, self.coordinator.hooks, answer_format=answer_format)
 
+    def steer(self, message: str) -> None:
+        """Give the running turn a message of the user: the model reads it with its next request, and the turn goes on until it has.
+
+        The loop emits ``orchestrator:steering_injected`` when the message has become part of the conversation.
+
+        Raises:
+            SessionStateError: No turn is running that would read it, or the loop takes none.
+            ValueError: The message is no text, or empty.
+        """
+        steer = self.coordinator.get_capability("session.steer")
+        if not self._lifecycle.turn_running:
+            raise SessionStateError("no turn is running that would read the message; begin one with execute(prompt)")
+        if not callable(steer):
+            loop = type(self.coordinator.get("orchestrator")).__name__
+            raise SessionStateError(
+                f"orchestrator {loop} takes no messages while a turn runs: it offers no capability 'session.steer'"
+            )
+        steer(message)
+
     # ── cancellation ──
 
     def _announce_cancel(self) -> None:

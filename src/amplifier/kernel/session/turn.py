@@ -490,6 +490,10 @@ class TurnRunner:
         except ContractError as exc:
             self._note_error(exc)
             raise
+        denial = self._coordinator.turn_denial
+        if denial is not None and text.strip() == str(denial):
+            self._note_error(denial)
+            raise denial
         self._status.status = "cancelled" if token.is_cancelled else "completed"
         return text
 

@@ -10,6 +10,7 @@ from amplifier.contracts import ContextManager, Coordinator, Hooks, Provider, To
 
 from ._options import TurnOptions
 from ._request_messages import KnownMessages
+from ._steering import Steering
 from ._turn import Turn
 
 
@@ -21,6 +22,16 @@ class TurnOrchestrator:
         # The conversation of the latest turn, if that ended with an answer: the next one need not read it to find out.
         self._answered: ContextManager | None = None
         self._known = KnownMessages()
+        self._steering = Steering()
+
+    def steer(self, message: str) -> None:
+        """Give the running turn a message of the user, which the model reads with its next request.
+
+        Raises:
+            SessionStateError: No turn is running that would read it.
+            ValueError: It is no text, or empty.
+        """
+        self._steering.add(message)
 
     async def execute(
         self,
@@ -45,6 +56,7 @@ class TurnOrchestrator:
             answer_format,
             self._known,
             is_answered=self._answered is context,
+            steering=self._steering,
         )
         return await self._run(turn, context, turn.run(prompt, prompt_blocks or []))
 
@@ -59,7 +71,17 @@ class TurnOrchestrator:
         **_: Any,
     ) -> str:
         """Go on with the turn that was cut off, and return what `execute` would."""
-        turn = Turn(self._options, context, providers, tools, hooks, coordinator, answer_format, self._known)
+        turn = Turn(
+            self._options,
+            context,
+            providers,
+            tools,
+            hooks,
+            coordinator,
+            answer_format,
+            self._known,
+            steering=self._steering,
+        )
         return await self._run(turn, context, turn.resume())
 
     async def _run(self, turn: Turn, context: ContextManager, work: Coroutine[Any, Any, str]) -> str:
@@ -69,3 +91,9 @@ class TurnOrchestrator:
         finally:
             if turn.is_answered:
                 self._answered = context
+
+
+async def mount_loop(coordinator: Coordinator, loop: TurnOrchestrator) -> None:
+    """Mount a loop, and offer its `steer` under the published name."""
+    await coordinator.mount("orchestrator", loop)
+    coordinator.register_capability("session.steer", loop.steer)

@@ -10,6 +10,7 @@ import copy
 import itertools
 import random
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import anyio
@@ -47,8 +48,9 @@ from amplifier.models import (
 )
 
 from ._containment import Contained, Overran, call_within, text_of
-from ._heard_events import heard_by
+from ._heard_events import heard_by, knows_handlers
 from ._options import TurnOptions
+from ._received_stream import ReceivedStream
 from ._request_messages import RequestMessages
 
 CallT = TypeVar("CallT", ToolCall, ToolCallBlock)
@@ -279,10 +281,22 @@ class ProviderCaller:
         return await self._complete(request)
 
     async def _complete(self, request: ChatRequest) -> ChatResponse:
-        response: Any = await self.provider.complete(request)
+        received = None
+        if self._options.streaming and knows_handlers(self._hooks):
+            received = ReceivedStream(self._hooks, self._told.begin_attempt, self._take)
+        with nullcontext() if received is None else received.receiving():
+            response: Any = await self.provider.complete(request)
         if not isinstance(response, ChatResponse):
             raise self._broken_contract("returned", response, "a ChatResponse")
         named = self._named(response)
+        if received is not None:
+            if not received.has_text:
+                self._told.begin_attempt()
+            await self._tell(*self._told.rest())
+            if received.has_text:
+                for chunk in received.ends(named):
+                    await self._pass_on(chunk)
+                return named
         heard = (CONTENT_BLOCK_START, CONTENT_BLOCK_DELTA, CONTENT_BLOCK_END, THINKING_FINAL)
         if any(map(self._is_heard, heard)):
             await self._emit_blocks(named)
@@ -330,7 +344,7 @@ class ProviderCaller:
                     if kind == "block_end" and isinstance(chunk.block, ToolCallBlock):
                         calls.append(chunk.block)
                         chunk = StreamChunk(kind=kind, index=chunk.index, block=self._with_own_ids(calls)[-1])  # noqa: PLW2901
-                    await self._tell(*self._told.news(chunk))
+                    await self._take(chunk)
         if response is not None:
             await self._tell(*self._told.rest())
             return self._named(response)
@@ -341,6 +355,9 @@ class ProviderCaller:
 
     def _broken_contract(self, did: str, found: object, expected: str) -> ContractError:
         return ContractError(f"{self._who} {did} {type(found).__name__}; expected {expected}", module=self.name)
+
+    async def _take(self, chunk: StreamChunk) -> None:
+        await self._tell(*self._told.news(chunk))
 
     async def _tell(self, discarded: str | None, chunks: list[StreamChunk]) -> None:
         if discarded is not None:

@@ -24,6 +24,7 @@ from .._shared.shielded import run_shielded
 from ..context import is_aside, missing_results, open_calls
 from ._containment import Contained
 from ._request_messages import KnownMessages, RequestMessages, checked_messages, is_instruction, source_of
+from ._steering import STEERING
 
 UNANSWERED = "[interrupted: the turn ended before there was an answer]"
 CORRECTION = "answer_format"
@@ -70,7 +71,7 @@ def unfinished_turn(stored: list[dict[str, Any]]) -> UnfinishedTurn | None:
         if is_aside(message):
             continue
         turn.insert(0, message)
-        if message.get("role") == "user" and source_of(message) != CORRECTION:
+        if message.get("role") == "user" and source_of(message) not in (CORRECTION, STEERING):
             break
     if not turn or turn[0].get("role") != "user":
         return None

@@ -22,6 +22,7 @@ from amplifier.events import (
     EXECUTION_END,
     EXECUTION_START,
     ORCHESTRATOR_COMPLETE,
+    ORCHESTRATOR_STEERING_INJECTED,
     PROMPT_COMPLETE,
     PROMPT_SUBMIT,
     PROVIDER_REQUEST,
@@ -38,6 +39,7 @@ from ._options import TurnOptions
 from ._provider_caller import NotRepeated, ProviderCaller, choose_provider
 from ._request_messages import INSTRUCTIONS, KnownMessages, RequestMessages
 from ._resumed_calls import ResumedCall
+from ._steering import STEERING, Steering
 from ._steps import TurnSteps
 from ._tool_runner import ToolRunner
 from ._tool_schemas import ToolSchemas
@@ -56,6 +58,7 @@ class Turn:
 
     Args:
         known: What the loop knows of earlier requests.
+        steering: Where messages arrive while the turn runs.
 
     Attributes:
         is_answered: The conversation is known to end with an answer of the model, or with what others added to one.
@@ -73,7 +76,9 @@ class Turn:
         known: KnownMessages,
         *,
         is_answered: bool = False,
+        steering: Steering | None = None,
     ) -> None:
+        self._steering = Steering() if steering is None else steering
         self.is_answered: bool = is_answered
         self._options = options
         self._hooks = hooks
@@ -141,6 +146,7 @@ class Turn:
 
     async def _run(self, prompt: str, attachments: list[dict[str, Any]], work: Callable[[], Awaitable[None]]) -> str:
         status, keeps_calls = "error", False
+        self._steering.open()
         try:
             if self._is_heard(EXECUTION_START):
                 await self._hooks.emit(EXECUTION_START, _prompt_payload(prompt, attachments))
@@ -157,6 +163,7 @@ class Turn:
             status, keeps_calls = "cancelled", True
             raise
         finally:
+            self._steering.close()
             await self._leave(status, keeps_calls=keeps_calls)
 
     async def _leave(self, status: str, *, keeps_calls: bool) -> None:
@@ -246,8 +253,23 @@ class Turn:
                 self._text = f"{self._text}\n\n[{limit}]" if self._text else f"[{limit}]"
                 return
             self._steps.iteration += 1
+            await self._take_steering()
             if not await self._step(caller):
                 return
+
+    async def _take_steering(self) -> None:
+        """Add the messages that have arrived since the latest request to the conversation."""
+        while self._steering:
+            message = self._steering.take()
+            await self._transcript.add({"role": "user", "content": message, "metadata": {"source": STEERING}})
+            details = {
+                "orchestrator": self._options.orchestrator,
+                "content": message,
+                "iteration": self._steps.iteration,
+                "queued_remaining": len(self._steering),
+                "metadata": None,
+            }
+            await self._hooks.emit(ORCHESTRATOR_STEERING_INJECTED, details)
 
     async def _open(self) -> None:
         """Close what an earlier turn left without an answer, and see which instructions are in force.
@@ -313,6 +335,8 @@ class Turn:
             self._tell(PROVIDER_RESPONSE, {**about, "response": response, "usage": response.usage})
         if not calls:
             correction = None if self._answer is None else self._answer.correction(self._text)
+            if correction is None and self._steering and not self._is_stopping():
+                return True  # the answer did not know them yet
             if correction is None:
                 await self._complete()
                 return False
@@ -342,6 +366,7 @@ class Turn:
         return False
 
     async def _complete(self) -> None:
+        self._steering.close()
         self._finished = self.is_answered = True
         if self._is_heard(PROMPT_COMPLETE):
             preview = {"response_preview": self._text[:_PREVIEW], "length": len(self._text)}

@@ -6,7 +6,7 @@ from typing import Any
 
 from amplifier.contracts import Coordinator
 
-from . import TurnOrchestrator, read_options
+from . import TurnOrchestrator, mount_loop, read_options
 
 __all__ = ["EventLoop", "mount"]
 
@@ -19,5 +19,5 @@ class EventLoop(TurnOrchestrator):
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
     """Mount the loop; see `TurnOptions` for its configuration."""
-    await coordinator.mount("orchestrator", EventLoop(read_options("loop-events", config, select_tools=True)))
+    await mount_loop(coordinator, EventLoop(read_options("loop-events", config, select_tools=True)))
     coordinator.register_contributor("observability.events", "loop-events", lambda: ["tool:selecting", "tool:selected"])

@@ -6,7 +6,7 @@ from typing import Any
 
 from amplifier.contracts import Coordinator
 
-from . import TurnOrchestrator, read_options
+from . import TurnOrchestrator, mount_loop, read_options
 
 __all__ = ["StreamingLoop", "mount"]
 
@@ -19,4 +19,4 @@ class StreamingLoop(TurnOrchestrator):
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
     """Mount the loop; see `TurnOptions` for its configuration."""
-    await coordinator.mount("orchestrator", StreamingLoop(read_options("loop-streaming", config, streaming=True)))
+    await mount_loop(coordinator, StreamingLoop(read_options("loop-streaming", config, streaming=True)))

@@ -16,16 +16,28 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Self, final
+from uuid import uuid4
 
 from amplifier.contracts import Coordinator
 from amplifier.errors import ContractError
+from amplifier.events import (
+    LLM_STREAM_ABORTED,
+    LLM_STREAM_BLOCK_DELTA,
+    LLM_STREAM_BLOCK_END,
+    LLM_STREAM_BLOCK_START,
+)
 from amplifier.models import ChatRequest, ChatResponse, StreamChunk, ToolCall, ToolCallBlock
 
 logger = logging.getLogger("amplifier.modules.provider")
+
+_ANNOUNCED = frozenset({LLM_STREAM_BLOCK_START, LLM_STREAM_BLOCK_DELTA, LLM_STREAM_BLOCK_END, LLM_STREAM_ABORTED})
+_PUBLISHED = {"tool_call": "tool_use", "reasoning": "thinking"}
+"""The published names of block types."""
 
 Manager = AbstractAsyncContextManager[AsyncIterator[StreamChunk]]
 
@@ -157,6 +169,57 @@ class AnswerStream:
             await self._manager.__aexit__(None if exc is None else type(exc), exc, traceback)
 
 
+def is_announced(hooks: Any, request: ChatRequest) -> bool:
+    """Whether a handler waits for the published events of a stream by their name, and the request does not forbid them."""
+    handlers = hooks.list_handlers() if hasattr(hooks, "list_handlers") else {}
+    return not _ANNOUNCED.isdisjoint(handlers) and (request.metadata or {}).get("stream") is not False
+
+
+class AnnouncedStream:
+    """A stream that is also emitted as the published events ``llm:stream_*``; it holds no generator between two chunks."""
+
+    def __init__(self, manager: Manager, hooks: Any) -> None:
+        self._manager = manager
+        self._emit = hooks.emit
+        self._about = {"request_id": str(uuid4())}
+        self._types: dict[int, str] = {}
+        self._counts: Counter[int] = Counter()
+        self._chunks: AsyncIterator[StreamChunk]
+
+    async def __aenter__(self) -> Self:
+        self._chunks = await self._manager.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: Any) -> bool | None:
+        return await self._manager.__aexit__(*exc)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> StreamChunk:
+        try:
+            chunk = await anext(self._chunks)
+        except StopAsyncIteration:
+            raise
+        except Exception as exc:
+            if self._counts:
+                error = {"type": type(exc).__name__, "msg": str(exc)}
+                await self._emit(LLM_STREAM_ABORTED, {**self._about, "error": error})
+            raise
+        index, kind = chunk.index, _PUBLISHED.get(chunk.block_type or "", chunk.block_type or "")
+        about: dict[str, Any] = {**self._about, "block_index": index, "block_type": self._types.get(index, kind)}
+        if chunk.kind == "block_start":
+            self._types[index] = kind
+            name = {} if chunk.tool_name is None else {"name": chunk.tool_name}
+            await self._emit(LLM_STREAM_BLOCK_START, {**about, "block_type": kind, **name})
+        elif chunk.kind == "block_delta" and chunk.text and about["block_type"] != "tool_use":
+            await self._emit(LLM_STREAM_BLOCK_DELTA, {**about, "sequence": self._counts[index], "text": chunk.text})
+            self._counts[index] += 1
+        elif chunk.kind == "block_end":
+            await self._emit(LLM_STREAM_BLOCK_END, about)
+        return chunk
+
+
 class StreamingProvider(ABC):
     """`complete`, `stream` and `parse_tool_calls` over one exchange per request; there is no second path.
 
@@ -204,7 +267,10 @@ class StreamingProvider(ABC):
         Raises:
             LLMError: The call failed, on entering or while reading chunks.
         """
-        return self._streams.stream(self._exchange(request, kwargs))
+        exchange = self._exchange(request, kwargs)
+        if is_announced(self._hooks, request):
+            exchange = AnnouncedStream(exchange, self._hooks)
+        return self._streams.stream(exchange)
 
     def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
         """The tool calls of a response; if it lists none, those among its content blocks."""

@@ -13,7 +13,7 @@ import anyio.to_thread
 import attrs
 
 from amplifier._json import redact_text
-from amplifier.errors import SessionBusyError
+from amplifier.errors import SessionBusyError, SessionStateError
 from amplifier.live import LiveSession, LiveSessions, LiveTurn, SessionRefused
 from amplifier.models import TurnEvent
 
@@ -92,6 +92,7 @@ class _Agent:
             "session/list": self._list,
             "session/prompt": self._prompt,
             "session/close": self._close,
+            "_amplifier/steer": self._steer,  # the protocol has no such method; those of vendors begin like this
         }
 
     def begin(self, call: Call) -> Work | None:
@@ -264,6 +265,17 @@ class _Agent:
         given, made = turn.record.input_tokens, turn.record.output_tokens
         usage = {"inputTokens": given, "outputTokens": made, "totalTokens": given + made}
         return {"stopReason": "end_turn" if ended.status == "success" else "cancelled", "usage": usage}
+
+    def _steer(self, params: dict[str, Any]) -> Work:
+        try:
+            self._find(params).session.steer(params.get("message"))  # type: ignore[arg-type]  # it refuses what is no text
+        except (SessionStateError, ValueError) as error:
+            raise RpcError(INVALID_REQUEST, str(error)) from error
+
+        async def work() -> dict[str, Any]:
+            return {}
+
+        return work
 
     def _cancel(self, params: dict[str, Any]) -> None:
         self._find(params).stop("the client cancelled the turn")

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from amplifier._reading import any_text, flag, mapping, option, optional
-from amplifier.errors import PlanError
+from amplifier.errors import PlanError, SessionStateError
 from amplifier.kernel import AmplifierSession
 from amplifier.live import EventLog, LiveSession, LiveSessions, LiveTurn, questions_on
 from amplifier.live._questions import shown
@@ -218,6 +218,7 @@ def session_routes(agents: Agents, sessions: KeptSessions) -> list[Route]:
         Route(f"{one}/turns", api.turn, methods=["POST"]),
         Route(f"{one}/events", api.events, methods=["GET"]),
         Route(f"{one}/stop", api.stop, methods=["POST"]),
+        Route(f"{one}/steer", api.steer, methods=["POST"]),
         Route(f"{one}/approvals/{{question}}", api.approve, methods=["POST"]),
     ]
 
@@ -311,6 +312,16 @@ class _SessionApi:
 
     async def stop(self, request: Request) -> Response:
         return JSONResponse({"stopped": self._find(request).stop("a client stopped the turn")})
+
+    async def steer(self, request: Request) -> Response:
+        live, message = self._find(request), (await read_json(request, self._agents.limits)).get("message")
+        if not isinstance(message, str) or not message.strip():
+            raise Problem(400, f"message: expected text, got {message!r:.80}", code="invalid_request")
+        try:
+            live.session.steer(message)
+        except SessionStateError as error:
+            raise Problem(409, str(error), code="no_turn") from error
+        return JSONResponse({"steered": True})
 
     async def approve(self, request: Request) -> Response:
         live, key = self._find(request), request.path_params["question"]

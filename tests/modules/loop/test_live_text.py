@@ -1,0 +1,224 @@
+"""Live text in the published events ``llm:stream_*``: taken from providers without a stream, and emitted by ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+from amplifier import AmplifierSession, on
+from amplifier.errors import ProviderUnavailableError
+from amplifier.models import (
+    ChatRequest,
+    ChatResponse,
+    Message,
+    ProviderInfo,
+    TextBlock,
+    TextDelta,
+    ThinkingBlock,
+    ToolCallBlock,
+)
+from amplifier.turns import TurnText
+
+STREAMED = ("llm:stream_block_start", "llm:stream_block_delta", "llm:stream_block_end", "llm:stream_aborted")
+
+
+class PublishedProvider:
+    """Streams as published providers do: by events, while ``complete`` runs."""
+
+    name = "published"
+
+    def __init__(self, *attempts: Any) -> None:
+        self.attempts = list(attempts)
+        self.hooks: Any = None
+        self.number = 0
+
+    def get_info(self) -> ProviderInfo:
+        return ProviderInfo(id="published", display_name="Published")
+
+    async def list_models(self) -> list[Any]:
+        return []
+
+    def parse_tool_calls(self, response: ChatResponse) -> list[Any]:
+        return []
+
+    async def emit(self, event: str, **data: Any) -> None:
+        await self.hooks.emit(f"llm:stream_{event}", {"request_id": str(self.number), **data})
+
+    async def block(self, index: int, kind: str, *pieces: str, **data: Any) -> None:
+        await self.emit("block_start", block_index=index, block_type=kind, **data)
+        for sequence, text in enumerate(pieces):
+            await self.emit("block_delta", block_index=index, block_type=kind, sequence=sequence, text=text)
+
+    async def complete(self, request: ChatRequest, **_: Any) -> ChatResponse:
+        self.number += 1
+        answer: ChatResponse = await self.attempts.pop(0)(self)
+        return answer
+
+
+def plan_of(provider: PublishedProvider, *hooks: Any, loop: str = "loop-streaming") -> dict[str, Any]:
+    async def mount(coordinator: Any, config: Any = None) -> None:
+        provider.hooks = coordinator.hooks
+        await coordinator.mount("providers", provider, name=provider.name)
+
+    return {
+        "session": {"orchestrator": {"module": loop}, "context": {"module": "context-simple"}},
+        "providers": [provider_module(mount)],
+        "hooks": list(hooks),
+    }
+
+
+def provider_module(mount: Any) -> Any:
+    class Module:
+        __amplifier_module_type__ = "provider"
+
+    module: Any = Module()
+    module.mount = mount
+    return module
+
+
+async def whole(provider: PublishedProvider) -> ChatResponse:
+    await provider.block(0, "thinking", "hm")
+    await provider.block(1, "text", "Good ", "day")
+    await provider.emit("block_end", block_index=1, block_type="text")
+    return ChatResponse(content=[ThinkingBlock(thinking="hm"), TextBlock(text="Good day")])
+
+
+async def test_the_pieces_of_a_published_provider_arrive_while_it_answers():
+    may_go_on = anyio.Event()
+
+    async def slow(provider: PublishedProvider) -> ChatResponse:
+        await provider.block(0, "text", "Good ")
+        await may_go_on.wait()
+        await provider.emit("block_delta", block_index=0, block_type="text", sequence=1, text="day")
+        return ChatResponse(content=[TextBlock(text="Good day")])
+
+    said = []
+    async with AmplifierSession(plan_of(PublishedProvider(slow))) as session, session.stream("hi") as events:
+        async for event in events:
+            if isinstance(event, TextDelta):
+                said.append(event.text)
+                may_go_on.set()
+    assert said == ["Good ", "day"]
+
+
+async def test_blocks_have_one_beginning_one_end_and_no_piece_twice():
+    seen, text = [], TurnText()
+    shown = ""
+    async with AmplifierSession(plan_of(PublishedProvider(whole))) as session, session.stream("hi") as events:
+        async for event in events:
+            shown += text.add(event)
+            if event.name.startswith(("content_block:", "thinking:")):
+                seen.append((event.name, event.data["block_index"]))
+        assert events.result == "Good day"
+    assert shown == "Good day"
+    starts = [("content_block:start", 0), ("content_block:delta", 0), ("thinking:delta", 0), ("content_block:start", 1)]
+    deltas = [("content_block:delta", 1)] * 2
+    ends = [("content_block:end", 0), ("thinking:final", 0), ("content_block:end", 1)]
+    assert seen == starts + deltas + ends
+
+
+async def test_an_answer_that_the_provider_asks_for_again_is_told_once():
+    async def twice(provider: PublishedProvider) -> ChatResponse:
+        await provider.block(0, "text", "Good ")
+        await provider.emit("aborted", error={"type": "StreamError", "msg": "cut"})
+        provider.number += 1
+        await provider.block(0, "text", "Go", "od day")
+        return ChatResponse(content=[TextBlock(text="Good day")])
+
+    async def broken(provider: PublishedProvider) -> ChatResponse:
+        await provider.block(0, "text", "Well")
+        raise ProviderUnavailableError("cut", retryable=True, retry_after=0)
+
+    async def plain(provider: PublishedProvider) -> ChatResponse:
+        return ChatResponse(content=[TextBlock(text="Good day")])
+
+    for provider, expected in [
+        (PublishedProvider(twice), ["Good ", "day"]),
+        (PublishedProvider(broken, plain), ["Well", "content_block:reset", "Good day"]),
+    ]:
+        said = []
+        plan = plan_of(provider)
+        plan["session"]["orchestrator"]["config"] = {"initial_delay": 0.0}
+        async with AmplifierSession(plan) as session, session.stream("hi") as events:
+            async for event in events:
+                if isinstance(event, TextDelta) or event.name == "content_block:reset":
+                    said.append(event.text if isinstance(event, TextDelta) else event.name)
+        assert said == expected
+
+
+async def test_a_call_of_the_provider_beside_the_turn_is_no_part_of_its_answer():
+    provider = PublishedProvider(whole, whole)
+    started, asked = anyio.Event(), anyio.Event()
+
+    async def patient(self: PublishedProvider) -> ChatResponse:
+        await self.block(0, "text", "mine")
+        started.set()
+        await asked.wait()
+        return ChatResponse(content=[TextBlock(text="mine")])
+
+    provider.attempts[0] = patient
+    said = []
+    async with AmplifierSession(plan_of(provider)) as session, anyio.create_task_group() as tasks:
+
+        async def name_the_session() -> None:
+            await started.wait()
+            await provider.complete(ChatRequest(messages=[Message(role="user", content="a title, please")]))
+            asked.set()
+
+        tasks.start_soon(name_the_session)
+        async with session.stream("hi") as events:
+            async for event in events:
+                said += [event.text] if isinstance(event, TextDelta) else []
+    assert said == ["mine"]
+
+
+async def test_a_block_that_was_not_streamed_comes_as_one_piece():
+    async def half(provider: PublishedProvider) -> ChatResponse:
+        await provider.block(0, "tool_use", name="look")
+        call = ToolCallBlock(id="1", name="look", input={})
+        return ChatResponse(content=[call, TextBlock(text="So.")])
+
+    seen = []
+    async with AmplifierSession(plan_of(PublishedProvider(half))) as session, session.stream("hi") as events:
+        async for event in events:
+            if event.name.startswith("content_block:"):
+                seen.append((event.name.partition(":")[2], event.data["block_index"]))
+    assert seen == [("start", 0), ("end", 0), ("start", 1), ("delta", 1), ("end", 1)]
+
+
+@pytest.mark.parametrize("loop", ["loop-basic", "loop-streaming"])
+async def test_our_providers_emit_the_published_events_for_those_who_wait_for_them(loop: str):
+    heard: list[tuple[str, dict[str, Any]]] = []
+
+    @on(*STREAMED)
+    async def listen(event: str, data: dict[str, Any]) -> None:
+        heard.append((event, {key: value for key, value in data.items() if key not in ("session_id", "timestamp")}))
+
+    plan = plan_of(PublishedProvider(), listen, loop=loop)
+    plan["providers"] = [{"module": "provider-mock", "config": {"responses": ["Good day"]}}]
+    async with AmplifierSession(plan) as session:
+        await session.execute("hi")
+    assert len({data["request_id"] for _, data in heard}) == 1
+    assert [event for event, _ in heard] == [STREAMED[0], *[STREAMED[1]] * (len(heard) - 2), STREAMED[2]]
+    deltas = [data for event, data in heard if event == STREAMED[1]]
+    assert "".join(data["text"] for data in deltas) == "Good day"
+    assert [data["sequence"] for data in deltas] == list(range(len(deltas)))
+    assert {(data["block_index"], data["block_type"]) for _, data in heard} == {(0, "text")}
+
+
+async def test_a_stream_of_ours_that_breaks_is_announced_as_aborted():
+    heard: list[Any] = []
+
+    @on(*STREAMED)
+    async def listen(event: str, data: dict[str, Any]) -> None:
+        heard.append((event, data.get("error")))
+
+    cut = {"text": "Good day", "error": {"type": "StreamError", "message": "cut", "retryable": False}}
+    plan = plan_of(PublishedProvider(), listen)
+    plan["providers"] = [{"module": "provider-mock", "config": {"responses": [cut]}}]
+    async with AmplifierSession(plan) as session:
+        with pytest.raises(Exception, match="cut"):
+            await session.execute("hi")
+    assert heard[-1] == (STREAMED[3], {"type": "StreamError", "msg": "cut"})
