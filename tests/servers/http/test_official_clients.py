@@ -52,15 +52,15 @@ def test_openai_sdk_streams_answers_of_turns_with_tools(server, workdir):
 def test_openai_sdk_gets_errors_of_its_own_classes(server):
     ask: list[Any] = [{"role": "user", "content": "say hello"}]
     fail: list[Any] = [{"role": "user", "content": "fail"}]
-    tools: list[Any] = [{"type": "function", "function": {"name": "x", "parameters": {}}}]
+    tools: list[Any] = [{"type": "function", "function": {"name": "risky", "parameters": {}}}]
     with openai_client(server) as client:
         with pytest.raises(openai.AuthenticationError):
             client.with_options(api_key="wrong").models.list()
         with pytest.raises(openai.NotFoundError, match="is not served here"):
             client.chat.completions.create(model="gpt-9", messages=ask)
-        with pytest.raises(openai.BadRequestError, match="tools of its own"):
+        with pytest.raises(openai.BadRequestError, match="has a tool 'risky' of its own"):
             client.chat.completions.create(model="amplifier", messages=ask, tools=tools)
-        with pytest.raises(openai.InternalServerError, match="the quota is used up"):
+        with pytest.raises(openai.RateLimitError, match="the quota is used up"):
             client.chat.completions.create(model="amplifier", messages=fail, stream=True)
 
 

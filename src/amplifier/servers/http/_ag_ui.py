@@ -19,7 +19,7 @@ from amplifier.live import Question
 from amplifier.live._questions import DENY
 
 from ._ag_ui_run import InterruptibleTurn, InterruptibleTurns, Run
-from ._agents import Agents
+from ._agents import Agents, Ask
 from ._event_stream import ClientLeft, EventStream, LongResponse, event
 from ._history import split_conversation
 from ._limits import read_json
@@ -119,10 +119,12 @@ def ag_ui_routes(agents: Agents, turns: InterruptibleTurns) -> list[Route]:
             except Problem as problem:  # the protocol wants an event for what is wrong with the answers
                 await stream.write(event({"type": "RUN_ERROR", "message": problem.message, "code": problem.code}))
                 return
-            if turn is None and conversation is None:
-                await Run(stream, asked.ids).cancelled()  # what it waited for has been given up
-                return
-            await _follow(turn or turns.start(*(conversation or ([], ""))), asked, turns, stream)
+            if turn is None:
+                if conversation is None:
+                    await Run(stream, asked.ids).cancelled()  # what it waited for has been given up
+                    return
+                turn = turns.start(conversation)
+            await _follow(turn, asked, turns, stream)
 
         return LongResponse(work, agents.limits.send_seconds)
 
@@ -180,9 +182,10 @@ def _read(body: dict[str, Any]) -> _Asked:
     return asked
 
 
-def _conversation(asked: _Asked) -> tuple[list[dict[str, Any]], str]:
+def _conversation(asked: _Asked) -> Ask:
     # A client that stopped a run, or gave up a question, has calls without a result in its conversation.
-    return split_conversation(asked.messages, complete=True)
+    history, prompt = split_conversation(asked.messages, complete=True)
+    return Ask(history=history, prompt=prompt)
 
 
 async def _resumed(asked: _Asked, turns: InterruptibleTurns) -> InterruptibleTurn | None:
