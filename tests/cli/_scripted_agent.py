@@ -11,6 +11,7 @@ the project.
     fail                 raises a quota error, which is not retried
     limit SECONDS        raises a rate limit that asks to wait so long
     end REASON WORDS     streams the words and reports the reason why it stopped
+    cut WORDS            streams the words and fails
     settings             answers with what the request sets
     blocks               answers with the types of the blocks of the prompt
 """
@@ -37,7 +38,7 @@ from amplifier import (
     ToolResult,
     Usage,
 )
-from amplifier.errors import QuotaExceededError, RateLimitError
+from amplifier.errors import LLMError, QuotaExceededError, RateLimitError
 from amplifier.models import StreamChunk
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"path": {"type": "string"}}}
@@ -85,6 +86,7 @@ class ScriptedProvider:
         pause, reason = 0.0, None
         if text.startswith("end "):
             _, reason, text = text.split(" ", 2)
+        is_cut, text = text.startswith("cut "), text.removeprefix("cut ")
         if text.startswith("pace "):
             pause, text = float(text.split()[1]), " ".join(["piece"] * int(text.split()[2]))
         for word in text.split(" "):
@@ -92,6 +94,8 @@ class ScriptedProvider:
                 await anyio.sleep(pause)
             if text:
                 yield StreamChunk(kind="block_delta", index=0, block_type="text", text=f"{word} ")
+        if is_cut:
+            raise LLMError("the line was cut", provider=self.name)
         content: list[Any] = [TextBlock(text="".join(f"{word} " for word in text.split(" ")))] if text else []
         usage = Usage(
             input_tokens=10,
@@ -123,7 +127,7 @@ class ScriptedProvider:
                 ToolCall(id=f"call-{number}-{index}", name=given.pop("tool", "wait_for"), arguments=given)
                 for index, given in enumerate(inputs)
             ]
-        if verb in ("pace", "limit", "end"):
+        if verb in ("pace", "limit", "end", "cut"):
             return str(last.content), []
         if verb == "settings":
             names = ("temperature", "top_p", "max_output_tokens", "stop", "reasoning_effort", "metadata", "tool_choice")

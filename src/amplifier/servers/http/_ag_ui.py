@@ -21,7 +21,7 @@ from amplifier.live._questions import DENY
 from ._ag_ui_run import InterruptibleTurn, InterruptibleTurns, Run
 from ._agents import Agents, Ask
 from ._event_stream import ClientLeft, EventStream, LongResponse, event
-from ._history import split_conversation
+from ._history import read_messages, split_conversation
 from ._limits import read_json
 from ._problems import Problem, read_body
 
@@ -184,7 +184,7 @@ def _read(body: dict[str, Any]) -> _Asked:
 
 def _conversation(asked: _Asked) -> Ask:
     # A client that stopped a run, or gave up a question, has calls without a result in its conversation.
-    history, prompt = split_conversation(asked.messages, complete=True)
+    history, prompt = split_conversation(read_messages(asked.messages), complete=True)
     return Ask(history=history, prompt=prompt)
 
 

@@ -17,7 +17,7 @@ from amplifier.models._prompts import Prompt, file, read_prompt
 
 from ._problems import Problem
 
-__all__ = ["split_conversation", "split_results"]
+__all__ = ["read_messages", "split_conversation", "split_results"]
 
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 _NOT_ASKED: Final = ("reasoning", "activity")
@@ -25,11 +25,41 @@ _NOT_ASKED: Final = ("reasoning", "activity")
 _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[^;,]*)*;base64,")
 
 
-def split_conversation(messages: Any, *, complete: bool = False) -> tuple[list[dict[str, Any]], Prompt | None]:
-    """The messages before the last one, as a context keeps them, and the prompt of the last one.
+def read_messages(messages: Any, where: str = "messages") -> list[dict[str, Any]]:
+    """The messages of a request as a context keeps them; those of one answer of the model are one message.
 
     Args:
         messages: As they came.
+        where: What the request calls them.
+
+    Raises:
+        Problem: One of them is wrong.
+    """
+    problems: list[tuple[str, str]] = []
+    each = read_value(_messages, messages, where, lambda *problem: problems.append(problem), ())
+    if problems:
+        raise Problem.of_all(problems, code="invalid_messages")
+    read: list[dict[str, Any]] = []
+    for message in each:
+        if message is None:
+            continue
+        last = read[-1] if read else {}
+        if message.get("tool_calls") and last.get("role") == "assistant":  # clients keep calls as messages of their own
+            calls = [*last.get("tool_calls", ()), *message["tool_calls"]]
+            read[-1] = {**last, "content": last["content"] + message["content"], "tool_calls": calls}
+        else:
+            read.append(message)
+    return read
+
+
+def split_conversation(
+    read: list[dict[str, Any]], where: str = "messages", *, complete: bool = False
+) -> tuple[list[dict[str, Any]], Prompt | None]:
+    """The messages before the last one, and the prompt of the last one.
+
+    Args:
+        read: By `read_messages`.
+        where: What the request calls them.
         complete: Give calls without a result one, instead of refusing the conversation.
 
     Returns:
@@ -38,20 +68,15 @@ def split_conversation(messages: Any, *, complete: bool = False) -> tuple[list[d
     Raises:
         Problem: It is not a conversation that ends with a message of the user or a result.
     """
-    problems: list[tuple[str, str]] = []
-    each = read_value(_messages, messages, "messages", lambda *problem: problems.append(problem), ())
-    if problems:
-        raise Problem.of_all(problems, code="invalid_messages")
-    read = [message for message in each if message is not None]
-    last = read[-1] if read else {"role": None}
-    if last["role"] == "tool" and any(message["role"] == "user" for message in read):
-        return _with_results(read, complete=complete), None
-    if last["role"] != "user":
-        raise _wrong("expected the last message to be the user's, which is the prompt, or the result of a tool")
-    prompt: Prompt = read.pop()["content"]
+    role = read[-1]["role"] if read else None
+    if role == "tool" and any(message["role"] == "user" for message in read):
+        return _with_results(read, where, complete=complete), None
+    if role != "user":
+        raise _wrong(where, "expected the last message to be the user's, which is the prompt, or the result of a tool")
+    prompt: Prompt = read[-1]["content"]
     if isinstance(prompt, str) and not prompt.strip():
-        raise _wrong("the last message has no text")
-    return _with_results(read, complete=complete), prompt
+        raise _wrong(where, "the last message has no text")
+    return _with_results(read[:-1], where, complete=complete), prompt
 
 
 def split_results(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -231,14 +256,14 @@ _messages = attrs.evolve(
 # ── calls and results ──
 
 
-def _with_results(messages: list[dict[str, Any]], *, complete: bool) -> list[dict[str, Any]]:
+def _with_results(messages: list[dict[str, Any]], where: str, *, complete: bool) -> list[dict[str, Any]]:
     """Providers refuse a conversation in which a call has no result, or a result no call."""
     checked: list[dict[str, Any]] = []
     open_calls: dict[str, None] = {}
 
     def close_calls() -> None:
         if open_calls and not complete:
-            raise _wrong(f"no result for the tool calls {', '.join(open_calls)[:200]}")
+            raise _wrong(where, f"no result for the tool calls {', '.join(open_calls)[:200]}")
         for call_id in open_calls:
             content = "Error: the call has no result, because its turn was stopped"
             checked.append({"role": "tool", "tool_call_id": call_id, "content": content})
@@ -247,7 +272,7 @@ def _with_results(messages: list[dict[str, Any]], *, complete: bool) -> list[dic
     for message in messages:
         if message["role"] == "tool":
             if message["tool_call_id"] not in open_calls:
-                raise _wrong(f"a result for {message['tool_call_id']!r:.80}, which no call before it has")
+                raise _wrong(where, f"a result for {message['tool_call_id']!r:.80}, which no call before it has")
             del open_calls[message["tool_call_id"]]
         else:
             close_calls()
@@ -257,5 +282,5 @@ def _with_results(messages: list[dict[str, Any]], *, complete: bool) -> list[dic
     return checked
 
 
-def _wrong(problem: str) -> Problem:
-    return Problem(400, f"messages: {problem}", code="invalid_messages", param="messages")
+def _wrong(where: str, problem: str) -> Problem:
+    return Problem(400, f"{where}: {problem}", code="invalid_messages", param=where)

@@ -13,14 +13,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from amplifier._reading import Kind, anything, flag, object_with, option, optional
-from amplifier.live import with_results
 from amplifier.models import ToolCall
 
 from ._agents import Agents, Ask
 from ._event_stream import ClientLeft, EventStream, LongResponse, event
-from ._history import split_conversation, split_results
+from ._history import read_messages
 from ._limits import read_json
 from ._openai_request import (
+    Conversation,
     Outcome,
     Parameters,
     effort_kind,
@@ -52,10 +52,11 @@ def openai_routes(agents: Agents) -> list[Route]:
 
     async def completions(request: Request) -> Response:
         asked = read_parameters(_Body, await read_json(request, agents.limits), agents.name)
-        turn = _Turn.read(asked, agents)
+        conversation = Conversation.read(read_messages(asked.messages), "messages", agents)
+        ask = conversation.ask(asked, asked.response_format)
 
         async def work(stream: EventStream) -> Response | None:
-            return await _Completion(asked, turn, agents, stream).run()
+            return await _Completion(asked, conversation, ask, agents, stream).run()
 
         return LongResponse(work, agents.limits.send_seconds)
 
@@ -101,54 +102,14 @@ class _Body(Parameters):
         return {**super().settings(), **{name: value for name, value in more.items() if value is not None}}
 
 
-@attrs.frozen(kw_only=True)
-class _Turn:
-    """The turn of a request.
-
-    Attributes:
-        messages: Those of the request, by which the next one is known as its continuation.
-    """
-
-    ask: Ask
-    messages: list[dict[str, Any]]
-
-    @classmethod
-    def read(cls, asked: _Body, agents: Agents) -> _Turn:
-        """What a request asks for.
-
-        Raises:
-            Problem: It is no conversation.
-        """
-        history, prompt = split_conversation(asked.messages)
-        messages = history if prompt is None else [*history, {"role": "user", "content": prompt}]
-        if prompt is None:
-            # What the agent's own tools did in this turn is not in the client's conversation.
-            before, results = split_results(messages)
-            kept = agents.kept.find(_name(agents, before, list(results)))
-            history = messages if kept is None else with_results(kept, results)
-        tools, forced = asked.client_tools()
-        settings = {**asked.settings(), **forced}
-        schema = asked.response_format
-        return cls(
-            ask=Ask(history=history, prompt=prompt, settings=settings, schema=schema, tools=tools), messages=messages
-        )
-
-    def keep(self, calls: list[ToolCall], agents: Agents) -> None:
-        """Keep the conversation for the request that brings the results of these calls."""
-        agents.kept.keep(_name(agents, self.messages, [call.id for call in calls]), self.ask.messages)
-
-
-def _name(agents: Agents, messages: list[dict[str, Any]], calls: list[str]) -> str:
-    return agents.kept.name_of([messages, sorted(calls)])
-
-
 class _Completion:
     """One completion; both forms are made of the same pieces."""
 
-    def __init__(self, asked: _Body, turn: _Turn, agents: Agents, stream: EventStream) -> None:
+    def __init__(self, asked: _Body, conversation: Conversation, ask: Ask, agents: Agents, stream: EventStream) -> None:
         self._is_streamed = asked.stream is True
         self._with_usage = bool(asked.stream_options and asked.stream_options.get("include_usage"))
-        self._turn = turn
+        self._conversation = conversation
+        self._ask = ask
         self._agents = agents
         self._stream = stream
         self._head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": agents.name}
@@ -157,7 +118,7 @@ class _Completion:
 
     async def run(self) -> Response | None:
         try:
-            outcome = await watch(self._agents, self._turn.ask, self._tell)
+            outcome = await watch(self._agents, self._ask, self._tell)
         except ClientLeft:
             raise
         except Exception as error:  # a turn runs third-party code
@@ -166,7 +127,7 @@ class _Completion:
             await self._stream.write(event(problem_of(error).body()))  # the status line has been sent
             return None
         if outcome.calls:
-            self._turn.keep(outcome.calls, self._agents)
+            self._conversation.keep(outcome.calls, self._ask, self._agents)
         if not self._is_streamed:
             return JSONResponse(self._whole(outcome))
         calls = [{"index": index, **_call(call)} for index, call in enumerate(outcome.calls)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
 
 import attrs
 
@@ -18,14 +18,16 @@ from amplifier._reading import number as number_kind
 from amplifier.answers import answer_format
 from amplifier.errors import ContentFilterError, MissingExtraError, PlanError, ResultError
 from amplifier.events import ORCHESTRATOR_COMPLETE
-from amplifier.live import ClientTool, ClientTools
+from amplifier.live import ClientTool, ClientTools, with_results
 from amplifier.models import AnswerReset, ThinkingDelta, ToolCall, TurnEvent
+from amplifier.models._prompts import Prompt
 from amplifier.turns import TurnRecord
 
 from ._agents import Agents, Ask
+from ._history import split_conversation, split_results
 from ._problems import Problem
 
-__all__ = ["Finish", "Outcome", "Parameters", "read_parameters", "unsupported", "watch"]
+__all__ = ["Conversation", "Outcome", "Parameters", "read_parameters", "unsupported", "watch"]
 
 P = TypeVar("P", bound="Parameters")
 
@@ -237,6 +239,45 @@ format_kind: Final = optional(Kind("an object with a type", lambda value: isinst
 
 
 # ── a turn ──
+
+
+@attrs.frozen(kw_only=True)
+class Conversation:
+    """The conversation of a request.
+
+    Attributes:
+        messages: Those of the request, by which the next one is known as its continuation.
+        history: Those before the turn.
+        prompt: None if the turn goes on with results of the client.
+    """
+
+    messages: list[dict[str, Any]]
+    history: list[dict[str, Any]]
+    prompt: Prompt | None
+
+    @classmethod
+    def read(cls, messages: list[dict[str, Any]], where: str, agents: Agents) -> Self:
+        """What a request carries; what the agent's own tools did in a turn that goes on is not in it, but kept here.
+
+        Raises:
+            Problem: It is no conversation.
+        """
+        history, prompt = split_conversation(messages, where)
+        if prompt is None:
+            before, results = split_results(messages)
+            kept = agents.kept.find(agents.kept.name_of([before, sorted(results)]))
+            history = history if kept is None else with_results(kept, results)
+        return cls(messages=messages, history=history, prompt=prompt)
+
+    def ask(self, given: Parameters, schema: dict[str, Any] | None) -> Ask:
+        """The turn."""
+        tools, forced = given.client_tools()
+        settings = {**given.settings(), **forced}
+        return Ask(history=self.history, prompt=self.prompt, settings=settings, schema=schema, tools=tools)
+
+    def keep(self, calls: list[ToolCall], ask: Ask, agents: Agents) -> None:
+        """Keep what the turn did for the request that brings the results of these calls."""
+        agents.kept.keep(agents.kept.name_of([self.messages, sorted(call.id for call in calls)]), ask.messages)
 
 
 @attrs.frozen(kw_only=True)

@@ -1,0 +1,53 @@
+"""Python programs that talk to the OpenAI API, from PyPI: ``python -m tests._support.openai_clients``.
+
+They have an environment of their own in ``.openai-clients``, because they need another version of the SDK than this project. A second run
+finds everything in place and does nothing. Only tests marked ``slow`` use them; `make test-slow` installs them first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from tests._support import python_parts
+from tests._support.tree import ROOT
+
+FOLDER = ROOT / ".openai-clients"
+
+PACKAGES = {"langchain-openai": "1.7.3", "litellm": "1.106.2", "pydantic-ai-slim[openai]": "2.66.0"}
+"""Exact versions."""
+
+_BEGIN = """
+import json, os
+url, key = os.environ["AGENT_URL"], os.environ["AGENT_KEY"]
+found = {}
+"""
+
+
+def install() -> bool:
+    """Install what is not there; returns whether there was anything to do."""
+    return python_parts.install(FOLDER, PACKAGES)
+
+
+def found_by(script: str, address: str, token: str, patience: float) -> Any:
+    """Run a program that talks to a server with ``url`` and ``key`` and puts what it gets into ``found``."""
+    install()
+    finished = subprocess.run(
+        [str(FOLDER / "bin" / "python"), "-c", f"{_BEGIN}{script}\nprint(json.dumps(found))"],
+        env={**os.environ, "AGENT_URL": f"{address}/v1", "AGENT_KEY": token, "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+        capture_output=True,
+        text=True,
+        timeout=patience,
+        check=False,
+    )
+    if finished.returncode:
+        raise AssertionError(finished.stderr[-3000:])
+    return json.loads(finished.stdout.splitlines()[-1])
+
+
+if __name__ == "__main__":
+    state = "installed" if install() else "in place"
+    sys.stdout.write("".join(f"{package} {version}: {state}\n" for package, version in PACKAGES.items()))
