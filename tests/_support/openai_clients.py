@@ -1,7 +1,7 @@
 """Python programs that talk to the OpenAI API, from PyPI: ``python -m tests._support.openai_clients``.
 
-They have an environment of their own in ``.openai-clients``, because they need another version of the SDK than this project. A second run
-finds everything in place and does nothing. Only tests marked ``slow`` use them; `make test-slow` installs them first.
+Each has an environment of its own below ``.openai-clients``, because they need different versions of the SDK. A second run finds
+everything in place and does nothing. Only tests marked ``slow`` use them; `make test-slow` installs them first.
 """
 
 from __future__ import annotations
@@ -17,8 +17,12 @@ from tests._support.tree import ROOT
 
 FOLDER = ROOT / ".openai-clients"
 
-PACKAGES = {"langchain-openai": "1.7.3", "litellm": "1.106.2", "pydantic-ai-slim[openai]": "2.66.0"}
-"""Exact versions."""
+CLIENTS = {
+    "langchain": {"langchain-openai": "1.7.3"},
+    "litellm": {"litellm": "1.106.2", "mcp": "2.3.0"},  # which it imports as soon as there are tools
+    "pydantic-ai": {"pydantic-ai-slim[openai]": "2.66.0"},
+}
+"""Exact versions of their packages."""
 
 _BEGIN = """
 import json, os
@@ -27,16 +31,17 @@ found = {}
 """
 
 
-def install() -> bool:
+def install(client: str) -> bool:
     """Install what is not there; returns whether there was anything to do."""
-    return python_parts.install(FOLDER, PACKAGES)
+    FOLDER.mkdir(exist_ok=True)
+    return python_parts.install(FOLDER / client, CLIENTS[client])
 
 
-def found_by(script: str, address: str, token: str, patience: float) -> Any:
+def found_by(client: str, script: str, address: str, token: str, patience: float) -> Any:
     """Run a program that talks to a server with ``url`` and ``key`` and puts what it gets into ``found``."""
-    install()
+    install(client)
     finished = subprocess.run(
-        [str(FOLDER / "bin" / "python"), "-c", f"{_BEGIN}{script}\nprint(json.dumps(found))"],
+        [str(FOLDER / client / "bin" / "python"), "-c", f"{_BEGIN}{script}\nprint(json.dumps(found))"],
         env={**os.environ, "AGENT_URL": f"{address}/v1", "AGENT_KEY": token, "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
         capture_output=True,
         text=True,
@@ -49,5 +54,5 @@ def found_by(script: str, address: str, token: str, patience: float) -> Any:
 
 
 if __name__ == "__main__":
-    state = "installed" if install() else "in place"
-    sys.stdout.write("".join(f"{package} {version}: {state}\n" for package, version in PACKAGES.items()))
+    for each in CLIENTS:
+        sys.stdout.write(f"{each}: {'installed' if install(each) else 'in place'}\n")

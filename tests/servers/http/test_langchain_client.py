@@ -45,7 +45,7 @@ found["image"] = chat.invoke([HumanMessage([{"type": "text", "text": "what is it
 
 @pytest.mark.slow
 def test_langchain_gets_what_it_asks_for(server):
-    found = found_by(SCRIPT, server.address, server.token, PATIENCE)
+    found = found_by("langchain", SCRIPT, server.address, server.token, PATIENCE)
     assert (found["settings"]["temperature"], found["settings"]["max_output_tokens"]) == (0.5, 7)
     assert found["stream"] == "one two "
     assert found["typed"] == found["by_tool"] == {"name": "rust", "red": 183}

@@ -46,7 +46,7 @@ except litellm.RateLimitError as error:
 
 @pytest.mark.slow
 def test_litellm_gets_what_it_asks_for(server):
-    found = found_by(SCRIPT, server.address, server.token, PATIENCE)
+    found = found_by("litellm", SCRIPT, server.address, server.token, PATIENCE)
     assert (found["settings"]["temperature"], found["settings"]["max_output_tokens"]) == (0.5, 7)
     assert found["typed"] == {"name": "rust", "red": 183}
     assert (found["stream"], found["reason"]) == ("one two ", "tool_calls")

@@ -38,7 +38,7 @@ for kind in (OpenAIChatModel, OpenAIResponsesModel):
 
 @pytest.mark.slow
 def test_pydantic_ai_gets_what_it_asks_for(server):
-    found = found_by(SCRIPT, server.address, server.token, PATIENCE)
+    found = found_by("pydantic-ai", SCRIPT, server.address, server.token, PATIENCE)
     for kind in ("OpenAIChatModel", "OpenAIResponsesModel"):
         assert found[kind] == {
             "history": "2 prompts so far ",
