@@ -12,6 +12,7 @@ the project.
     limit SECONDS        raises a rate limit that asks to wait so long
     end REASON WORDS     streams the words and reports the reason why it stopped
     cut WORDS            streams the words and fails
+    notes                answers with what the request says beside the conversation
     settings             answers with what the request sets
     blocks               answers with the types of the blocks of the prompt
 """
@@ -109,7 +110,7 @@ class ScriptedProvider:
         yield StreamChunk(kind="response", response=response)
 
     def _decide(self, request: ChatRequest) -> tuple[str, list[ToolCall]]:
-        last = request.messages[-1]
+        last = next(message for message in reversed(request.messages) if message.role in ("user", "tool"))
         if last.role == "tool":
             return f"done: {last.content}", []
         if isinstance(last.content, list):
@@ -129,6 +130,8 @@ class ScriptedProvider:
             ]
         if verb in ("pace", "limit", "end", "cut"):
             return str(last.content), []
+        if verb == "notes":
+            return " ".join(str(message.content) for message in request.messages if message.role == "system"), []
         if verb == "settings":
             names = ("temperature", "top_p", "max_output_tokens", "stop", "reasoning_effort", "metadata", "tool_choice")
             return json.dumps({name: getattr(request, name) for name in names}).replace(" ", ""), []

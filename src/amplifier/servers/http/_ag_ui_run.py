@@ -14,6 +14,7 @@ from anyio.abc import TaskGroup
 
 from amplifier.events import PROVIDER_RESPONSE
 from amplifier.live import Question, Questions, SessionRefused
+from amplifier.live._client_tools import WAITING
 from amplifier.models import AnswerReset, ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
 from amplifier.turns import Ended, TurnRecord
 
@@ -271,6 +272,8 @@ class Run:
                 use = turn.record.tools[turn_event.tool_call_id]
                 if turn_event.tool_call_id not in turn.started_calls:  # rejected before it began: an unknown tool
                     await self._call(turn_event, use.arguments)
+                if use.output == WAITING:  # the client carries it out, and brings the result with its next run
+                    return
                 await self._send(
                     "TOOL_CALL_RESULT",
                     messageId=_new_id(),

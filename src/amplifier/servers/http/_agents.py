@@ -11,8 +11,10 @@ import anyio
 import attrs
 
 from amplifier.contracts import ApprovalSystem, Step
+from amplifier.events import PROVIDER_REQUEST
 from amplifier.kernel import AmplifierSession
 from amplifier.live import ClientTools, KeptMessages, run_turn
+from amplifier.models import HookResult
 from amplifier.models._prompts import Prompt
 from amplifier.turns import Ended, Show, TurnRecord
 
@@ -109,6 +111,7 @@ class Ask:
         settings: Members of every `ChatRequest` of the turn.
         schema: JSON Schema of the answer.
         tools: The client's.
+        notes: What the client wants the model to know in this turn.
         messages: The conversation after it.
     """
 
@@ -117,6 +120,7 @@ class Ask:
     settings: dict[str, Any] = attrs.field(factory=dict)
     schema: dict[str, Any] | None = None
     tools: ClientTools = attrs.field(factory=ClientTools)
+    notes: str = ""
     messages: list[dict[str, Any]] = attrs.field(factory=list)
 
     async def run(self, session: AmplifierSession, record: TurnRecord, show: Show) -> Ended:
@@ -135,6 +139,8 @@ class Ask:
         if self.history:
             await context.set_messages(self.history)
         await self.tools.offer(session)
+        if self.notes:
+            session.coordinator.hooks.register(PROVIDER_REQUEST, self._inject, name="servers.notes")
         has_set = not self.settings
 
         async def set_up(step: Step, run: Callable[[], Awaitable[Any]]) -> Any:
@@ -153,6 +159,9 @@ class Ask:
             raise Problem(503, message, code="agent_failed")
         self.messages = await context.get_messages()
         return ended
+
+    async def _inject(self, event: str, data: dict[str, Any]) -> HookResult:
+        return HookResult(action="inject_context", context_injection=self.notes, ephemeral=True)
 
 
 @attrs.frozen(kw_only=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
 
 import attrs
@@ -84,12 +85,20 @@ def _tool(given: Mapping[str, Any]) -> ClientTool:
     except PlanError as error:
         below = "$.function" if is_inner else "$"
         raise PlanError([(path.replace("$", below, 1), problem) for path, problem in error.problems]) from None
+    return _made(function)
+
+
+def _made(function: _Function) -> ClientTool:
     schema = function.parameters or {"type": "object", "properties": {}}
     return ClientTool(name=function.name, description=function.description or "", input_schema=schema)
 
 
-def _tools(given: Any) -> tuple[ClientTool, ...]:
-    tools: tuple[ClientTool, ...] = _each_tool.convert(given)
+def _frontend_tool(given: Mapping[str, Any]) -> ClientTool:
+    return _made(record(_Function, is_open=True).read(given))
+
+
+def _tools(each: Kind, given: Any) -> tuple[ClientTool, ...]:
+    tools: tuple[ClientTool, ...] = each.convert(given)
     names = [tool.name for tool in tools]
     for index, name in enumerate(names):
         if name in names[:index]:
@@ -97,7 +106,16 @@ def _tools(given: Any) -> tuple[ClientTool, ...]:
     return tools
 
 
-_each_tool = list_each("tools", Kind("an object", lambda value: isinstance(value, Mapping), _tool))
+def _tools_kind(read: Callable[[Mapping[str, Any]], ClientTool]) -> Kind:
+    each = list_each("tools", Kind("an object", lambda value: isinstance(value, Mapping), read))
+    expected = f"a list of at most {_MOST_TOOLS} tools"
+    return optional(
+        Kind(expected, lambda value: isinstance(value, list) and len(value) <= _MOST_TOOLS, partial(_tools, each))
+    )
+
+
+frontend_tools: Final = _tools_kind(_frontend_tool)
+"""The tools of a client of AG-UI."""
 
 
 def _stops(given: Any) -> list[str]:
@@ -131,16 +149,7 @@ class Parameters:
     stream: bool | None = option(optional(flag), None)
     temperature: float | None = option(optional(number_kind(0, 2)), None)
     top_p: float | None = option(optional(number_kind(0, 1)), None)
-    tools: tuple[ClientTool, ...] | None = option(
-        optional(
-            Kind(
-                f"a list of at most {_MOST_TOOLS} tools",
-                lambda v: isinstance(v, list) and len(v) <= _MOST_TOOLS,
-                _tools,
-            )
-        ),
-        None,
-    )
+    tools: tuple[ClientTool, ...] | None = option(_tools_kind(_tool), None)
     tool_choice: Any = option(optional(_tool_choice), None)
     parallel_tool_calls: bool | None = option(optional(flag), None)
     user: str | None = option(optional(any_text), None)
