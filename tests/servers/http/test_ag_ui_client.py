@@ -18,11 +18,17 @@ def call(tool: str, **given: object) -> str:
     return f"call {tool} {json.dumps(given)}"
 
 
-def ag_ui(server: Server, *steps: Any, thread: str | None = None, messages: Any = ()) -> Any:
+def ag_ui(server: Server, *steps: Any, thread: str | None = None, messages: Any = (), tools: Any = ()) -> Any:
     """Run an agent with each prompt or answer in turn; what the client has seen."""
     library = program("@ag-ui/client", "dist/index.mjs")
     script = Path(__file__).with_name("_ag_ui_client.mjs")
-    given = {"url": f"{server.address}/ag-ui", "token": server.token, "steps": steps, "messages": messages}
+    given = {
+        "url": f"{server.address}/ag-ui",
+        "token": server.token,
+        "steps": steps,
+        "messages": messages,
+        "tools": tools,
+    }
     finished = subprocess.run(
         [node(), str(script), library, json.dumps({**given, "thread": thread or secrets.token_hex(4)})],
         capture_output=True,
@@ -78,3 +84,14 @@ def test_ag_ui_client_can_be_restarted_before_it_answers(server, workdir):
     assert "does not wait for an answer" in found["failures"][2]
     assert found["outcomes"] == ["success"]
     assert (workdir / "trace").exists()
+
+
+@pytest.mark.slow
+def test_ag_ui_client_carries_out_a_tool_of_its_own(server):
+    town = {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]}
+    weather = {"name": "weather", "description": "The weather of a town.", "parameters": town}
+    found = ag_ui(server, call("weather", town="Oslo"), {"result": "rain"}, tools=[weather])
+    assert (found["failures"], found["outcomes"]) == ([None, None], ["success", "success"])
+    assert "TOOL_CALL_RESULT" not in found["kinds"]
+    assert [message["role"] for message in found["messages"]] == ["user", "assistant", "tool", "assistant"]
+    assert found["messages"][-1]["content"] == "done: rain "
