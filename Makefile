@@ -92,9 +92,9 @@ parts:
 	@$(MAKE) --no-print-directory --jobs=2 setup downloads
 	@$(BIN)/python -m tests._support.parts compiled_tests node_parts
 
-# Servers that turns of several machines are tested with: Postgres and Temporal.
+# Servers that turns of several machines are tested with, Postgres and Temporal; programs that use the OpenAI API.
 engines: $(READY)
-	@$(BIN)/python -m tests._support.engine_servers
+	@$(BIN)/python -m tests._support.parts engine_servers openai_clients
 
 # Uses the built-in offline provider, which is no language model and needs neither a network nor a key.
 # It works in docs, because commands may write below the folder of an agent, and should not write into the code that runs them.

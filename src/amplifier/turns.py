@@ -93,6 +93,7 @@ class ModelAnswer:
     cost: Decimal | None
     cache_read_tokens: int | None = None
     cache_write_tokens: int | None = None
+    reasoning_tokens: int | None = None
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Self:
@@ -108,6 +109,7 @@ class ModelAnswer:
             cost=_dollars(usage.get("cost_usd")),
             cache_read_tokens=_count(usage.get("cache_read_tokens")),
             cache_write_tokens=_count(usage.get("cache_write_tokens")),
+            reasoning_tokens=_count(usage.get("reasoning_tokens")),
         )
 
 
@@ -307,6 +309,7 @@ class TurnRecord:
     output_tokens: int = 0
     cache_read_tokens: int | None = None
     cache_write_tokens: int | None = None
+    reasoning_tokens: int | None = None
     cost: Decimal | None = None
     model: str | None = None
     provider: str | None = None
@@ -370,7 +373,7 @@ class TurnRecord:
         self.stop_reason = answer.stop_reason or None
         self.input_tokens += answer.input_tokens or 0
         self.output_tokens += answer.output_tokens or 0
-        for name in ("cache_read_tokens", "cache_write_tokens"):
+        for name in ("cache_read_tokens", "cache_write_tokens", "reasoning_tokens"):
             if (count := getattr(answer, name)) is not None:
                 setattr(self, name, (getattr(self, name) or 0) + count)
         if answer.cost is not None:

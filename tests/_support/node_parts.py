@@ -23,6 +23,7 @@ PACKAGES = {
     "@modelcontextprotocol/server-everything": "2026.8.31",
     "@modelcontextprotocol/server-filesystem": "2026.8.31",
     "@modelcontextprotocol/server-memory": "2026.8.31",
+    "openai": "7.55.0",
     "pyright": "1.1.414",
 }
 """Exact versions; the output of one of them is part of the tests."""

@@ -9,6 +9,12 @@ the project.
     pace SECONDS COUNT   streams that many pieces, with a pause before each
     hang                 streams one word, makes a file of that name and waits for ever
     fail                 raises a quota error, which is not retried
+    limit SECONDS        raises a rate limit that asks to wait so long
+    end REASON WORDS     streams the words and reports the reason why it stopped
+    cut WORDS            streams the words and fails
+    notes                answers with what the request says beside the conversation
+    settings             answers with what the request sets
+    blocks               answers with the types of the blocks of the prompt
 """
 
 from __future__ import annotations
@@ -33,7 +39,7 @@ from amplifier import (
     ToolResult,
     Usage,
 )
-from amplifier.errors import QuotaExceededError
+from amplifier.errors import LLMError, QuotaExceededError, RateLimitError
 from amplifier.models import StreamChunk
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"path": {"type": "string"}}}
@@ -76,7 +82,12 @@ class ScriptedProvider:
             await anyio.sleep_forever()
         if text == "fail":
             raise QuotaExceededError("the quota is used up", provider=self.name)
-        pause = 0.0
+        if text.startswith("limit "):
+            raise RateLimitError("too many requests", provider=self.name, retry_after=float(text.split()[1]))
+        pause, reason = 0.0, None
+        if text.startswith("end "):
+            _, reason, text = text.split(" ", 2)
+        is_cut, text = text.startswith("cut "), text.removeprefix("cut ")
         if text.startswith("pace "):
             pause, text = float(text.split()[1]), " ".join(["piece"] * int(text.split()[2]))
         for word in text.split(" "):
@@ -84,15 +95,26 @@ class ScriptedProvider:
                 await anyio.sleep(pause)
             if text:
                 yield StreamChunk(kind="block_delta", index=0, block_type="text", text=f"{word} ")
+        if is_cut:
+            raise LLMError("the line was cut", provider=self.name)
         content: list[Any] = [TextBlock(text="".join(f"{word} " for word in text.split(" ")))] if text else []
-        usage = Usage(input_tokens=10, output_tokens=5, total_tokens=15, cost_usd=Decimal("0.0001"))
-        response = ChatResponse(content=content, tool_calls=calls or None, usage=usage)
+        usage = Usage(
+            input_tokens=10,
+            output_tokens=5,
+            total_tokens=15,
+            cost_usd=Decimal("0.0001"),
+            cache_read_tokens=4,
+            reasoning_tokens=2,
+        )
+        response = ChatResponse(content=content, tool_calls=calls or None, usage=usage, finish_reason=reason)
         yield StreamChunk(kind="response", response=response)
 
     def _decide(self, request: ChatRequest) -> tuple[str, list[ToolCall]]:
-        last = request.messages[-1]
+        last = next(message for message in reversed(request.messages) if message.role in ("user", "tool"))
         if last.role == "tool":
             return f"done: {last.content}", []
+        if isinstance(last.content, list):
+            return " ".join(block.type for block in last.content), []
         verb, _, rest = str(last.content).partition(" ")
         number = len(request.messages)
         if verb == "say":
@@ -106,8 +128,13 @@ class ScriptedProvider:
                 ToolCall(id=f"call-{number}-{index}", name=given.pop("tool", "wait_for"), arguments=given)
                 for index, given in enumerate(inputs)
             ]
-        if verb == "pace":
+        if verb in ("pace", "limit", "end", "cut"):
             return str(last.content), []
+        if verb == "notes":
+            return " ".join(str(message.content) for message in request.messages if message.role == "system"), []
+        if verb == "settings":
+            names = ("temperature", "top_p", "max_output_tokens", "stop", "reasoning_effort", "metadata", "tool_choice")
+            return json.dumps({name: getattr(request, name) for name in names}).replace(" ", ""), []
         if verb == "history":
             return f"{sum(message.role == 'user' for message in request.messages)} prompts so far", []
         return verb, []

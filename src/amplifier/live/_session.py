@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from anyio.abc import TaskStatus
 
 from amplifier.errors import ExecutionCancelled, SessionBusyError
 from amplifier.kernel import AmplifierSession
+from amplifier.models._prompts import Prompt
 from amplifier.turns import Ended, Show, TurnRecord, TurnStatus
 
 from ._event_log import EventLog
@@ -26,7 +28,14 @@ logger: logging.Logger = logging.getLogger("amplifier.live")
 T = TypeVar("T")
 
 
-async def run_turn(session: AmplifierSession, prompt: str | None, record: TurnRecord, show: Show) -> Ended:
+async def run_turn(
+    session: AmplifierSession,
+    prompt: Prompt | None,
+    record: TurnRecord,
+    show: Show,
+    *,
+    schema: dict[str, Any] | None = None,
+) -> Ended:
     """Run one turn to its end, whatever that is.
 
     Args:
@@ -34,10 +43,15 @@ async def run_turn(session: AmplifierSession, prompt: str | None, record: TurnRe
         prompt: None to go on with the turn that was cut off.
         record: Has every event already when ``show`` gets it.
         show: What it raises ends the turn and leaves as it is.
+        schema: JSON Schema; the result is JSON text that fits it.
     """
     failure: Exception | None = None
     try:
-        stream = session.stream_resumed_turn() if prompt is None else session.stream(prompt)
+        stream = (
+            session.stream_resumed_turn(result_type=schema)
+            if prompt is None
+            else session.stream(prompt, result_type=schema)
+        )
         async with stream as events:
             async for event in events:
                 text = record.add(event)
@@ -51,7 +65,8 @@ async def run_turn(session: AmplifierSession, prompt: str | None, record: TurnRe
             raise
         return Ended(status="cancelled" if isinstance(error, ExecutionCancelled) else "error", error=error)
     status: TurnStatus = "cancelled" if session.status.status == "cancelled" else "success"
-    return Ended(status=status, result=events.result)
+    result = events.result if schema is None else json.dumps(events.result, ensure_ascii=False)
+    return Ended(status=status, result=result)
 
 
 @attrs.define(eq=False, kw_only=True)

@@ -1,8 +1,9 @@
 // Runs an agent with the official client of AG-UI, which checks every event; prints what it has received as JSON.
 //
-// A step is a prompt, {answer} for every question that the client knows of, or {resume} with answers of a client before it.
+// A step is a prompt, {answer} for every question that the client knows of, {resume} with answers of a client before it,
+// or {result} of the call of a tool of the client.
 const [, , library, given] = process.argv;
-const { url, token, steps, thread, messages } = JSON.parse(given);
+const { url, token, steps, thread, messages, tools } = JSON.parse(given);
 const { HttpAgent, buildResumeArray } = await import(library);
 
 console.error = () => {};
@@ -14,6 +15,10 @@ const failures = [];
 for (const step of steps) {
   let { resume } = step;
   if (typeof step === "string") agent.addMessage({ id: crypto.randomUUID(), role: "user", content: step });
+  if (step.result) {
+    const { id } = agent.messages.findLast((message) => message.toolCalls).toolCalls[0];
+    agent.addMessage({ id: crypto.randomUUID(), role: "tool", toolCallId: id, content: step.result });
+  }
   if (step.answer) {
     const answers = agent.pendingInterrupts.map((question) => [question.id, step.answer]);
     resume = buildResumeArray(agent.pendingInterrupts, Object.fromEntries(answers));
@@ -25,7 +30,7 @@ for (const step of steps) {
     if (event.type === "RUN_FINISHED") outcomes.push(event.outcome.type);
   };
   try {
-    await agent.runAgent(resume ? { resume } : {}, { onEvent });
+    await agent.runAgent({ tools, ...(resume && { resume }) }, { onEvent });
   } catch (error) {
     failure ??= String(error.message ?? error);
   }

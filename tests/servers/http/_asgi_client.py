@@ -32,9 +32,14 @@ class Factory:
     plan: dict[str, Any] = attrs.field(factory=lambda: PLAN)
     made: list[AmplifierSession] = attrs.field(factory=list)
     requests: list[SessionRequest] = attrs.field(factory=list)
+    more: dict[str, Any] = attrs.field(factory=dict)
 
     def __call__(self, request: SessionRequest) -> AmplifierSession:
-        modules = {"provider-scripted": mount_provider, "tool-scripted": mount_tools, "hooks-ask": mount_hook}
+        modules = {
+            "provider-scripted": mount_provider,
+            "tool-scripted": mount_tools,
+            "hooks-ask": mount_hook,
+        } | self.more
         self.requests.append(request)
         self.made.append(
             AmplifierSession(

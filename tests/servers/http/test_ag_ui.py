@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from amplifier.servers.http import Limits
-from amplifier.servers.http._history import split_conversation
+from amplifier.servers.http._history import read_messages, split_conversation
 from tests.servers.http._asgi_client import Client, serving
 
 USER = {"role": "user", "content": "say hello"}
@@ -75,7 +75,7 @@ async def test_failure_in_a_run_of_ag_ui_is_an_event():
     [
         ({"threadId": None}, "threadId"),
         ({"runId": ""}, "runId"),
-        ({"tools": [{"name": "x"}]}, "tools of its own"),
+        ({"tools": [{"description": "x"}]}, "name: is missing"),
         ({"resume": {}}, "resume: expected list, got dict"),
         ({"resume": ["x"]}, "resume[0]: expected Resume or dict, got str"),
         ({"resume": [{"status": "resolved"}]}, "resume[0].interruptId"),
@@ -345,6 +345,64 @@ async def test_conversation_of_a_run_that_was_stopped_is_accepted():
         body["messages"] += [{"role": "assistant", "toolCalls": calls}, result, {"role": "user", "content": "history"}]
         answer = await client.ask("POST", "/ag-ui", body)
         assert b"RUN_FINISHED" in answer.body
-    history, _ = split_conversation(body["messages"], complete=True)
+    history, _ = split_conversation(read_messages(body["messages"]), complete=True)
     assert [message.get("tool_call_id") for message in history[2:]] == ["c1", "c2"]
     assert "has no result" in history[3]["content"]
+
+
+# ── the client's application ──
+
+WEATHER = {
+    "name": "weather",
+    "description": "The weather of a town.",
+    "parameters": {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]},
+}
+
+
+async def test_call_of_a_frontend_tool_ends_the_run_and_its_result_comes_with_the_next_one(tmp_path):
+    (tmp_path / "gate").touch()
+    inputs = [{"tool": "weather", "town": "Oslo"}, {"path": str(tmp_path / "gate")}]
+    prompt = "both " + " ".join(json.dumps(each, separators=(",", ":")) for each in inputs)
+    messages: list[dict[str, Any]] = [{"id": "1", "role": "user", "content": prompt}]
+    body = {"threadId": "a", "runId": "b", "messages": messages, "tools": [WEATHER]}
+    async with serving() as client:
+        exchange = client.begin("POST", "/ag-ui", body)
+        await exchange.start()
+        events = [event async for event in exchange.events()]
+        started = [event["toolCallId"] for event in events if event["type"] == "TOOL_CALL_START"]
+        finished = [event["toolCallId"] for event in events if event["type"] == "TOOL_CALL_RESULT"]
+        assert (len(started), finished) == (2, [started[1]])  # the agent's own
+        assert events[-1]["outcome"] == {"type": "success"}
+        calls = [
+            {
+                "id": f"m{at}",
+                "role": "assistant",
+                "toolCalls": [{"id": call, "type": "function", "function": {"name": name, "arguments": "{}"}}],
+            }
+            for at, (call, name) in enumerate(zip(started, ("weather", "wait_for"), strict=True))
+        ]
+        results = [
+            {"id": f"r{call}", "role": "tool", "toolCallId": call, "content": content}
+            for call, content in ((started[1], "it is there"), (started[0], "rain"))
+        ]
+        exchange = client.begin("POST", "/ag-ui", {**body, "messages": [*messages, *calls, *results]})
+        await exchange.start()
+        events = [event async for event in exchange.events()]
+        text = "".join(event["delta"] for event in events if event["type"] == "TEXT_MESSAGE_CONTENT")
+        assert text == "done: rain "
+
+
+async def test_context_and_state_of_the_application_reach_the_model():
+    body = {
+        "threadId": "a",
+        "runId": "b",
+        "messages": [{"id": "1", "role": "user", "content": "notes"}],
+        "context": [{"description": "The page", "value": "a map of Oslo"}],
+        "state": {"zoom": 7},
+    }
+    async with serving() as client:
+        exchange = client.begin("POST", "/ag-ui", body)
+        await exchange.start()
+        text = "".join([event["delta"] async for event in exchange.events() if event["type"] == "TEXT_MESSAGE_CONTENT"])
+        assert "The page: a map of Oslo" in text
+        assert '{"zoom":7}' in text

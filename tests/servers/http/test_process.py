@@ -137,6 +137,13 @@ def test_wrong_options_are_refused_with_the_reason(options, message, home, workd
     assert message in finished.stderr
 
 
+def test_provider_that_is_not_there_is_reported_before_the_first_client_comes(home, workdir):
+    finished = run_cli("serve", "-p", "local", "--port", "0", home=home, cwd=workdir)
+    assert finished.returncode == 2
+    assert "no model named" in finished.stderr
+    assert "Serving on" not in finished.stdout
+
+
 def test_port_that_is_taken_is_reported(home, workdir, plan):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         finished = run_cli("serve", plan, "--port", str(taken.getsockname()[1]), home=home, cwd=workdir)

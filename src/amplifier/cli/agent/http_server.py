@@ -13,13 +13,14 @@ import anyio
 import attrs
 
 from amplifier.cli.core.backend import require_backend
-from amplifier.cli.core.exit_codes import Exit
+from amplifier.cli.core.exit_codes import CommandError, Exit
 from amplifier.cli.sessions.home_folder import running_folder
 from amplifier.cli.sessions.running_commands import answer_task_requests
 from amplifier.cli.sessions.store import SessionStore
 from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.log_output import install_log_handler
 from amplifier.cli.terminal.output import StandardStreams
+from amplifier.errors import AmplifierError
 from amplifier.kernel import AmplifierSession
 from amplifier.servers._access import address_of, listen_on, reachability_warning, server_names
 from amplifier.servers.http import Limits, SessionRequest, application, run_server
@@ -70,6 +71,8 @@ def serve_http(request: ServeRequest) -> int:
 async def _serve(request: ServeRequest, listening: socket.socket, hosts: list[str], display: Display) -> int:
     sessions = await ServedSessions.prepare(request.store, display, backend=request.backend, **request.options)
     directory = await anyio.to_thread.run_sync(Path.cwd)
+    async with sessions.make_temporary(directory, DenyEverything(display)) as first:
+        sessions.check(first)  # what is wrong with the provider is said now, not to the first client
     generated = request.token is None
     token = secrets.token_urlsafe(32) if request.token is None else request.token or None
 
@@ -81,6 +84,12 @@ async def _serve(request: ServeRequest, listening: socket.socket, hosts: list[st
         sessions.records.pop(wanted.session_id, None)  # the server describes its sessions itself
         return made
 
+    def check(session: AmplifierSession) -> None:
+        try:
+            sessions.check(session)
+        except CommandError as error:
+            raise AmplifierError(str(error)) from error
+
     app = application(
         make,
         token=token,
@@ -88,7 +97,7 @@ async def _serve(request: ServeRequest, listening: socket.socket, hosts: list[st
         hosts=hosts,
         origins=request.allowed_origins,
         storage=request.store,
-        check=sessions.check,
+        check=check,
     )
     stop = anyio.Event()
 

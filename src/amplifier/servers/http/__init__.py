@@ -1,11 +1,13 @@
-"""An agent behind HTTP: OpenAI's chat completions, AG-UI, a session API and a chat page, as one ASGI application.
+"""An agent behind HTTP: OpenAI's chat completions and responses, AG-UI, a session API and a chat page, as one ASGI application.
 
     _application    puts everything together; the one to call
     _guard          host, origin and token of every request
     _limits         sizes, numbers and times; reading of bodies
     _agents         makes and checks sessions; how many turns run, and how they end at shutdown
     _history        the conversation of a request
-    _openai_chat    /v1/chat/completions, /v1/models
+    _openai_request    parameters, tools and forms of answers of both OpenAI APIs
+    _openai_chat       /v1/chat/completions, /v1/models
+    _openai_responses  /v1/responses
     _ag_ui          /ag-ui, with questions that end a run; its turns and events in _ag_ui_run
     _session_api    /api/sessions
     _page           /, with the files in chat_page

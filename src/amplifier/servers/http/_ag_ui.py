@@ -10,19 +10,21 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import attrs
+import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from amplifier._reading import Kind, option, text
-from amplifier.live import Question
+from amplifier._reading import Kind, any_text, option, text
+from amplifier.live import ClientTool, ClientTools, Question
 from amplifier.live._questions import DENY
 
 from ._ag_ui_run import InterruptibleTurn, InterruptibleTurns, Run
-from ._agents import Agents
+from ._agents import Agents, Ask
 from ._event_stream import ClientLeft, EventStream, LongResponse, event
-from ._history import split_conversation
+from ._history import read_messages, split_conversation
 from ._limits import read_json
+from ._openai_request import frontend_tools
 from ._problems import Problem, read_body
 
 __all__ = ["InterruptibleTurns", "ag_ui_routes"]
@@ -119,14 +121,22 @@ def ag_ui_routes(agents: Agents, turns: InterruptibleTurns) -> list[Route]:
             except Problem as problem:  # the protocol wants an event for what is wrong with the answers
                 await stream.write(event({"type": "RUN_ERROR", "message": problem.message, "code": problem.code}))
                 return
-            if turn is None and conversation is None:
-                await Run(stream, asked.ids).cancelled()  # what it waited for has been given up
-                return
-            await _follow(turn or turns.start(*(conversation or ([], ""))), asked, turns, stream)
+            if turn is None:
+                if conversation is None:
+                    await Run(stream, asked.ids).cancelled()  # what it waited for has been given up
+                    return
+                turn = turns.start(conversation)
+            await _follow(turn, asked, turns, stream)
 
         return LongResponse(work, agents.limits.send_seconds)
 
     return [Route("/ag-ui", run, methods=["POST"])]
+
+
+@attrs.frozen(kw_only=True)
+class _Context:
+    description: str = option(_text)
+    value: str = option(attrs.evolve(any_text, expected="a text"))
 
 
 @attrs.frozen(kw_only=True)
@@ -136,12 +146,22 @@ class _Asked:
     thread_id: str = option(_text, key="threadId")
     run_id: str = option(_text, key="runId")
     messages: Any = None
-    tools: Any = None
+    tools: tuple[ClientTool, ...] | None = option(frontend_tools, None)
+    context: list[_Context] | None = None
+    state: Any = None
     resume: list[Resume] | None = None
 
     @property
     def ids(self) -> dict[str, str]:
         return {"threadId": self.thread_id, "runId": self.run_id}
+
+    @property
+    def notes(self) -> str:
+        """What the application of the client says of itself, for the model."""
+        said = [f"{each.description}: {each.value}" for each in self.context or ()]
+        if self.state:
+            said.append(f"Its state, as JSON: {orjson.dumps(self.state).decode()}")
+        return "\n".join(["The user's application says:", *said]) if said else ""
 
     @property
     def answers(self) -> list[Resume]:
@@ -165,12 +185,6 @@ class _Asked:
 
 def _read(body: dict[str, Any]) -> _Asked:
     asked = read_body(_Asked, body)
-    if asked.tools:
-        raise Problem(
-            400,
-            "tools: this server runs an agent with tools of its own and calls none of the client's; leave tools out",
-            code="client_tools_not_supported",
-        )
     answered: set[str] = set()
     for index, answer in enumerate(asked.answers):
         if answer.interrupt_id in answered:
@@ -180,9 +194,10 @@ def _read(body: dict[str, Any]) -> _Asked:
     return asked
 
 
-def _conversation(asked: _Asked) -> tuple[list[dict[str, Any]], str]:
+def _conversation(asked: _Asked) -> Ask:
     # A client that stopped a run, or gave up a question, has calls without a result in its conversation.
-    return split_conversation(asked.messages, complete=True)
+    history, prompt = split_conversation(read_messages(asked.messages), complete=True)
+    return Ask(history=history, prompt=prompt, tools=ClientTools(asked.tools or ()), notes=asked.notes)
 
 
 async def _resumed(asked: _Asked, turns: InterruptibleTurns) -> InterruptibleTurn | None:

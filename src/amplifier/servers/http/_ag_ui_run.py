@@ -14,10 +14,11 @@ from anyio.abc import TaskGroup
 
 from amplifier.events import PROVIDER_RESPONSE
 from amplifier.live import Question, Questions, SessionRefused
+from amplifier.live._client_tools import WAITING
 from amplifier.models import AnswerReset, ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
 from amplifier.turns import Ended, TurnRecord
 
-from ._agents import Agents
+from ._agents import Agents, Ask
 from ._event_stream import EventStream, event
 from ._limits import LONGEST_OUTPUT
 from ._problems import problem_of
@@ -46,14 +47,13 @@ class InterruptibleTurn:
         over: Set when nothing of it is left.
     """
 
-    def __init__(self, agents: Agents, history: list[dict[str, Any]], prompt: str) -> None:
+    def __init__(self, agents: Agents, ask: Ask) -> None:
         self._agents = agents
-        self._history = history
-        self._prompt = prompt
+        self._ask = ask
         self._scope = anyio.CancelScope()
         # Without a buffer: a client that reads slowly holds the turn.
         self._sender, self._receiver = anyio.create_memory_object_stream[Item](0)
-        self.prompts: int = 1 + sum(message["role"] == "user" for message in history)
+        self.prompts: int = (ask.prompt is not None) + sum(message["role"] == "user" for message in ask.history)
         self.record: TurnRecord = TurnRecord()
         self.questions: Questions = Questions(self._sender.send, self._note_closed)
         self.announced: set[str] = set()
@@ -74,7 +74,7 @@ class InterruptibleTurn:
             await self._sender.send((turn_event, text))
 
         try:
-            return await self._agents.run_once(self._history, self._prompt, self.record, show, approvals=self.questions)
+            return await self._agents.run_once(self._ask, self.record, show, approvals=self.questions)
         except Exception as error:  # noqa: BLE001  # third-party modules; the run reports it
             return Ended(status="error", error=error)
 
@@ -139,7 +139,7 @@ class InterruptibleTurns:
                 self._group = None
                 group.cancel_scope.cancel()
 
-    def start(self, history: list[dict[str, Any]], prompt: str) -> InterruptibleTurn:
+    def start(self, ask: Ask) -> InterruptibleTurn:
         """Begin a turn.
 
         Raises:
@@ -147,7 +147,7 @@ class InterruptibleTurns:
         """
         if self._group is None:
             raise SessionRefused.because_not_started()
-        turn = InterruptibleTurn(self._agents, history, prompt)
+        turn = InterruptibleTurn(self._agents, ask)
         self._group.start_soon(turn.run)
         return turn
 
@@ -272,6 +272,8 @@ class Run:
                 use = turn.record.tools[turn_event.tool_call_id]
                 if turn_event.tool_call_id not in turn.started_calls:  # rejected before it began: an unknown tool
                     await self._call(turn_event, use.arguments)
+                if use.output == WAITING:  # the client carries it out, and brings the result with its next run
+                    return
                 await self._send(
                     "TOOL_CALL_RESULT",
                     messageId=_new_id(),

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import anyio
 import attrs
 
-from amplifier.contracts import ApprovalSystem
+from amplifier.contracts import ApprovalSystem, Step
+from amplifier.events import PROVIDER_REQUEST
 from amplifier.kernel import AmplifierSession
-from amplifier.live import run_turn
+from amplifier.live import ClientTools, KeptMessages, run_turn
+from amplifier.models import HookResult
+from amplifier.models._prompts import Prompt
 from amplifier.turns import Ended, Show, TurnRecord
 
 from ._limits import Limits
 from ._problems import Problem
 
-__all__ = ["Agents", "SessionFactory", "SessionRequest", "Turns"]
+__all__ = ["Agents", "Ask", "SessionFactory", "SessionRequest", "Turns"]
 
 
 @attrs.frozen(kw_only=True)
@@ -98,6 +101,69 @@ class Turns:
         return self._limits.shutdown_seconds + math.ceil(self._limits.shutdown_seconds / 2)
 
 
+@attrs.define(kw_only=True)
+class Ask:
+    """One turn, which a request asks for in a session of its own.
+
+    Attributes:
+        history: The messages before it.
+        prompt: None to go on with the turn at the end of them.
+        settings: Members of every `ChatRequest` of the turn.
+        schema: JSON Schema of the answer.
+        tools: The client's.
+        notes: What the client wants the model to know in this turn.
+        messages: The conversation after it.
+    """
+
+    history: list[dict[str, Any]]
+    prompt: Prompt | None
+    settings: dict[str, Any] = attrs.field(factory=dict)
+    schema: dict[str, Any] | None = None
+    tools: ClientTools = attrs.field(factory=ClientTools)
+    notes: str = ""
+    messages: list[dict[str, Any]] = attrs.field(factory=list)
+
+    async def run(self, session: AmplifierSession, record: TurnRecord, show: Show) -> Ended:
+        """Run it in a session that has just been opened.
+
+        Raises:
+            Problem: The agent cannot do what the request asks for.
+            Exception: What ``show`` raises.
+        """
+        context = session.coordinator.get("context")
+        if context is None:
+            raise Problem(503, "the plan's context is not available", code="agent_failed")
+        if (name := self.tools.clash(session)) is not None:
+            message = f"tools: the agent has a tool {name!r} of its own, which runs inside; give yours another name"
+            raise Problem(400, message, code="tool_name_taken", param="tools")
+        if self.history:
+            await context.set_messages(self.history)
+        await self.tools.offer(session)
+        if self.notes:
+            session.coordinator.hooks.register(PROVIDER_REQUEST, self._inject, name="servers.notes")
+        has_set = not self.settings
+
+        async def set_up(step: Step, run: Callable[[], Awaitable[Any]]) -> Any:
+            nonlocal has_set
+            if step.kind == "model":
+                has_set = True
+                for name, value in self.settings.items():
+                    setattr(step.arguments, name, value)
+            return await run()
+
+        session.coordinator.register_step_wrapper(set_up)
+        ended = await run_turn(session, self.prompt, record, show, schema=self.schema)
+        if ended.error is None and not has_set:
+            names = ", ".join(self.settings)
+            message = f"the agent's loop does not run its model calls as steps, so the model did not get {names}"
+            raise Problem(503, message, code="agent_failed")
+        self.messages = await context.get_messages()
+        return ended
+
+    async def _inject(self, event: str, data: dict[str, Any]) -> HookResult:
+        return HookResult(action="inject_context", context_injection=self.notes, ephemeral=True)
+
+
 @attrs.frozen(kw_only=True)
 class Agents:
     """What all routes share.
@@ -106,6 +172,7 @@ class Agents:
         make: Makes sessions.
         check: Raises if a session that has just been opened cannot be used.
         name: The agent's name, which is what clients choose as the model.
+        kept: Conversations that clients go on with by name, and those that wait for results of clients.
     """
 
     make: SessionFactory
@@ -114,16 +181,12 @@ class Agents:
     turns: Turns
     name: str
 
+    kept: KeptMessages = attrs.field(factory=KeptMessages)
+
     async def run_once(
-        self,
-        history: list[dict[str, Any]],
-        prompt: str,
-        record: TurnRecord,
-        show: Show,
-        *,
-        approvals: ApprovalSystem | None = None,
+        self, ask: Ask, record: TurnRecord, show: Show, *, approvals: ApprovalSystem | None = None
     ) -> Ended:
-        """Run one turn in a session of its own, after the given messages.
+        """Run one turn in a session of its own.
 
         Raises:
             Problem: There are too many turns, or the session cannot be used.
@@ -133,9 +196,4 @@ class Agents:
         with self.turns.admit(session):
             async with session:
                 self.check(session)
-                context = session.coordinator.get("context")
-                if history:
-                    if context is None:
-                        raise Problem(503, "the plan's context is not available", code="agent_failed")
-                    await context.set_messages(history)
-                return await run_turn(session, prompt, record, show)
+                return await ask.run(session, record, show)

@@ -19,6 +19,7 @@ from ._agents import Agents, SessionFactory, Turns
 from ._guard import Guard
 from ._limits import Limits
 from ._openai_chat import openai_routes
+from ._openai_responses import responses_routes
 from ._page import FREE_PATHS, page_routes
 from ._problems import Problem, handlers
 from ._session_api import KeptSessions, SessionStorage, session_routes
@@ -73,7 +74,7 @@ def application(
     check: Callable[[AmplifierSession], None] | None = None,
     name: str = "amplifier",
 ) -> Application:
-    """An ASGI application that serves an agent: OpenAI's chat completions, AG-UI, a session API and a chat page.
+    """An ASGI application that serves an agent: OpenAI's chat completions and responses, AG-UI, a session API and a chat page.
 
     It runs on asyncio and trio, under any ASGI server.
 
@@ -108,7 +109,13 @@ def application(
             with anyio.move_on_after(turns.deadline):
                 await turns.wait_idle()
 
-    routes = [*openai_routes(agents), *ag_ui_routes(agents, runs), *session_routes(agents, sessions), *page_routes()]
+    routes = [
+        *openai_routes(agents),
+        *responses_routes(agents),
+        *ag_ui_routes(agents, runs),
+        *session_routes(agents, sessions),
+        *page_routes(),
+    ]
     app: ASGIApp = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
     app = Guard(app, token=token, hosts=hosts, origins=origins, free_paths=FREE_PATHS)
     if origins:

@@ -7,106 +7,118 @@ import time
 from typing import Any
 
 import attrs
+import orjson
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from amplifier._reading import Kind, flag, mapping, option, optional
-from amplifier.models import AnswerReset, ThinkingDelta, TurnEvent
-from amplifier.turns import TurnRecord
+from amplifier._reading import Kind, anything, flag, object_with, option, optional
+from amplifier.models import ToolCall
 
-from ._agents import Agents
+from ._agents import Agents, Ask
 from ._event_stream import ClientLeft, EventStream, LongResponse, event
-from ._history import split_conversation
+from ._history import read_messages
 from ._limits import read_json
-from ._problems import Problem, problem_of, read_body
+from ._openai_request import (
+    Conversation,
+    Outcome,
+    Parameters,
+    effort_kind,
+    format_kind,
+    limit_kind,
+    read_parameters,
+    stop_kind,
+    unsupported,
+    watch,
+)
+from ._problems import Problem, problem_of
 
 __all__ = ["openai_routes"]
 
 
 def openai_routes(agents: Agents) -> list[Route]:
     """``/v1/models`` and ``/v1/chat/completions``."""
-    created = int(time.time())
+    entry = {"id": agents.name, "object": "model", "created": int(time.time()), "owned_by": "amplifier"}
 
     async def models(request: Request) -> Response:
-        entry = {"id": agents.name, "object": "model", "created": created, "owned_by": "amplifier"}
         return JSONResponse({"object": "list", "data": [entry]})
 
+    async def model(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name != agents.name:
+            message = f"model: {name!r:.80} is not served here; expected {agents.name!r}"
+            raise Problem(404, message, code="model_not_found", param="model")
+        return JSONResponse(entry)
+
     async def completions(request: Request) -> Response:
-        asked = _read(await read_json(request, agents.limits), agents.name)
+        asked = read_parameters(_Body, await read_json(request, agents.limits), agents.name)
+        conversation = Conversation.read(read_messages(asked.messages), "messages", agents)
+        ask = conversation.ask(asked, asked.response_format)
 
         async def work(stream: EventStream) -> Response | None:
-            completion = _Completion(asked, agents.name, stream)
-            return await completion.run(agents)
+            return await _Completion(asked, conversation, ask, agents, stream).run()
 
         return LongResponse(work, agents.limits.send_seconds)
 
     return [
         Route("/v1/models", models, methods=["GET"]),
+        Route("/v1/models/{name:path}", model, methods=["GET"]),
         Route("/v1/chat/completions", completions, methods=["POST"]),
     ]
 
 
 @attrs.frozen(kw_only=True)
-class _Body:
-    """What of a request is read; the rest has no effect."""
-
-    model: Any = None
-    messages: Any = None
-    tools: Any = None
-    functions: Any = None
+class _Body(Parameters):
+    messages: Any = option(anything, None)
     n: int | None = option(optional(Kind("1", lambda value: value == 1)), None)
-    stream: bool | None = option(optional(flag), None)
-    stream_options: dict[str, Any] | None = option(optional(mapping), None)
-
-
-@attrs.frozen(kw_only=True)
-class _Asked:
-    history: list[dict[str, Any]]
-    prompt: str
-    is_streamed: bool
-    with_usage: bool
-
-
-def _read(body: dict[str, Any], name: str) -> _Asked:
-    given = read_body(_Body, body)
-    if given.model not in (None, name):
-        raise Problem(404, f"model: {given.model!r:.80} is not served here; expected {name!r}", code="model_not_found")
-    for key in ("tools", "functions"):
-        if getattr(given, key):
-            raise Problem(
-                400,
-                f"{key}: this server runs an agent with tools of its own and calls none of the client's; leave {key} out",
-                code="client_tools_not_supported",
-            )
-    history, prompt = split_conversation(given.messages)
-    return _Asked(
-        history=history,
-        prompt=prompt,
-        is_streamed=given.stream is True,
-        with_usage=(given.stream_options or {}).get("include_usage") is True,
+    stream_options: Any = option(
+        optional(object_with({"include_usage": optional(flag), "include_obfuscation": unsupported(False)})), None
     )
+    max_tokens: int | None = option(limit_kind, None)
+    max_completion_tokens: int | None = option(limit_kind, None)
+    stop: list[str] | None = option(stop_kind, None)
+    reasoning_effort: str | None = option(effort_kind, None)
+    response_format: dict[str, Any] | None = option(format_kind, None)
+    store: Any = option(unsupported(False), None)
+    seed: Any = option(unsupported(), None)
+    frequency_penalty: Any = option(unsupported(0), None)
+    presence_penalty: Any = option(unsupported(0), None)
+    logit_bias: Any = option(unsupported({}), None)
+    logprobs: Any = option(unsupported(False), None)
+    modalities: Any = option(unsupported(["text"]), None)
+    verbosity: Any = option(unsupported("medium"), None)
+    audio: Any = option(unsupported(), None)
+    prediction: Any = option(unsupported(), None)
+    web_search_options: Any = option(unsupported(), None)
+    functions: Any = option(Kind("tools in its place", lambda value: not value), None)
+    function_call: Any = option(Kind("tool_choice in its place", lambda value: value in (None, "auto", "none")), None)
+
+    def settings(self) -> dict[str, Any]:
+        more = {
+            "max_output_tokens": self.max_completion_tokens or self.max_tokens,
+            "stop": self.stop,
+            "reasoning_effort": self.reasoning_effort,
+        }
+        return {**super().settings(), **{name: value for name, value in more.items() if value is not None}}
 
 
 class _Completion:
     """One completion; both forms are made of the same pieces."""
 
-    def __init__(self, asked: _Asked, model: str, stream: EventStream) -> None:
-        self._asked = asked
+    def __init__(self, asked: _Body, conversation: Conversation, ask: Ask, agents: Agents, stream: EventStream) -> None:
+        self._is_streamed = asked.stream is True
+        self._with_usage = bool(asked.stream_options and asked.stream_options.get("include_usage"))
+        self._conversation = conversation
+        self._ask = ask
+        self._agents = agents
         self._stream = stream
-        self._head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": model}
-        self._record = TurnRecord()
-        self._answer: str = ""
+        self._head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": agents.name}
         self._thoughts: list[str] = []
         self._role: dict[str, str] = {"role": "assistant"}
 
-    async def run(self, agents: Agents) -> Response | None:
+    async def run(self) -> Response | None:
         try:
-            ended = await agents.run_once(self._asked.history, self._asked.prompt, self._record, self._show)
-            if ended.error is not None:
-                raise ended.error
-            self._answer = ended.result or ""
-            await self._piece(content=self._record.rest(ended.result))
+            outcome = await watch(self._agents, self._ask, self._tell)
         except ClientLeft:
             raise
         except Exception as error:  # a turn runs third-party code
@@ -114,52 +126,61 @@ class _Completion:
                 raise
             await self._stream.write(event(problem_of(error).body()))  # the status line has been sent
             return None
-        if not self._asked.is_streamed:
-            return JSONResponse(self._whole())
-        await self._chunk([{"index": 0, "delta": self._take_role(), "finish_reason": "stop"}])
-        if self._asked.with_usage:
-            await self._chunk([], usage=self._usage())
+        if outcome.calls:
+            self._conversation.keep(outcome.calls, self._ask, self._agents)
+        if not self._is_streamed:
+            return JSONResponse(self._whole(outcome))
+        calls = [{"index": index, **_call(call)} for index, call in enumerate(outcome.calls)]
+        if calls or outcome.refusal is not None:
+            more = {"refusal": outcome.refusal} if outcome.refusal is not None else {"tool_calls": calls}
+            await self._delta(more)
+        await self._delta({}, finish_reason=outcome.finish)
+        if self._with_usage:
+            await self._chunk([], usage=_usage(outcome))
         await self._stream.write(event("[DONE]"))
         return None
 
-    async def _show(self, turn_event: TurnEvent, text: str) -> None:
-        if isinstance(turn_event, ThinkingDelta):
-            await self._piece(reasoning_content=turn_event.text)
-        elif isinstance(turn_event, AnswerReset) and not self._asked.is_streamed:
-            self._thoughts.clear()
-        else:
-            await self._piece(content=text)
-
-    async def _piece(self, *, content: str = "", reasoning_content: str = "") -> None:
-        if self._asked.is_streamed:
+    async def _tell(self, kind: str, text: str) -> None:
+        if not self._is_streamed:
+            if kind == "reset":
+                self._thoughts.clear()
+            elif kind == "thinking":
+                self._thoughts.append(text)
+        elif text:
             # The name for reasoning is not OpenAI's; the chat UIs that show it use this one.
-            new = (
-                {"content": content}
-                if content
-                else {"reasoning_content": reasoning_content}
-                if reasoning_content
-                else {}
-            )
-            if new:
-                await self._chunk([{"index": 0, "delta": {**self._take_role(), **new}, "finish_reason": None}])
-        else:
-            self._thoughts.append(reasoning_content)
+            await self._delta({"reasoning_content" if kind == "thinking" else "content": text})
 
-    def _take_role(self) -> dict[str, str]:
+    async def _delta(self, delta: dict[str, Any], finish_reason: str | None = None) -> None:
         role, self._role = self._role, {}
-        return role
+        await self._chunk([{"index": 0, "delta": {**role, **delta}, "finish_reason": finish_reason}])
 
     async def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> None:
         chunk = {**self._head, "object": "chat.completion.chunk", "choices": choices, **more}
         await self._stream.write(event(chunk))
 
-    def _whole(self) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": self._answer, "refusal": None}
+    def _whole(self, outcome: Outcome) -> dict[str, Any]:
+        content = outcome.text or (None if outcome.calls or outcome.refusal is not None else "")
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": outcome.refusal}
+        if outcome.calls:
+            message["tool_calls"] = [_call(call) for call in outcome.calls]
         if thoughts := "".join(self._thoughts):
             message["reasoning_content"] = thoughts
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
-        return {**self._head, "object": "chat.completion", "choices": [choice], "usage": self._usage()}
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": outcome.finish}
+        return {**self._head, "object": "chat.completion", "choices": [choice], "usage": _usage(outcome)}
 
-    def _usage(self) -> dict[str, int]:
-        given, made = self._record.input_tokens, self._record.output_tokens
-        return {"prompt_tokens": given, "completion_tokens": made, "total_tokens": given + made}
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    arguments = orjson.dumps(call.arguments, default=str).decode()
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+
+
+def _usage(outcome: Outcome) -> dict[str, Any]:
+    record = outcome.record
+    given, made = record.input_tokens, record.output_tokens
+    return {
+        "prompt_tokens": given,
+        "completion_tokens": made,
+        "total_tokens": given + made,
+        "prompt_tokens_details": {"cached_tokens": record.cache_read_tokens or 0},
+        "completion_tokens_details": {"reasoning_tokens": record.reasoning_tokens or 0},
+    }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, TypeVar
+import math
+from collections.abc import Iterable
+from typing import Any, Self, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -13,13 +15,16 @@ from amplifier._json import redact_text
 from amplifier.errors import (
     AmplifierError,
     BudgetExceeded,
+    ContextLengthError,
     ExecutionDenied,
     ExecutionTimeout,
+    InvalidRequestError,
     LLMError,
     ModelError,
     NoUnfinishedTurnError,
     PlanError,
     RateLimitError,
+    ResultError,
     SessionBusyError,
 )
 from amplifier.live import SessionRefused
@@ -42,20 +47,30 @@ class Problem(Exception):
         status: The HTTP status.
         message: What was found, what was expected, what to do.
         code: For programs.
+        param: What of the request it is about, such as ``messages[0].content``.
         headers: To send along.
     """
 
-    def __init__(self, status: int, message: str, *, code: str, headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, status: int, message: str, *, code: str, param: str | None = None, headers: dict[str, str] | None = None
+    ) -> None:
         super().__init__(message)
+        self.param = param
         self.status = status
         self.message = message
         self.code = code
         self.headers = headers or {}
 
+    @classmethod
+    def of_all(cls, problems: Iterable[tuple[str, str]], *, code: str = "invalid_request") -> Self:
+        """A body that does not fit; every member that does not is named."""
+        named = [(path.removeprefix("$").removeprefix("."), problem) for path, problem in problems]
+        return cls(400, "; ".join(": ".join(each) for each in named), code=code, param=named[0][0] or None)
+
     def body(self) -> dict[str, Any]:
         """The JSON of the response."""
         kind = _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
-        return {"error": {"message": self.message, "type": kind, "code": self.code, "param": None}}
+        return {"error": {"message": self.message, "type": kind, "code": self.code, "param": self.param}}
 
     def response(self) -> Response:
         """The response."""
@@ -71,8 +86,7 @@ def read_body(cls: type[T], body: dict[str, Any]) -> T:
     try:
         read: T = structure(cls, body)
     except ModelError as error:
-        problems = "; ".join(f"{path}: {problem}" for path, problem in error.problems)
-        raise Problem(400, problems, code="invalid_request") from None
+        raise Problem.of_all(error.problems) from None
     return read
 
 
@@ -100,7 +114,16 @@ def problem_of(error: BaseException) -> Problem:
         case ExecutionTimeout():
             return Problem(504, text, code="turn_timeout")
         case RateLimitError():
-            return Problem(503, text, code="model_rate_limited")
+            later = {"Retry-After": str(math.ceil(min(error.retry_after or 1, 3600)))} if error.retryable else {}
+            return Problem(
+                429, text, code="model_rate_limited" if error.retryable else "insufficient_quota", headers=later
+            )
+        case ContextLengthError():
+            return Problem(400, text, code="context_length_exceeded", param="messages")
+        case InvalidRequestError():
+            return Problem(400, text, code="model_refused_request")
+        case ResultError():
+            return Problem(502, text, code="answer_does_not_fit")
         case LLMError():
             return Problem(502, text, code="model_failed")
         case AmplifierError():

@@ -251,6 +251,8 @@ class ApprovalHook:
         tool = self._coordinator.get("tools", call.tool)
         if getattr(tool, "require_approval", False) is True:
             return _Decision("ask", "the tool itself asks for it")
+        if call.module is None and getattr(tool, "runs_at_client", False) is True:  # a server offers it for its client
+            return _Decision("allow", "", is_reported=False)
         if (rule := strictest(options.default_rules, call)) is not None:
             return _Decision(rule.action, f"{rule.action} by default: {rule.reason}")
         if call.tool in FREE_TOOLS and not call.is_stand_in:

@@ -1,0 +1,168 @@
+"""Tools that a client carries out itself: a call of one ends the turn, and the client's next request brings the result.
+
+The turn is not kept open meanwhile. Its conversation is, under a name that the next request can find it by; `with_results` puts
+the results where the calls wait for them, and the turn goes on as one that was cut off does. The agent's own tools that the model
+called beside them have run to their end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import attrs
+import orjson
+
+from amplifier.contracts import current_call
+from amplifier.events import PROVIDER_REQUEST
+from amplifier.kernel import AmplifierSession
+from amplifier.models import HookResult, ToolCall, ToolResult
+
+__all__ = ["ClientTool", "ClientTools", "KeptMessages", "with_results"]
+
+WAITING: Final = "[the client has not sent the result of this call]"
+_FIRST: Final = -(2**31)
+_MOST_CONVERSATIONS: Final = 1000
+_MOST_BYTES: Final = 64 * 1024 * 1024
+
+
+@attrs.frozen(kw_only=True)
+class ClientTool:
+    """What a client says of a tool.
+
+    Attributes:
+        input_schema: JSON Schema; a call that does not fit it is refused without the client.
+    """
+
+    name: str
+    description: str = ""
+    input_schema: dict[str, Any] = attrs.field(factory=lambda: {"type": "object", "properties": {}})
+
+
+class _OfferedTool:
+    """A client's tool as a session has it.
+
+    Attributes:
+        runs_at_client: Nothing happens here, so no one is asked for permission: the client decides what it carries out.
+    """
+
+    runs_at_client: bool = True
+    repeatable: bool = True
+
+    def __init__(self, tool: ClientTool, tools: ClientTools) -> None:
+        self.name = tool.name
+        self.description = tool.description
+        self.input_schema = tool.input_schema
+        self._tools = tools
+
+    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 — the contract's name
+        """Note the call; the result is the client's to give."""
+        call = current_call()
+        return self._tools.note(ToolCall(id="" if call is None else call.call_id, name=self.name, arguments=input))
+
+
+class ClientTools:
+    """The client's tools in one turn.
+
+    Args:
+        tools: What the client offers.
+        in_parallel: Whether it takes several calls at once.
+
+    Attributes:
+        is_waiting: The turn has ended, because calls wait for the client.
+    """
+
+    def __init__(self, tools: Sequence[ClientTool] = (), *, in_parallel: bool = True) -> None:
+        self.tools: tuple[ClientTool, ...] = tuple(tools)
+        self.is_waiting: bool = False
+        self._in_parallel = in_parallel
+        self._calls: dict[str, ToolCall] = {}
+
+    def __repr__(self) -> str:
+        return f"<ClientTools: {len(self.tools)} tools, {len(self._calls)} calls>"
+
+    def clash(self, session: AmplifierSession) -> str | None:
+        """The name of a tool that the agent has, too."""
+        return next((tool.name for tool in self.tools if session.coordinator.get("tools", tool.name) is not None), None)
+
+    async def offer(self, session: AmplifierSession) -> None:
+        """Offer them to the model of an open session, which is for one turn."""
+        if not self.tools:
+            return
+        coordinator = session.coordinator
+
+        async def stop(event: str, data: dict[str, Any]) -> HookResult:
+            if self._calls and not self.is_waiting:
+                self.is_waiting = True
+                coordinator.cancellation.request_graceful(reason="calls wait for the client")
+            return HookResult()
+
+        for tool in self.tools:
+            await coordinator.mount("tools", _OfferedTool(tool, self), name=tool.name)
+        coordinator.hooks.register(PROVIDER_REQUEST, stop, priority=_FIRST, name="live.client_tools")
+
+    def note(self, call: ToolCall) -> ToolResult:
+        """A call of the model; returns what stands for its result until the client sends it."""
+        if self._calls and not self._in_parallel:
+            message = "not called: the client takes one call at a time; call the tool again when it has the result"
+            return ToolResult(success=False, error={"message": message, "type": "OneAtATime"})
+        self._calls[call.id] = call
+        return ToolResult(output=WAITING)
+
+    def names(self, tool: str) -> bool:
+        """Whether this is one of the client's tools."""
+        return any(each.name == tool for each in self.tools)
+
+    def calls_in(self, messages: Iterable[Mapping[str, Any]]) -> list[ToolCall]:
+        """The calls that wait for the client, in the order of the model's answer."""
+        order = [call.get("id") for message in messages for call in message.get("tool_calls") or ()]
+        return sorted(self._calls.values(), key=lambda call: order.index(call.id) if call.id in order else len(order))
+
+
+def with_results(messages: list[dict[str, Any]], results: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A conversation with the results of the client in it, by the ids of their calls: those of the latest answer."""
+    filled, left = list(messages), dict(results)
+    for at in range(len(filled) - 1, -1, -1):
+        message = filled[at]
+        if message.get("role") == "tool" and message.get("tool_call_id") in left:
+            filled[at] = {**message, "content": left.pop(message["tool_call_id"])}
+    return filled
+
+
+class KeptMessages:
+    """The latest conversations, by name; the oldest ones are forgotten when there are too many, or they are too large."""
+
+    def __init__(self, *, most: int = _MOST_CONVERSATIONS, most_bytes: int = _MOST_BYTES) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._kept: dict[str, bytes] = {}
+        self._bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<KeptMessages: {len(self._kept)} conversations, {self._bytes} bytes>"
+
+    @staticmethod
+    def name_of(messages: Any) -> str:
+        """A name for what follows these messages."""
+        return hashlib.sha256(orjson.dumps(messages, default=str)).hexdigest()
+
+    def keep(self, name: str, messages: list[dict[str, Any]]) -> None:
+        """Keep a conversation."""
+        self.forget(name)
+        written = self._kept[name] = orjson.dumps(messages, default=str)
+        self._bytes += len(written)
+        while len(self._kept) > self._most or (self._bytes > self._most_bytes and len(self._kept) > 1):
+            self.forget(next(iter(self._kept)))
+
+    def find(self, name: str) -> list[dict[str, Any]] | None:
+        """The conversation of this name; None if there is none, or none any more."""
+        written = self._kept.get(name)
+        found: list[dict[str, Any]] | None = None if written is None else orjson.loads(written)
+        return found
+
+    def forget(self, name: str) -> bool:
+        """Forget a conversation; returns whether there was one."""
+        written = self._kept.pop(name, None)
+        self._bytes -= len(written or b"")
+        return written is not None

@@ -1,0 +1,354 @@
+"""What both APIs of OpenAI share: the parameters of a request, the client's tools, the form of the answer, and how a turn ended.
+
+What a client sends is honoured or refused: a parameter that the agent's models do not get is a problem unless it has no effect.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
+
+import attrs
+
+from amplifier._json import SchemaRefused, build_validator
+from amplifier._reading import Kind, any_text, choice, flag, list_each, mapping, option, optional, record, whole_number
+from amplifier._reading import number as number_kind
+from amplifier.answers import answer_format
+from amplifier.errors import ContentFilterError, MissingExtraError, PlanError, ResultError
+from amplifier.events import ORCHESTRATOR_COMPLETE
+from amplifier.live import ClientTool, ClientTools, with_results
+from amplifier.models import AnswerReset, ThinkingDelta, ToolCall, TurnEvent
+from amplifier.models._prompts import Prompt
+from amplifier.turns import TurnRecord
+
+from ._agents import Agents, Ask
+from ._history import split_conversation, split_results
+from ._problems import Problem
+
+__all__ = ["Conversation", "Outcome", "Parameters", "read_parameters", "unsupported", "watch"]
+
+P = TypeVar("P", bound="Parameters")
+
+Finish: TypeAlias = Literal["stop", "length", "content_filter", "tool_calls"]
+
+_CUT: Final = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
+_FILTERED: Final = frozenset({"content_filter", "refusal", "safety"})
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_MOST_TOOLS: Final = 128
+_MOST_STOPS: Final = 4
+
+# ── parameters ──
+
+
+def unsupported(*neutral: Any) -> Kind:
+    """A parameter that is refused, unless its value says what would be done without it."""
+    shown = " or ".join(map(json.dumps, [None, *neutral]))
+    return Kind(f"{shown}, because the agent's models do not get it", lambda value: value is None or value in neutral)
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+
+def _checked_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        build_validator(dict(schema))
+    except SchemaRefused as error:
+        raise PlanError([("$", f"is no JSON Schema that can be used: {error}")]) from None
+    except MissingExtraError:  # then the loop does not check calls, and says so
+        pass
+    return dict(schema)
+
+
+@attrs.frozen(kw_only=True)
+class _Function:
+    name: str = option(Kind("up to 64 letters, digits, _ and -", _is_name))
+    description: str | None = option(optional(any_text), None)
+    parameters: dict[str, Any] | None = option(optional(attrs.evolve(mapping, convert=_checked_schema)), None)
+    strict: bool | None = option(optional(flag), None)  # calls are checked against the schema either way
+
+
+def _tool(given: Mapping[str, Any]) -> ClientTool:
+    """A tool; in the Responses API its function is not in a member of its own."""
+    if given.get("type") != "function":
+        problem = (
+            f"expected 'function', got {given.get('type')!r:.80}; the agent has tools of its own for everything else"
+        )
+        raise PlanError([("$.type", problem)])
+    rest = {name: value for name, value in given.items() if name != "type"}
+    is_inner = isinstance(rest.get("function"), Mapping) and len(rest) == 1
+    try:
+        function = record(_Function).read(rest["function"] if is_inner else rest)
+    except PlanError as error:
+        below = "$.function" if is_inner else "$"
+        raise PlanError([(path.replace("$", below, 1), problem) for path, problem in error.problems]) from None
+    return _made(function)
+
+
+def _made(function: _Function) -> ClientTool:
+    schema = function.parameters or {"type": "object", "properties": {}}
+    return ClientTool(name=function.name, description=function.description or "", input_schema=schema)
+
+
+def _frontend_tool(given: Mapping[str, Any]) -> ClientTool:
+    return _made(record(_Function, is_open=True).read(given))
+
+
+def _tools(each: Kind, given: Any) -> tuple[ClientTool, ...]:
+    tools: tuple[ClientTool, ...] = each.convert(given)
+    names = [tool.name for tool in tools]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise PlanError([(f"$[{index}]", f"there are two tools named {name!r}")])
+    return tools
+
+
+def _tools_kind(read: Callable[[Mapping[str, Any]], ClientTool]) -> Kind:
+    each = list_each("tools", Kind("an object", lambda value: isinstance(value, Mapping), read))
+    expected = f"a list of at most {_MOST_TOOLS} tools"
+    return optional(
+        Kind(expected, lambda value: isinstance(value, list) and len(value) <= _MOST_TOOLS, partial(_tools, each))
+    )
+
+
+frontend_tools: Final = _tools_kind(_frontend_tool)
+"""The tools of a client of AG-UI."""
+
+
+def _stops(given: Any) -> list[str]:
+    return [given] if isinstance(given, str) else list(given)
+
+
+def _is_stop(value: Any) -> bool:
+    texts = [value] if isinstance(value, str) else value
+    return isinstance(texts, list) and 0 < len(texts) <= _MOST_STOPS and all(isinstance(t, str) and t for t in texts)
+
+
+_tool_choice = Kind(
+    "auto, none, required, or an object that names a function of tools",
+    lambda value: value in ("auto", "none", "required") if isinstance(value, str) else _chosen(value) is not None,
+)
+
+
+def _chosen(value: Any) -> str | None:
+    """The function that a tool choice names, in the spelling of either API."""
+    if not isinstance(value, Mapping) or value.get("type") != "function":
+        return None
+    name = value.get("name") or (value["function"].get("name") if isinstance(value.get("function"), Mapping) else None)
+    return name if isinstance(name, str) and name else None
+
+
+@attrs.frozen(kw_only=True)
+class Parameters:
+    """The parameters that both APIs have; an API adds its own, and a name that neither has is refused."""
+
+    model: str | None = option(optional(any_text), None)
+    stream: bool | None = option(optional(flag), None)
+    temperature: float | None = option(optional(number_kind(0, 2)), None)
+    top_p: float | None = option(optional(number_kind(0, 1)), None)
+    tools: tuple[ClientTool, ...] | None = option(_tools_kind(_tool), None)
+    tool_choice: Any = option(optional(_tool_choice), None)
+    parallel_tool_calls: bool | None = option(optional(flag), None)
+    user: str | None = option(optional(any_text), None)
+    metadata: dict[str, Any] | None = option(optional(mapping), None)
+    service_tier: Any = option(unsupported("auto", "default"), None)
+    top_logprobs: Any = option(unsupported(0), None)
+    prompt_cache_key: Any = option(unsupported(), None)
+    prompt_cache_retention: Any = option(unsupported(), None)
+    safety_identifier: Any = option(unsupported(), None)
+
+    def settings(self) -> dict[str, Any]:
+        """What every request to a model gets."""
+        about = {**(self.metadata or {}), **({} if self.user is None else {"user_id": self.user})}
+        given = {"temperature": self.temperature, "top_p": self.top_p, "metadata": about or None}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def client_tools(self) -> tuple[ClientTools, dict[str, Any]]:
+        """The client's tools, and what makes the model call one; the choice is among them, the agent's own are always there.
+
+        Raises:
+            Problem: The choice is none of them.
+        """
+        tools, wanted = self.tools or (), self.tool_choice
+        name = None if isinstance(wanted, str) else _chosen(wanted)
+        if (wanted == "required" and not tools) or (name is not None and name not in [tool.name for tool in tools]):
+            message = f"tool_choice: expected one of tools, got {name or wanted!r:.80}"
+            raise Problem(400, message, code="invalid_request", param="tool_choice")
+        made = ClientTools(() if wanted == "none" else tools, in_parallel=self.parallel_tool_calls is not False)
+        if name is None and wanted == "required" and len(tools) == 1:
+            name = tools[0].name
+        if name is not None:
+            return made, {"tool_choice": {"type": "function", "function": {"name": name}}}
+        return made, {"tool_choice": "required"} if wanted == "required" else {}
+
+
+stop_kind: Final = optional(Kind(f"a text, or at most {_MOST_STOPS} texts", _is_stop, _stops))
+limit_kind: Final = optional(whole_number(1))
+effort_kind: Final = optional(choice("none", "minimal", "low", "medium", "high", "xhigh", "max"))
+
+
+def read_parameters(cls: type[P], body: dict[str, Any], agent: str) -> P:
+    """The body of a request.
+
+    Raises:
+        Problem: It does not fit; every member that does not is named.
+    """
+    try:
+        read: P = record(cls).read(body)
+    except PlanError as error:
+        raise Problem.of_all(error.problems) from None
+    if read.model not in (None, agent):
+        message = f"model: {read.model!r:.80} is not served here; expected {agent!r}"
+        raise Problem(404, message, code="model_not_found", param="model")
+    return read
+
+
+# ── the form of the answer ──
+
+
+@attrs.frozen(kw_only=True)
+class _Schema:
+    name: str = option(Kind("up to 64 letters, digits, _ and -", _is_name))
+    schema: dict[str, Any] = option(mapping)
+    description: str | None = option(optional(any_text), None)
+    strict: bool | None = option(optional(flag), None)  # an answer has to fit either way
+
+
+def read_format(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The JSON Schema of an answer, of the ``response_format`` of one API or the ``text.format`` of the other; None for text.
+
+    Raises:
+        PlanError: It is none.
+    """
+    kind = given.get("type")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object", "title": "answer"}
+    if kind != "json_schema":
+        raise PlanError([("$.type", f"expected text, json_object or json_schema, got {kind!r:.80}")])
+    inner = given.get("json_schema") if "json_schema" in given else {n: v for n, v in given.items() if n != "type"}
+    where = "$.json_schema" if "json_schema" in given else "$"
+    try:
+        read: _Schema = record(_Schema).read(inner)
+        about = {"description": read.description} if read.description else {}
+        schema = {"title": read.name, **about, **read.schema}
+        answer_format(schema)
+    except PlanError as error:
+        raise PlanError([(path.replace("$", where, 1), problem) for path, problem in error.problems]) from None
+    except TypeError as error:
+        raise PlanError([(f"{where}.schema", str(error))]) from None
+    return schema
+
+
+format_kind: Final = optional(Kind("an object with a type", lambda value: isinstance(value, Mapping), read_format))
+
+
+# ── a turn ──
+
+
+@attrs.frozen(kw_only=True)
+class Conversation:
+    """The conversation of a request.
+
+    Attributes:
+        messages: Those of the request, by which the next one is known as its continuation.
+        history: Those before the turn.
+        prompt: None if the turn goes on with results of the client.
+    """
+
+    messages: list[dict[str, Any]]
+    history: list[dict[str, Any]]
+    prompt: Prompt | None
+
+    @classmethod
+    def read(cls, messages: list[dict[str, Any]], where: str, agents: Agents) -> Self:
+        """What a request carries; what the agent's own tools did in a turn that goes on is not in it, but kept here.
+
+        Raises:
+            Problem: It is no conversation.
+        """
+        history, prompt = split_conversation(messages, where)
+        if prompt is None:
+            before, results = split_results(messages)
+            kept = agents.kept.find(agents.kept.name_of([before, sorted(results)]))
+            history = history if kept is None else with_results(kept, results)
+        return cls(messages=messages, history=history, prompt=prompt)
+
+    def ask(self, given: Parameters, schema: dict[str, Any] | None) -> Ask:
+        """The turn."""
+        tools, forced = given.client_tools()
+        settings = {**given.settings(), **forced}
+        return Ask(history=self.history, prompt=self.prompt, settings=settings, schema=schema, tools=tools)
+
+    def keep(self, calls: list[ToolCall], ask: Ask, agents: Agents) -> None:
+        """Keep what the turn did for the request that brings the results of these calls."""
+        agents.kept.keep(agents.kept.name_of([self.messages, sorted(call.id for call in calls)]), ask.messages)
+
+
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """How the turn of a request ended.
+
+    Attributes:
+        text: The answer, or what the model said before it called the client's tools.
+        calls: Those of the client's tools.
+        refusal: What a service said instead of an answer.
+    """
+
+    text: str
+    finish: Finish
+    calls: list[ToolCall]
+    record: TurnRecord
+    refusal: str | None = None
+
+
+Tell: TypeAlias = Callable[[Literal["text", "thinking", "reset"], str], Awaitable[None]]
+
+
+async def watch(agents: Agents, ask: Ask, tell: Tell) -> Outcome:
+    """Run a turn; ``tell`` gets the pieces of its answer. One that has to fit a schema comes in one piece, when it does.
+
+    Raises:
+        Exception: What the turn raises.
+    """
+    turn_record, was_cut = TurnRecord(), False
+
+    async def show(turn_event: TurnEvent, text: str) -> None:
+        nonlocal was_cut
+        if turn_event.name == ORCHESTRATOR_COMPLETE:
+            was_cut = turn_event.data.get("status") == "incomplete"
+        if isinstance(turn_event, ThinkingDelta):
+            await tell("thinking", turn_event.text)
+        elif isinstance(turn_event, AnswerReset) and ask.schema is None:
+            await tell("reset", text)
+        elif text and ask.schema is None:
+            await tell("text", text)
+
+    ended = await agents.run_once(ask, turn_record, show)
+    finish = _finish(turn_record.stop_reason, was_cut=was_cut)
+    if ask.tools.is_waiting:
+        calls = ask.tools.calls_in(ask.messages)
+        return Outcome(text=ended.result or "", finish="tool_calls", calls=calls, record=turn_record)
+    match ended.error:
+        case None:
+            text = ended.result or ""
+        case ContentFilterError():
+            refusal = str(ended.error)
+            return Outcome(text="", finish="content_filter", calls=[], record=turn_record, refusal=refusal)
+        case ResultError() if finish != "stop":  # it was cut off, which is why it does not fit
+            text = ended.error.answer
+        case _:
+            raise ended.error
+    if rest := text if ask.schema is not None else turn_record.rest(text):
+        await tell("text", rest)
+    return Outcome(text=text, finish=finish, calls=[], record=turn_record)
+
+
+def _finish(reason: str | None, *, was_cut: bool) -> Finish:
+    """How the latest model call ended; a turn that its loop has cut off is as long as it may be."""
+    word = (reason or "").lower()
+    return "length" if was_cut or word in _CUT else "content_filter" if word in _FILTERED else "stop"

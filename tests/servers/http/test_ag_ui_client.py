@@ -1,0 +1,97 @@
+"""`amplifier serve` as a process on both backends, with the official client of AG-UI."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests._support.node_parts import node, program
+from tests.servers.http._server import PATIENCE, Server
+
+
+def call(tool: str, **given: object) -> str:
+    return f"call {tool} {json.dumps(given)}"
+
+
+def ag_ui(server: Server, *steps: Any, thread: str | None = None, messages: Any = (), tools: Any = ()) -> Any:
+    """Run an agent with each prompt or answer in turn; what the client has seen."""
+    library = program("@ag-ui/client", "dist/index.mjs")
+    script = Path(__file__).with_name("_ag_ui_client.mjs")
+    given = {
+        "url": f"{server.address}/ag-ui",
+        "token": server.token,
+        "steps": steps,
+        "messages": messages,
+        "tools": tools,
+    }
+    finished = subprocess.run(
+        [node(), str(script), library, json.dumps({**given, "thread": thread or secrets.token_hex(4)})],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    return json.loads(finished.stdout.splitlines()[-1])
+
+
+def test_ag_ui_client_accepts_every_event_and_keeps_the_conversation(server, workdir):
+    (workdir / "gate").touch()
+    found = ag_ui(server, call("wait_for", path=str(workdir / "gate")), call("nowhere"), "history", "fail")
+    assert found["failures"] == [None, None, None, "the quota is used up"]
+    calls = ["TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END", "TOOL_CALL_RESULT"]
+    assert found["kinds"][:5] == ["RUN_STARTED", *calls]
+    assert found["kinds"].count("RUN_FINISHED") == 3
+    assert found["kinds"][-1] == "RUN_ERROR"
+    roles = [message["role"] for message in found["messages"]]
+    assert roles == [*["user", "assistant", "tool", "assistant"] * 2, "user", "assistant", "user"]
+    assert found["messages"][-2]["content"] == "3 prompts so far "
+
+
+@pytest.mark.slow
+def test_ag_ui_client_answers_questions(server, workdir):
+    answers: list[Any] = [
+        {"status": "resolved", "payload": {"approved": True}},
+        {"status": "resolved", "payload": {"approved": False}},
+        {"status": "cancelled"},
+    ]
+    steps: list[Any] = []
+    for name, answer in zip(("approved", "denied", "cancelled"), answers, strict=True):
+        steps += [call("risky", path=str(workdir / name)), {"answer": answer}]
+    found = ag_ui(server, *steps, "history")
+    assert found["failures"] == [None] * 7
+    assert found["outcomes"] == [*["interrupt", "success"] * 3, "success"]
+    roles = [message["role"] for message in found["messages"]]
+    assert roles == [*["user", "assistant", "tool", "assistant"] * 3, "user", "assistant"]
+    assert found["messages"][-1]["content"] == "4 prompts so far "
+    assert [path.name for path in workdir.iterdir()] == ["approved"]
+
+
+@pytest.mark.slow
+def test_ag_ui_client_can_be_restarted_before_it_answers(server, workdir):
+    asked = ag_ui(server, call("risky", path=str(workdir / "trace")))
+    (question,) = asked["interrupts"]
+    wrong = {"resume": [{"interruptId": "q-never", "status": "resolved", "payload": {"approved": True}}]}
+    right = {"resume": [{"interruptId": question["id"], "status": "resolved", "payload": {"approved": True}}]}
+    found = ag_ui(server, wrong, right, right, thread=asked["thread"], messages=asked["messages"])
+    assert ["every question" in str(failure) for failure in found["failures"]] == [True, False, False]
+    assert found["failures"][1] is None
+    assert "does not wait for an answer" in found["failures"][2]
+    assert found["outcomes"] == ["success"]
+    assert (workdir / "trace").exists()
+
+
+@pytest.mark.slow
+def test_ag_ui_client_carries_out_a_tool_of_its_own(server):
+    town = {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]}
+    weather = {"name": "weather", "description": "The weather of a town.", "parameters": town}
+    found = ag_ui(server, call("weather", town="Oslo"), {"result": "rain"}, tools=[weather])
+    assert (found["failures"], found["outcomes"]) == ([None, None], ["success", "success"])
+    assert "TOOL_CALL_RESULT" not in found["kinds"]
+    assert [message["role"] for message in found["messages"]] == ["user", "assistant", "tool", "assistant"]
+    assert found["messages"][-1]["content"] == "done: rain "
