@@ -230,7 +230,6 @@ class TurnStore:
         The worker is noted as alive in the same transaction: one that was forgotten while it was suspended is known again, so
         that others notice its death.
         """
-
         mine: tuple[Any, ...] | None = None
 
         def work(run: Run) -> ClaimedTurn | None:

@@ -32,7 +32,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
 PR_SET_DUMPABLE, PR_GET_DUMPABLE = 4, 3
 _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 22, 24, 36, 38
@@ -281,7 +281,7 @@ def _misplaced(expected: dict[str, tuple[int, int] | None]) -> str | None:
 
 
 def _identity(path: str | int) -> tuple[int, int]:
-    found = os.stat(path)
+    found = os.stat(path)  # noqa: PTH116 — no pathlib here
     return found.st_dev, found.st_ino
 
 
