@@ -14,6 +14,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+PACKAGE = str(Path(__file__).parent)
+"""The folder that this package is imported from."""
+
 
 def find_program(name: str, *, path: str | None = None, avoid: Iterable[str | Path] = ()) -> str | None:
     """The absolute path of a program on the search path; None if there is none that can be trusted.

@@ -32,7 +32,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
 PR_SET_DUMPABLE, PR_GET_DUMPABLE = 4, 3
 _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 22, 24, 36, 38
@@ -82,8 +82,16 @@ def landlock_abi() -> int:
     return max(0, int(ctypes.CDLL(None, use_errno=True).syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), 1)))
 
 
-def _restrict(*, readable: list[str], writable: list[str], devices: list[str], network: bool) -> None:
+def _restrict(
+    *, readable: list[str], writable: dict[str, tuple[int, int] | None], devices: list[str], network: bool
+) -> None:
     """Restrict this process and what it starts, for ever.
+
+    Args:
+        readable: Files and folders.
+        writable: Folders, with what has to lie there.
+        devices: Files.
+        network: Whether TCP is allowed.
 
     Raises:
         OSError: The kernel refuses; the process must not go on.
@@ -109,6 +117,8 @@ def _restrict(*, readable: list[str], writable: list[str], devices: list[str], n
         except OSError:  # what is not there needs no rule
             continue
         try:
+            if path in writable and _identity(parent) != writable[path]:
+                raise OSError(errno.ESTALE, f"{path!a} was replaced while the sandbox was set up")
             is_folder = os.path.isdir(f"/proc/self/fd/{parent}")  # noqa: PTH112 — no pathlib here: it would double the start-up time
             rule = _PathBeneath(allowed if is_folder else allowed & _OF_FILES & handled, parent)
             result = libc.syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, ctypes.byref(rule), 0)
@@ -237,7 +247,7 @@ def _supervise(specification: dict[str, Any], described: tuple[int, int], status
 def _be_init(specification: dict[str, Any], report: int) -> None:
     """Start the command, report how it ends, and reap every process that loses its parent."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # which a first process does not get
-    if (path := _misplaced(specification.get("mounts", ()))) is not None:
+    if (path := _misplaced(specification.get("mounts", {}))) is not None:
         os.write(2, f"{path!a} was replaced while the sandbox was set up; the command was not started\n".encode())
         return
     problem, shell = _forked(lambda: _become(specification, specification.get("inner_limits", {})))
@@ -258,25 +268,21 @@ def _be_init(specification: dict[str, Any], report: int) -> None:
                 _report(report, f"status {code} 1")
 
 
-def _misplaced(paths: Iterable[str]) -> str | None:
-    """One of some paths that is no mount of what lies there; None if all are.
+def _misplaced(expected: dict[str, tuple[int, int] | None]) -> str | None:
+    """One of some paths that is no mount of what was expected there; None if all are.
 
     bubblewrap follows links. Another command that runs could make a folder a link between the check and the mount, and what is
-    outside would become writable. A mount shows the file that has the same path below the mount around it, or it is refused.
+    outside would become writable.
     """
-    mounts, topmost = {}, {}
     with open("/proc/self/mountinfo", "rb") as file:  # noqa: PTH123 — no pathlib here
-        for line in file:
-            number, around, device, *names = line.split()[:5]
-            shown, at = (os.fsdecode(name.decode("unicode_escape").encode("latin-1")) for name in names)
-            mounts[number] = device, shown.rstrip("/"), at.rstrip("/")
-            topmost[at] = (device, shown.rstrip("/")), around
-    for path in paths:
-        found, around = topmost.get(path, (None, b""))
-        device, shown, at = mounts.get(around, (b"", "", ""))
-        if found != (device, shown + path.removeprefix(at)):
-            return path
-    return None
+        names = [line.split(b" ")[4] for line in file]
+    points = {os.fsdecode(name.decode("unicode_escape").encode("latin-1")) for name in names}
+    return next((path for path in expected if path not in points or _identity(path) != expected[path]), None)
+
+
+def _identity(path: str | int) -> tuple[int, int]:
+    found = os.stat(path)  # noqa: PTH116 — no pathlib here
+    return found.st_dev, found.st_ino
 
 
 def _report(status: int, lines: str) -> None:

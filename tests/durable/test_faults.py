@@ -177,6 +177,30 @@ async def test_a_file_that_is_locked_when_the_engine_is_opened_is_waited_for(tmp
     assert len(refused) == 1
 
 
+@pytest.mark.parametrize("which", ["start", "claim", "note_plan", "_record", "add_events", "finish"])
+async def test_a_connection_that_is_lost_while_a_change_is_committed_loses_nothing(which, tmp_path, monkeypatch):
+    """The change was made, and the one who made it is not told. Trying again must not take it for somebody else's."""
+    lost: list[str] = []
+
+    class Database(SqliteDatabase):
+        def transaction(self, work, *, only_reads=False):
+            done = super().transaction(work, only_reads=only_reads)
+            if f".{which}." in work.__qualname__ and not lost:
+                lost.append(which)
+                raise DatabaseDown("the connection was lost")
+            return done
+
+    monkeypatch.setattr("amplifier.durable._local.SqliteDatabase", Database)
+    calls: list[str] = []
+    make_session = agent(answering([("pay", {})], "Paid."), tool("pay", lambda given: calls.append("paid") or "paid"))
+    async with open_engine("local", tmp_path) as engine, working(engine, make_session):
+        turn = await engine.start("s", "pay")
+        with anyio.fail_after(60):
+            assert await engine.result(turn) == "Paid."
+        assert (await engine.status(turn)).attempt == 1
+    assert (lost, calls) == ([which], ["paid"])
+
+
 async def test_a_worker_that_has_lost_a_turn_does_not_withdraw_the_question_of_the_next_one(tmp_path):
     async def ask(event, data):
         return HookResult(action="ask_user", approval_prompt="May I pay?", approval_options=["Allow", "Deny"])

@@ -382,6 +382,30 @@ BUGS: Final = (
         "a_helper_below_a_writable_folder",
     ),
     _hole(
+        "of the package only a part is read-only",
+        "_programs.py",
+        "PACKAGE = str(Path(__file__).parent)",
+        'PACKAGE = str(Path(__file__).parent / "modules")',
+        _OWN_FILES,
+        "installed_in_place",
+    ),
+    _hole(
+        "another session may redirect the working directory",
+        "modules/tools/bash/_places.py",
+        "self._workspaces.get(directory, workspace)) != workspace:",
+        "workspace) != workspace:",
+        _OWN_FILES,
+        "another_session_redirects",
+    ),
+    _hole(
+        "what is mounted is not compared with what was checked",
+        "modules/_shared/supervisor.py",
+        "if path not in points or _identity(path) != expected[path]",
+        "if path not in points",
+        _OWN_FILES,
+        "redirected_while",
+    ),
+    _hole(
         "helpers are taken from any entry of the search path",
         "_programs.py",
         "    return shutil.which(name, path=safe_search_path(path, avoid=avoid))",
@@ -503,6 +527,14 @@ BUGS: Final = (
         "without_a_terminal",
     ),
     # ── holes: durable turns ──
+    _hole(
+        "a claim whose commit was not acknowledged is taken for another worker's",
+        "durable/_tables/_turn_store.py",
+        "            if found != mine:",
+        "            if found:",
+        "durable/test_faults.py",
+        "lost_while_a_change and claim",
+    ),
     _hole(
         "turns under no living worker are left",
         "durable/_worker.py",

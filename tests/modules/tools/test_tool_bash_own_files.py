@@ -181,6 +181,29 @@ def test_no_command_changes_what_the_agent_itself_runs(environment, backend):
     assert not marker.exists()
 
 
+@in_bubblewrap
+def test_no_command_changes_a_package_that_is_installed_in_place(environment):
+    """With an editable installation the package is in the working directory, outside of the environment."""
+    workspace, own, _, marker = environment
+    project = workspace / "project"
+    shutil.copytree(ROOT / "src" / "amplifier", project / "amplifier", ignore=shutil.ignore_patterns("__pycache__"))
+    before = snapshot(project)
+    commands = [
+        "for file in $(find project/amplifier -name '*.py'); do cat planted.py >> $file; done",
+        "for folder in $(find project/amplifier -type d); do cp planted.py $folder/planted.py; done",
+        "mv project/amplifier/_programs.py x; mv project/amplifier x; mv project x",
+    ]
+    job = {"arguments": [str(workspace), commands, str(marker), {}], "backend": "asyncio"}
+    variables = {**os.environ, "PYTHONPATH": str(project), "PYTHONDONTWRITEBYTECODE": "1"}
+    agent = [own / "bin" / "python", "-P", "-c", AGENT]
+    done = subprocess.run(
+        agent, input=json.dumps(job), cwd=workspace, env=variables, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == []
+    assert snapshot(project) == before
+
+
 @pytest.mark.parametrize("wanted", ["landlock", "auto"])
 async def test_landlock_refuses_a_folder_that_holds_what_the_agent_runs(wanted, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
@@ -562,6 +585,53 @@ async def test_a_working_directory_behind_a_planted_link_is_refused(kind, tmp_pa
     assert result.error["type"] == "Sandbox"
     assert "which commands may change" in result.error["message"]
     assert list((tmp_path / "secret").iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", SANDBOXES)
+async def test_a_working_directory_that_another_session_redirects_is_refused(kind, tmp_path):
+    """Commands of a session that works in a folder above can make any folder on the way a link."""
+    for name in ("work/a/keys", "secret/keys"):
+        (tmp_path / name).mkdir(parents=True)
+    above = await opened(tmp_path / "work", sandbox=kind)
+    below = await opened(tmp_path / "work" / "a" / "keys", sandbox=kind)
+    assert (await run(below, "echo x > allowed")).success
+    assert (await run(above, "mv a b; ln -s ../secret a")).success
+    result = await run(below, "echo x > new")
+    assert result.error["type"] == "Sandbox"
+    assert f"was {tmp_path}/work/a/keys when" in result.error["message"]
+    assert list((tmp_path / "secret" / "keys").iterdir()) == []
+    assert (await run(above, "rm a; mv b a")).success
+    assert (await run(below, "cat allowed")).success
+
+
+@pytest.mark.parametrize("kind", SANDBOXES)
+async def test_a_folder_that_is_redirected_while_the_sandbox_is_set_up_is_refused(kind, tmp_path, monkeypatch):
+    for name in ("in/work", "in/out", "secret/work", "secret/out", "helpers"):
+        (tmp_path / name).mkdir(parents=True)
+    swap = f"mv {tmp_path}/in {tmp_path}/moved; ln -s secret {tmp_path}/in"
+    if kind == "bwrap":
+        helper = tmp_path / "helpers" / "bwrap"
+        helper.write_text(f'#!/bin/sh\nif [ -e {tmp_path}/now ]; then {swap}; fi\nexec {BWRAP} "$@"\n')
+        helper.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{helper.parent}{os.pathsep}{os.environ['PATH']}")
+    else:
+        link_home = _confinement.link_home
+
+        def linked_and_swapped(*given: Any) -> None:
+            link_home(*given)
+            if (tmp_path / "now").exists():
+                subprocess.run(swap, shell=True, check=True)
+
+        monkeypatch.setattr(_confinement, "link_home", linked_and_swapped)
+    unguarded = {"writable": [str(tmp_path / "in" / "out")], "unprotected": [*CONFIGURATION]}
+    coordinator = await opened(tmp_path / "in" / "work", sandbox=kind, **unguarded)
+    assert (await run(coordinator, "touch allowed ../out/allowed")).success
+    (tmp_path / "now").touch()
+    result = await run(
+        coordinator, f"touch {tmp_path}/in/work/new {tmp_path}/secret/work/new {tmp_path}/secret/out/new"
+    )
+    assert not result.success
+    assert sorted(path.name for path in (tmp_path / "secret").rglob("*")) == ["out", "work"]
 
 
 @in_bubblewrap

@@ -230,15 +230,18 @@ class TurnStore:
         The worker is noted as alive in the same transaction: one that was forgotten while it was suspended is known again, so
         that others notice its death.
         """
+        mine: tuple[Any, ...] | None = None
 
         def work(run: Run) -> ClaimedTurn | None:
+            nonlocal mine
             _note_life(run, worker)
-            found = run("SELECT state, attempt FROM amplifier_turns WHERE turn_id = :turn", turn=turn_id)
-            if found[0][0] != "queued":
-                return None
-            attempt = found[0][1] + 1
-            if not move(run, turn_id, "queued", attempt - 1, state="running", worker=worker, attempt=attempt):
-                return None
+            [found] = run("SELECT state, attempt, worker FROM amplifier_turns WHERE turn_id = :turn", turn=turn_id)
+            if found != mine:  # else it was committed, and the connection was lost meanwhile
+                state, attempt, _ = found
+                claim = {"state": "running", "attempt": attempt + 1, "worker": worker}
+                if state != "queued" or not move(run, turn_id, state, attempt, **claim):
+                    return None
+                mine = tuple(claim.values())
             return _read_claimed(run, turn_id)
 
         return await self._do(work)

@@ -24,7 +24,7 @@ from ..._shared.started_process import can_supervise
 from ._bubblewrap import bubblewrap_arguments, bubblewrap_problem
 from ._options import BashOptions
 from ._own_files import imported_from, own_files_in, own_files_problem
-from ._placeholders import placeholders, remove_redirections
+from ._placeholders import identity, placeholders, remove_redirections
 from ._places import PlaceFinder, inside_another, link_home, visible_roots
 from ._seccomp import filter_program
 
@@ -128,7 +128,7 @@ class Sandbox:
             wrapper = bubblewrap_arguments(self.program, places, directory=workspace, network=self.options.network)
             added: dict[str, Any] = {
                 "wrapper": [os.fsencode(argument) for argument in wrapper],
-                "mounts": places.inner_mounts(),
+                "mounts": places.changeable(),
             }
             if os.geteuid() != 0:  # the kernel does not count the processes of root
                 # Inside and not before: outside, the processes that the user has already would count.
@@ -145,11 +145,13 @@ class Sandbox:
         with tempfile.TemporaryDirectory(prefix="amplifier-", ignore_cleanup_errors=True) as folder:
             temporary = os.path.realpath(folder)
             places = self.finder.places(workspace, temporary)
+            # One inside of another adds nothing, and a command could replace it.
+            writable = [path for path in places.writable if not inside_another(path, places.writable)]
+            expected = {path: identity(path) for path in writable}
             link_home(places, temporary)
             landlock = {
                 "readable": [*visible_roots(places.hidden), *places.readable],
-                # One inside of another adds nothing, and a command could replace it.
-                "writable": [path for path in places.writable if not inside_another(path, places.writable)],
+                "writable": expected,
                 "devices": list(_DEVICES),
                 "network": self.options.network,
             }

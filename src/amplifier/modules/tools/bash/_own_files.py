@@ -17,11 +17,10 @@ from pathlib import Path
 
 import attrs
 
-from amplifier._programs import find_program, is_below, isolated_python
+from amplifier._programs import PACKAGE, find_program, is_below, isolated_python
 
 from ._placeholders import is_placeholder
 
-_PACKAGE = str(Path(__file__).parents[2])
 CONFIGURATION = (
     *(".amplifier", ".envrc", ".mcp.json"),
     *(".vscode", ".idea", ".zed", ".cursor", ".devcontainer", ".claude", ".codex", ".gemini"),
@@ -65,7 +64,7 @@ def own_folders() -> list[str]:
 
 def _own_code() -> list[str]:
     code = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    code += [*site.getsitepackages(), site.getusersitepackages(), _PACKAGE]
+    code += [*site.getsitepackages(), site.getusersitepackages(), PACKAGE]
     return [path for path in _distinct([*code, isolated_python()]) if Path(path).exists()]
 
 

@@ -59,6 +59,16 @@ def _folder_of(path: str) -> Iterator[int]:
         yield folder
 
 
+def identity(path: str) -> tuple[int, int] | None:
+    """What lies at a path, as device and inode; None if nothing does or if a link is on the way to it."""
+    try:
+        with _folder_of(path) as folder:
+            found = os.stat(Path(path).name, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def _hold(path: str) -> int:
     """Make the folder, and lock it against removal; returns its descriptor."""
     name = Path(path).name

@@ -14,7 +14,7 @@ from amplifier._programs import is_below, isolated_python
 from ..._shared.session_files import default_sessions_directory
 from ._options import BashOptions
 from ._own_files import guarded_files, helper_programs, links_on, own_folders
-from ._placeholders import is_placeholder
+from ._placeholders import identity, is_placeholder
 
 # Where other users, other programs and services keep what is theirs.
 _HIDDEN = ("/home", "/root", "/run", "/tmp", "/var/tmp", "/var/lib/docker", "/boot", "/lost+found")
@@ -96,10 +96,10 @@ class Places:
     redirecting: tuple[str, ...]
     hidden_inside: tuple[str, ...]
 
-    def inner_mounts(self) -> list[str]:
-        """What bubblewrap mounts although it lies in a folder that commands may change."""
-        nested = (path for path in self.writable if inside_another(path, self.writable))
-        return sorted({*nested, *self.pinned, *self.protected, *self.missing})
+    def changeable(self) -> dict[str, tuple[int, int] | None]:
+        """What is mounted writable, and what is mounted where commands may change something: path, and what lies there now."""
+        mounts = {*self.writable, *self.pinned, *self.protected, *self.missing}
+        return {path: identity(path) for path in sorted(mounts)}
 
 
 class PlaceFinder:
@@ -132,16 +132,22 @@ class PlaceFinder:
         self._readable += [folder for folder in (_real(sys.base_prefix), isolated_python()) if folder != self._home]
         self._helpers = helper_programs()
         self._changeable = {workspace, *self.writable}
+        self._workspaces = {directory: workspace}
 
     def workspace(self, directory: str) -> str:
         """The real path of a working directory.
 
         Raises:
-            ValueError: It cannot be confined to, or a link on the way to it can be changed by commands.
+            ValueError: It cannot be confined to, it is not what it was, or a link on the way to it can be changed by commands.
         """
         workspace = os.path.realpath(directory)
         if workspace == "/":
             raise ValueError("the working directory is /, and a sandbox cannot confine a command to that")
+        if (before := self._workspaces.get(directory, workspace)) != workspace:
+            raise ValueError(
+                f"the working directory {directory} was {before} when it was first used and is {workspace} now; commands of "
+                "another session may have changed a link. Open a new session if you did"
+            )
         for folder in self.writable:
             if os.path.realpath(folder) != folder:
                 raise ValueError(f"{folder} was a folder that commands may change and is a symbolic link now")
@@ -152,6 +158,7 @@ class PlaceFinder:
                     "name the folder itself"
                 )
         self._changeable.add(workspace)
+        self._workspaces[directory] = workspace
         return workspace
 
     def places(self, workspace: str, temporary: str | None) -> Places:
