@@ -192,7 +192,12 @@ async def test_a_connection_that_is_lost_while_a_change_is_committed_loses_nothi
 
     monkeypatch.setattr("amplifier.durable._local.SqliteDatabase", Database)
     calls: list[str] = []
-    make_session = agent(answering([("pay", {})], "Paid."), tool("pay", lambda given: calls.append("paid") or "paid"))
+
+    def pay(_: object) -> str:
+        calls.append("paid")
+        return "paid"
+
+    make_session = agent(answering([("pay", {})], "Paid."), tool("pay", pay))
     async with open_engine("local", tmp_path) as engine, working(engine, make_session):
         turn = await engine.start("s", "pay")
         with anyio.fail_after(60):

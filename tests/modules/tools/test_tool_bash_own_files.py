@@ -22,7 +22,7 @@ import pytest
 from amplifier._programs import find_program, safe_search_path
 from amplifier.errors import ModuleLoadError, PlanError
 from amplifier.modules.tools import bash as tool_bash
-from amplifier.modules.tools.bash import _bubblewrap, _confinement
+from amplifier.modules.tools.bash import _bubblewrap, _confinement, _places
 from amplifier.modules.tools.bash._own_files import CONFIGURATION
 from amplifier.modules.tools.bash._placeholders import is_placeholder, placeholders, remove_redirections
 from amplifier.modules.tools.bash._seccomp import filter_program
@@ -615,7 +615,7 @@ async def test_a_folder_that_is_redirected_while_the_sandbox_is_set_up_is_refuse
         helper.chmod(0o755)
         monkeypatch.setenv("PATH", f"{helper.parent}{os.pathsep}{os.environ['PATH']}")
     else:
-        link_home = _confinement.link_home
+        link_home = _places.link_home
 
         def linked_and_swapped(*given: Any) -> None:
             link_home(*given)
