@@ -209,9 +209,9 @@ class AmplifierSession:
         except BaseException as exc:  # noqa: BLE001 — raised again below
             problem = exc
         try:
-            self._note_failed_opening(problem)
             while True:
                 try:
+                    self._note_failed_opening(problem)
                     await self._close_and_leave(problem, was_open=False)
                     break
                 except KeyboardInterrupt as interrupt:
@@ -243,8 +243,10 @@ class AmplifierSession:
             self._lifecycle.state = State.OPENING
             await self._open()
         except BaseException as exc:
-            self._note_failed_opening(exc)
-            await self._close_to_the_end(was_open=False)
+            try:
+                self._note_failed_opening(exc)
+            finally:  # also if Ctrl-C comes there
+                await self._close_to_the_end(was_open=False)
             raise
 
     async def _open(self) -> None:
