@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import zip_longest
 from typing import Any
 
-from amplifier.conformance.inputs.values import LONG, ODD_VALUES, is_harmless
+from amplifier.conformance.inputs.values import changed_inside, is_harmless, near_misses
 from amplifier.events import CATALOGUE
 
 Payload = dict[str, Any]
@@ -75,9 +75,6 @@ _VALUES: Payload = {
 _KERNEL_KEYS: Payload = {"session_id": "session-1", "parent_id": None, "timestamp": "2024-05-17T12:30:00+00:00"}
 
 
-_ODD_INSIDE: tuple[Any, ...] = (None, 7, "", "text", [], {}, ["a", 1], "nul\x00", LONG)
-
-
 def ordinary_payload(event: str, **replaced: Any) -> Payload:
     """What an event usually carries; for an unknown event, what ``tool:pre`` carries."""
     known = CATALOGUE.get(event)
@@ -143,26 +140,14 @@ def odd_payloads(event: str, words: Iterable[str], *, briefly: bool = False) -> 
         words: Keys that the module's source looks up.
         briefly: Only a few of them.
     """
-    base = ordinary_payload(event)
-    keys = list(dict.fromkeys([*(key for key in base if key not in NEUTRAL), *words]))[:24]
-    yield {}
-    yield {"": None, "unknown key": {"nested": [1, None]}}
-    yield dict.fromkeys(keys)
+    base, looked_up = ordinary_payload(event), list(words)
+    keys = list(dict.fromkeys([*(key for key in base if key not in NEUTRAL), *looked_up]))[:24]
     if briefly:
-        yield dict.fromkeys(keys, 7)
+        yield from ({}, {"": None, "unknown key": {"nested": [1, None]}}, dict.fromkeys(keys), dict.fromkeys(keys, 7))
         return
-    for key in base:
-        yield {name: value for name, value in base.items() if name != key}
-    for value in ODD_VALUES:
-        yield dict.fromkeys(keys, value)
-        yield from ({**base, key: value} for key in keys)
+    yield from near_misses(base, keys)
     for key, inner in base.items():
-        if isinstance(inner, dict):
-            for name in [*inner, *words][:16]:
-                yield {**base, key: {k: v for k, v in inner.items() if k != name}}
-                yield from ({**base, key: {**inner, name: odd}} for odd in _ODD_INSIDE)
-        if isinstance(inner, list):
-            yield from ({**base, key: [odd]} for odd in _ODD_INSIDE)
+        yield from ({**base, key: changed} for changed in changed_inside(inner, looked_up))
 
 
 MOST_IN_A_ROW = 8

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from amplifier.conformance.inputs.json_schema import merged, resolved
@@ -60,6 +60,42 @@ ODD_VALUES: tuple[Any, ...] = (
     *ODD_TEXTS,
 )
 """One of every type of JSON value, and the edge cases of each."""
+
+_ODD: tuple[Any, ...] = (None, 7, -1, 1.5, "", "text", "ünï ✓", [], {}, "nul\x00byte", ["a", None], LONG)
+
+
+def near_misses(base: Mapping[str, Any], keys: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Objects with one thing wrong: a key missing, one too many, a value of another type, at any depth; and with all wrong."""
+    yield {}
+    yield {"": None, "unknown key": {"nested": [1, None]}}
+    yield {**base, "unknown key": None}
+    yield from ({name: value for name, value in base.items() if name != key} for key in base)
+    yield {**dict.fromkeys(keys, "text"), **base}
+    for value in ODD_VALUES:
+        yield dict.fromkeys(keys, value)
+        yield from ({**base, key: value} for key in keys)
+    yield from changed_inside(base)
+
+
+def changed_inside(value: Any, words: Sequence[str] = ()) -> Iterator[Any]:
+    """A list or an object with one thing changed in it, at any depth.
+
+    Args:
+        value: The list or the object.
+        words: Other keys that an object may have.
+    """
+    if isinstance(value, list):
+        yield from ([each] for each in _ODD)
+        yield from ([*value, each] for each in _ODD)
+        for item in value[:1]:
+            yield from ([changed] for changed in changed_inside(item, words))
+    elif isinstance(value, dict):
+        for key in dict.fromkeys([*value, *words][:16]):
+            yield {name: member for name, member in value.items() if name != key}
+            yield from ({**value, key: each} for each in _ODD)
+            yield from ({**value, key: changed} for changed in changed_inside(value.get(key), words))
+        yield {**value, "unknown key": None}
+
 
 _HARMLESS = re.compile(r"[A-Za-z][\w.:-]{0,30}")
 

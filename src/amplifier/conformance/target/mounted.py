@@ -22,7 +22,6 @@ from typing import Any, NoReturn
 import attrs
 
 from amplifier.conformance.inputs.server_process import SERVICE, SERVICE_HOST, service_address
-from amplifier.conformance.target.advice import cancellation_hint
 from amplifier.conformance.target.calls import CALL_SECONDS, Outcome, call_with_deadline, waiting_seconds
 from amplifier.conformance.target.clock import Budget, count_mount, machine_load, skipped, unstalled_time
 from amplifier.conformance.target.load import LoadedTarget
@@ -465,10 +464,11 @@ class CheckContext:
     ) -> None:
         """Report a broken clause; an error that the module raised gives the location."""
         cancelled_at = cancelled_at or None
-        if clause in ("A7", "A8") and hint is None:
-            hint = cancellation_hint(self.loaded.target, clause, cancelled_at, error)
         if location is None and error is not None:
             location = self.location_of(error)
+        if clause == "A7" and error is not None:
+            what_to_do = "Where you handle cancellation, end the block with a bare `raise`; in cleanup, catch Exception around what may fail."
+            hint = f"The {type(error).__name__} raised at {location} replaces the cancellation. {what_to_do}"
         self.faults.append(
             Fault(clause=clause, what=what, input=given, cancelled_at=cancelled_at, location=location, hint=hint)
         )
