@@ -12,8 +12,7 @@ from hypothesis import given, settings
 
 from amplifier.conformance.engine.cases.tool import texts, tool_inputs, wild_values
 from amplifier.conformance.inputs.json_schema import acceptor, fingerprint, json_problem, resolved, schema_problem
-from amplifier.conformance.inputs.tool_inputs import invalid_inputs, sample_inputs, valid_inputs
-from amplifier.conformance.inputs.values import ODD_VALUES, is_harmless
+from amplifier.conformance.inputs.values import ODD_VALUES, invalid_inputs, is_harmless, sample_inputs, valid_inputs
 from amplifier.conformance.strategies import json_values
 from amplifier.conformance.target.literals import choices_in
 from amplifier.conformance.target.locate import find_target

@@ -27,10 +27,10 @@ _WORKS = ("returns", "returns object", "returns list", "returns blocks", "return
 _RAISES = ("ValueError no good", "Unplanned", "TimeoutError too slow", "KeyError 'key'", "OSError")
 _BREAKS = ("fails", *(f"raises {error}" for error in _RAISES), "unknown", "fails silently", "misfits")
 _ODD = ("returns None", "returns str")
-_POST = ("modify", "inject", "whisper", "whisper to the result", "deny", "inject as user")
+_POST = ("modify", "inject", "inject once", "inject into the result", "deny", "inject as user")
 _PRE = (*_POST, "ask no", "ask yes", "deny silently")
-_REQUEST = ("whisper", "inject", "whisper to the result", "deny")
-_SUBMIT = ("whisper", "inject", "modify", "deny")
+_REQUEST = ("inject once", "inject", "inject into the result", "deny")
+_SUBMIT = ("inject once", "inject", "modify", "deny")
 _ERRORS = (
     "AuthenticationError",
     "InvalidRequestError",

@@ -21,8 +21,17 @@ from amplifier.conformance.inputs.payloads import (
     reaching_payloads,
     session_events,
 )
-from amplifier.conformance.inputs.tool_inputs import invalid_inputs, sample_inputs, valid_inputs
-from amplifier.conformance.inputs.values import ODD_VALUES, Values, is_harmless, kinds_of, properties_of, required_of
+from amplifier.conformance.inputs.values import (
+    ODD_VALUES,
+    Values,
+    invalid_inputs,
+    is_harmless,
+    kinds_of,
+    properties_of,
+    required_of,
+    sample_inputs,
+    valid_inputs,
+)
 from amplifier.conformance.target.mounted import CANARY
 from amplifier.conformance.target.resolver_samples import SAMPLES, UNHEARD_OF, ids_in
 
