@@ -6,8 +6,8 @@ import threading
 import time
 from types import SimpleNamespace
 
-from amplifier.conformance.target import clock
-from amplifier.conformance.target.clock import cpu_wait, process_cpu_wait, slowdown, unstalled_time
+from amplifier.conformance.target import virtual_clock as clock
+from amplifier.conformance.target.virtual_clock import cpu_wait, process_cpu_wait, slowdown, unstalled_time
 
 
 def test_the_clock_never_runs_faster_than_the_monotonic_clock():

@@ -7,9 +7,8 @@ from typing import IO
 
 import pytest
 
-from amplifier.conformance.oracles.leftovers import find_growing_file
-from amplifier.conformance.target.load import load
-from amplifier.conformance.target.locate import find_target
+from amplifier.conformance.checks.every_module.cancellation import find_growing_file
+from amplifier.conformance.target.locate import find_target, load
 from amplifier.conformance.target.mounted import CheckContext
 from amplifier.conformance.target.process import SEES_PROCESSES
 from amplifier.conformance.target.use import Operation

@@ -7,15 +7,15 @@ from decimal import Decimal
 
 import pytest
 
-from amplifier.conformance.checks.provider.behaviour import check_mixture
-from amplifier.conformance.checks.provider.dialogues import (
+from amplifier.conformance.checks.provider.answers import (
     calls_of,
     continued,
     problem_with,
     request_from,
 )
+from amplifier.conformance.checks.provider.behaviour import check_mixture
+from amplifier.conformance.checks.provider.wire import lost_part, lost_signature, traced_content, unsigned
 from amplifier.conformance.engine.cases.provider import listed_requests
-from amplifier.conformance.oracles.content_tracing import lost_part, lost_signature, traced_content, unsigned
 from amplifier.models import (
     ChatRequest,
     ChatResponse,

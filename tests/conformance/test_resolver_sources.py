@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from amplifier.conformance.checks.resolver.resolving import refused_access
+from amplifier.conformance.checks.resolver import refused_access
 from amplifier.conformance.target.locate import find_target
 from amplifier.conformance.target.process import audited
 from amplifier.conformance.target.resolver_samples import (

@@ -8,8 +8,7 @@ import pytest
 
 from amplifier.conformance.oracles.turn_rules import hook_violations, stop_violations, turn_violations
 from amplifier.conformance.target.calls import Outcome
-from amplifier.conformance.target.turns.record import LogEntry, RecordedTurn
-from amplifier.conformance.target.turns.script import read_turns
+from amplifier.conformance.target.turns.script import LogEntry, RecordedTurn, read_turns
 
 TWO_TOOLS = [{"blocks": [{"think": "hm "}, {"call": "alpha"}, {"call": "beta"}]}, {"blocks": [{"say": "Done. "}]}]
 
@@ -186,7 +185,7 @@ def test_a_denied_tool_that_runs_and_a_reason_that_is_not_passed_on_break_o15():
     built = TurnBuilder()
     call = built.turn.script.calls[0]
     denial = {"action": "deny", "what": "deny", "word": "because-x", "number": call.number}
-    built.turn.log.insert(built.positions("started", "alpha")[0], LogEntry("verdict", "tool:pre", denial))
+    built.turn.log.insert(built.positions("started", "alpha")[0], LogEntry("decision", "tool:pre", denial))
     assert {clause for clause, _ in hook_violations(built.turn)} == {"O15"}
     built.without(*built.positions("started", "alpha"), *built.positions("returned", "alpha"))
     assert {clause for clause, _ in hook_violations(built.turn)} == {"O15"}

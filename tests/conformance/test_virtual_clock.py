@@ -14,8 +14,7 @@ import trio
 
 from amplifier.conformance.target import virtual_clock
 from amplifier.conformance.target.calls import call_with_deadline
-from amplifier.conformance.target.clock import skipped
-from amplifier.conformance.target.virtual_clock import is_virtual, run_virtually
+from amplifier.conformance.target.virtual_clock import is_virtual, run_virtually, skipped
 
 pytestmark = [
     pytest.mark.parametrize("backend", ["asyncio", "trio"]),

@@ -8,9 +8,7 @@ from collections.abc import Iterable
 from html import escape
 
 from amplifier._json import visible_text
-from amplifier.conformance.report.model import Report
-from amplifier.conformance.report.outcome import STATUS_WORDS, Cause, ClauseOutcome
-from amplifier.conformance.report.text import details
+from amplifier.conformance.report.model import STATUS_WORDS, Cause, ClauseOutcome, Report, details
 
 __all__ = ["write_page"]
 

@@ -26,9 +26,7 @@ import attrs
 from amplifier._spelling import did_you_mean, nearest
 from amplifier.conformance.engine.controller import check_module
 from amplifier.conformance.engine.job import InvalidSelection, reject_unknown, require_packages
-from amplifier.conformance.report.model import Report
-from amplifier.conformance.report.outcome import ClauseOutcome, Finding, causes_of
-from amplifier.conformance.report.text import cause_lines
+from amplifier.conformance.report.model import ClauseOutcome, Finding, Report, cause_lines, causes_of
 from amplifier.conformance.target.locate import find_target, is_path
 from amplifier.contracts import clauses_for
 from amplifier.errors import AmplifierError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from amplifier.conformance.report.github import github_annotations, without_commands
+from amplifier.conformance.report.ci import github_annotations, without_commands
 from tests.conformance.report.reports import HOSTILE, finding, report
 
 _COMMAND = re.compile(r"::(?P<name>error|notice)(?: (?P<properties>[^:]*))?::(?P<data>.*)", re.ASCII)

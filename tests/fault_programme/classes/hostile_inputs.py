@@ -26,8 +26,7 @@ from hypothesis import seed as hypothesis_seed
 
 from amplifier import ToolResult
 from amplifier.cli.agent.plan_files import PlanFileError, read_plan_file
-from amplifier.conformance.inputs.tool_inputs import sample_inputs
-from amplifier.conformance.inputs.values import ODD_TEXTS, ODD_VALUES
+from amplifier.conformance.inputs.values import ODD_TEXTS, ODD_VALUES, sample_inputs
 from amplifier.conformance.strategies import instances
 from amplifier.errors import LLMError, ModelError, PlanError
 from amplifier.models import from_dict, from_json, to_json

@@ -121,7 +121,7 @@ def _failure(target: str, seed: int, error: Exception) -> Report:
 def _publish(report: Report, files: dict[str, Path], annotations: Output | None) -> None:
     """Write a report in every form that was asked for besides the text."""
     if annotations is not None:
-        from amplifier.conformance.report.github import github_annotations  # noqa: PLC0415 — for those who want them
+        from amplifier.conformance.report.ci import github_annotations  # noqa: PLC0415 — for those who want them
 
         for line in github_annotations(report):
             annotations.line(line)
@@ -156,7 +156,7 @@ def _write(name: str, file: Path, report: Report) -> None:
     if name == "html":
         from amplifier.conformance.page import write_page as write  # noqa: PLC0415 — for those who want one
     else:
-        from amplifier.conformance.report.junit import write_junit as write  # noqa: PLC0415 — as above
+        from amplifier.conformance.report.ci import write_junit as write  # noqa: PLC0415 — as above
     try:
         file.write_text(write(report), encoding="utf-8")
     except OSError as error:
@@ -201,7 +201,7 @@ def _described_step(step: str) -> str:
 def _show(report: Report, out: Output, *, verbose: bool, github: bool) -> None:
     lines = report.lines(verbose=verbose, width=out.width() if out.is_terminal else None, paint=out.styled)
     if github:
-        from amplifier.conformance.report.github import without_commands  # noqa: PLC0415 — for those who want them
+        from amplifier.conformance.report.ci import without_commands  # noqa: PLC0415 — for those who want them
 
         lines = without_commands(lines)
     for line in lines:

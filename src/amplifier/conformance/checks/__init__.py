@@ -1,11 +1,10 @@
-"""The checks, by type of module. Importing this package registers all of them."""
+"""The checks, by type of module. Importing this package registers all of them, in the order in which they run."""
 
-# ruff: noqa: F401 — importing a file registers its checks
+# ruff: noqa: F401, I001 — importing a file registers its checks
 
-from .context import compaction, durability, storage
+from .context import compaction, storage
 from .every_module import cancellation, declaration, exposure, lifecycle, sharing
-from .hook import handlers
-from .orchestrator import limits, turns
+from . import hook, orchestrator
 from .provider import answers, behaviour, wire
-from .resolver import resolving
-from .tool import calls, cross_talk, schema_accuracy
+from . import resolver
+from .tool import calls, schema_accuracy

@@ -14,7 +14,7 @@ from amplifier.contracts import COMMON_CLAUSES, CONTRACTS, Clause
 
 Kind = Literal["static", "structure", "behaviour", "cancellation", "hygiene"]
 KINDS: tuple[Kind, ...] = ("static", "structure", "behaviour", "cancellation", "hygiene")
-"""In the order in which they run: what executes nothing first, what strains the module most last."""
+"""In the order in which they run: what executes nothing first, what demands most of the module last."""
 
 ALL_TYPES = frozenset(CONTRACTS)
 
@@ -73,7 +73,7 @@ def check(
     """
 
     def register(function: CheckFunction) -> CheckFunction:
-        package = function.__module__.split(".")[-2]
+        package = function.__module__.partition(".checks.")[2].partition(".")[0]
         name = f"{package}.{function.__name__}"
         declared = frozenset(without_instance), frozenset(needs_success), real_time
         CHECKS[name] = Check(name, clauses, kind, frozenset(types), inputs, *declared, function)

@@ -6,15 +6,24 @@ backend, side by side, and another one for the remaining steps whenever the modu
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.abc
 import attrs
+from anyio.streams.buffered import BufferedByteReceiveStream
 
+from amplifier._programs import python_command
 from amplifier.conformance.checks.registry import checks_for
 from amplifier.conformance.engine.job import (
     Job,
@@ -23,13 +32,102 @@ from amplifier.conformance.engine.job import (
     reject_unknown_modules,
     require_packages,
 )
-from amplifier.conformance.engine.results import IMPORT, BackendRun, Progress, Results
-from amplifier.conformance.engine.verdict import make_report
-from amplifier.conformance.engine.worker_process import run_worker
+from amplifier.conformance.engine.results import IMPORT, BackendRun, Progress, Results, WorkerExit, make_report
 from amplifier.conformance.report.model import Report
 from amplifier.conformance.target.locate import find_target
 from amplifier.conformance.target.mounted import Unexamined
+from amplifier.conformance.target.virtual_clock import machine_load
 from amplifier.errors import ModuleLoadError
+from amplifier.models import to_json
+
+SILENCE_SECONDS = 20.0
+"""After that long without a message the worker counts as dead."""
+_MAX_LINE_BYTES = 50_000_000
+_MIN_FREE_BYTES = 500_000_000
+
+Receive = Callable[[dict[str, Any]], bool]
+"""Takes one message of the worker; returns whether it was the last."""
+
+
+async def run_worker(job: Job, receive: Receive) -> WorkerExit:
+    """Run one worker process until its last message, its end, or a long silence."""
+    with (
+        tempfile.TemporaryFile() as stderr,
+        tempfile.TemporaryDirectory(prefix="conformance-", dir=_memory_directory()) as home,
+    ):
+        process = await anyio.open_process(
+            python_command("-m", "amplifier.conformance.engine.worker"),
+            stderr=stderr,
+            env=_environment(home),
+            start_new_session=True,
+        )
+        try:
+            finished, was_silent = await _exchange(process, to_json(job).encode(), receive)
+        finally:
+            with anyio.CancelScope(shield=True):
+                _kill_group(process)
+                await process.aclose()
+        stderr.seek(0)
+        written = stderr.read().decode(errors="replace")[-2000:]
+    return WorkerExit(finished=finished, was_silent=was_silent, returncode=process.returncode, stderr=written)
+
+
+async def _exchange(process: anyio.abc.Process, job: bytes, receive: Receive) -> tuple[bool, bool]:
+    """Send the job and pass on messages; returns whether the last one came, and whether none came for too long."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    await process.stdin.send(job)
+    await process.stdin.aclose()
+    lines = BufferedByteReceiveStream(process.stdout)
+    while True:
+        with anyio.move_on_after(SILENCE_SECONDS * machine_load()) as silence:
+            try:
+                line = await lines.receive_until(b"\n", _MAX_LINE_BYTES)
+            except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError):
+                return False, False
+        if silence.cancelled_caught:
+            return False, True
+        if receive(json.loads(line)):
+            return True, False
+
+
+def _memory_directory() -> str | None:
+    """A directory in memory, if there is one with enough free space: modules that sync their files wait less there."""
+    place = Path("/dev/shm")
+    try:
+        free = shutil.disk_usage(place).free if os.access(place, os.W_OK | os.X_OK) else 0
+    except OSError:
+        return None
+    return str(place) if free > _MIN_FREE_BYTES else None
+
+
+def _cache_directory() -> Path:
+    """Where Hypothesis keeps its tables of characters, which take a second to compute; not in the working directory."""
+    given = os.environ.get("XDG_CACHE_HOME")
+    return Path(given if given and Path(given).is_absolute() else Path.home() / ".cache", "amplifier")
+
+
+def _environment(home: str) -> dict[str, str]:
+    """The worker's environment variables: what running Python takes, and no credentials."""
+    kept = ("PATH", "LANG", "LC_ALL", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")
+    return {
+        **{name: os.environ[name] for name in kept if name in os.environ},
+        "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
+        "HOME": home,
+        "TMPDIR": home,
+        "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HYPOTHESIS_STORAGE_DIRECTORY": str(_cache_directory() / "hypothesis"),
+    }
+
+
+def _kill_group(process: anyio.abc.Process) -> None:
+    """Kill the worker and every process it started that stayed in its process group."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
 
 _MAX_HANGS = 3
 """Steps on one backend in which the module may end its process; it breaks its contract, and each costs seconds."""
@@ -98,7 +196,7 @@ async def check_module(
 
 
 async def _examine(job: Job, *, static: bool, progress: Progress | None) -> Report:
-    """Run the checks that the job asks for, and judge what they found."""
+    """Run the checks that the job asks for, and report what they found."""
     started = time.monotonic()
     results = Results(job=job, module_type=job.target.module_type, progress=progress)
     _run_static_checks(results)

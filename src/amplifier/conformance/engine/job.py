@@ -1,6 +1,6 @@
 """What one run of the kit has to do, and whether that can be asked: unknown or inapplicable names are rejected before anything is examined.
 
-The controller sends a job to each worker process as JSON. A clause that no check could look at must not count as kept, and a module must not be blamed
+The controller sends a job to each worker process as JSON. A clause that no check could look at must not count as kept, and a module must not get a finding
 for a package that is missing here.
 """
 
@@ -60,8 +60,8 @@ class Job:
             return self.replay.partition(":")[0] == check.name
         return not self.only or check.name in self.only or not set(self.only).isdisjoint(check.clauses)
 
-    def judges(self, check: Check, clause: str) -> bool:
-        """Whether a run is to judge a clause by a check: ``only`` may name clauses, and a check looks at others as well."""
+    def covers(self, check: Check, clause: str) -> bool:
+        """Whether a run is to decide a clause by a check: ``only`` may name clauses, and a check looks at others as well."""
         if not self.selects(check):
             return False
         return self.replay is not None or not self.only or clause in self.only or check.name in self.only

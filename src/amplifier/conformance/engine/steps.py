@@ -1,31 +1,128 @@
-"""Runs the checks on a loaded module, one step after another, in the worker process. A step is one check on one backend."""
+"""Runs the checks on a loaded module, one step after another, in the worker process. A step is one check on one backend. Needs the ``testing`` extra.
+
+Cases are listed and drawn, and failing ones shrunk by way of Hypothesis: for every clause that drawn cases break the smallest one is looked for.
+The same seed draws the same cases.
+"""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Set
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 import anyio
 import attrs
+from hypothesis import HealthCheck, Phase, Verbosity, find, given, settings
+from hypothesis import seed as seeded
+from hypothesis.errors import HypothesisException
+from hypothesis.strategies import SearchStrategy
 
 from amplifier.conformance.checks.registry import Check, checks_for
+from amplifier.conformance.engine.cases import context, orchestrator, provider, tool
 from amplifier.conformance.engine.job import Job, read_replay_token
 from amplifier.conformance.engine.results import ENDS_PROCESS_HINT, make_finding
 from amplifier.conformance.inputs.server_process import service_address, with_service, without_service
 from amplifier.conformance.inputs.values import use_address
-from amplifier.conformance.report.outcome import Finding
-from amplifier.conformance.target.clock import machine_load, skipped, unstalled_time
+from amplifier.conformance.report.model import Finding
 from amplifier.conformance.target.guess_config import find_working_config
 from amplifier.conformance.target.literals import choices_in, inputs_in, patterns_in, texts_in
-from amplifier.conformance.target.load import LoadedTarget
+from amplifier.conformance.target.locate import LoadedTarget
 from amplifier.conformance.target.mounted import CheckContext, Fault, MountFailed, StepCoverage
 from amplifier.conformance.target.process import started_processes
 from amplifier.conformance.target.use import run_typical_operations, schema_of
-from amplifier.conformance.target.virtual_clock import run_virtually
-from amplifier.errors import MissingExtraError
+from amplifier.conformance.target.virtual_clock import machine_load, run_virtually, skipped, unstalled_time
+
+DRAWN: dict[str, Callable[[dict[str, Any]], SearchStrategy[Any]]] = {
+    "context_programs": context.programs,
+    "long_conversations": context.long_conversations,
+    "hook_events": tool.hook_events,
+    "turns": orchestrator.turns,
+    "hooked_turns": orchestrator.hooked_turns,
+    "failing_turns": orchestrator.failing_turns,
+    "stopped_turns": orchestrator.stopped_turns,
+    "provider_requests": provider.requests,
+    "provider_dialogues": provider.dialogues,
+    "provider_answers": provider.answers,
+    "questions": tool.questions,
+    "tool_inputs": tool.tool_inputs,
+}
+"""From the name of an input to a strategy, a function of the facts about the module."""
+
+LISTED: dict[str, Callable[[dict[str, Any]], Iterable[Any]]] = {
+    "context_programs": context.listed_programs,
+    "hook_events": tool.listed_events,
+    "tool_inputs": tool.listed_inputs,
+    "turns": orchestrator.plain_cases,
+    "hooked_turns": orchestrator.hooked_cases,
+    "failing_turns": orchestrator.failing_cases,
+    "stopped_turns": orchestrator.stopped_cases,
+    "provider_requests": provider.listed_requests,
+    "provider_dialogues": provider.listed_dialogues,
+}
+"""Cases with one feature each that are played before any are drawn, by the name of the input."""
+
+
+Play = Callable[[Any], list[Fault]]
+
+CALLS = 4_000
+"""The calls of the module in all cases of the quick profile; only one that starts processes reaches it."""
+SHRINKING = 150
+"""Cases tried at most in making one smaller."""
+SHRINKING_CALLS = 3_000
+"""The calls of the module in these cases."""
+
+
+def explore(
+    cases: SearchStrategy[Any], play: Play, ctx: CheckContext, *, examples: int, known: Set[str] = frozenset()
+) -> list[Fault]:
+    """Play many drawn cases; return the fault of the smallest failing one for each clause that was broken and not known to be."""
+    failing: dict[str, Fault] = {}
+    budget = ctx.budget(CALLS)
+
+    def trial(case: Any) -> None:
+        if budget.is_spent():
+            return
+        for fault in play(case):
+            if fault.clause not in known:
+                failing.setdefault(fault.clause, fault)
+
+    quiet = _settings(examples, (Phase.explicit, Phase.generate))
+    seeded(ctx.seed)(quiet(given(cases)(trial)))()
+    return [_smallest(cases, play, clause, ctx, examples) or fault for clause, fault in failing.items()]
+
+
+def _smallest(cases: SearchStrategy[Any], play: Play, clause: str, ctx: CheckContext, examples: int) -> Fault | None:
+    best: list[Fault] = []
+    left = examples + SHRINKING
+    budget = ctx.budget(SHRINKING_CALLS)
+
+    def breaks(case: Any) -> bool:
+        nonlocal left, best
+        left -= 1
+        if left < 0 or budget.is_spent():
+            return False
+        found = [fault for fault in play(case) if fault.clause == clause]
+        best = found or best
+        return bool(found)
+
+    with suppress(HypothesisException):  # not reproduced: the module does not do the same every time
+        find(cases, breaks, settings=_settings(examples + SHRINKING), random=random.Random(ctx.seed))
+    return best[0] if best else None
+
+
+def _settings(examples: int, phases: tuple[Phase, ...] = (Phase.generate, Phase.shrink)) -> settings:
+    return settings(
+        max_examples=examples,
+        phases=phases,
+        database=None,
+        deadline=None,
+        verbosity=Verbosity.quiet,
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+
 
 Emit = Callable[[dict[str, Any]], None]
 
@@ -115,8 +212,6 @@ class Runner:
             except MountFailed as failed:
                 self._send_faults()
                 self._emit({"unmounted": str(failed), "step": step.name})
-            except MissingExtraError:
-                raise
             except BaseException as error:  # noqa: BLE001 — a check that fails itself shows nothing about the module
                 self._send_faults()
                 if (exiting := exit_in(error)) is not None:
@@ -148,9 +243,8 @@ class Runner:
     def _guess_config(self, step: Step) -> None:
         """Find the settings with which the module can be examined, what it looks for, and whether its calls start processes."""
         if self._loaded.module_type == "hook":
-            from .cases.tool import texts_matching  # noqa: PLC0415 — needs the testing extra
-
-            found_texts = (text for pattern in patterns_in(self._loaded.target) for text in texts_matching(pattern))
+            patterns = patterns_in(self._loaded.target)
+            found_texts = (text for pattern in patterns for text in tool.texts_matching(pattern))
             triggers = tuple(dict.fromkeys(found_texts))[:_MOST_TRIGGERS]
             self._loaded = attrs.evolve(self._loaded, triggers=triggers)
         try:
@@ -175,11 +269,6 @@ class Runner:
         replayed = None if self._job.replay is None else with_service(read_replay_token(self._job.replay)[1])
         if step.check.inputs is None or (replayed is not None and "listed" not in replayed):
             return self._play(step, replayed)
-        try:
-            from .cases.by_name import DRAWN, LISTED  # noqa: PLC0415 — needs the testing extra
-            from .exploring import explore  # noqa: PLC0415 — needs the testing extra
-        except ImportError as error:
-            raise MissingExtraError("checking behaviour", extra="testing", missing="hypothesis") from error
         self._coverage.mount_attempted = True  # also if there is nothing to draw cases for
         if step.backend not in self._facts:
             self._facts[step.backend] = run_virtually(_gather_facts, self._stage(step, None), backend=step.backend)

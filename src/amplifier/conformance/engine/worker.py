@@ -18,17 +18,15 @@ from typing import Any, NoReturn
 import attrs
 
 from amplifier.conformance.engine.job import Job
-from amplifier.conformance.engine.results import IMPORT, IMPORT_HINT, make_finding
+from amplifier.conformance.engine.results import ABANDONED, IMPORT, IMPORT_HINT, TOO_SLOW, make_finding
 from amplifier.conformance.engine.steps import Emit, Runner
-from amplifier.conformance.engine.worker_process import ABANDONED, TOO_SLOW
-from amplifier.conformance.report.outcome import Finding
+from amplifier.conformance.report.model import Finding
 from amplifier.conformance.target.advice import missing_package_hint
 from amplifier.conformance.target.calls import remember_hang
-from amplifier.conformance.target.clock import cpu_wait, machine_load, skipped
-from amplifier.conformance.target.load import load
+from amplifier.conformance.target.locate import load
 from amplifier.conformance.target.mounted import Fault
 from amplifier.conformance.target.process import mark_descendants
-from amplifier.conformance.target.virtual_clock import KIT_THREAD, let_time_jump
+from amplifier.conformance.target.virtual_clock import KIT_THREAD, cpu_wait, let_time_jump, machine_load, skipped
 from amplifier.errors import ModuleLoadError
 from amplifier.loading._importing import advise_on_alias
 from amplifier.models import from_json

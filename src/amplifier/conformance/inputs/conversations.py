@@ -14,24 +14,7 @@ from typing import Any
 Message = dict[str, Any]
 
 CHARACTERS_PER_TOKEN = 4
-_WORDS = [
-    "the",
-    "old",
-    "man",
-    "and",
-    "his",
-    "dog",
-    "ran",
-    "out",
-    "for",
-    "one",
-    "day",
-    "but",
-    "not",
-    "all",
-    "saw",
-    "him",
-]
+_WORDS = ["the", "old", "man", "and", "his", "dog", "ran", "out", "for", "one", "day", "but", "not", "all"]
 _MARK = re.compile(r"m\d{4}")
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import zip_longest
 from typing import Any
 
-from amplifier.conformance.inputs.values import LONG, ODD_VALUES, is_harmless
+from amplifier.conformance.inputs.values import changed_inside, is_harmless, near_misses
 from amplifier.events import CATALOGUE
 
 Payload = dict[str, Any]
@@ -27,63 +28,35 @@ _MESSAGES = [
 _USAGE = {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}
 
 _VALUES: Payload = {
-    "action": "write",
-    "attempt": 1,
     "block": {"type": "text", "text": "Something."},
-    "block_index": 0,
-    "block_type": "text",
-    "bytes": 12,
     "content": "Something.",
-    "default": "deny",
-    "delay": 0.5,
-    "delta": "Some",
-    "duration_ms": 12,
     "error": {"type": "ValueError", "message": "it failed"},
-    "event": "tool:pre",
-    "fatal": False,
-    "iteration": 1,
-    "length": 10,
-    "level": "info",
-    "max_retries": 3,
-    "message": "Something happened.",
     "messages": _MESSAGES,
     "metadata": {},
-    "module_type": "tool",
     "options": ["Allow", "Deny"],
-    "plan": {"steps": ["one"]},
     "prompt": "Say something.",
     "raw": {"model": "a-model"},
-    "remembered": False,
-    "repairs": [],
     "response": "Something.",
     "result": _RESULT,
-    "retryable": False,
-    "running_tools": [],
-    "seconds": 1.0,
     "status": "completed",
-    "status_code": 500,
-    "timeout": 300.0,
     "tool_call_id": "call-1",
     "tool_calls": [{"id": "call-1", "name": "look", "arguments": {"text": "hello"}}],
     "tool_input": {"path": "canary.txt", "text": "hello", "command": "true"},
     "tool_name": "look",
     "tool_result": _RESULT,
-    "total_blocks": 1,
     "usage": _USAGE,
-    "was_immediate": True,
 }
+_OF_TYPE: Payload = {"str": "text", "int": 3, "float": 0.5, "bool": False, "list": [], "dict": {}}
+"""Values of the other keys, by the beginning of their annotation."""
 _KERNEL_KEYS: Payload = {"session_id": "session-1", "parent_id": None, "timestamp": "2024-05-17T12:30:00+00:00"}
-
-
-_ODD_INSIDE: tuple[Any, ...] = (None, 7, "", "text", [], {}, ["a", 1], "nul\x00", LONG)
 
 
 def ordinary_payload(event: str, **replaced: Any) -> Payload:
     """What an event usually carries; for an unknown event, what ``tool:pre`` carries."""
-    known = CATALOGUE.get(event)
-    keys = known.keys if known is not None else CATALOGUE["tool:pre"].keys
-    counted = ("_count", "_tokens", "_messages")
-    values = {key: _VALUES.get(key, 3 if key.endswith(counted) or key == "budget" else "text") for key in keys}
+    known = CATALOGUE.get(event, CATALOGUE["tool:pre"])
+    hints = known.payload.__annotations__
+    types = {key: re.split(r"\W", getattr(hints[key], "__forward_arg__", str(hints[key])))[0] for key in known.keys}
+    values = {key: _VALUES.get(key, _OF_TYPE.get(types[key], "text")) for key in known.keys}
     return {**copy.deepcopy(values), **_KERNEL_KEYS, **copy.deepcopy(NEUTRAL), **replaced}
 
 
@@ -143,26 +116,14 @@ def odd_payloads(event: str, words: Iterable[str], *, briefly: bool = False) -> 
         words: Keys that the module's source looks up.
         briefly: Only a few of them.
     """
-    base = ordinary_payload(event)
-    keys = list(dict.fromkeys([*(key for key in base if key not in NEUTRAL), *words]))[:24]
-    yield {}
-    yield {"": None, "unknown key": {"nested": [1, None]}}
-    yield dict.fromkeys(keys)
+    base, looked_up = ordinary_payload(event), list(words)
+    keys = list(dict.fromkeys([*(key for key in base if key not in NEUTRAL), *looked_up]))[:24]
     if briefly:
-        yield dict.fromkeys(keys, 7)
+        yield from ({}, {"": None, "unknown key": {"nested": [1, None]}}, dict.fromkeys(keys), dict.fromkeys(keys, 7))
         return
-    for key in base:
-        yield {name: value for name, value in base.items() if name != key}
-    for value in ODD_VALUES:
-        yield dict.fromkeys(keys, value)
-        yield from ({**base, key: value} for key in keys)
+    yield from near_misses(base, keys)
     for key, inner in base.items():
-        if isinstance(inner, dict):
-            for name in [*inner, *words][:16]:
-                yield {**base, key: {k: v for k, v in inner.items() if k != name}}
-                yield from ({**base, key: {**inner, name: odd}} for odd in _ODD_INSIDE)
-        if isinstance(inner, list):
-            yield from ({**base, key: [odd]} for odd in _ODD_INSIDE)
+        yield from ({**base, key: changed} for changed in changed_inside(inner, looked_up))
 
 
 MOST_IN_A_ROW = 8

@@ -1,1 +1,1 @@
-"""What checks judge by: rules of the contract on what was recorded, and what is left of a module."""
+"""Rules of the contract on what was recorded, and series of calls."""

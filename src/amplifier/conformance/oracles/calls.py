@@ -16,6 +16,8 @@ from amplifier.conformance.inputs.json_schema import fingerprint
 from amplifier.conformance.target.calls import Outcome
 from amplifier.conformance.target.mounted import CANCEL_GRACE, CheckContext, MountedModule
 
+NEVER = 1_000_000_000
+"""A suspension that no call reaches."""
 SECONDS_PER_CALL = 1.5
 _MAX_LATE_CALLS = 2
 _CALLS = 3_000
@@ -108,7 +110,7 @@ async def run_concurrently(
         with scope if index == 0 else anyio.CancelScope():
             outcomes[index] = await calls[index]()
 
-    with ctx.alarm(seconds * 2 + CANCEL_GRACE, "A8", what):
+    with ctx.watchdog(seconds * 2 + CANCEL_GRACE, "A8", what):
         async with anyio.create_task_group() as group:
             group.start_soon(run, 0)
             for _ in range(1 if cancel_first else head_start):

@@ -8,9 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from amplifier.conformance.target.turns.doubles import RESULT_KEYS
-from amplifier.conformance.target.turns.record import LogEntry, RecordedTurn, results_in, text_of, words_of
-from amplifier.conformance.target.turns.script import Answer, Call
+from amplifier.conformance.target.turns.script import (
+    Answer,
+    Call,
+    LogEntry,
+    RecordedTurn,
+    results_in,
+    text_of,
+    words_of,
+)
+from amplifier.conformance.target.turns.session import RESULT_KEYS
 
 Violation = tuple[str, str]
 
@@ -408,11 +415,11 @@ def _check_results(turn: RecordedTurn, position: int, stored_at: int | None, ans
 def _fate(turn: RecordedTurn, call: Call) -> str:
     if call.does == "unknown":
         return "of a tool that does not exist"
-    verdicts = [
-        each.data["what"] for _, each in turn.entries("verdict", "tool:pre") if each.data["number"] == call.number
+    decisions = [
+        each.data["what"] for _, each in turn.entries("decision", "tool:pre") if each.data["number"] == call.number
     ]
-    if verdicts:
-        return f"for which a hook returned: {verdicts[0]}"
+    if decisions:
+        return f"for which a hook returned: {decisions[0]}"
     ran = any(each.data["call"] == call for _, each in turn.entries("started"))
     return f"whose tool {call.does}" if ran else "whose tool was not run"
 
@@ -441,36 +448,36 @@ _REFUSALS = ("deny", "deny silently", "ask no", "ask yes")
 def hook_violations(turn: RecordedTurn) -> Iterator[Violation]:
     """Every hook result of the turn that the loop did not follow."""
     calls = {call.number: call for call in turn.script.calls}
-    for position, verdict in turn.entries("verdict"):
-        what, number = verdict.data["what"], verdict.data["number"]
-        if verdict.name == "tool:pre":
-            yield from _check_pre(turn, position, calls[number], verdict)
-        elif verdict.name == "tool:post":
-            yield from _check_post(turn, calls[number], verdict)
-        elif verdict.data["action"] == "deny":
+    for position, decision in turn.entries("decision"):
+        what, number = decision.data["what"], decision.data["number"]
+        if decision.name == "tool:pre":
+            yield from _check_pre(turn, position, calls[number], decision)
+        elif decision.name == "tool:post":
+            yield from _check_post(turn, calls[number], decision)
+        elif decision.data["action"] == "deny":
             later = [at for at in turn.positions("asked") if at > position]
             if later:
-                yield "O20", f"the model was asked although a hook had denied {verdict.name}"
-        if what in ("whisper", "whisper to the result"):
-            yield from _check_whisper(turn, position, verdict)
-        if what in ("inject", "inject as user") and verdict.name in ("tool:pre", "tool:post"):
-            yield from _check_injection(turn, position, verdict)
+                yield "O20", f"the model was asked although a hook had denied {decision.name}"
+        if what in ("inject once", "inject into the result"):
+            yield from _check_injected_once(turn, position, decision)
+        if what in ("inject", "inject as user") and decision.name in ("tool:pre", "tool:post"):
+            yield from _check_injection(turn, position, decision)
 
 
-def _check_pre(turn: RecordedTurn, position: int, call: Call, verdict: LogEntry) -> Iterator[Violation]:
+def _check_pre(turn: RecordedTurn, position: int, call: Call, decision: LogEntry) -> Iterator[Violation]:
     runs = [each.data["input"] for _, each in turn.entries("started") if each.data["call"] == call]
-    what = verdict.data["what"]
+    what = decision.data["what"]
     if what in ("deny", "deny silently"):
         if runs:
             yield "O15", f"the tool {call.tool!r} was run although a hook had denied it at tool:pre"
-        elif what == "deny" and not _reaches_model(turn, position, call, verdict.data["word"]):
+        elif what == "deny" and not _reaches_model(turn, position, call, decision.data["word"]):
             yield "O15", "a hook denied a tool at tool:pre, and the model did not get the reason"
     elif what == "modify":
         wrong = [given for given in runs if given != {"key": call.new_key}]
         if wrong:
             yield "O16", f"a hook changed what the tool is given to {call.new_key!r} at tool:pre, and it got {wrong[0]}"
     elif what in ("ask yes", "ask no"):
-        answers = [each.data for _, each in turn.entries("approval") if verdict.data["word"] in each.name]
+        answers = [each.data for _, each in turn.entries("approval") if decision.data["word"] in each.name]
         if runs and "Allow" not in answers:
             how = "the user denied it" if answers else "the user was not asked"
             yield "O17", f"a hook asked for approval at tool:pre, {how}, and the tool was run"
@@ -483,9 +490,9 @@ def _reaches_model(turn: RecordedTurn, position: int, call: Call, word: str) -> 
     return any(word in words_of(value) for value in (_result(turn, call), *requests))
 
 
-def _check_post(turn: RecordedTurn, call: Call, verdict: LogEntry) -> Iterator[Violation]:
+def _check_post(turn: RecordedTurn, call: Call, decision: LogEntry) -> Iterator[Violation]:
     text = words_of(_result(turn, call))
-    what = verdict.data["what"]
+    what = decision.data["what"]
     if what == "modify" and text and (call.mark in text or call.new_mark not in text):
         yield "O16", f"a hook changed the result to {call.new_mark!r} at tool:post, and stored was {text[:120]!r}"
     if what in ("deny", "deny silently") and call.mark in text:
@@ -497,29 +504,29 @@ def _result(turn: RecordedTurn, call: Call) -> Any:
     return next((result for _, call_id, result in turn.stored_results if call_id == call.id), None)
 
 
-def _check_injection(turn: RecordedTurn, position: int, verdict: LogEntry) -> Iterator[Violation]:
-    word = verdict.data["word"]
+def _check_injection(turn: RecordedTurn, position: int, decision: LogEntry) -> Iterator[Violation]:
+    word = decision.data["word"]
     stored = [at for at, each in turn.entries("stored") if word in words_of(each.data)]
     asked = turn.next_asked(position)
     if not stored:
-        yield "O18", f"what a hook injected at {verdict.name} was not stored"
+        yield "O18", f"what a hook injected at {decision.name} was not stored"
     elif len(stored) > 1:
-        yield "O18", f"what a hook injected at {verdict.name} was stored {len(stored)} times"
+        yield "O18", f"what a hook injected at {decision.name} was stored {len(stored)} times"
     elif asked is not None and stored[0] > asked:
-        yield "O18", f"what a hook injected at {verdict.name} was stored only after the model had been asked again"
+        yield "O18", f"what a hook injected at {decision.name} was stored only after the model had been asked again"
 
 
-def _check_whisper(turn: RecordedTurn, position: int, verdict: LogEntry) -> Iterator[Violation]:
-    word = verdict.data["word"]
+def _check_injected_once(turn: RecordedTurn, position: int, decision: LogEntry) -> Iterator[Violation]:
+    word = decision.data["word"]
     if any(word in words_of(each.data) for _, each in turn.entries("stored")):
-        yield "O19", f"what a hook injected for one request only, at {verdict.name}, was stored"
+        yield "O19", f"what a hook injected for one request only, at {decision.name}, was stored"
     later = [word in words_of(asked.data) for at, asked in turn.entries("asked") if at > position]
     times = sum(later)
     # At prompt:submit a loop need not follow anything but a deny.
-    if later and not later[0] and verdict.name != "prompt:submit":
-        yield "O19", f"what a hook injected for the next request, at {verdict.name}, was not in it"
+    if later and not later[0] and decision.name != "prompt:submit":
+        yield "O19", f"what a hook injected for the next request, at {decision.name}, was not in it"
     elif times > 1:
-        yield "O19", f"what a hook injected for one request, at {verdict.name}, was in {times} of them"
+        yield "O19", f"what a hook injected for one request, at {decision.name}, was in {times} of them"
 
 
 def stop_violations(turn: RecordedTurn, *, is_on_island: bool = False) -> Iterator[Violation]:

@@ -1,17 +1,284 @@
-"""The report on a module: plain data with a stable JSON form, and a text for people.
+"""The report on a module: findings, their causes and the outcome of each clause, as plain data with a stable JSON form, and as text for people.
 
-`amplifier.models.to_json` and `from_json` write and read it.
+`amplifier.models.to_json` and `from_json` write and read it. Every text of the module is made inert.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+import os
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal
 
-from attrs import Factory, define
+from attrs import Factory, define, frozen
 
 from amplifier._json import visible_text
-from amplifier.conformance.report.outcome import Cause, ClauseOutcome, Finding, causes_of
-from amplifier.conformance.report.text import Paint, cause_lines, clause_lines, id_ranges, no_paint, paragraph
+
+Status = Literal["kept", "broken", "not_applicable", "not_checked"]
+
+STATUS_WORDS: dict[Status, str] = {
+    "kept": "kept",
+    "broken": "broken",
+    "not_applicable": "not applicable",
+    "not_checked": "not examined",
+}
+"""The words for each status in texts for people."""
+
+
+@frozen(kw_only=True)
+class Finding:
+    """One broken promise, with everything an author needs to reproduce and to fix it.
+
+    Attributes:
+        clause: The id of the clause.
+        level: ``required`` or ``recommended``.
+        what: What happened, against what was promised.
+        check: The check that saw it.
+        backend: Where; None when nothing was run.
+        input: The smallest input that shows it, as JSON values; None if there is none.
+        cancelled_at: The await at which the call was cancelled, ``file:line function``.
+        location: Where in the module to look, ``file:line``; the file is relative to the module's folder or project.
+        file: The absolute path of that file, if it was found.
+        hint: How to fix it.
+        reproduce: The command that reproduces exactly this finding.
+    """
+
+    clause: str
+    level: str
+    what: str
+    check: str
+    backend: str | None = None
+    input: Any = None
+    cancelled_at: str | None = None
+    location: str | None = None
+    file: str | None = None
+    hint: str = ""
+    reproduce: str = ""
+
+    @property
+    def line(self) -> int | None:
+        """The line of the location; None if it names a file only."""
+        _, _, number = (self.location or "").rpartition(":")
+        return int(number) if number.isascii() and number.isdigit() else None
+
+
+@frozen(kw_only=True)
+class ClauseOutcome:
+    """What became of one clause.
+
+    Attributes:
+        status: ``kept`` as far as was examined; ``broken``; ``not_applicable`` to this module; ``not_checked`` when it
+            was not examined, and the notes of the report state why.
+        how: How it was examined.
+        backends: Where; empty when that took no running.
+    """
+
+    id: str
+    level: str
+    text: str
+    law: str | None
+    status: Status
+    how: list[str] = Factory(list)
+    backends: list[str] = Factory(list)
+    findings: list[Finding] = Factory(list)
+
+
+@frozen
+class Cause:
+    """One fault, with every finding that shows it.
+
+    Attributes:
+        findings: At least one; those against required clauses first.
+    """
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def shown(self) -> Finding:
+        """The finding that gives the input and the command: the one of highest rank with the smallest input."""
+        return min(
+            self.findings,
+            key=lambda found: (found.level != "required", found.input is None, len(repr(found.input))),
+        )
+
+    @property
+    def is_required(self) -> bool:
+        """Whether it breaks a required clause."""
+        return self.findings[0].level == "required"
+
+    @property
+    def clauses(self) -> list[str]:
+        """The clauses that it breaks."""
+        return _unique(found.clause for found in self.findings)
+
+    @property
+    def checks(self) -> list[str]:
+        """The checks that saw it."""
+        return _unique(found.check for found in self.findings)
+
+    @property
+    def backends(self) -> list[str]:
+        """Where it was seen; empty when nothing was run."""
+        return sorted(_unique(name for found in self.findings for name in (found.backend or "").split(", ") if name))
+
+    @property
+    def hints(self) -> list[str]:
+        """How to fix it."""
+        return _unique(found.hint for found in self.findings if found.hint)
+
+
+def causes_of(findings: Iterable[Finding]) -> list[Cause]:
+    """The causes of findings: violations first, then broken recommendations, otherwise in the order of the findings."""
+    groups: list[list[Finding]] = []
+    for found in sorted(findings, key=lambda each: each.level != "required"):
+        group = next((group for group in groups if any(_have_one_cause(found, other) for other in group)), None)
+        if group is None:
+            groups.append([found])
+        else:
+            group.append(found)
+    return [Cause(tuple(group)) for group in groups]
+
+
+def _have_one_cause(one: Finding, other: Finding) -> bool:
+    """Whether the same thing was seen at the same place, or by the same check, which sees it once for several clauses."""
+    if one.what != other.what:
+        return False
+    same_place = (one.file, one.location) == (other.file, other.location)
+    return same_place or (one.check == other.check and one.clause != other.clause)
+
+
+def _unique(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(texts))
+
+
+def shown_location(found: Finding) -> str | None:
+    """The location for a reader: below the working directory relative to it, elsewhere absolute, so that editors find it."""
+    if found.file is None:
+        return found.location
+    file = _below(Path(found.file), Path()) or found.file
+    return file if found.line is None else f"{file}:{found.line}"
+
+
+def repository_path(file: str) -> str | None:
+    """The path of a file from the root of its repository, with forward slashes; None if it belongs to none.
+
+    The root is the checkout of a GitHub job that contains the file, else the nearest folder above it with a ``.git``, else the
+    working directory.
+    """
+    path = Path(file)
+    workspace = os.environ.get("GITHUB_WORKSPACE")
+    checkouts = [Path(workspace)] if workspace else []
+    repositories = [folder for folder in path.parents if (folder / ".git").exists()][:1]
+    for root in [*checkouts, *repositories, Path()]:
+        relative = _below(path, root)
+        if relative is not None:
+            return relative
+    return None
+
+
+def _below(path: Path, folder: Path) -> str | None:
+    try:
+        return path.resolve().relative_to(folder.resolve()).as_posix()
+    except (ValueError, OSError):
+        return None
+
+
+Colour = Literal["red", "green", "yellow", "dim", "bold"]
+Paint = Callable[[str, Colour], str]
+"""Colours a text, or leaves it as it is."""
+
+_INDENT = "  "
+_NARROWEST = 40
+_LONGEST_INPUT = 300
+
+
+def no_paint(text: str, _colour: Colour) -> str:
+    """Leave a text as it is."""
+    return text
+
+
+def clause_lines(outcomes: Iterable[ClauseOutcome], *, width: int | None, paint: Paint = no_paint) -> list[str]:
+    """One line for each clause: what became of it, its id and its promise, cut to the width."""
+    lines = []
+    for outcome in outcomes:
+        status, colour = _status(outcome)
+        promise = visible_text(outcome.text, multiline=False)
+        head = f"{_INDENT}{status:<13}{outcome.id:<4}"
+        if width is not None and len(head) + len(promise) > width:
+            promise = f"{promise[: max(width - len(head) - 1, 1)]}…"
+        lines.append(f"{_INDENT}{paint(f'{status:<13}', colour)}{outcome.id:<4}{promise}")
+    return lines
+
+
+def _status(outcome: ClauseOutcome) -> tuple[str, Colour]:
+    if outcome.status == "broken":
+        return ("broken", "red") if outcome.level == "required" else ("recommended", "yellow")
+    if outcome.status == "kept":
+        return "kept", "green"
+    return STATUS_WORDS[outcome.status], "dim"
+
+
+def cause_lines(cause: Cause, *, width: int | None = None, paint: Paint = no_paint) -> list[str]:
+    """A cause and what is known about it."""
+    rank = "" if cause.is_required else " (recommended)"
+    head = f"{', '.join(cause.clauses)}{rank}"
+    what = paragraph(f"{head}: {visible_text(cause.shown.what)}", width=width, indent=_INDENT, hanging=_INDENT * 2)
+    lines = [what[0].replace(head, paint(head, "red" if cause.is_required else "yellow"), 1), *what[1:]]
+    for label, text in details(cause, _LONGEST_INPUT).items():
+        # Commands and places stay on one line, so that they can be copied and clicked.
+        room = None if label in ("reproduce", "look at", "cancelled at") else width
+        entry = f"{label}: {visible_text(text)}"
+        first, *more = paragraph(entry, width=room, indent=_INDENT * 2, hanging=_INDENT * 3)
+        lines += [first.replace(f"{label}:", paint(f"{label}:", "bold"), 1), *more]
+    return lines
+
+
+def details(cause: Cause, longest_input: int) -> dict[str, str]:
+    """What is known about a cause besides its clauses and what happened, as texts by their labels."""
+    first = cause.shown
+    given = None if first.input is None else repr(first.input)
+    if given is not None and len(given) > longest_input:
+        given = f"{given[: longest_input - 40]}… ({len(given)} characters)"
+    texts = {
+        "input": given,
+        "on": ", ".join(cause.backends),
+        "cancelled at": first.cancelled_at,
+        "look at": shown_location(first),
+        "fix": " ".join(cause.hints),
+        "found by": ", ".join(cause.checks) if len(cause.checks) > 1 else "",
+        "reproduce": first.reproduce,
+    }
+    return {label: text for label, text in texts.items() if text}
+
+
+def paragraph(text: str, *, width: int | None, indent: str = "", hanging: str = "") -> list[str]:
+    """A text in lines that are no wider than the width; every line but the first gets the hanging indent."""
+    lines: list[str] = []
+    for line in text.splitlines() or [""]:
+        start = hanging if lines else indent
+        if width is None:
+            lines.append(f"{start}{line}")
+            continue
+        lines += textwrap.wrap(
+            line,
+            max(width, _NARROWEST),
+            initial_indent=start,
+            subsequent_indent=hanging,
+            break_on_hyphens=False,
+        )
+    return lines
+
+
+def id_ranges(ids: Sequence[str]) -> str:
+    """Clause ids, each a letter and a number, in few words: ``A1 to A3, T5``."""
+    parts: list[str] = []
+    for _, members in groupby(enumerate(ids), key=lambda pair: (pair[1][:1], int(pair[1][1:]) - pair[0])):
+        run = [each for _, each in members]
+        parts += run if len(run) < 3 else [f"{run[0]} to {run[-1]}"]
+    return ", ".join(parts)
+
 
 Verdict = Literal["conforms", "violations", "unchecked"]
 

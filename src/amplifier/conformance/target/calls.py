@@ -10,8 +10,16 @@ from typing import Any, Literal
 import anyio
 import attrs
 
-from amplifier.conformance.target.clock import count_call, machine_load, skipped, slowdown, unstalled_time
-from amplifier.conformance.target.virtual_clock import is_virtual, limited, when_stuck
+from amplifier.conformance.target.virtual_clock import (
+    count_call,
+    is_virtual,
+    limited,
+    machine_load,
+    skipped,
+    slowdown,
+    unstalled_time,
+    when_stuck,
+)
 
 CALL_SECONDS = 5.0
 """Real seconds that a call may take while it waits for a thread, a process or a connection."""
@@ -84,7 +92,7 @@ async def call_with_deadline(
 ) -> Outcome:
     """Call foreign code, sync or async, for a limited time; raises only when it is cancelled from outside.
 
-    Several calls may run at the same time, unlike those of `MountedModule.call`, which sets an alarm.
+    Several calls may run at the same time, unlike those of `MountedModule.call`, which sets a watchdog.
 
     Args:
         function: What to call.

@@ -16,7 +16,7 @@ import attrs
 
 from amplifier.conformance.inputs.server_process import SERVICE, is_served
 from amplifier.conformance.target.literals import environment_in, inputs_in, settings_in
-from amplifier.conformance.target.load import LoadedTarget
+from amplifier.conformance.target.locate import LoadedTarget
 from amplifier.conformance.target.mounted import CheckContext, MountFailed
 from amplifier.conformance.target.resolver_samples import settings_for
 from amplifier.conformance.target.use import typical_operations
@@ -30,8 +30,6 @@ _SECRETS = ("api_key", "apikey", "key", "token", "secret", "password", "credenti
 _ADDRESSES = ("base_url", "api_base", "endpoint", "url")
 _FILES = ("file", "path", "db", "database", "store", "storage", "journal")
 _FOLDERS = ("dir", "directory", "folder", "root", "workspace", "path", "store", "storage")
-_COUNTS = ("max", "min", "limit", "size", "count", "tokens", "timeout", "seconds", "window", "budget", "retries")
-_MOST_MISSING = 8
 
 
 async def find_working_config(ctx: CheckContext) -> LoadedTarget:
@@ -47,25 +45,12 @@ async def find_working_config(ctx: CheckContext) -> LoadedTarget:
         wanted = settings_for(settings_in(loaded.target))
     if not works:
         set_environment(loaded)
-        wanted = [*wanted, *_enough(loaded)]
+        secrets = _secrets(loaded)
+        wanted = [*wanted, secrets, {**secrets, **_addresses(loaded, NOWHERE), **_models(loaded)}]
     for candidate in wanted:
         config = {**candidate, **loaded.config}
         if config != loaded.config and await _works(ctx, config):
             return attrs.evolve(loaded, config=config, given=loaded.config if works else config)
-    return await _supplied(ctx, works)
-
-
-async def _supplied(ctx: CheckContext, works: bool) -> LoadedTarget:
-    """As it is, or with the settings whose absence it reports, one after the other."""
-    loaded = ctx.loaded
-    config = dict(loaded.config)
-    for _ in range(0 if works else _MOST_MISSING):
-        missing = await _missing(ctx, config)
-        if missing is None or missing in config:
-            break
-        config[missing] = _guess(missing)
-        if await _works(ctx, config):
-            return attrs.evolve(loaded, config=config, given=config)
     return loaded
 
 
@@ -88,15 +73,6 @@ async def _works(ctx: CheckContext, config: dict[str, Any]) -> bool:
         return False
 
 
-async def _missing(ctx: CheckContext, config: dict[str, Any]) -> str | None:
-    try:
-        async with ctx.fresh().mount(config=config):
-            return None
-    except MountFailed as failed:
-        error = failed.outcome.error
-        return error.args[0] if isinstance(error, KeyError) and error.args and isinstance(error.args[0], str) else None
-
-
 # ── guesses ──
 
 
@@ -110,38 +86,21 @@ def _placed(loaded: LoadedTarget) -> list[dict[str, Any]]:
 
 def _served(loaded: LoadedTarget) -> list[dict[str, Any]]:
     """The fake LLM server for every address, with keys for it."""
-    keys = settings_in(loaded.target)
-    secrets = {key: SECRET for key in keys if is_secret(key)}
-    models = {key: "test-model" for key in keys if "model" in key.lower().split("_")}
-    no_retries = {key: 0 for key in keys if key.lower() in ("max_retries", "retries")}
-    addresses = _addresses(loaded, f"{SERVICE}/auto")
-    return [{**secrets, **addresses, **no_retries}, {**secrets, **models, **addresses, **no_retries}]
+    no_retries = {key: 0 for key in settings_in(loaded.target) if key.lower() in ("max_retries", "retries")}
+    enough = {**_secrets(loaded), **_addresses(loaded, f"{SERVICE}/auto"), **no_retries}
+    return [enough, {**enough, **_models(loaded)}]
 
 
-def _enough(loaded: LoadedTarget) -> list[dict[str, Any]]:
-    """A value for every setting that can be guessed by its name: keys alone, then keys and addresses."""
-    keys = settings_in(loaded.target)
-    secrets = {key: SECRET for key in keys if is_secret(key)}
-    addresses = _addresses(loaded, NOWHERE)
-    models = {key: "test-model" for key in keys if "model" in key.lower()}
-    found = [secrets, {**secrets, **addresses}, {**secrets, **addresses, **models}]
-    return [candidate for number, candidate in enumerate(found) if candidate not in found[:number]]
+def _secrets(loaded: LoadedTarget) -> dict[str, Any]:
+    return {key: SECRET for key in settings_in(loaded.target) if is_secret(key)}
+
+
+def _models(loaded: LoadedTarget) -> dict[str, Any]:
+    return {key: "test-model" for key in settings_in(loaded.target) if "model" in key.lower().split("_")}
 
 
 def _addresses(loaded: LoadedTarget, address: str) -> dict[str, Any]:
     return {key: address for key in settings_in(loaded.target) if _is_one_of(key, _ADDRESSES)}
-
-
-def _guess(key: str) -> Any:
-    if is_secret(key):
-        return SECRET
-    if _is_one_of(key, _ADDRESSES):
-        return NOWHERE
-    if _is_one_of(key, _FILES):
-        return "{directory}/given.txt"
-    if _is_one_of(key, _FOLDERS):
-        return "{directory}"
-    return 1000 if _is_one_of(key, _COUNTS) else "text"
 
 
 def _is_one_of(key: str, words: tuple[str, ...]) -> bool:

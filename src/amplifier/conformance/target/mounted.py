@@ -22,12 +22,18 @@ from typing import Any, NoReturn
 import attrs
 
 from amplifier.conformance.inputs.server_process import SERVICE, SERVICE_HOST, service_address
-from amplifier.conformance.target.advice import cancellation_hint
 from amplifier.conformance.target.calls import CALL_SECONDS, Outcome, call_with_deadline, waiting_seconds
-from amplifier.conformance.target.clock import Budget, count_mount, machine_load, skipped, unstalled_time
-from amplifier.conformance.target.load import LoadedTarget
+from amplifier.conformance.target.locate import LoadedTarget
 from amplifier.conformance.target.resolver_samples import install_samples, resolver_of
-from amplifier.conformance.target.virtual_clock import turns, when_stuck
+from amplifier.conformance.target.virtual_clock import (
+    Budget,
+    count_mount,
+    machine_load,
+    skipped,
+    turns,
+    unstalled_time,
+    when_stuck,
+)
 from amplifier.contracts import CONTRACTS, clauses_for
 from amplifier.kernel import AmplifierSession
 from amplifier.loading import ModuleLoader
@@ -246,7 +252,7 @@ class MountedModule:
         what it breaks then.
         """
         what = f"{_name_of(function, *args)}, cancelled at its deadline,"
-        with self.ctx.alarm(waiting_seconds(seconds) + waiting_seconds(CANCEL_GRACE), clause, what=what):
+        with self.ctx.watchdog(waiting_seconds(seconds) + waiting_seconds(CANCEL_GRACE), clause, what=what):
             outcome = await call_with_deadline(function, *args, seconds=seconds, **kwargs)
         if outcome.overrun > CANCEL_GRACE and not any(fault.clause == "A8" for fault in self.ctx.faults):
             self.ctx.fault("A8", f"{what} had not ended when the check gave it up", given=self.ctx.case)
@@ -449,7 +455,7 @@ class CheckContext:
                 try:
                     yield mounted
                 finally:
-                    closing.enter_context(self.alarm(CLEANUP_SECONDS * 2, "A12", "closing the session"))
+                    closing.enter_context(self.watchdog(CLEANUP_SECONDS * 2, "A12", "closing the session"))
                     await mounted.close()
 
     def fault(
@@ -465,10 +471,11 @@ class CheckContext:
     ) -> None:
         """Report a broken clause; an error that the module raised gives the location."""
         cancelled_at = cancelled_at or None
-        if clause in ("A7", "A8") and hint is None:
-            hint = cancellation_hint(self.loaded.target, clause, cancelled_at, error)
         if location is None and error is not None:
             location = self.location_of(error)
+        if clause == "A7" and error is not None:
+            what_to_do = "Where you handle cancellation, end the block with a bare `raise`; in cleanup, catch Exception around what may fail."
+            hint = f"The {type(error).__name__} raised at {location} replaces the cancellation. {what_to_do}"
         self.faults.append(
             Fault(clause=clause, what=what, input=given, cancelled_at=cancelled_at, location=location, hint=hint)
         )
@@ -496,7 +503,7 @@ class CheckContext:
         return None
 
     @contextmanager
-    def alarm(
+    def watchdog(
         self, seconds: float = CALL_SECONDS + CANCEL_GRACE, clause: str = "A8", what: str = "a cancelled call"
     ) -> Iterator[None]:
         """End the process if the body takes longer: code that ignores its cancellation cannot be ended otherwise.
@@ -550,7 +557,7 @@ class CheckContext:
                 yield
         finally:
             is_over = True
-            signal.setitimer(signal.ITIMER_REAL, left)  # an outer alarm goes on, a little later
+            signal.setitimer(signal.ITIMER_REAL, left)  # an outer watchdog goes on, a little later
             signal.signal(signal.SIGALRM, previous)
 
 

@@ -15,7 +15,7 @@ import attrs
 
 from amplifier.conformance.inputs.json_schema import acceptor, fingerprint
 from amplifier.conformance.inputs.payloads import ordinary_payload, reaching_payloads
-from amplifier.conformance.inputs.tool_inputs import sample_inputs
+from amplifier.conformance.inputs.values import sample_inputs
 from amplifier.conformance.target.calls import Outcome
 from amplifier.conformance.target.literals import choices_in, inputs_in, texts_in
 from amplifier.conformance.target.mounted import CANARY, MountedModule

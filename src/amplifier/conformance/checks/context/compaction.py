@@ -9,7 +9,7 @@ import ast
 import itertools
 from typing import Any
 
-from amplifier.conformance.checks.context.observed_context import PLENTY, ObservedContext, Window, observe_context
+from amplifier.conformance.checks.context.storage import PLENTY, ObservedContext, Window, observe_context
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.inputs.conversations import Message, built, newest_unit, prose, spoken, tokens, tool_turn
 from amplifier.conformance.oracles.view_rules import is_whole, marks

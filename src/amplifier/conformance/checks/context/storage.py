@@ -1,24 +1,233 @@
-"""Checks of contexts: members, storing, copying, replacing and concurrent calls."""
+"""Checks of contexts: members, storing, copying, replacing, concurrent and cancelled calls, mounting again, two sessions of one user.
+
+Every call has a deadline and a checked outcome, and a plain list to compare with.
+"""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
 import anyio.lowlevel
+import attrs
 
-from amplifier.conformance.checks.context.observed_context import (
-    PLENTY,
-    ObservedContext,
-    interrupt_compactions,
-    observe_context,
-    spoil,
-)
 from amplifier.conformance.checks.registry import check
-from amplifier.conformance.inputs.conversations import Message, prose, spoken, tool_turn
-from amplifier.conformance.oracles.view_rules import difference, holds, marks
-from amplifier.conformance.target.mounted import CheckContext
+from amplifier.conformance.inputs.conversations import Message, newest_unit, prose, spoken, tokens, tool_turn
+from amplifier.conformance.oracles.view_rules import difference, holds, is_whole, marks, view_violations
+from amplifier.conformance.target.calls import Outcome, reraise_own_cancellation
+from amplifier.conformance.target.mounted import OWNER, CheckContext, MountedModule, MountFailed
+from amplifier.contracts import ContextManager
+from amplifier.errors import AmplifierError
+from amplifier.models import HookResult, ProviderInfo
+from amplifier.testing import cancel_at
+
+PLENTY = 10_000_000
+"""A budget into which everything fits."""
+SHORT = 12
+"""So many messages should fit every window."""
+_VERY_FEW, _VERY_SHORT = 4, 100
+
+
+class ObservedContext:
+    """A context, and the messages it should hold.
+
+    Attributes:
+        context: The module's instance.
+        expected: The messages it should hold.
+        given: Every value it was given, with a copy made before.
+    """
+
+    def __init__(self, ctx: CheckContext, mounted: MountedModule) -> None:
+        self.ctx = ctx
+        self.mounted = mounted
+        self.context: Any = mounted.instance
+        self.expected: list[Message] = []
+        self.given: list[tuple[Any, Any]] = []
+
+    @property
+    def has_faults(self) -> bool:
+        """Whether any fault was reported."""
+        return bool(self.ctx.faults)
+
+    async def add(self, message: Message, clause: str = "C3") -> bool:
+        """Add a message; return whether that worked."""
+        outcome = await self.mounted.call(self.context.add_message, self._watched(message))
+        if self._worked(outcome, "add_message", "C13" if message.get("content", "") is None else clause, message):
+            self.expected.append(copy.deepcopy(message))
+            return True
+        return False
+
+    async def add_all(self, messages: Sequence[Message], clause: str = "C3") -> bool:
+        """Add messages one after the other, up to the first that fails; return whether all worked."""
+        for message in messages:
+            if not await self.add(message, clause):
+                return False
+        return True
+
+    async def set(self, messages: Sequence[Message], clause: str = "C14") -> bool:
+        """Replace all messages; return whether that worked."""
+        outcome = await self.mounted.call(self.context.set_messages, self._watched(list(messages)))
+        if self._worked(outcome, "set_messages", clause, list(messages)):
+            self.expected = copy.deepcopy(list(messages))
+            return True
+        return False
+
+    async def clear(self) -> bool:
+        """Remove all messages; return whether that worked."""
+        outcome = await self.mounted.call(self.context.clear)
+        if self._worked(outcome, "clear", "C14"):
+            self.expected = []
+            return True
+        return False
+
+    async def stored(self, clause: str = "C6") -> Any:
+        """The result of get_messages; None if it fails."""
+        outcome = await self.mounted.call(self.context.get_messages)
+        return outcome.value if self._worked(outcome, "get_messages", clause) else None
+
+    async def view(self, budget: int | None = None, **more: Any) -> Any:
+        """The result of get_messages_for_request; None if it fails. It may refuse an impossible budget."""
+        options = {**({} if budget is None else {"token_budget": budget}), **more}
+        outcome = await self.mounted.call(self.context.get_messages_for_request, **options)
+        if outcome.returned:
+            return outcome.value
+        is_accident = isinstance(outcome.error, (UnicodeError, RecursionError))
+        is_refusal = isinstance(outcome.error, (ValueError, RuntimeError, AmplifierError)) and not is_accident
+        if not (self._is_hopeless(budget) and is_refusal):
+            has_none = any(message.get("content", "") is None for message in self.expected)
+            clause = "C8" if "provider" in more else "C13" if has_none else "C7"
+            limit = "no budget" if budget is None else f"token_budget={budget!r}"
+            self._worked(outcome, f"get_messages_for_request with {limit}", clause)
+        return None
+
+    async def compare(self, clause: str, when: str) -> bool:
+        """Compare the stored messages with the expected ones; return whether they are the same."""
+        stored = await self.stored(clause)
+        if stored is None:
+            return False
+        found = difference(stored, self.expected)
+        if found is not None:
+            self.ctx.fault(clause, f"{when}, {found}")
+        return found is None
+
+    def expect_untouched(self) -> None:
+        """Report a message that the context changed after it was given."""
+        for now, before in self.given:
+            if now != before:
+                self.ctx.fault("C4", f"it changed what it was given: {_shortened(before)} became {_shortened(now)}")
+                return
+
+    def check_view(self, view: Any, budget: int | None = None, clauses: Sequence[str] = ()) -> None:
+        """Report what is wrong with a view of the expected messages; None is a view that failed."""
+        for clause, what in () if view is None else view_violations(self.expected, view, budget):
+            if not clauses or clause in clauses:
+                self.ctx.fault(clause, what)
+
+    async def check_unlimited_view(self) -> None:
+        """Report a short conversation that is not shown whole, with a budget for everything or without one."""
+        view = await self.view(PLENTY)
+        self.check_view(view)
+        is_short = view is not None and len(self.expected) <= SHORT
+        if is_short and not self.has_faults and not is_whole(self.expected, view):
+            what = f"of {len(self.expected)} short messages the view shows {len(view)}, or shows them changed"
+            self.ctx.fault("C16", f"{what}, with a budget of {PLENTY} tokens")
+        if 0 < len(self.expected) <= _VERY_FEW and tokens(self.expected) < _VERY_SHORT and not self.has_faults:
+            view = await self.view()
+            if view is not None and not is_whole(self.expected, view):
+                what = f"of {len(self.expected)} short messages the view without a budget shows {len(view)}"
+                self.ctx.fault("C16", f"{what}, or shows them changed")
+
+    def _watched(self, value: Any) -> Any:
+        own = copy.deepcopy(value)
+        self.given.append((own, copy.deepcopy(value)))
+        return own
+
+    def _worked(self, outcome: Outcome, name: str, clause: str, given: Any = None) -> bool:
+        if outcome.returned:
+            return True
+        about = "" if given is None else f" of {_shortened(given)}"
+        self.ctx.fault(clause, f"{name}{about} {outcome}", error=outcome.error)
+        return False
+
+    def _is_hopeless(self, budget: int | None) -> bool:
+        """Whether the budget hardly holds what a view must contain."""
+        unit = newest_unit(self.expected)
+        must = [m for at, m in enumerate(self.expected) if at in unit or m["role"] == "system"]
+        return budget is not None and budget < 3 * (tokens(must) + 10 * len(must))
+
+
+@asynccontextmanager
+async def observe_context(ctx: CheckContext, *, placed: bool = True) -> AsyncIterator[ObservedContext | None]:
+    """Mount a fresh context; None when mount gave none.
+
+    Args:
+        ctx: The check.
+        placed: Whether it keeps files, if it can.
+    """
+    config = ctx.loaded.config if placed else ctx.loaded.given
+    async with ctx.mount(config=config) as mounted:
+        yield ObservedContext(ctx, mounted) if isinstance(mounted.instance, ContextManager) else None
+
+
+async def remounted(observed: ObservedContext) -> bool:
+    """Close the context and mount it again in the same session and directory; return whether that worked."""
+    await observed.mounted.close()
+    observed.mounted.is_cleaned = False
+    # The view of an undone module registers nothing.
+    observed.mounted.coordinator = observed.mounted.session.coordinator.view_for(OWNER)
+    try:
+        await observed.mounted.mount(observed.ctx.loaded.config)
+    except MountFailed:
+        return False
+    observed.context = observed.mounted.instance
+    return isinstance(observed.context, ContextManager)
+
+
+def interrupt_compactions(mounted: MountedModule) -> None:
+    """Register handlers of compaction events that suspend once."""
+
+    async def suspend(event: str, data: dict[str, Any]) -> HookResult:
+        await anyio.lowlevel.checkpoint()
+        return HookResult(action="continue")
+
+    for event in ("context:pre_compact", "context:post_compact", "context:compaction"):
+        mounted.session.coordinator.hooks.register(event, suspend, name="suspend")
+
+
+class Window:
+    """The part of a provider that a context may read."""
+
+    name = "window"
+
+    def __init__(self, window: int | None = None, output: int | None = None) -> None:
+        self._defaults = {} if window is None else {"context_window": window, "max_output_tokens": output}
+
+    def get_info(self) -> ProviderInfo:
+        """The context window and the output limit, nothing else."""
+        return ProviderInfo(id="window", display_name="Window", defaults=dict(self._defaults))
+
+
+def overwrite(value: Any) -> None:
+    """Change everything in a value that can be changed."""
+    if isinstance(value, dict):
+        for inner in list(value.values()):
+            overwrite(inner)
+        value["content"] = "overwritten"
+        value["overwritten"] = True
+    elif isinstance(value, list):
+        for inner in list(value):
+            overwrite(inner)
+        value.append({"role": "user", "content": "overwritten"})
+        value.reverse()
+
+
+def _shortened(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 160 else f"{text[:140]}… ({len(text)} characters)"
+
 
 CONTEXT = ("context",)
 PATIENCE = 12.0
@@ -101,17 +310,17 @@ class _Program:
             if view:
                 self._observed.ctx.fault("C14", f"{when}, the view still shows {len(view)} messages")
 
-    async def _spoil(self, step: dict[str, Any], when: str) -> None:
+    async def _overwrite(self, step: dict[str, Any], when: str) -> None:
         observed = self._observed
         what = step["what"]
         if what == "given":
             for now, _ in observed.given:
-                spoil(now)
+                overwrite(now)
             observed.given.clear()
         elif what == "stored":
-            spoil(await observed.stored())
+            overwrite(await observed.stored())
         else:
-            spoil(await observed.view(PLENTY if what == "view" else 20))
+            overwrite(await observed.view(PLENTY if what == "view" else 20))
         changed = {"given": "what it was given", "stored": "what get_messages returned"}.get(what, "a view")
         if await observed.compare("C4", f"{when}, when {changed} had been changed by its owner"):
             await observed.check_unlimited_view()
@@ -268,3 +477,194 @@ async def refuses_what_has_no_role(ctx: CheckContext) -> None:
             ctx.fault("C19", "a message without a role was refused, and stored all the same")
         elif stored is not None and await observed.add(spoken(10, "user", 3)):
             await observed.compare("C3", "after a message that was refused")
+
+
+_BASE = [spoken(10, "user", 30), *tool_turn(20, 2, 30), spoken(30, "assistant", 30)]
+_NEW = spoken(40, "user", 5)
+_OTHERS = [spoken(50, "user", 5), spoken(60, "assistant", 5)]
+
+
+@attrs.frozen
+class _Operation:
+    """A method of contexts, its arguments, and what is stored when it is done."""
+
+    name: str
+    args: list[Any]
+    done: list[Message]
+    options: dict[str, Any] = attrs.field(factory=dict)
+
+
+_OPERATIONS = (
+    _Operation("add_message", [_NEW], [*_BASE, _NEW]),
+    _Operation("get_messages_for_request", [], _BASE, {"token_budget": 60}),
+    _Operation("set_messages", [_OTHERS], _OTHERS),
+    _Operation("clear", [], []),
+)
+
+
+@check("C5", "A9", kind="cancellation", types=CONTEXT)
+async def keeps_what_it_acknowledged(ctx: CheckContext) -> None:
+    """Cancels each operation at each suspension; earlier messages have to be there, and the operation done or not."""
+    remembers = await _remembers(ctx)
+    for operation in _OPERATIONS:
+        for k in range(1, ctx.points + 1):
+            fired = False
+            for native in ctx.cancel_modes:
+                fired |= await _cancelled(ctx, operation, k, native, remembers)
+                if ctx.faults:
+                    return
+            if not fired:
+                break
+
+
+async def _remembers(ctx: CheckContext) -> bool:
+    """Whether it still holds its messages when it is mounted again in the same session."""
+    async with observe_context(ctx) as observed:
+        if observed is None or not await observed.add(_NEW) or not await remounted(observed):
+            return False
+        return bool(await observed.stored())
+
+
+async def _cancelled(ctx: CheckContext, operation: _Operation, k: int, native: bool, remembers: bool) -> bool:
+    """Cancel one operation at its k-th suspension and check the context; return whether it suspends so often."""
+    async with observe_context(ctx) as observed:
+        if observed is None:
+            return False
+        if not (await observed.set(_BASE[:-1], clause="C5") and await observed.add(_BASE[-1], clause="C5")):
+            return False
+        interrupt_compactions(observed.mounted)
+
+        async def run() -> None:
+            await getattr(observed.context, operation.name)(*copy.deepcopy(operation.args), **operation.options)
+
+        with ctx.watchdog(what=f"a cancelled {operation.name}"):
+            try:
+                trial = await cancel_at(k, run, native=native)
+            except BaseException as error:  # noqa: BLE001 — foreign code; another check reports what leaves a cancelled call
+                reraise_own_cancellation(error)
+                return False
+        if not trial.fired:
+            return False
+        await _check_stored(observed, operation, trial.where, remembers)
+        return True
+
+
+async def _check_stored(observed: ObservedContext, operation: _Operation, where: str, remembers: bool) -> None:
+    name, done = operation.name, operation.done
+    stored = await observed.stored("A9")
+    if stored is None:
+        return
+    if difference(stored, _BASE) is None:
+        observed.expected = copy.deepcopy(_BASE)
+    elif difference(stored, done) is None:
+        observed.expected = copy.deepcopy(done)
+    else:
+        has_lost = name in ("add_message", "get_messages_for_request") and difference(stored[: len(_BASE)], _BASE)
+        what = has_lost or f"{len(stored)} messages are there, neither those from before nor those from after"
+        observed.ctx.fault("C5" if has_lost else "A9", f"{name} was cancelled, and {what}", cancelled_at=where)
+        return
+    if remembers:
+        await _check_remounted(observed, name, where)
+    for budget in (PLENTY, 60):
+        view = None if observed.has_faults else await observed.view(budget)
+        for _, what in () if view is None else view_violations(observed.expected, view):
+            observed.ctx.fault("A9", f"{name} was cancelled, and afterwards {what}", cancelled_at=where)
+    if not observed.has_faults and await observed.add(spoken(70, "user", 5), clause="A9"):
+        await observed.compare("A9", f"after a cancelled {name} and an add_message")
+        if remembers and not observed.has_faults:
+            await _check_remounted(observed, name, where)
+
+
+async def _check_remounted(observed: ObservedContext, name: str, where: str) -> None:
+    """Mount it again: it has to hold the same messages."""
+    if not await remounted(observed):
+        observed.ctx.fault("A9", f"after a cancelled {name} it could not be mounted again", cancelled_at=where)
+        return
+    stored = await observed.stored("A9")
+    if stored is None:
+        return
+    found = difference(stored, observed.expected)
+    if found is not None:
+        has_lost = name not in ("clear", "set_messages") and difference(stored[: len(_BASE)], _BASE)
+        what = f"{name} was cancelled, and after mounting again {found}"
+        observed.ctx.fault("C5" if has_lost else "A9", what, cancelled_at=where)
+
+
+@check("C3", "C14", kind="behaviour", types=CONTEXT)
+async def remembers_all_or_nothing(ctx: CheckContext) -> None:
+    """Closes and mounts the context again after adding, replacing and clearing; a file has to hold the last state."""
+    history: list[Message] = [
+        spoken(10, "system", 4),
+        {"role": "user", "content": "a\u2028b\x85c\r\nd é漢字🙂", "metadata": {"n": [1, None]}, "name": None},
+        *tool_turn(20, 2, 4),
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "so", "signature": "sig=="}]},
+        {"role": "user", "content": ""},
+        {"role": "user", "content": ""},
+        *(spoken(100 + number, "user", 3) for number in range(15)),
+    ]
+    steps: tuple[tuple[str, str, list[Message], list[Message] | None], ...] = (
+        ("adding", "C3", history, None),
+        ("set_messages", "C14", [], history[:2]),
+        ("adding, then set_messages", "C14", history, history[5:]),
+        ("adding, then clear", "C14", history, []),
+    )
+    for name, clause, added, replacement in steps:
+        async with observe_context(ctx) as observed:
+            if observed is None or not await observed.add_all(added):
+                return
+            if replacement is not None and not await (observed.set(replacement) if replacement else observed.clear()):
+                return
+            expected = copy.deepcopy(observed.expected)
+            if not await remounted(observed):
+                ctx.fault(clause, f"after {name} it could not be mounted a second time in the same session")
+                return
+            stored = await observed.stored(clause)
+            if stored is None:
+                return
+            if stored and difference(stored, expected) is not None:
+                what = f"closed after {name} and mounted again, {difference(stored, expected)}"
+                ctx.fault(clause, f"{what}, which is neither everything nor nothing")
+                return
+            if stored and name == "adding":
+                await _clear_what_was_kept(observed)
+        if ctx.faults:
+            return
+
+
+async def _clear_what_was_kept(observed: ObservedContext) -> None:
+    """It keeps its messages; then added ones have to come after the kept ones, and cleared ones must be gone."""
+    observed.expected = await observed.stored()
+    more = spoken(80, "user", 4)
+    if not (await observed.add(more) and await observed.compare("C3", "after adding to what it remembered")):
+        return
+    if await remounted(observed) and await observed.compare("C3", "mounted a third time") and await observed.clear():
+        if not await remounted(observed):
+            return
+        stored = await observed.stored("C14")
+        if stored:
+            observed.ctx.fault("C14", f"cleared, closed and mounted again, it still holds {len(stored)} messages")
+
+
+@check("A16", kind="hygiene", types=CONTEXT)
+async def keeps_sessions_apart(ctx: CheckContext) -> None:
+    """Opens a second session of the same user without settings; it must neither see nor change the first one's messages."""
+    try:
+        async with ctx.mount(config=ctx.loaded.given) as first:
+            if not isinstance(first.instance, ContextManager):
+                return
+            await first.call(first.instance.add_message, spoken(10, "user", 5))
+            async with ctx.mount(config=ctx.loaded.given, beside=first) as second:
+                if not isinstance(second.instance, ContextManager):
+                    return
+                found = await second.call(second.instance.get_messages)
+                if found.value:
+                    ctx.fault("A16", "a new session finds the messages of another one of the same user")
+                    return
+                await second.call(second.instance.add_message, spoken(20, "user", 5))
+                await second.call(second.instance.set_messages, [spoken(30, "user", 5)])
+                await second.call(second.instance.clear)
+            kept = await first.call(first.instance.get_messages)
+            if kept.returned and difference(kept.value, [spoken(10, "user", 5)]) is not None:
+                ctx.fault("A16", "what a second session of the same user does changes what the first one holds")
+    except MountFailed:
+        return

@@ -1,4 +1,8 @@
-"""Checks of cancelled calls: what the module shows, its files and its processes afterwards.
+"""Checks of cancelled calls: how they end, what the module does and shows afterwards, its files and its processes, and what it leaves behind.
+
+At each point the same call is cancelled many times in a fresh session, since a slot that is lost at every cancellation
+shows only when the slots run out. Afterwards the module has to work as before, and nothing may remain once it is closed.
+An operation is cancelled as the first of a session and, where it behaves differently then, after all the others.
 
 The state is seen from outside only, by the results of typical operations: it is that after no call or that after a completed one, and each file is whole, old or
 new. The sweep over all suspensions cancels a slow call at few points, and a process that is left alone for a second or two ends unseen meanwhile; so a call
@@ -8,7 +12,9 @@ with a process is cancelled as soon as its process is there, and the module is c
 from __future__ import annotations
 
 import copy
+import gc
 import json
+import random
 import re
 import time
 from collections.abc import Iterator
@@ -23,14 +29,312 @@ import attrs
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.inputs.json_schema import resolved
 from amplifier.conformance.inputs.values import properties_of
-from amplifier.conformance.oracles.cancelled import NEVER, cancel_once, chosen_suspensions
-from amplifier.conformance.target.calls import CALL_SECONDS, Outcome, call_with_deadline
+from amplifier.conformance.oracles.calls import NEVER
+from amplifier.conformance.target.calls import CALL_SECONDS, Outcome, call_with_deadline, reraise_own_cancellation
 from amplifier.conformance.target.literals import starts_programs
-from amplifier.conformance.target.mounted import CANCEL_GRACE, CheckContext, MountedModule
-from amplifier.conformance.target.process import SEES_PROCESSES, Resources, files_below, is_waiting
+from amplifier.conformance.target.mounted import CANCEL_GRACE, CheckContext, Fault, MountedModule
+from amplifier.conformance.target.process import (
+    PATIENCE,
+    SEES_PROCESSES,
+    Resources,
+    files_below,
+    is_waiting,
+    open_files,
+)
 from amplifier.conformance.target.use import Operation, execute, schema_of, typical_operations
+from amplifier.conformance.target.virtual_clock import Budget, count_call, process_cpu_wait
+from amplifier.testing import cancel_at
 
-_CALLS = 6_000
+_SETTLING_STEPS = 5
+_PAUSE = 0.02
+_KERNEL_TASKS = "amplifier.kernel."
+"""Prefix of the names of the kernel's own tasks, which end a moment later."""
+
+
+def task_ids() -> set[int]:
+    """The ids of all running tasks."""
+    return {task.id for task in anyio.get_running_tasks()}
+
+
+async def new_tasks(before: set[int]) -> list[str]:
+    """The tasks that were not running before and do not end within a few steps of the loop."""
+    left: list[str] = []
+    for _ in range(_SETTLING_STEPS):
+        left = [task.name or "?" for task in anyio.get_running_tasks() if task.id not in before]
+        left = [f"the task {name!r}" for name in left if not name.startswith(_KERNEL_TASKS)]
+        if not left:
+            break
+        await anyio.lowlevel.checkpoint()
+    return left
+
+
+class Leftovers:
+    """A snapshot of tasks, threads and processes to compare with later.
+
+    Work that was handed to a thread pool and abandoned ends by itself, so open files do not count: a pool's thread may
+    hold them.
+    """
+
+    def __init__(self) -> None:
+        self._before = Resources()
+        self._tasks = task_ids()
+
+    async def found(self) -> list[str]:
+        """What exists now and did not then, after it had the time to end."""
+        return [*await new_tasks(self._tasks), *self._threads_and_processes()]
+
+    def _threads_and_processes(self) -> list[str]:
+        counted = ("the thread", "the process")
+        if not any(each.startswith(counted) for each in self._before.leaks()):
+            return []
+        return [each for each in self._before.leaks_after_patience() if each.startswith(counted)]
+
+
+async def temporary_files_left(mounted: MountedModule) -> list[str]:
+    """The names of temporary files of a closed module that still exist after a moment."""
+    give_up = time.monotonic() + PATIENCE
+    while left := sorted(path.name for path in mounted.temporary.iterdir()):
+        if time.monotonic() >= give_up:
+            break
+        await anyio.lowlevel.checkpoint()
+        time.sleep(_PAUSE)  # noqa: ASYNC251 — for threads and processes, in real time
+    return left
+
+
+CALLS = 5
+"""How often an operation that has left a file open is repeated."""
+
+
+async def find_growing_file(mounted: MountedModule, operation: Operation) -> str | None:
+    """Run an operation; if it leaves a file open, run it again and return what each further call leaves open.
+
+    Only the number of descriptors of one and the same file counts: a pool of connections grows and shrinks, and processes
+    have pipes. A tool whose results differ may have opened the file on request, and returned a handle to close it.
+    """
+    before = open_files()
+    outcome = await mounted.call(operation.run, mounted)
+    if operation.is_last or not open_files() - before:
+        return None
+    start = open_files()
+    results = {repr(outcome.value)}
+    for _ in range(CALLS):
+        results.add(repr((await mounted.call(operation.run, mounted)).value))
+    if mounted.loaded.module_type == "tool" and len(results) > 1:
+        return None
+    gc.collect()
+    give_up = time.monotonic() + PATIENCE
+    while growing := [(path, count) for path, count in (open_files() - start).items() if count >= CALLS]:
+        if time.monotonic() >= give_up:
+            path, count = growing[0]
+            return f"{count} descriptors of {mounted.without_session(path)!r}"
+        await anyio.lowlevel.checkpoint()
+        time.sleep(_PAUSE)  # noqa: ASYNC251 — threads close files in real time, whatever the loop's clock is
+    return None
+
+
+_REPEATS = 20
+"""How often a call is cancelled at one point before the module has to work again."""
+_ENDS_WITHIN = 1.0
+_CALLS = 10_000
+"""The budget in the quick profile; only modules with many long operations reach it."""
+_COSTLY = (3, 3)
+"""A module that starts processes is cancelled at so many points of a call, so many times at each."""
+
+
+def chosen_suspensions(ctx: CheckContext, suspensions: int, most: int | None = None) -> list[int]:
+    """All suspensions of a call, or a sample with the first and the last one."""
+    most = ctx.points if most is None else min(ctx.points, most)
+    every = range(1, suspensions + 1)
+    if suspensions <= most:
+        return list(every)
+    return sorted({1, suspensions, *random.Random(ctx.seed).sample(every, most)})
+
+
+async def cancel_once(mounted: MountedModule, operation: Operation, k: int, *, native: bool = False) -> Any:
+    """Run an operation and cancel it at its k-th suspension; None if it raised, which other checks report."""
+    count_call()
+    with mounted.ctx.watchdog(what=operation.name):
+        try:
+            return await cancel_at(k, operation.run, mounted, native=native)
+        except BaseException as error:  # noqa: BLE001 — foreign code: it may raise a group, or exit
+            reraise_own_cancellation(error)
+    return None
+
+
+@attrs.frozen
+class _Variant:
+    """One operation in a new session, or in one that has been used.
+
+    Attributes:
+        index: Which operation.
+        is_warm: Whether every operation was run once before.
+        suspensions: How often it suspends.
+        usual: How it ends when it is run a second time.
+    """
+
+    index: int
+    is_warm: bool
+    suspensions: int
+    usual: Outcome
+
+
+async def cancel_at_every_suspension(ctx: CheckContext) -> None:
+    """Cancel every operation at its suspensions, by scope and, on asyncio, by ``Task.cancel()``."""
+    budget = ctx.budget(_CALLS)
+    async with ctx.mount() as mounted:
+        count = len(typical_operations(mounted))
+    for index in range(count):
+        for variant in await _variants(ctx, index, count):
+            if await _is_broken(ctx, variant, budget):
+                return  # other points would show the same
+
+
+async def _variants(ctx: CheckContext, index: int, count: int) -> list[_Variant]:
+    first = await _undisturbed(ctx, index, is_warm=False)
+    later = await _undisturbed(ctx, index, is_warm=True) if count > 1 else None
+    found = [variant for variant in (first, later) if variant is not None]
+    # The second variant is worth trying only if it behaves differently.
+    return list({(each.suspensions, _gist(each.usual)): each for each in reversed(found)}.values())[::-1]
+
+
+async def _is_broken(ctx: CheckContext, variant: _Variant, budget: Budget) -> bool:
+    before = len(ctx.faults)
+    points, repeats = _COSTLY if ctx.loaded.starts_processes else (ctx.points, _REPEATS)
+    leftovers = Leftovers()
+    tried: list[tuple[int, bool]] = []
+    for k in chosen_suspensions(ctx, variant.suspensions, points):
+        for native in ctx.cancel_modes:
+            if budget.is_spent():
+                break
+            tried.append((k, native))
+            ctx.faults += await _confirmed(ctx, variant, k, native, repeats)
+            if len(ctx.faults) > before:
+                return True
+    if await leftovers.found():
+        await _find_leaking_point(ctx, variant, tried)
+    return len(ctx.faults) > before
+
+
+async def _undisturbed(ctx: CheckContext, index: int, *, is_warm: bool) -> _Variant | None:
+    """How often the operation suspends, and how it ends when run again; None if it does not end by itself."""
+    async with ctx.mount() as mounted:
+        operation = await _ready(mounted, index, is_warm=is_warm)
+        first = await mounted.call(cancel_at, NEVER, operation.run, mounted)
+        again = await mounted.call(operation.run, mounted)
+        if first.kind == "raised" and again.kind == "raised":
+            return None  # shows nothing about cancellation; other checks report what it raises
+        if not first.returned:
+            ctx.cut_short(f"{operation.name} {first}, so it was not cancelled at every point")
+            return None
+        return _Variant(index, is_warm, first.value.suspensions, again)
+
+
+async def _ready(mounted: MountedModule, index: int, *, is_warm: bool) -> Operation:
+    operations = typical_operations(mounted)
+    for each in operations if is_warm else ():
+        await mounted.call(each.run, mounted)
+    return operations[index]
+
+
+# ── one point ──
+
+
+async def _confirmed(ctx: CheckContext, variant: _Variant, k: int, native: bool, repeats: int) -> list[Fault]:
+    """The faults at one point; those that may be due to chance have to show twice: calls fail and take long at times."""
+    trial = attrs.evolve(ctx, faults=[])
+    await _cancel_repeatedly(trial, variant, k, native, repeats)
+    if any(fault.clause in ("A8", "A9") for fault in trial.faults):
+        again = attrs.evolve(ctx, faults=[])
+        await _cancel_repeatedly(again, variant, k, native, repeats)
+        return trial.faults if again.faults else []
+    return trial.faults
+
+
+async def _cancel_repeatedly(ctx: CheckContext, variant: _Variant, k: int, native: bool, repeats: int) -> None:
+    async with ctx.mount() as mounted:
+        operation = await _ready(mounted, variant.index, is_warm=variant.is_warm)
+        how = "Task.cancel()" if native else "its cancel scope"
+        where = ""
+        for _ in range(repeats):
+            waited = process_cpu_wait()
+            count_call()
+            with ctx.watchdog(what=f"{operation.name}, cancelled by {how},"):
+                try:
+                    trial = await cancel_at(k, operation.run, mounted, native=native)
+                except BaseException as error:  # noqa: BLE001 — foreign code: this is what is being looked for
+                    reraise_own_cancellation(error)
+                    worked = where and variant.usual.returned
+                    if worked and (await mounted.call(operation.run, mounted)).kind == "raised":
+                        break  # the cancellation before this one broke it
+                    raised = f"{type(error).__name__}: {str(error)[:200]}"
+                    what = f"{operation.name} was cancelled by {how} and raised {raised}"
+                    ctx.fault("A7", what, given=operation.given, error=error, cancelled_at=where)
+                    return
+            if not trial.fired:
+                break  # it takes another path now, which is checked below
+            where = trial.where
+            details = {"given": operation.given, "cancelled_at": where}
+            if trial.swallowed:
+                ctx.fault("A7", f"{operation.name} was cancelled by {how} and returned all the same", **details)
+                return
+            if trial.seconds > _ENDS_WITHIN and trial.seconds - (process_cpu_wait() - waited) > _ENDS_WITHIN:
+                what = f"{operation.name} went on for more than {_ENDS_WITHIN:g} s after it was cancelled by {how}"
+                ctx.fault("A8", what, **details)
+                return
+        await _check_works(mounted, operation, variant, where, repeats)
+        await mounted.close()
+        for name in (await temporary_files_left(mounted))[:1]:
+            what = f"{operation.name} was cancelled, and the temporary file {name!r} remains after cleanup"
+            ctx.fault("A14", what, given=operation.given, cancelled_at=where)
+
+
+async def _check_works(
+    mounted: MountedModule, operation: Operation, variant: _Variant, where: str, repeats: int
+) -> None:
+    after = await mounted.call(operation.run, mounted)
+    usual = _gist(variant.usual)
+    if _gist(after) == usual:
+        return
+    if after.kind == variant.usual.kind and await _gist_after_many(mounted.ctx, variant, repeats) != usual:
+        return  # so many calls are too many for it, cancelled or not
+    ended = f"gave {str(after.value)[:150]}" if after.returned else str(after)
+    what = f"after {repeats} cancelled calls {operation.name} {ended}; without them it {variant.usual}"
+    mounted.ctx.fault("A9", what, given=operation.given, cancelled_at=where, error=after.error)
+
+
+def _gist(outcome: Outcome) -> str:
+    """The essence of an outcome: the success of a tool, the action of a hook, the files that a resolver found."""
+    value = outcome.value
+    if isinstance(value, list) and value and isinstance(value[0], bool):
+        return str(value[0])
+    for key in ("action", "files"):
+        if isinstance(value, dict) and key in value:
+            return str(value[key])
+    return outcome.kind
+
+
+async def _gist_after_many(ctx: CheckContext, variant: _Variant, repeats: int) -> str:
+    async with ctx.mount() as mounted:
+        operation = await _ready(mounted, variant.index, is_warm=variant.is_warm)
+        for _ in range(repeats):
+            await mounted.call(operation.run, mounted)
+        return _gist(await mounted.call(operation.run, mounted))
+
+
+async def _find_leaking_point(ctx: CheckContext, variant: _Variant, tried: list[tuple[int, bool]]) -> None:
+    """Something remained after all cancellations; find a point at which one cancellation leaves it behind."""
+    for k, native in tried:
+        leftovers = Leftovers()
+        async with ctx.mount() as mounted:
+            operation = await _ready(mounted, variant.index, is_warm=variant.is_warm)
+            trial = await cancel_once(mounted, operation, k, native=native)
+        for left in (await leftovers.found())[:1] if trial is not None else ():
+            what = f"{operation.name} was cancelled, and {left} remains after cleanup"
+            ctx.fault("A14", what, given=operation.given, cancelled_at=trial.where)
+            return
+
+
+_STATE_CALLS = 6_000
 _Contents = dict[str, bytes | None]
 _Shown = dict[str, str]
 """From a path in the results of typical operations to the value there."""
@@ -39,7 +343,7 @@ _Shown = dict[str, str]
 @check("A9", "A10", kind="cancellation", needs_success=("A9", "A10"))
 async def tears_nothing(ctx: CheckContext) -> None:
     """Cancels a call once at each suspension; files, and what a tool or hook shows, are as after no call or as after a completed one."""
-    budget = ctx.budget(_CALLS)
+    budget = ctx.budget(_STATE_CALLS)
     async with ctx.mount() as mounted:
         operations = typical_operations(mounted)
     for index, operation in enumerate(operations):
@@ -178,7 +482,7 @@ _ATTEMPTS = (0, 20, 20)
 
 A process that ends by itself while the module is being closed shows nothing, so that is tried again.
 """
-_PAUSE = 0.005
+_PROCESS_PAUSE = 0.005
 _MAX_NUMBER = 1_000
 
 
@@ -243,12 +547,12 @@ async def _cancelled(mounted: MountedModule, operation: Operation, before: Resou
         outcomes.append(Outcome(kind="late"))
 
     had_process, waiting = False, 0
-    with mounted.ctx.alarm(CALL_SECONDS + CANCEL_GRACE, "A8", operation.name):
+    with mounted.ctx.watchdog(CALL_SECONDS + CANCEL_GRACE, "A8", operation.name):
         async with anyio.create_task_group() as group:
             group.start_soon(run)
             while not outcomes and not (had_process and waiting >= looks):
                 await anyio.lowlevel.checkpoint()
-                time.sleep(_PAUSE)  # noqa: ASYNC251 — a process runs in real time, whatever the loop's clock is
+                time.sleep(_PROCESS_PAUSE)  # noqa: ASYNC251 — a process runs in real time, whatever the loop's clock is
                 running = before.left_processes()
                 had_process = had_process or bool(running)
                 waiting = waiting + 1 if running and all(map(is_waiting, running)) else 0

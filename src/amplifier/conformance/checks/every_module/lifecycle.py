@@ -14,12 +14,17 @@ from typing import Any
 
 import anyio
 
+from amplifier.conformance.checks.every_module.cancellation import (
+    CALLS,
+    cancel_at_every_suspension,
+    find_growing_file,
+    new_tasks,
+    task_ids,
+)
 from amplifier.conformance.checks.every_module.declaration import has_a_mount
 from amplifier.conformance.checks.registry import check
-from amplifier.conformance.oracles.cancelled import cancel_at_every_suspension
-from amplifier.conformance.oracles.leftovers import CALLS, find_growing_file, new_tasks, task_ids
+from amplifier.conformance.oracles.calls import NEVER
 from amplifier.conformance.target.calls import call_with_deadline, reraise_own_cancellation
-from amplifier.conformance.target.clock import count_mount
 from amplifier.conformance.target.literals import settings_in
 from amplifier.conformance.target.mounted import (
     CANARY,
@@ -37,6 +42,7 @@ from amplifier.conformance.target.mounted import (
 from amplifier.conformance.target.process import Resources, files_below
 from amplifier.conformance.target.resolver_samples import is_resolver
 from amplifier.conformance.target.use import run_typical_operations, typical_operations
+from amplifier.conformance.target.virtual_clock import count_mount
 from amplifier.contracts import CONTRACTS
 from amplifier.events import CATALOGUE
 from amplifier.kernel.coordinator.ownership import Mounts
@@ -237,7 +243,6 @@ async def announces_its_events(ctx: CheckContext) -> None:
             ctx.fault("A19", f"it emits {name!r}, which it does not announce on the channel 'observability.events'")
 
 
-_NEVER = 1_000_000_000
 _MAX_SETTINGS = 12
 _SETTINGS_CALLS = 2_000
 _BAD_VALUES: tuple[Any, ...] = (None, "text", -1, [], {"unknown": True})
@@ -285,7 +290,7 @@ async def _failing_mount(ctx: CheckContext, config: dict[str, Any], what: str) -
         tasks = task_ids()
         with private_directories() as (directory, _):
             mount = _FailingMount(ctx, fill_placeholders(config, directory))
-            with ctx.alarm(MOUNT_SECONDS + CANCEL_GRACE, "A8", what):
+            with ctx.watchdog(MOUNT_SECONDS + CANCEL_GRACE, "A8", what):
                 yield mount
             await mount.undo()
             mount.left += await new_tasks(tasks)
@@ -301,7 +306,7 @@ async def fails_without_traces(ctx: CheckContext) -> None:
 
 
 async def _cancel_mounts(ctx: CheckContext) -> None:
-    suspensions = await _cancel_mount(ctx, _NEVER, native=False)
+    suspensions = await _cancel_mount(ctx, NEVER, native=False)
     for k in range(1, min(suspensions or 0, ctx.points) + 1):
         for native in ctx.cancel_modes:
             if await _cancel_mount(ctx, k, native=native) is None:
@@ -315,7 +320,7 @@ async def _cancel_mount(ctx: CheckContext, k: int, *, native: bool) -> int | Non
             trial = await cancel_at(k, mount.run, native=native)
         except BaseException as error:  # noqa: BLE001 — foreign code: this is what is being looked for
             reraise_own_cancellation(error)
-            if k != _NEVER:
+            if k != NEVER:
                 what = f"mount was cancelled and raised {type(error).__name__}: {str(error)[:200]}"
                 ctx.fault("A7", what, error=error)
             return None

@@ -17,7 +17,7 @@ import attrs
 
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.target.calls import Outcome
-from amplifier.conformance.target.load import LoadedTarget, load_anew
+from amplifier.conformance.target.locate import LoadedTarget, load_anew
 from amplifier.conformance.target.mounted import CheckContext, MountedModule, MountFailed
 from amplifier.conformance.target.use import Operation, other_operations, typical_operations
 from amplifier.conformance.target.virtual_clock import run_virtually

@@ -9,8 +9,17 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from amplifier.conformance.checks.provider.answers import PROVIDER, expect_unchanged, response_events, usable
-from amplifier.conformance.checks.provider.dialogues import asking, calls_of, complete, snapshot, without_ids
+from amplifier.conformance.checks.provider.answers import (
+    PROVIDER,
+    asking,
+    calls_of,
+    complete,
+    expect_unchanged,
+    response_events,
+    snapshot,
+    usable,
+    without_ids,
+)
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.target.guess_config import is_secret, secret_variables, without_secrets
 from amplifier.conformance.target.literals import settings_in

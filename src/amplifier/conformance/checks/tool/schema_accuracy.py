@@ -18,12 +18,19 @@ import attrs
 
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.inputs.json_schema import Accepts, acceptor, fingerprint, resolved
-from amplifier.conformance.inputs.tool_inputs import valid_inputs
-from amplifier.conformance.inputs.values import SHAPED_TEXTS, Values, is_harmless, kinds_of, properties_of, required_of
-from amplifier.conformance.target.clock import Budget
+from amplifier.conformance.inputs.values import (
+    SHAPED_TEXTS,
+    Values,
+    is_harmless,
+    kinds_of,
+    properties_of,
+    required_of,
+    valid_inputs,
+)
 from amplifier.conformance.target.literals import choices_in, inputs_in, numbers_in
 from amplifier.conformance.target.mounted import CANARY, CheckContext
 from amplifier.conformance.target.use import schema_of
+from amplifier.conformance.target.virtual_clock import Budget
 from amplifier.models import ToolResult
 
 Input = dict[str, Any]

@@ -62,7 +62,7 @@ def programs(facts: dict[str, Any]) -> SearchStrategy[Any]:
         st.fixed_dictionaries({"do": st.just("set"), "messages": st.lists(adding, max_size=4)}),
         st.just({"do": "clear"}),
         st.fixed_dictionaries(
-            {"do": st.just("spoil"), "what": st.sampled_from(["given", "stored", "view", "small view"])}
+            {"do": st.just("overwrite"), "what": st.sampled_from(["given", "stored", "view", "small view"])}
         ),
         st.fixed_dictionaries({"do": st.just("view"), "budget": st.sampled_from([None, 1, 5, 20, 100, 10_000_000])}),
         st.fixed_dictionaries({"do": st.just("burst"), "count": st.integers(2, 5)}),
@@ -95,7 +95,9 @@ def listed_programs(facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
         call,
         say("user", prose(80, 5)),
     ]
-    looks: list[dict[str, Any]] = [{"do": "spoil", "what": what} for what in ("given", "stored", "view", "small view")]
+    looks: list[dict[str, Any]] = [
+        {"do": "overwrite", "what": what} for what in ("given", "stored", "view", "small view")
+    ]
     looks += [{"do": "view", "budget": budget} for budget in (None, 200, 60, 20, 10_000_000)]
     sets = [{"do": "set", "messages": messages} for messages in ([say("user", "m0500 next")], [], everything)]
     for placed in (True, False):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -21,14 +21,22 @@ from amplifier.conformance.inputs.payloads import (
     reaching_payloads,
     session_events,
 )
-from amplifier.conformance.inputs.tool_inputs import near_misses, sample_inputs, valid_inputs
-from amplifier.conformance.inputs.values import FORMATS, ODD_VALUES, is_harmless, kinds_of, properties_of, required_of
+from amplifier.conformance.inputs.values import (
+    ODD_VALUES,
+    Values,
+    invalid_inputs,
+    is_harmless,
+    kinds_of,
+    properties_of,
+    required_of,
+    sample_inputs,
+    valid_inputs,
+)
 from amplifier.conformance.target.mounted import CANARY
 from amplifier.conformance.target.resolver_samples import SAMPLES, UNHEARD_OF, ids_in
 
 Facts = dict[str, Any]
 
-_MAX_DEPTH = 4
 _MOST_LISTED = 2_000
 """Listed inputs of all tools of a module together."""
 _MAX_LENGTH = 60
@@ -41,9 +49,7 @@ def tool_inputs(facts: Facts) -> SearchStrategy[Any]:
     tools: Mapping[str, Any] = facts["tools"]
     if not tools:
         return st.just({"tool": "", "inputs": []})
-    words = [word for word in facts["words"] if is_harmless(word)]
-    choices = [word for word in facts.get("choices", []) if is_harmless(word)]
-    return st.one_of([_calls(name, tools[name], words, choices) for name in sorted(tools)])
+    return st.one_of([_calls(name, tools[name], facts) for name in sorted(tools)])
 
 
 def listed_inputs(facts: Facts) -> Iterator[dict[str, Any]]:
@@ -53,24 +59,65 @@ def listed_inputs(facts: Facts) -> Iterator[dict[str, Any]]:
         valid = valid_inputs(schema, CANARY, choices)
         samples = sample_inputs(schema, CANARY, words=words, choices=choices)
         bases = [*samples[1:2], *samples[:1], *samples[2:]]  # the fullest first
-        inputs = [*valid[:20], *near_misses(schema, bases, words, choices), *valid[20:]]
+        inputs = [*valid[:20], *invalid_inputs(schema, bases, words, choices), *valid[20:]]
         yield {"tool": name, "inputs": inputs[: _MOST_LISTED // len(tools)]}
 
 
-def _calls(name: str, schema: Any, words: list[str], choices: list[str]) -> SearchStrategy[Any]:
-    keys = list(dict.fromkeys([*properties_of(resolved(schema, schema)), *words]))
-    wild = wild_objects(keys, choices)
-    if schema:
-        valid = accepted(schema, schema, choices)
-        drawn = st.one_of(valid, st.builds(_bent, valid, wild), wild)
-    else:
-        drawn = wild
+def _calls(name: str, schema: Any, facts: Facts) -> SearchStrategy[Any]:
+    """Calls with values that the schema names or allows, some of which are something else, and with any object."""
+    words, choices = _harmless(facts, "words"), _harmless(facts, "choices")
+    top = resolved(schema, schema)
+    wild = wild_objects(list(dict.fromkeys([*properties_of(top), *words])), choices)
+    values = Values(schema or {}, CANARY)
+    parts = {
+        key: st.sampled_from(values.alternatives(part, key)) | _of_kind(resolved(part, schema), schema, choices)
+        for key, part in properties_of(top).items()
+    }
+    always = {key: parts.get(key, wild_values(choices)) for key in required_of(top)}
+    valid = st.fixed_dictionaries(always, optional={key: parts[key] for key in parts if key not in always})
+    drawn = st.one_of(valid, st.builds(lambda one, other: {**one, **other}, valid, wild), wild) if schema else wild
     return st.fixed_dictionaries({"tool": st.just(name), "inputs": st.lists(drawn, min_size=1, max_size=5)})
 
 
-def _bent(valid: Any, wild: dict[str, Any]) -> dict[str, Any]:
-    """A valid input of which some values are something else."""
-    return {**valid, **wild} if isinstance(valid, dict) else wild
+def _of_kind(schema: dict[str, Any], root: Any, choices: list[str]) -> SearchStrategy[Any]:
+    """Values of the type that a schema names and in its bounds; other keywords are ignored, so that it may refuse some."""
+    if "enum" in schema or "const" in schema:
+        return st.nothing()
+    low, high = (
+        schema.get(key) if isinstance(schema.get(key), (int, float)) else None for key in ("minimum", "maximum")
+    )
+    low = low if low is not None else -20 if high is None else high - _MAX_DISTANCE
+    high = max(low, low + _MAX_DISTANCE if high is None else min(high, low + 1_000_000))
+    items = schema.get("items", {})
+    of_kind: dict[str, SearchStrategy[Any]] = {
+        "string": _strings(schema, choices),
+        "integer": st.integers(int(low), int(high)),
+        "number": st.floats(low, high, allow_nan=False) | st.integers(int(low), int(high)),
+        "array": st.lists(st.sampled_from(Values(root, CANARY).alternatives(items)), max_size=4),
+        "boolean": st.booleans(),
+        "null": st.none(),
+    }
+    return st.one_of([of_kind.get(kind, wild_values(choices)) for kind in kinds_of(schema)])
+
+
+def _strings(schema: dict[str, Any], choices: list[str]) -> SearchStrategy[str]:
+    pattern = schema.get("pattern")
+    if isinstance(pattern, str):
+        try:
+            # In Python a $ matches before a trailing newline as well, in JSON Schema it does not.
+            drawn = st.from_regex(re.compile(pattern)).map(lambda text: text.rstrip("\n"))
+        except re.error:
+            return texts(choices)
+        return drawn.filter(lambda text: len(text) <= 500 and not text.startswith(("/", "~")) and ".." not in text)
+    least, most = (schema.get(key) for key in ("minLength", "maxLength"))
+    least = least if isinstance(least, int) else 0
+    most = most if isinstance(most, int) else least + _MAX_LENGTH
+    long_enough = texts(choices).map(lambda text: (text + "t" * max(0, least - len(text)))[: max(most, least)])
+    return long_enough | st.just("t" * min(most, least + 5_000))
+
+
+def _harmless(facts: Facts, key: str) -> list[str]:
+    return [word for word in facts.get(key, []) if is_harmless(word)]
 
 
 # ── anything ──
@@ -98,119 +145,17 @@ def wild_objects(keys: list[str], choices: list[str]) -> SearchStrategy[dict[str
     return st.dictionaries(names, wild_values(choices), max_size=4)
 
 
-# ── by schema ──
-
-
-def accepted(schema: Any, root: Any, choices: list[str], depth: int = 0) -> SearchStrategy[Any]:
-    """Values that a schema accepts; keywords that are unusual for tools are ignored."""
-    found = resolved(schema, root)
-    if "const" in found:
-        return st.just(found["const"])
-    if isinstance(found.get("enum"), list) and found["enum"]:
-        return st.sampled_from(found["enum"])
-    for key in ("anyOf", "oneOf"):
-        branches = found.get(key)
-        if isinstance(branches, list) and branches and depth <= _MAX_DEPTH:
-            rest = {name: value for name, value in found.items() if name != key}
-            return st.one_of(
-                [accepted({**rest, **resolved(each, root)}, root, choices, depth + 1) for each in branches]
-            )
-    if not found or depth > _MAX_DEPTH:
-        return wild_values(choices)
-    return st.one_of([_OF_KIND.get(kind, _anything)(found, root, choices, depth) for kind in kinds_of(found)])
-
-
-def _anything(schema: dict[str, Any], root: Any, choices: list[str], depth: int) -> SearchStrategy[Any]:
-    return wild_values(choices)
-
-
-def _objects(schema: dict[str, Any], root: Any, choices: list[str], depth: int) -> SearchStrategy[Any]:
-    required = required_of(schema)
-    parts = {name: accepted(part, root, choices, depth + 1) for name, part in properties_of(schema).items()}
-    always = {name: parts.get(name, wild_values(choices)) for name in required}
-    return st.fixed_dictionaries(always, optional={name: parts[name] for name in parts if name not in required})
-
-
-def _arrays(schema: dict[str, Any], root: Any, choices: list[str], depth: int) -> SearchStrategy[Any]:
-    least = _whole(schema.get("minItems"), 0)
-    most = max(least, min(_whole(schema.get("maxItems"), 4), least + 4))
-    if schema.get("uniqueItems") is True:
-        inner = accepted(schema.get("items", {}), root, choices, depth + 1)
-        return st.lists(inner, min_size=least, max_size=most, unique_by=repr)
-    return st.lists(accepted(schema.get("items", {}), root, choices, depth + 1), min_size=least, max_size=most)
-
-
-def _strings(schema: dict[str, Any], root: Any, choices: list[str], depth: int) -> SearchStrategy[Any]:
-    pattern, form = schema.get("pattern"), schema.get("format")
-    if isinstance(pattern, str):
-        try:
-            # In Python a $ matches before a trailing newline as well, in JSON Schema it does not.
-            drawn = st.from_regex(re.compile(pattern)).map(lambda text: text.rstrip("\n"))
-            return drawn.map(lambda text: text if _stays_here(text) else "text")
-        except re.error:
-            return texts(choices)
-    if isinstance(form, str) and form in FORMATS:
-        return st.just(FORMATS[form])
-    least = _whole(schema.get("minLength"), 0)
-    most = _whole(schema.get("maxLength"), least + _MAX_LENGTH)
-    long_enough = texts(choices).map(lambda text: (text + "t" * max(0, least - len(text)))[: max(most, least)])
-    return long_enough | st.just("t" * min(most, least + 5_000))
-
-
-def _stays_here(text: str) -> bool:
-    return len(text) <= 500 and not text.startswith(("/", "~")) and ".." not in text
-
-
-def _integers(schema: dict[str, Any], root: Any, choices: list[str], depth: int) -> SearchStrategy[Any]:
-    low, high = _bounds(schema)
-    step = schema.get("multipleOf")
-    if isinstance(step, int) and step > 0:
-        return st.integers(-(-int(low) // step), int(high) // step).map(lambda count: count * step)
-    return st.integers(int(low), max(int(low), int(high)))
-
-
-def _numbers(schema: dict[str, Any], root: Any, choices: list[str], depth: int) -> SearchStrategy[Any]:
-    low, high = _bounds(schema)
-    return st.floats(low, max(low, high), allow_nan=False) | _integers(schema, root, choices, depth)
-
-
-def _bounds(schema: dict[str, Any]) -> tuple[float, float]:
-    low = next((schema[key] for key in ("minimum", "exclusiveMinimum") if _is_number(schema.get(key))), None)
-    high = next((schema[key] for key in ("maximum", "exclusiveMaximum") if _is_number(schema.get(key))), None)
-    low = low + 1 if low is not None and "minimum" not in schema else low
-    high = high - 1 if high is not None and "maximum" not in schema else high
-    if low is None:
-        low = -20 if high is None else min(-20, high - _MAX_DISTANCE)
-    high = low + _MAX_DISTANCE if high is None else min(high, low + 1_000_000)
-    return low, max(low, high)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _whole(value: Any, otherwise: int) -> int:
-    return value if isinstance(value, int) and value >= 0 else otherwise
-
-
-_OF_KIND: dict[str, Callable[[dict[str, Any], Any, list[str], int], SearchStrategy[Any]]] = {
-    "object": _objects,
-    "array": _arrays,
-    "string": _strings,
-    "integer": _integers,
-    "number": _numbers,
-    "boolean": lambda *_: st.booleans(),
-    "null": lambda *_: st.none(),
-}
+def _likely_events(facts: Facts) -> list[str]:
+    """The events that matter to the module: those it registers for and names, then the other ones of either."""
+    registered = [event for _, event in facts["handlers"] if event != "*"]
+    named = [event for event in EVENTS if event in facts["texts"]]
+    known = [event for event in registered if event in facts["texts"]]
+    return list(dict.fromkeys([*known, *named, *registered])) or list(_USUAL)
 
 
 def hook_events(facts: Facts) -> SearchStrategy[Any]:
     """A few events with payloads, one after the other."""
-    words = [word for word in facts["words"] if is_harmless(word)]
-    choices = [word for word in facts.get("choices", []) if is_harmless(word)]
-    registered = [event for _, event in facts["handlers"] if event != "*"]
-    named = [event for event in EVENTS if event in facts["texts"]]
-    likely = list(dict.fromkeys([*registered, *named])) or ["tool:pre", "tool:post"]
+    words, choices, likely = _harmless(facts, "words"), _harmless(facts, "choices"), _likely_events(facts)
     events = st.sampled_from(likely) | st.sampled_from([*EVENTS, *UNKNOWN_EVENTS]) | texts()
     keys = list(dict.fromkeys([*words, *(key for event in likely[:6] for key in ordinary_payload(event))]))
     wild = wild_objects(keys, choices)
@@ -226,23 +171,17 @@ def listed_events(facts: Facts) -> Iterator[dict[str, Any]]:
     words, choices = facts["words"], facts["choices"]
     few = [(event, ordinary_payload(event)) for event in (*EVENTS, *UNKNOWN_EVENTS)]
     few += [(event, data) for event, _ in few for data in odd_payloads(event, words, briefly=True)]
-    registered = [event for _, event in facts["handlers"] if event != "*"]
-    named = [event for event in EVENTS if event in facts["texts"]]
-    known = [event for event in registered if event in facts["texts"]]
-    likely = list(dict.fromkeys([*known, *named, *registered])) or list(_USUAL)
     many = [
         (event, data)
-        for event in likely[:_MOST_EVENTS]
+        for event in _likely_events(facts)[:_MOST_EVENTS]
         for data in (*reaching_payloads(event, words, choices, facts["triggers"]), *odd_payloads(event, words))
     ]
     yield from ({"events": [{"event": event, "data": data} for event, data in events]} for events in (few, many))
     tool_input = next(reaching_payloads("tool:pre", words, ()))["tool_input"]
-    names = ["look", *(word for word in choices if is_harmless(word) and word not in tool_input)]
+    names = ["look", *(word for word in _harmless(facts, "choices") if word not in tool_input)]
     for number, name in enumerate(names[:_MOST_NAMES]):
-        events = [
-            (event, data) for event, data in session_events(name, tool_input) if not number or event[:5] == "tool:"
-        ]
         # With another name only the tool is another one.
+        events = [each for each in session_events(name, tool_input) if not number or each[0].startswith("tool:")]
         yield {"events": [{"event": event, "data": data} for event, data in events], "routed": True}
 
 

@@ -1,44 +1,101 @@
-"""A loop in a real session with scripted model, tools, hooks, context and user, and the turns it runs there."""
+"""A loop in a real session with scripted model, tools, hooks, context and user, and the turns it runs there.
+
+The doubles suspend where the real ones would and log everything. Every suspension of a double is counted, and the turn can be cancelled at one of them.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from amplifier.conformance.target.mounted import MountedModule
-from amplifier.conformance.target.turns.doubles import (
-    ScriptedContext,
-    ScriptedHooks,
-    ScriptedProvider,
-    ScriptedTool,
-    StreamingProvider,
-    scripted_approvals,
+from amplifier.conformance.target.turns.script import (
+    RAISED,
+    TOOLS,
+    Answer,
+    Call,
+    LogEntry,
+    RecordedTurn,
+    ScriptedTurn,
+    plain,
+    read_turns,
+    words_of,
 )
-from amplifier.conformance.target.turns.player import ScriptPlayer
-from amplifier.conformance.target.turns.record import RecordedTurn
-from amplifier.conformance.target.turns.script import TOOLS, ScriptedTurn
+from amplifier.models import (
+    ChatRequest,
+    ChatResponse,
+    HookResult,
+    StreamChunk,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    ToolResult,
+)
+from amplifier.modules.providers._streams import AnswerStream, AnswerStreams
+from amplifier.testing import MockApprovalSystem, MockProvider
 
 PROVIDERS = ("one", "two", "three")
 SECONDS = 4.0
 """The time limit of one turn; doubles never wait, so any loop can keep it."""
+MAX_MODEL_CALLS = 300
+"""Model calls after which a turn of a few answers counts as one without a limit."""
+MAX_ENDLESS_MODEL_CALLS = 1_500
+"""The same for a turn whose model never stops, in which the loop's own limit has to apply first."""
+_offers_tools: set[Path] = set()
+"""Loops that have sent a request with tools before."""
+_NOTHING_MORE = Answer(number=0, blocks=[{"say": "There is nothing more to say."}], calls=[])
 
 
-class ScriptedSession(ScriptPlayer):
-    """One case, run in the session of one mounted loop."""
+class ScriptedSession:
+    """One case, run in the session of one mounted loop: hands out the answers of the case and logs what the doubles report.
+
+    Args:
+        mounted: The mounted loop and its session.
+        case: The turns; see `script`.
+        endless: Let the model call a tool in every answer, whatever the script holds.
+
+    Attributes:
+        scripts: The turns of the case.
+        turn: The turn that is running, or ran last.
+        turns: All turns so far.
+        running: The tool calls in progress.
+        suspensions: How often a double has suspended.
+        model_calls: How often the model was called in this turn.
+        last_answer: The model's last answer.
+        cancel_at: The suspension at which to call `cancel`; 0 for never.
+        cancel: Cancels the turn.
+        cancelled_where: The double that was suspended then.
+        was_delivered: The cancellation was raised at that suspension, so nothing shielded it.
+        gave_up: The clause that an endless loop breaks, if the turn was cut off for that.
+    """
 
     def __init__(self, mounted: MountedModule, case: dict[str, Any], *, endless: bool = False) -> None:
-        super().__init__(mounted, case, endless=endless)
+        self.mounted = mounted
+        self.case = case
+        self.is_endless = endless
+        self.scripts: list[ScriptedTurn] = read_turns(case)
+        self._left: list[Answer] = []
+        self._calls = {call.key: call for script in self.scripts for call in reversed(script.calls)}
+        self._calls |= {call.new_key: call for call in self._calls.values()}
+        self.turn: RecordedTurn = RecordedTurn(script=self.scripts[0])
+        self.turns: list[RecordedTurn] = []
+        self.running: set[int] = set()
+        self.suspensions: int = 0
+        self.model_calls: int = 0
+        self.last_answer: Answer | None = None
+        self.cancel_at: int = 0
+        self.cancel: Callable[[], Any] = lambda: None
+        self.cancelled_where: str = ""
+        self.was_delivered: bool = False
+        self.gave_up: str | None = None
         core: Any = mounted.session.coordinator
-        self.context: ScriptedContext = ScriptedContext(
-            self,
-            history=case.get("history", 0),
-            compacts=bool(case.get("compacts")),
-            keeps=6 if endless else None,
-            fails=case.get("fails"),
-        )
+        self.context: ScriptedContext = ScriptedContext(self, case, keeps=6 if endless else None)
         core.mount("context", self.context)
         core.approval_system = scripted_approvals(self)
         provider = StreamingProvider if case.get("streams") else ScriptedProvider
@@ -77,7 +134,7 @@ class ScriptedSession(ScriptPlayer):
         self._begin(script)
         execute, arguments = self.mounted.instance.execute, self.arguments(with_coordinator=with_coordinator)
         with anyio.CancelScope() as scope:
-            self.cancel_by(scope.cancel)
+            self.cancel = scope.cancel
             self.turn.outcome = await self.mounted.call(execute, **arguments, seconds=seconds)
         return self.turn
 
@@ -90,14 +147,18 @@ class ScriptedSession(ScriptPlayer):
         return turn
 
     async def execute_unguarded(self, is_cancelled: bool = True) -> Any:
-        """Call execute for the first turn without deadline and alarm, for a caller that counts suspensions."""
+        """Call execute for the first turn without deadline and watchdog, for a caller that counts suspensions."""
         self._begin(None)
         self.turn.is_cancelled = is_cancelled
         return await self.mounted.instance.execute(**self.arguments())
 
     def _begin(self, script: ScriptedTurn | None) -> None:
         self._hooks.reset()
-        self.begin(RecordedTurn(script=self.scripts[0] if script is None else script))
+        self.turn = RecordedTurn(script=self.scripts[0] if script is None else script)
+        self.turns.append(self.turn)
+        self._left = list(self.turn.script.answers)
+        self.model_calls, self.last_answer = 0, None
+        self.cancelled_where = ""
 
     def arguments(self, *, with_coordinator: bool = True) -> dict[str, Any]:
         """The arguments of execute: those of the kernel that it accepts."""
@@ -115,6 +176,457 @@ class ScriptedSession(ScriptPlayer):
             del offered["coordinator"]
         accepted = accepted_keywords(execute)
         return offered if accepted is None else {key: offered[key] for key in offered if key in accepted}
+
+    def cancel_from_now(self, suspension: int | None) -> None:
+        """Cancel the turn at the n-th suspension from now; None for never."""
+        if suspension is None:
+            self.cancel_at = 0
+        else:
+            self.cancel_at, self.was_delivered = self.suspensions + suspension, False
+
+    def note(self, kind: str, name: str, data: Any = None) -> None:
+        """Add an entry to the log of the turn."""
+        self.turn.log.append(LogEntry(kind, name, data))
+
+    async def suspend(self, where: str) -> None:
+        """Suspend once; cancel the turn first if this is the chosen suspension."""
+        self.suspensions += 1
+        if self.suspensions == self.cancel_at:
+            self.cancelled_where = where
+            self.cancel()
+            try:
+                await anyio.lowlevel.checkpoint()
+            except anyio.get_cancelled_exc_class():
+                self.was_delivered = True
+                raise
+            return
+        await anyio.lowlevel.checkpoint()
+
+    def stop(self) -> None:
+        """Request a graceful stop, as a user does."""
+        self.note("stop", "graceful")
+        self.mounted.session.coordinator.cancellation.request_graceful()
+
+    def give_up(self, clause: str) -> None:
+        """Cut off a loop that goes on without end, against a clause."""
+        self.gave_up = clause
+        self.turn.is_cancelled = True
+        self.cancel()
+
+    def peek_answer(self) -> Answer | None:
+        """The model's next answer."""
+        return self._left[0] if self._left else None
+
+    def next_answer(self, has_tools: bool = False) -> Answer:
+        """Take the model's next answer.
+
+        A loop that offers tools as a rule may leave them out once, for a plan or a summary; then the model calls none.
+        """
+        loop = self.mounted.loaded.target.file
+        if has_tools:
+            _offers_tools.add(loop)
+        elif loop in _offers_tools:
+            return _NOTHING_MORE
+        self.model_calls += 1
+        number = self.model_calls
+        if number > (MAX_ENDLESS_MODEL_CALLS if self.is_endless else MAX_MODEL_CALLS):
+            self.give_up("O23")
+        if self.is_endless:
+            call = Call(number=number, tool="alpha", id=f"again{number}", key=f"again{number}")
+            self._calls[call.key] = call
+            return Answer(number=number, blocks=[{"call": "alpha", "number": number}], calls=[call])
+        if not self._left:
+            return _NOTHING_MORE
+        # A provider that fails goes on failing, so a retry gets the same error.
+        return self._left.pop(0) if self._left[0].error is None else self._left[0]
+
+    def call_with(self, key: Any, tool: Any) -> Call | None:
+        """The call of this case with a key in its arguments; without a key, the last call of that tool."""
+        if isinstance(key, str) and key in self._calls:
+            return self._calls[key]
+        if key is None and isinstance(tool, str):
+            calls = [] if self.last_answer is None else self.last_answer.calls
+            return next((call for call in calls if call.tool == tool), None)
+        return None
+
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"key": {"type": "string", "description": "Any text."}},
+    "required": ["key"],
+}
+
+
+class ScriptedContext:
+    """Stores every message; each view for a request starts with a marker message.
+
+    Args:
+        player: The state of the turn.
+        case: Holds ``history``, the number of messages of an earlier turn that it starts with; ``compacts``, whether the view leaves
+            out that turn; ``fails``, ``add`` or ``view`` and the number of the call that fails.
+        keeps: The view holds at most so many of the newest messages; for turns that never end.
+    """
+
+    def __init__(self, player: ScriptedSession, case: dict[str, Any], *, keeps: int | None = None) -> None:
+        self._player = player
+        roles, history = ("user", "assistant"), case.get("history", 0)
+        self.messages: list[dict[str, Any]] = [
+            {"role": roles[number % 2], "content": f"earlier{number}x"} for number in range(history)
+        ]
+        self._earlier = history if case.get("compacts") else 0
+        self._keeps = keeps
+        self._fails = case.get("fails")
+        self._counts = {"add": 0, "view": 0}
+
+    async def add_message(self, message: dict[str, Any]) -> None:
+        """Store a message."""
+        if not isinstance(message, Mapping):
+            raise TypeError(f"add_message takes a dict, got {type(message).__name__}")
+        if not message.get("role"):
+            raise ValueError(f"a message needs a role; got the keys {sorted(message)!r}")
+        copied = plain(message)
+        self._player.note("storing", str(copied["role"]), copied)
+        await self._player.suspend("context.add_message")
+        self._maybe_fail("add")
+        self._store(copied)
+
+    def _store(self, message: dict[str, Any]) -> None:
+        self.messages.append(message)
+        self._player.note("stored", str(message.get("role")), message)
+
+    async def get_messages_for_request(
+        self, token_budget: int | None = None, provider: Any | None = None
+    ) -> list[dict[str, Any]]:
+        """A view that starts with a marker message."""
+        await self._player.suspend("context.get_messages_for_request")
+        self._maybe_fail("view")
+        number = self._counts["view"]
+        shown = self.messages[self._earlier :]
+        if self._keeps is not None:
+            shown = shown[-self._keeps :]
+        view = [{"role": "user", "content": f"view{number}x"}, *plain(shown)]
+        self._player.note("view", f"view{number}x", plain(view))
+        return view
+
+    async def get_messages(self) -> list[dict[str, Any]]:
+        """All messages."""
+        await self._player.suspend("context.get_messages")
+        copied: list[dict[str, Any]] = plain(self.messages)
+        return copied
+
+    async def set_messages(self, messages: list[dict[str, Any]]) -> None:
+        """Replace everything; messages added at the end are logged as stored."""
+        await self._player.suspend("context.set_messages")
+        new = [plain(message) for message in messages]
+        known = len(self.messages) if new[: len(self.messages)] == self.messages else 0
+        self.messages[:] = new[:known]
+        for message in new[known:]:
+            self._store(message)
+
+    async def clear(self) -> None:
+        """Remove all messages."""
+        await self._player.suspend("context.clear")
+        self.messages.clear()
+
+    def _maybe_fail(self, operation: str) -> None:
+        self._counts[operation] += 1
+        if self._fails == [operation, self._counts[operation]]:
+            self._player.turn.context_failed = True
+            raise OSError(28, "No space left on device")
+
+
+class ScriptedProvider:
+    """Returns the answers of the script, one for each call."""
+
+    def __init__(self, player: ScriptedSession, name: str) -> None:
+        self._player = player
+        self.name = name
+        double = MockProvider(self._respond, name=name)
+        self.get_info: Callable[..., Any] = double.get_info
+        self.list_models: Callable[..., Any] = double.list_models
+        self.complete: Callable[..., Any] = double.complete
+        self.parse_tool_calls: Callable[..., Any] = double.parse_tool_calls
+
+    async def _respond(self, request: Any) -> ChatResponse:
+        return (await self._answer(request)).response()
+
+    async def _answer(self, request: Any) -> Answer:
+        player = self._player
+        if not isinstance(request, ChatRequest):
+            player.note("asked", self.name, None)
+            raise TypeError(f"complete takes a ChatRequest, got {type(request).__name__}")
+        player.note("asked", self.name, plain(request))
+        answer = player.next_answer(bool(request.tools))
+        for _ in range(answer.steps):
+            await player.suspend("provider.complete")
+        if answer.stops == "asked":
+            player.stop()
+        error = answer.exception()
+        if error is not None:
+            player.note("failed", self.name, error)
+            raise error
+        player.note("answered", self.name, answer)
+        player.last_answer = answer
+        return answer
+
+
+class StreamingProvider(ScriptedProvider):
+    """The same provider with a stream method."""
+
+    def __init__(self, player: ScriptedSession, name: str) -> None:
+        super().__init__(player, name)
+        core = player.mounted.session.coordinator
+        self._streams = AnswerStreams(core.start_soon)
+        core.register_cleanup(self._streams.aclose)
+
+    def stream(self, request: ChatRequest, **kwargs: Any) -> AnswerStream:
+        """The next answer in chunks, the whole response last."""
+        return self._streams.stream(self._pieces(request))
+
+    @asynccontextmanager
+    async def _pieces(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[StreamChunk]]:
+        async def chunks() -> AsyncIterator[StreamChunk]:
+            response = (await self._answer(request)).response()
+            for index, block in enumerate(response.content):
+                await self._player.suspend("provider.stream")
+                yield StreamChunk(kind="block_start", index=index, block_type=block.type)
+                text = block.text if isinstance(block, TextBlock) else None
+                if isinstance(block, ThinkingBlock):
+                    text = block.thinking
+                if text:
+                    yield StreamChunk(kind="block_delta", index=index, block_type=block.type, text=text)
+                if not isinstance(block, ToolCallBlock):
+                    yield StreamChunk(kind="block_end", index=index, block_type=block.type, block=block)
+            yield StreamChunk(kind="response", response=response)
+
+        pieces = chunks()
+        try:
+            yield pieces
+        finally:
+            with anyio.CancelScope(shield=True):
+                await pieces.aclose()  # type: ignore[attr-defined]  # an async generator
+
+
+class ScriptedTool:
+    """Does what the script holds for the call whose key is in the input."""
+
+    def __init__(self, player: ScriptedSession, name: str) -> None:
+        self._player = player
+        self.name = name
+        self.description: str = f"The tool {name}."
+        self.input_schema = SCHEMA
+
+    def get_schema(self) -> dict[str, Any]:
+        """The JSON Schema of the input."""
+        return SCHEMA
+
+    async def execute(self, input: dict[str, Any]) -> Any:  # noqa: A002 - the contract's name
+        """Run the call; the script may make it return something else than a ToolResult."""
+        player = self._player
+        given = plain(input)
+        key = given.get("key") if isinstance(given, dict) else None
+        call = player.call_with(key, self.name)
+        player.note("started", self.name, {"input": given, "call": call})
+        player.running.add(id(given))
+        try:
+            await player.suspend(f"tool {self.name}")
+            return await self._work(call)
+        except Exception as error:
+            player.note("raised", self.name, {"call": call, "error": error})
+            raise
+        except BaseException:
+            player.note("interrupted", self.name, {"call": call})
+            raise
+        finally:
+            player.running.discard(id(given))
+
+    async def _work(self, call: Call | None) -> Any:
+        player = self._player
+        if call is None:
+            player.note("returned", self.name, {"call": None})
+            return ToolResult(success=True, output="called with an input that the model did not give")
+        for step in range(call.steps):
+            if call.stops and step == call.steps // 2:
+                player.stop()
+            await player.suspend(f"tool {self.name}")
+        for _ in range(call.idle):
+            await anyio.lowlevel.checkpoint()
+        if call.does.startswith("raises"):
+            kind, _, message = call.does.removeprefix("raises ").partition(" ")
+            raise RAISED[kind](message) if message or kind != "OSError" else OSError(2, "No such file")
+        player.note("returned", self.name, {"call": call})
+        return result_of(call)
+
+
+def result_of(call: Call) -> Any:
+    """What a tool returns for a call."""
+    mark = call.mark
+    results: dict[str, Any] = {
+        "fails": ToolResult(success=False, error={"message": f"{mark}: it did not work"}),
+        "fails silently": ToolResult(success=False),
+        "nothing": ToolResult(success=True, output=None),
+        "empty": ToolResult(success=True, output=""),
+        "zero": ToolResult(success=True, output=0),
+        "returns object": ToolResult(success=True, output={mark: mark, "list": [1, None, {"deep": "ä"}]}),
+        "returns list": ToolResult(success=True, output=[mark, 2.5, {"a": None}]),
+        "returns much": ToolResult(success=True, output=f"{mark} " + "word " * 2_000),
+        "returns blocks": ToolResult(success=True, output=mark, content=[TextBlock(text=f"{mark} as a block")]),
+        "returns None": None,
+        "returns str": mark,
+    }
+    return results.get(call.does, ToolResult(success=True, output=f"{mark} „{call.tool}“ ✓"))
+
+
+def scripted_approvals(player: ScriptedSession) -> MockApprovalSystem:
+    """A user who answers as the prompt itself demands: allows what starts with ``yes:``."""
+
+    async def answer(prompt: str) -> str:
+        await player.suspend("approval")
+        chosen = "Allow" if prompt.startswith("yes:") else "Deny"
+        player.note("approval", prompt, chosen)
+        return chosen
+
+    return MockApprovalSystem(answer)
+
+
+FIRST = -1_000_000
+RESULT_KEYS = ("result", "tool_result")
+_SUSPENDING = ("prompt", "provider", "tool")
+"""Events at which the logging hook suspends; not at execution:start, before which a turn has not begun."""
+_ENDLESS = 300
+
+
+class ScriptedHooks:
+    """Both hooks; they are registered with the session's own registry."""
+
+    def __init__(self, player: ScriptedSession) -> None:
+        self._player = player
+        self._answered: set[tuple[str, int]] = set()
+        self._request_denied = False
+        self._repeats = 0
+        self._registered: list[Callable[[], None]] = []
+
+    def register(self, hooks: Any) -> None:
+        """Register both; the logging hook runs before every other."""
+        self._registered.append(hooks.register("*", self._record, priority=FIRST, name="everything"))
+        for event in ("prompt:submit", "provider:request", "provider:response", "tool:pre", "tool:post"):
+            self._registered.append(hooks.register(event, self._decide, name="scripted"))
+
+    def unregister(self) -> None:
+        """Unregister both."""
+        for end in self._registered:
+            end()
+
+    def reset(self) -> None:
+        """Forget which results were returned already."""
+        self._answered.clear()
+        self._request_denied = False
+        self._repeats = 0
+
+    async def _record(self, event: str, data: dict[str, Any]) -> None:
+        self._player.note("event", event, data)
+        if event.partition(":")[0] in _SUSPENDING:
+            await self._player.suspend(event)
+
+    async def _decide(self, event: str, data: dict[str, Any]) -> HookResult | None:
+        player = self._player
+        if event == "provider:response":
+            if player.last_answer is not None and player.last_answer.stops == "told":
+                player.stop()
+            return None
+        if event == "prompt:submit":
+            return self._answer(event, player.turn.script.submit, 0, "prompt-submit-x", data)
+        if event == "provider:request":
+            return self._decide_request(data)
+        given = data.get("tool_input")
+        key = given.get("key") if isinstance(given, Mapping) else None
+        call = player.call_with(key, data.get("tool_name"))
+        if call is None or (event, call.number) in self._answered:
+            return None
+        action = call.pre if event == "tool:pre" else call.post
+        return self._answer(event, action, call.number, call.word(event), data, call)
+
+    def _decide_request(self, data: dict[str, Any]) -> HookResult | None:
+        player = self._player
+        if self._request_denied:
+            self._repeats += 1
+            if self._repeats > _ENDLESS:
+                player.give_up("O20")
+            return HookResult(action="deny", reason="denied before, and still denied")
+        answer: Answer | None = player.peek_answer()
+        if answer is None or answer.request is None or ("provider:request", answer.number) in self._answered:
+            return None
+        return self._answer("provider:request", answer.request, answer.number, answer.word(), data)
+
+    def _answer(
+        self, event: str, action: str | None, number: int, word: str, data: dict[str, Any], call: Call | None = None
+    ) -> HookResult | None:
+        made = _hook_result(event, action, word, data, call)
+        if made is not None:
+            self._answered.add((event, number))
+            self._request_denied |= made.action == "deny" and event == "provider:request"
+            detail = {"action": made.action, "what": action, "word": word, "number": number}
+            self._player.note("decision", event, detail)
+        return made
+
+
+def _hook_result(
+    event: str, action: str | None, word: str, data: dict[str, Any], call: Call | None
+) -> HookResult | None:
+    """The hook's result; None for none, also where a modify would find nothing to change."""
+    match action:
+        case "deny":
+            return HookResult(action="deny", reason=f"because {word}")
+        case "deny silently":
+            return HookResult(action="deny")
+        case "inject" | "inject as user":
+            role: Any = "user" if action == "inject as user" else "system"
+            return HookResult(action="inject_context", context_injection=f"mind {word}", context_injection_role=role)
+        case "inject once" | "inject into the result":
+            return HookResult(
+                action="inject_context",
+                context_injection=f"psst {word}",
+                context_injection_role="user",
+                ephemeral=True,
+                append_to_last_tool_result=action == "inject into the result",
+            )
+        case "ask yes" | "ask no":
+            return HookResult(action="ask_user", approval_prompt=f"{action.removeprefix('ask ')}: may it {word}?")
+        case "modify":
+            changed = _modified(event, data, word, call)
+            return HookResult(action="modify", data={**data, **changed}) if changed else None
+    return None
+
+
+def _modified(event: str, data: dict[str, Any], word: str, call: Call | None) -> dict[str, Any]:
+    """The changed keys of a payload."""
+    if event == "prompt:submit":
+        return {"prompt": f"{data.get('prompt')} {word}"}
+    if call is None:
+        return {}
+    if event == "tool:pre":
+        return {"tool_input": {"key": call.new_key}}
+    found = {key: data[key] for key in RESULT_KEYS if key in data and call.mark in words_of(shown(data[key]))}
+    return {key: _replaced(value, call.mark, call.new_mark) for key, value in found.items()}
+
+
+def shown(value: Any) -> Any:
+    """A tool's result in a payload as JSON values, whatever type the loop puts there."""
+    return [value.output, value.error] if isinstance(value, ToolResult) else value
+
+
+def _replaced(value: Any, old: str, new: str) -> Any:
+    """A value with one word replaced wherever it occurs, as redaction does."""
+    if isinstance(value, str):
+        return value.replace(old, new)
+    if isinstance(value, ToolResult):
+        error = None if value.error is None else _replaced(value.error, old, new)
+        return ToolResult(success=value.success, output=_replaced(value.output, old, new), error=error)
+    if isinstance(value, Mapping):
+        return {_replaced(key, old, new): _replaced(member, old, new) for key, member in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_replaced(member, old, new) for member in value]
+    return value
 
 
 def accepted_keywords(function: Callable[..., Any]) -> set[str] | None:

@@ -1,4 +1,4 @@
-"""The alarm that ends the worker process when a call cannot be stopped: calls may overlap."""
+"""The watchdog that ends the worker process when a call cannot be stopped: calls may overlap."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import NoReturn
 
 import pytest
 
-from amplifier.conformance.target.load import load
-from amplifier.conformance.target.locate import find_target
+from amplifier.conformance.target.locate import find_target, load
 from amplifier.conformance.target.mounted import CheckContext, Fault
 from tests.conformance.modules import SOUND_TOOL, write_module
 
@@ -36,13 +35,13 @@ def ctx(tmp_path, monkeypatch):
 @pytest.mark.parametrize("first_ends_first", [True, False])
 def test_calls_that_have_ended_do_not_ring_in_whatever_order_they_end(ctx, first_ends_first):
     first, second = ExitStack(), ExitStack()
-    first.enter_context(ctx.alarm(0))  # due at once; without a timer, so that the test rings it
-    second.enter_context(ctx.alarm(0))
+    first.enter_context(ctx.watchdog(0))  # due at once; without a timer, so that the test rings it
+    second.enter_context(ctx.watchdog(0))
     for stack in (first, second) if first_ends_first else (second, first):
         stack.close()
     signal.raise_signal(signal.SIGALRM)
 
 
 def test_a_call_that_has_not_ended_rings(ctx):
-    with pytest.raises(Rung, match="A12"), ctx.alarm(0, "A12", "closing"):
+    with pytest.raises(Rung, match="A12"), ctx.watchdog(0, "A12", "closing"):
         signal.raise_signal(signal.SIGALRM)

@@ -238,9 +238,9 @@ async def answers_the_same(ctx: CheckContext) -> None:
         together: dict[Question, str] = {}
 
         async def note(question: Question) -> None:
-            together[question] = await _result(mounted, question, has_alarm=False)
+            together[question] = await _result(mounted, question, is_guarded=False)
 
-        with ctx.alarm(10.0, "A8", "questions asked at once"):
+        with ctx.watchdog(10.0, "A8", "questions asked at once"):
             async with anyio.create_task_group() as group:
                 for question in alone:
                     group.start_soon(note, question)
@@ -251,10 +251,10 @@ async def answers_the_same(ctx: CheckContext) -> None:
                 return
 
 
-async def _result(mounted: MountedModule, question: Question, *, has_alarm: bool = True) -> str:
-    """What a question resolves to, without the private directory; there is one alarm at a time."""
+async def _result(mounted: MountedModule, question: Question, *, is_guarded: bool = True) -> str:
+    """What a question resolves to, without the private directory; there is one watchdog at a time."""
     method = methods_of(resolver_of(mounted))[0]
-    call = mounted.call if has_alarm else call_with_deadline
+    call = mounted.call if is_guarded else call_with_deadline
     outcome = await call(locate, method, question, mounted.directory)
     if outcome.kind == "raised":
         return f"a {type(outcome.error).__name__}"
