@@ -16,6 +16,8 @@ from contextlib import AbstractAsyncContextManager
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Self
 
+import anyio
+
 from amplifier.contracts import Coordinator, OnFailure, Step, StepWrapper
 from amplifier.contracts._scopes import loop_clock
 from amplifier.errors import DeadlineExceeded, SessionStateError
@@ -81,6 +83,7 @@ class ModuleCoordinator(Coordinator):
     _approvals: Approvals | None = None
     _current_turn_injections: int = 0
     """Estimated tokens, four characters each."""
+    _turn_was_cancelled: bool = False
 
     def __repr__(self) -> str:
         points = self.mounts.points
@@ -291,6 +294,8 @@ class ModuleCoordinator(Coordinator):
         limiter: Any = None,
     ) -> Any:
         """Make one model call or tool call inside the step wrappers; see `amplifier.contracts.Coordinator.run_step`."""
+        if self._turn_was_cancelled:  # and a tool or a provider has swallowed it: a native cancellation comes once
+            raise anyio.get_cancelled_exc_class()
         return await self._step_wrappers.run(step, run, admit, limiter, self.deadlines.hook)
 
     # ── hook results ──
@@ -323,6 +328,11 @@ class ModuleCoordinator(Coordinator):
     def reset_turn(self) -> None:
         """Start counting injections of a new turn."""
         self._current_turn_injections = 0
+        self._turn_was_cancelled = False
+
+    def note_cancelled_turn(self) -> None:
+        """Begin no further step of the running turn, whose caller was cancelled on asyncio."""
+        self._turn_was_cancelled = True
 
     async def _ask(self, result: HookResult, event: str, hook_name: str) -> HookResult | None:
         approvals = self._approvals = self._approvals or Approvals(self._hooks.emit, self.watch)
