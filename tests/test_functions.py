@@ -709,6 +709,17 @@ def test_a_decision_that_fails_asks():
     assert FunctionTool(send).needs_approval("no object")
 
 
+def test_a_function_that_decides_about_questions_gets_the_defaults_of_the_tool():
+    @tool(approve=lambda count: count > 3)
+    async def send(count: int = 1, label: str = "") -> str:
+        """Send it."""
+        return label
+
+    made = FunctionTool(send)
+    assert [made.needs_approval(given) for given in ({}, {"count": 2}, {"count": 4})] == [False, False, True]
+    assert made.needs_approval({"label": "x"})  # it cannot decide about what it does not take
+
+
 def test_a_program_without_a_guard_does_not_run_again_in_the_process_of_an_isolated_function(tmp_path):
     (tmp_path / "program.py").write_text(
         """

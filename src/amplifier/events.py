@@ -34,7 +34,7 @@ class Event:
             the handlers that follow in the same dispatch, whatever is written here.
         terminal: Whether it is delivered even while the turn is being cancelled.
         same: Keys that are names of one value: what a handler writes under one of them, the handlers that follow and the
-            emitter find under all that the payload has.
+            emitter find under all that the payload has; what it leaves out it has not changed.
     """
 
     name: str
@@ -149,7 +149,8 @@ _CANONICAL: Final = (
     Event(CONTENT_BLOCK_END, payloads.ContentBlockEndPayload, "orchestrator"),
     Event(THINKING_DELTA, payloads.ThinkingDeltaPayload, "provider"),
     Event(THINKING_FINAL, payloads.ThinkingFinalPayload, "provider"),
-    Event(TOOL_PRE, payloads.ToolPrePayload, "orchestrator", _ANY_VERDICT),
+    # One name: a handler that leaves the input out has not changed it.
+    Event(TOOL_PRE, payloads.ToolPrePayload, "orchestrator", _ANY_VERDICT, same=("tool_input",)),
     # The contract documents have tool_result, published modules read result: emitters write the same value under both.
     # A denial withholds the result from the model; without that a redaction gate that fails would fail open.
     Event(

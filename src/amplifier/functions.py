@@ -205,6 +205,9 @@ class FunctionTool:
             for key, found in parameters.items()
             if key not in self._injected
         }
+        self._defaults = {
+            key: each.default for key, each in arguments.items() if each.default is not inspect.Parameter.empty
+        }
         try:
             self._format: AnswerFormat[dict[str, Any]] = arguments_format(self.name, arguments)
         except TypeError as error:
@@ -224,7 +227,9 @@ class FunctionTool:
         if not callable(self.options.approve):
             return self.options.approve
         try:
-            return bool(self.options.approve(**self._format.read_value(given)))
+            taken = inspect.signature(self.options.approve).parameters
+            defaults = {key: default for key, default in self._defaults.items() if key in taken}
+            return bool(self.options.approve(**defaults | self._format.read_value(given)))
         except Exception:  # noqa: BLE001 — the application's own function; what cannot be decided is asked
             return True
 

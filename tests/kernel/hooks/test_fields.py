@@ -70,16 +70,16 @@ async def test_no_other_field_is_read(many):
 @pytest.mark.parametrize("fields", [("tool_name",), ()])
 async def test_a_modification_replaces_fields_and_leaves_the_others(fields):
     hooks, seen = registry(), []
-    answer = HookResult(action="modify", data={"tool_name": "peek", "added": [1], "session_id": "forged"})
+    answer = HookResult(action="modify", data={"tool_input": "peek", "added": [1], "session_id": "forged"})
     hooks.register("tool:pre", lambda *_: answer, fields=fields)
     hooks.register("tool:pre", lambda _, data: seen.append(data), priority=1)
     for _ in range(2):  # the handler's own object is not changed
         result = await hooks.emit("tool:pre", PAYLOAD)
         assert result.action == "modify"
         assert result.data == seen[-1]
-        assert {**PAYLOAD, "tool_name": "peek", "added": [1]}.items() <= seen[-1].items()
+        assert {**PAYLOAD, "tool_input": "peek", "added": [1]}.items() <= seen[-1].items()
         assert seen[-1]["session_id"] == "s-1"
-    assert answer.data == {"tool_name": "peek", "added": [1], "session_id": "forged"}
+    assert answer.data == {"tool_input": "peek", "added": [1], "session_id": "forged"}
 
 
 async def test_a_denial_from_some_fields_carries_the_whole_payload():
@@ -121,12 +121,12 @@ async def test_modules_register_with_fields():
 
 async def test_a_modification_of_some_fields_does_not_read_the_others():
     hooks, seen = registry(), []
-    answer = HookResult(action="modify", data={"tool_name": "peek"})
-    hooks.register("tool:pre", lambda *_: answer, fields=("tool_name",))
-    hooks.register("tool:pre", lambda _, data: seen.append(data["tool_name"]), fields=("tool_name",))
+    answer = HookResult(action="modify", data={"label": "peek"})
+    hooks.register("tool:pre", lambda *_: answer, fields=("label",))
+    hooks.register("tool:pre", lambda _, data: seen.append(data["label"]), fields=("label",))
     circular: list[Any] = []
     circular.append(circular)  # a copy of it fails
-    result = await hooks.emit("tool:pre", {"tool_name": "look", "circular": circular})
+    result = await hooks.emit("tool:pre", {"label": "look", "circular": circular})
     assert (result.action, seen) == ("modify", ["peek"])
     assert result.data is not None
     assert result.data["circular"] is circular

@@ -155,3 +155,37 @@ async def test_a_marked_function_that_the_plan_allows_is_asked_about_all_the_sam
         await session.execute("go")
     assert len(asked) == 1
     assert deleted == []
+
+
+@pytest.mark.parametrize("priority", [-1000, 0, 1000])
+@pytest.mark.parametrize("change", [{"tool_input": {"path": "new"}}, {"note": 1}, {"tool_name": "look"}])
+async def test_no_hook_passes_a_call_off_as_another_one(priority, change):
+    """A hook that returns a part of the payload, or another name, changes neither which tool runs nor which one is judged."""
+    ran: list[str] = []
+    seen: list[Any] = []
+
+    @tool(approve=True)
+    async def delete(path: str) -> str:
+        """Delete a file."""
+        ran.append(path)
+        return path
+
+    async def look(path: str) -> str:
+        """Look at a file."""
+        return path
+
+    @on("tool:pre", priority=priority)
+    async def careless(event: str, data: dict[str, Any]) -> HookResult:
+        return HookResult(action="modify", data=change)
+
+    @on("tool:pre", priority=2000)
+    async def watch(event: str, data: dict[str, Any]) -> None:
+        seen.append((data.get("tool_name"), data.get("tool_call_id"), data.get("tool_input")))
+
+    model = MockProvider([("delete", {"path": "old"}), "Done."])
+    async with agent(model, tools=[delete, look], hooks=[careless, watch]) as session:
+        await session.execute("go")  # there is no one to ask
+        assert session.last_turn is not None
+        (call,) = session.last_turn.tool_calls
+    assert (ran, call.tool, "No approval system" in call.error) == ([], "delete", True)
+    assert seen == [("delete", "call_1", change.get("tool_input", {"path": "old"}))]

@@ -121,7 +121,7 @@ def test_every_message_is_kept_and_the_loudest_level_wins(answers):
 def test_the_last_modification_is_the_payload_under_every_action_but_deny(answers):
     result = merged(answers)
     changes = [answer.data or {} for _, answer in spoken(answers) if modifies(answer)]
-    assert result.data == ({**changes[-1], **OWNED} if changes else {"tool_name": "bash", **OWNED})
+    assert result.data == {**(changes[-1] if changes else {}), "tool_name": "bash", **OWNED}
     assert was_modified(result) == bool(changes)
 
 
@@ -206,7 +206,7 @@ def test_a_denial_ends_the_dispatch_and_keeps_its_own_fields(before, name, denia
     payload = merged(before).data
     assert result == HookResult(
         action="deny",
-        data={**denial.data, **OWNED} if denial.data is not None else payload,
+        data={**denial.data, "tool_name": "bash", **OWNED} if denial.data is not None else payload,
         reason=denial.reason,
         suppress_output=denial.suppress_output,
         user_message=denial.user_message,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
-from amplifier import ChatResponse, ToolCall
+from amplifier import AmplifierSession, ChatResponse, ToolCall
 from amplifier.modules.loop import basic as loop_basic
 from amplifier.modules.loop import read_options
 from amplifier.testing import LOOP_END_MODES, MODES, MockContextManager, MockProvider, MockTool, cancel_everywhere
@@ -171,3 +173,46 @@ class Slow:
         await anyio.sleep(0.1)
         await self._inner.add_message(message)
         await anyio.sleep(0.1)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_a_tool_that_swallows_its_cancellation_does_not_keep_the_turn_going(loop, count, anyio_backend_name):
+    """A native cancellation on asyncio, such as Ctrl-C, comes once; the model does not answer after it."""
+    begun = anyio.Event()
+
+    async def stubborn() -> str:
+        """Go on whatever happens."""
+        begun.set()
+        try:
+            await anyio.sleep_forever()
+        except BaseException:  # as careless code does
+            return "swallowed"
+        return "never"
+
+    async def answer(request: Any) -> Any:
+        await anyio.lowlevel.checkpoint()  # as every model does that is asked over a network
+        return [("stubborn", {})] * count if len(request.messages) == 1 else "Done."
+
+    model = MockProvider(answer)
+    plan = {"session": {"orchestrator": loop, "context": "context-simple"}, "providers": [model], "tools": [stubborn]}
+    async with AmplifierSession(plan) as session:
+        if anyio_backend_name == "asyncio":
+            turn = asyncio.ensure_future(session.execute("go"))
+            await begun.wait()
+            await anyio.wait_all_tasks_blocked()
+            turn.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await turn
+        else:
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(session.execute, "go")
+                    await begun.wait()
+                    await anyio.wait_all_tasks_blocked()
+                    scope.cancel()
+        assert session.last_turn is not None
+        assert session.last_turn.stop_reason == "cancelled"
+        roles = [message["role"] for message in await session.messages()]
+        assert roles == ["user", "assistant", *["tool"] * count]
+        assert await session.execute("once more") == "Done."

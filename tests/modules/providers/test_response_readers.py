@@ -232,3 +232,12 @@ def test_an_incomplete_response_has_its_finish_reason():
         read(ResponsesApiReader(), done(0, item), incomplete)
     words = {"type": "message", "content": [{"type": "output_text", "text": "half"}]}
     assert read(ResponsesApiReader(), done(0, words), incomplete)[1].finish_reason == "max_output_tokens"
+
+
+@pytest.mark.parametrize("arguments", ['{"x": ["\\ud83d", "\\ud83d\\ude00"]}', {"x": ["\ud83d", "\U0001f600"]}])
+def test_half_a_surrogate_pair_in_arguments_becomes_a_replacement_character(arguments):
+    """Models cut emojis in half; as it stands nothing could store the call, and the turn would end."""
+    call = piece(arguments, index=0, id="a", name="look")
+    _, response = read(ChatCompletionsReader(), delta(tool_calls=[call]), delta("tool_calls"))
+    assert response.tool_calls == [ToolCall(id="a", name="look", arguments={"x": ["\ufffd", "\U0001f600"]})]
+    assert to_dict(response)

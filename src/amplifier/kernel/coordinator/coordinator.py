@@ -16,6 +16,8 @@ from contextlib import AbstractAsyncContextManager
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Self
 
+import anyio
+
 from amplifier.contracts import Coordinator, OnFailure, Step, StepWrapper
 from amplifier.contracts._scopes import loop_clock
 from amplifier.errors import DeadlineExceeded, ExecutionDenied, SessionStateError
@@ -84,6 +86,7 @@ class ModuleCoordinator(Coordinator):
     """Estimated tokens, four characters each."""
     turn_denial: ExecutionDenied | None = None
     """What a handler, or the user, has denied in this turn and a turn cannot go on without."""
+    _turn_was_cancelled: bool = False
 
     def __repr__(self) -> str:
         points = self.mounts.points
@@ -294,6 +297,8 @@ class ModuleCoordinator(Coordinator):
         limiter: Any = None,
     ) -> Any:
         """Make one model call or tool call inside the step wrappers; see `amplifier.contracts.Coordinator.run_step`."""
+        if self._turn_was_cancelled:  # and a tool or a provider has swallowed it: a native cancellation comes once
+            raise anyio.get_cancelled_exc_class()
         return await self._step_wrappers.run(step, run, admit, limiter, self.deadlines.hook)
 
     # ── hook results ──
@@ -327,6 +332,7 @@ class ModuleCoordinator(Coordinator):
         """Start counting injections of a new turn."""
         self._current_turn_injections = 0
         self.turn_denial = None
+        self._turn_was_cancelled = False
 
     def _denied(self, denial: HookResult, event: str) -> HookResult:
         """Note a denial that ends a turn: a published loop answers with its text, as if the model had written it."""
@@ -334,6 +340,10 @@ class ModuleCoordinator(Coordinator):
             text = f"Operation denied: {denial.reason}"
             self.turn_denial = ExecutionDenied(text, event=event, reason=denial.reason)
         return denial
+
+    def note_cancelled_turn(self) -> None:
+        """Begin no further step of the running turn, whose caller was cancelled on asyncio."""
+        self._turn_was_cancelled = True
 
     async def _ask(self, result: HookResult, event: str, hook_name: str) -> HookResult | None:
         approvals = self._approvals = self._approvals or Approvals(self._hooks.emit, self.watch)

@@ -22,7 +22,7 @@ import attrs
 
 from amplifier._json import copy_json, is_same_json, sanitize_text, visible_text
 from amplifier.errors import ApprovalTimeoutError, NoOneToAskError
-from amplifier.events import CATALOGUE
+from amplifier.events import CATALOGUE, TOOL_POST, TOOL_PRE
 from amplifier.models import (
     ApprovalGate,
     ContextInjection,
@@ -42,6 +42,7 @@ INVALID_RESPONSE = "Hook handler returned invalid response"
 _KNOWN_KEYS = frozenset(field.name for field in attrs.fields(HookResult))
 _ACTIONS = frozenset(get_args(HookAction))
 _SAME = {event.name: event.same for event in CATALOGUE.values() if event.same}
+_OF_A_CALL = ("tool_name", "tool_call_id")
 _LEVELS = {"info": 0, "warning": 1, "error": 2}
 
 
@@ -139,6 +140,8 @@ class Verdict:
         """Start with the payload of the event and the fields of it that belong to the kernel."""
         self.payload: dict[str, Any] = payload
         self._event = event
+        if event in (TOOL_PRE, TOOL_POST):  # no handler passes a call off as another one, which others would judge
+            owned = {**owned, **{name: payload[name] for name in _OF_A_CALL if name in payload}}
         self._owned = owned
         self._denial: HookResult | None = None
         self._modified = False

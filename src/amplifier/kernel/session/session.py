@@ -467,6 +467,7 @@ class AmplifierSession:
                 name=f"amplifier turn {self.session_id}",
                 isolate=True,
                 is_unwinding=self._turns.is_unwinding,
+                on_held=self.coordinator.note_cancelled_turn,
             )
         finally:
             self._lifecycle.turn_running = False

@@ -281,7 +281,7 @@ class ResponseReader(ABC):
         Invalid arguments are stored, and `response` raises an error for them: only at the end is it known whether the
         model wrote invalid JSON or was cut off by the token limit.
         """
-        given = arguments if isinstance(arguments, dict) else _read_arguments(arguments)
+        given = _without_halves(arguments if isinstance(arguments, dict) else _read_arguments(arguments))
         if given is None:
             self._unreadable = self._unreadable or (name, str(arguments))
             self.blocks.drop(key)
@@ -330,6 +330,16 @@ def _read_arguments(text: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return given if isinstance(given, dict) else None
+
+
+def _without_halves(given: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The arguments with U+FFFD for half a surrogate pair, as in texts: JSON may escape one, and nothing can store it."""
+    try:
+        written = json.dumps(given, ensure_ascii=False)
+    except RecursionError:  # nested too deeply
+        return None
+    joined = join_surrogates(written)
+    return given if joined is written else _DECODER.decode(joined)
 
 
 @attrs.define(eq=False)
