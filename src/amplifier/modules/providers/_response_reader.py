@@ -339,7 +339,7 @@ def _without_halves(given: dict[str, Any] | None) -> dict[str, Any] | None:
     except RecursionError:  # nested too deeply
         return None
     joined = join_surrogates(written)
-    return given if joined is written else _DECODER.decode(joined)  # type: ignore[no-any-return]
+    return given if joined is written else _DECODER.decode(joined)
 
 
 @attrs.define(eq=False)
