@@ -157,6 +157,8 @@ def test_a_plan_with_things_has_no_json_and_the_error_names_each_of_them():
     assert json.loads(plan_json(plan_of(tools=["tool-todo"]))) == plan_of(tools=["tool-todo"])
     with pytest.raises(PlanError, match=r"\$\.tools\[0\]\.config\.client: expected a JSON value, got object"):
         plan_json(plan_of(tools=[{"module": "tool-todo", "config": {"client": object()}}]))
+    with pytest.raises(PlanError, match="expected a plan, which is a dict, got 3"):
+        plan_json(3)  # type: ignore[arg-type]
 
 
 def test_things_are_the_same_modules_in_every_process():

@@ -55,6 +55,13 @@ def test_a_file_is_what_its_content_is(tmp_path, name, data, media_type):
     assert to_dict(file(data)) == {"type": "image", "source": source}
 
 
+@pytest.mark.parametrize("wrong", [{"name": 3}, {"max_bytes": "3"}, {"max_bytes": True}])
+def test_wrong_arguments_of_file_are_refused_with_a_sentence(wrong):
+    with pytest.raises(TypeError, match="expected name as a text and max_bytes as a whole number, got"):
+        file(b"x", **wrong)
+    assert file(bytearray(b"x")) == file(memoryview(b"x")) == file(b"x")
+
+
 def test_a_pdf_is_a_document_and_a_text_file_is_text():
     source = {"type": "base64", "media_type": "application/pdf", "data": base64.b64encode(PDF).decode()}
     assert to_dict(file(PDF, name="r.pdf")) == {"type": "document", "source": source, "title": "r.pdf"}

@@ -47,7 +47,10 @@ def media_type(head: bytes) -> str | None:
 
 
 def file(
-    source: str | os.PathLike[str] | bytes, *, name: str | None = None, max_bytes: int = _MOST_BYTES
+    source: str | os.PathLike[str] | bytes | bytearray | memoryview,
+    *,
+    name: str | None = None,
+    max_bytes: int = _MOST_BYTES,
 ) -> TextBlock | ImageBlock | UnknownBlock:
     """Make a block of a file, as a part of a prompt.
 
@@ -67,8 +70,12 @@ def file(
         OSError: There is no such file, it is no regular file or too large, or the system refuses.
         ValueError: It is empty or of another type, or there are too many bytes.
     """
-    if isinstance(source, bytes):
-        data, title = source, name or ""
+    if not (name is None or isinstance(name, str)) or isinstance(max_bytes, bool) or not isinstance(max_bytes, int):
+        raise TypeError(
+            f"expected name as a text and max_bytes as a whole number, got {name!r:.80} and {max_bytes!r:.80}"
+        )
+    if isinstance(source, bytes | bytearray | memoryview):
+        data, title = bytes(source), name or ""
         if len(data) > max_bytes:
             raise ValueError(f"{_named(title)} has {len(data)} bytes, expected at most {max_bytes}; see max_bytes")
     else:

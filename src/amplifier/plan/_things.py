@@ -81,6 +81,10 @@ def plan_json(plan: Mapping[str, Any]) -> str:
     Raises:
         PlanError: It has functions or objects, which belong to this process; every one is named, with what to write instead.
     """
+    if not isinstance(plan, Mapping):
+        raise PlanError(
+            [("$", f"expected a plan, which is a dict, got {plan!r:.80}")], subject="the plan cannot be written as JSON"
+        )
     instead = "which only this process has: write the id of an installed module, or make the plan where it is used"
     problems = [(path, f"expected the id of a module, got {what}, {instead}") for path, what in find_things(plan)]
     try:

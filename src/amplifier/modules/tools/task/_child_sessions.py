@@ -109,7 +109,7 @@ def find_agent(agents: Mapping[str, Agent], name: str) -> Agent:
         return agents[name]
     hint = suggestion(name, agents)
     known = ", ".join(shown(known, 60) for known in list(agents)[:_MOST_SHOWN]) or "none"
-    raise ToolFailure("UnknownAgent", f"there is no agent {shown(ascii(name), 80)}{hint} Available: {known}")
+    raise ToolFailure("UnknownAgent", f"there is no agent {shown(ascii(name), 80)}{hint or '.'} Available: {known}")
 
 
 _COUNTED = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
