@@ -70,10 +70,9 @@ def file(
         OSError: There is no such file, it is no regular file or too large, or the system refuses.
         ValueError: It is empty or of another type, or there are too many bytes.
     """
-    if not (name is None or isinstance(name, str)) or isinstance(max_bytes, bool) or not isinstance(max_bytes, int):
-        raise TypeError(
-            f"expected name as a text and max_bytes as a whole number, got {name!r:.80} and {max_bytes!r:.80}"
-        )
+    given: tuple[Any, Any] = (name, max_bytes)
+    if not isinstance(given[0], str | None) or type(given[1]) is not int:
+        raise TypeError(f"expected name as a text and max_bytes as a whole number, got {given!r:.80}")
     if isinstance(source, bytes | bytearray | memoryview):
         data, title = bytes(source), name or ""
         if len(data) > max_bytes:
