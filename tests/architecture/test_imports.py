@@ -128,7 +128,7 @@ def test_an_init_file_imports_only_from_its_own_package():
         for path in inits
         for line, name in imported_modules(imports(path), package_of(path))
         if name.startswith("amplifier.")
-        and not name.startswith(f"{package_of(path)}.")
+        and not f"{name}.".startswith(f"{package_of(path)}.")
         # A built-in module that is a package builds on the contracts in its __init__, like any third-party module.
         and not package_of(path).startswith("amplifier.modules.")
     ]

@@ -42,8 +42,11 @@ async def test_ids_and_prompts_of_a_wrong_form_are_refused(kind, place):
                 await engine.start("s", "go", turn_id=wrong)
         with pytest.raises(TypeError, match="turn_id must be a str, got int: 5"):
             await engine.start("s", "go", turn_id=5)  # type: ignore[arg-type]
-        for wrong in ("nul\0", "sur\ud800"):
-            with pytest.raises(ValueError, match="without NUL and lone surrogates"):
+        for wrong, problem in (
+            ("nul\0", "without NUL and lone surrogates"),
+            ("sur\ud800", "lone surrogate at position 3"),
+        ):
+            with pytest.raises(ValueError, match=problem):
                 await engine.start("s", wrong)
             for call in (engine.status, engine.result, engine.stop, engine.resume):
                 with pytest.raises(UnknownTurnError, match="there is no turn"):

@@ -174,7 +174,7 @@ def test_the_published_command_line_has_the_first_name_and_ours_the_second(besid
     assert "No module named 'amplifier_core'" in published_one.stderr  # the published kernel is not installed here
     assert [each.returncode for each in ours] == [0, 0]
     assert ours[0].stdout.startswith("amplifier-kernel, version ")
-    assert ours[1].stdout.startswith("amplifier, version ")
+    assert ours[1].stdout.startswith("python -m amplifier, version ")
 
 
 def test_the_doctor_notices(beside: Environment, tmp_path: Path):

@@ -399,7 +399,7 @@ BUGS: Final = (
     ),
     _hole(
         "what is mounted is not compared with what was checked",
-        "modules/_shared/supervisor.py",
+        "_supervisor.py",
         "if path not in points or _identity(path) != expected[path]",
         "if path not in points",
         _OWN_FILES,

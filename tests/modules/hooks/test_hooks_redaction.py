@@ -170,7 +170,12 @@ async def test_every_other_event_of_the_catalogue_is_redacted_but_pieces_of_text
     for event in CATALOGUE:
         await gate.emit(event, text=SECRETS["GitHub"])
     left = [name for name, data in gate.seen.events if data["text"] == SECRETS["GitHub"]]
-    assert sorted(left) == ["content_block:delta", "prompt:submit", "thinking:delta", "tool:post", "tool:pre"]
+    pieces = [
+        "content_block:delta",
+        *(f"llm:stream_block_{what}" for what in ("delta", "end", "start")),
+        "thinking:delta",
+    ]
+    assert sorted(left) == sorted([*pieces, "prompt:submit", "tool:post", "tool:pre"])
 
 
 async def test_the_plan_chooses_the_events():

@@ -46,8 +46,10 @@ class Client:
                 return
 
     async def _stream(self, path: str) -> None:
-        message = {"id": "1", "role": "user", "content": self.prompt}
-        body = {"messages": [message], "stream": True, "threadId": f"thread-{self.number}", "runId": "run"}
+        message = {"role": "user", "content": self.prompt}
+        body: dict[str, Any] = {"messages": [message], "stream": True}
+        if path == "/ag-ui":
+            body = {"messages": [{"id": "1", **message}], "threadId": f"thread-{self.number}", "runId": "run"}
         begun = anyio.current_time()
         first: float | None = None
         pieces = 0

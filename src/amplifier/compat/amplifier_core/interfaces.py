@@ -2,7 +2,7 @@
 
 from typing import Any, Protocol
 
-from amplifier import contracts as _ours
+import amplifier.contracts as _ours
 from amplifier.contracts import *  # noqa: F403 — ours are the published ones and more
 from amplifier.models import *  # noqa: F403 — as above
 

@@ -15,7 +15,7 @@ import attrs
 from amplifier._json import REDACTED, SENSITIVE_KEYS, Frame, copy_json, is_media, rebuild, redact_secrets
 from amplifier.contracts import Coordinator
 from amplifier.errors import PlanError
-from amplifier.events import ALL_EVENTS, CATALOGUE, OUR_EVENTS
+from amplifier.events import ALL_EVENTS, CATALOGUE, LLM_STREAM_ABORTED, OUR_EVENTS
 from amplifier.models import HookResult, ToolResult
 
 from .._shared.configuration import Kind, choices, list_of, option, read_options, texts, whole_number
@@ -111,7 +111,9 @@ class RedactionOptions:
 
     rules: tuple[str, ...] = option(_RULES, default=("secrets", "pii-basic"), restricts=True)
     allowlist: frozenset[str] = option(_PATHS, default=STRUCTURAL, restricts=True)
-    enabled_events: tuple[str, ...] = option(texts(), default=(*ALL_EVENTS, *OUR_EVENTS), restricts=True)
+    enabled_events: tuple[str, ...] = option(
+        texts(), default=(*ALL_EVENTS, *OUR_EVENTS, LLM_STREAM_ABORTED), restricts=True
+    )
     skip_events: tuple[str, ...] = option(texts(), default=(*WORKING_EVENTS, *_DELTAS), restricts=True)
     additional_events: tuple[str, ...] = option(texts(), default=(), restricts=True)
     keys: tuple[str, ...] = option(texts(), default=(), restricts=True)

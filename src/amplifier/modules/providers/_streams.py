@@ -35,7 +35,8 @@ from amplifier.models import ChatRequest, ChatResponse, StreamChunk, ToolCall, T
 
 logger = logging.getLogger("amplifier.modules.provider")
 
-_ANNOUNCED = frozenset({LLM_STREAM_BLOCK_START, LLM_STREAM_BLOCK_DELTA, LLM_STREAM_BLOCK_END, LLM_STREAM_ABORTED})
+_ANNOUNCED = frozenset({LLM_STREAM_BLOCK_START, LLM_STREAM_BLOCK_DELTA, LLM_STREAM_BLOCK_END})
+"""Events whose handlers want the pieces; hooks-redaction waits for the end of a stream that failed in any case."""
 _PUBLISHED = {"tool_call": "tool_use", "reasoning": "thinking"}
 """The published names of block types."""
 
