@@ -590,15 +590,15 @@ async def test_a_working_directory_behind_a_planted_link_is_refused(kind, tmp_pa
 @pytest.mark.parametrize("kind", SANDBOXES)
 async def test_a_working_directory_that_another_session_redirects_is_refused(kind, tmp_path):
     """Commands of a session that works in a folder above can make any folder on the way a link."""
-    for name in ("work/a/keys", "secret/keys"):
+    for name in ("place/a/keys", "secret/keys"):
         (tmp_path / name).mkdir(parents=True)
-    above = await opened(tmp_path / "work", sandbox=kind)
-    below = await opened(tmp_path / "work" / "a" / "keys", sandbox=kind)
+    above = await opened(tmp_path / "place", sandbox=kind)
+    below = await opened(tmp_path / "place" / "a" / "keys", sandbox=kind)
     assert (await run(below, "echo x > allowed")).success
     assert (await run(above, "mv a b; ln -s ../secret a")).success
     result = await run(below, "echo x > new")
     assert result.error["type"] == "Sandbox"
-    assert f"was {tmp_path}/work/a/keys when" in result.error["message"]
+    assert f"was {tmp_path}/place/a/keys when" in result.error["message"]
     assert list((tmp_path / "secret" / "keys").iterdir()) == []
     assert (await run(above, "rm a; mv b a")).success
     assert (await run(below, "cat allowed")).success
@@ -606,7 +606,7 @@ async def test_a_working_directory_that_another_session_redirects_is_refused(kin
 
 @pytest.mark.parametrize("kind", SANDBOXES)
 async def test_a_folder_that_is_redirected_while_the_sandbox_is_set_up_is_refused(kind, tmp_path, monkeypatch):
-    for name in ("in/work", "in/out", "secret/work", "secret/out", "helpers"):
+    for name in ("in/place", "in/out", "secret/place", "secret/out", "helpers"):
         (tmp_path / name).mkdir(parents=True)
     swap = f"mv {tmp_path}/in {tmp_path}/moved; ln -s secret {tmp_path}/in"
     if kind == "bwrap":
@@ -624,14 +624,14 @@ async def test_a_folder_that_is_redirected_while_the_sandbox_is_set_up_is_refuse
 
         monkeypatch.setattr(_confinement, "link_home", linked_and_swapped)
     unguarded = {"writable": [str(tmp_path / "in" / "out")], "unprotected": [*CONFIGURATION]}
-    coordinator = await opened(tmp_path / "in" / "work", sandbox=kind, **unguarded)
+    coordinator = await opened(tmp_path / "in" / "place", sandbox=kind, **unguarded)
     assert (await run(coordinator, "touch allowed ../out/allowed")).success
     (tmp_path / "now").touch()
     result = await run(
-        coordinator, f"touch {tmp_path}/in/work/new {tmp_path}/secret/work/new {tmp_path}/secret/out/new"
+        coordinator, f"touch {tmp_path}/in/place/new {tmp_path}/secret/place/new {tmp_path}/secret/out/new"
     )
     assert not result.success
-    assert sorted(path.name for path in (tmp_path / "secret").rglob("*")) == ["out", "work"]
+    assert sorted(path.name for path in (tmp_path / "secret").rglob("*")) == ["out", "place"]
 
 
 @in_bubblewrap
