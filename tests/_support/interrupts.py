@@ -69,6 +69,8 @@ class Point:
     line: int
     function: str
     offset: int
+    caller: int
+    """The line that called it, for code of AnyIO: which of the kernel's scopes it is."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} in {self.function}"
@@ -126,7 +128,9 @@ class Interrupter:
     def _pass(self, frame: FrameType) -> None:
         code = frame.f_code
         file = code.co_filename.removeprefix(_KERNEL + "/").removeprefix(str(Path(_ANYIO).parent) + "/")
-        self.points.append(Point(file, frame.f_lineno, code.co_qualname, frame.f_lasti))
+        is_kernel = code.co_filename.startswith(_KERNEL) or frame.f_back is None
+        caller = 0 if is_kernel else frame.f_back.f_lineno
+        self.points.append(Point(file, frame.f_lineno, code.co_qualname, frame.f_lasti, caller))
         if len(self.points) - 1 in self._at:
             self.hits.append(self.points[-1])
             if self._bare:

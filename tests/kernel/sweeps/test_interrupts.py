@@ -187,7 +187,7 @@ def sweep(scenario: Callable[[Resources], Any], backend: str, *, singles: int, p
     wrong: list[str] = []
     places = chosen_points(undisturbed.points)
     assert len(places) > 200, "the scenario has shrunk"
-    for at in {*spread(places, singles), *spread(scope_points(undisturbed.points, places), singles)}:
+    for at in {*spread(places, singles), *scope_points(undisturbed.points, places)}:
         trial, found = run(scenario, backend, [at])
         wrong += [f"{at}: {trial.hits[0]}: {problem}" for problem in found]
     per_first = max(1, round(pairs**0.5))

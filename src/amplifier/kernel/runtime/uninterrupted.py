@@ -8,7 +8,7 @@ What would cut it off, and what is done about it:
 - On asyncio the second Ctrl-C, and with other signal handlers the first one, raises KeyboardInterrupt at whatever line is running. Inside a
   section it is carried to the caller; the caller itself never stops waiting for its section. Nothing can be protected there, so claims are made
   inside the ``try`` that takes them back, and closing can be called again where it was interrupted.
-- On trio Ctrl-C is raised at a line, too, unless trio is told to protect the code: all code of the kernel is protected (`protect_kernel`), and what
+- On trio Ctrl-C is raised at a line, too, unless trio is told to protect the code: all code of the kernel and AnyIO's scopes are protected (`protect_kernel`), and what
   calls foreign code is not (`interruptible`), so that a blocking tool can be stopped. A protected main task still gets it at its waits, shielded or
   not; what must not be cut off there runs in a child task, which Ctrl-C does not reach.
 
@@ -81,9 +81,11 @@ def interruptible(fn: Fn) -> Fn:
 
 def protect_kernel() -> None:
     """Keep Ctrl-C on trio from being raised at a line of the kernel, or of what it calls, instead of at a wait."""
-    trio = sys.modules.get("trio")
-    if trio is None or _protected:
+    if _protected or running_asyncio_loop() is not None:
         return
+    trio = sys.modules["trio"]
+    scope = type(cancel_scope())  # AnyIO's for trio; trio protects its own in the same way
+    _protected.extend(map(trio.lowlevel.enable_ki_protection, (scope.__enter__, scope.__exit__)))
     for name, module in list(sys.modules.items()):
         if name.startswith("amplifier.kernel."):
             for code in _code_in(vars(module).values(), name):
