@@ -110,6 +110,7 @@ class Turn:
             None if self._answer is None or self._answer.tool is None else self._answer.tool.name,
         )
         self._text = ""
+        self._instructions = options.system_prompt
         self._lacks_instructions = self._finished = False
 
     async def run(self, prompt: str, blocks: list[dict[str, Any]]) -> str:
@@ -134,8 +135,9 @@ class Turn:
             NoUnfinishedTurnError: There is none; no event was emitted.
             LLMError: As `run` does.
         """
+        await self._collect_instructions()
         stored = await self._transcript.stored()
-        self._lacks_instructions = lacks_instructions(stored, self._options.system_prompt)
+        self._lacks_instructions = lacks_instructions(stored, self._instructions)
         unfinished = unfinished_turn(stored)
         if unfinished is None:
             raise NoUnfinishedTurnError(
@@ -276,19 +278,26 @@ class Turn:
 
         Reading a long conversation takes time, so after a turn of this loop that ended with an answer nothing is read.
         """
-        if self.is_answered and not self._options.system_prompt:
+        await self._collect_instructions()
+        if self.is_answered and not self._instructions:
             return
         stored = await self._transcript.stored()
-        self._lacks_instructions = lacks_instructions(stored, self._options.system_prompt)
+        self._lacks_instructions = lacks_instructions(stored, self._instructions)
         if not self.is_answered:
             await self._transcript.close_unanswered(stored, self._runner.known_result)
             self.is_answered = True
 
+    async def _collect_instructions(self) -> None:
+        """Those of the plan, and what modules contribute to the channel ``instructions``."""
+        if self._coordinator is not None:
+            given = [self._options.system_prompt, *await self._coordinator.collect_contributions("instructions")]
+            self._instructions = "\n\n".join(text for text in given if isinstance(text, str) and text) or None
+
     async def _instruct(self) -> None:
-        """Store the instructions of the plan, if others were in force: of those in a conversation the latest are shown."""
+        """Store the instructions, if others were in force: of those in a conversation the latest are shown."""
         if self._lacks_instructions:
             metadata = {"source": INSTRUCTIONS}
-            await self._transcript.add({"role": "system", "content": self._options.system_prompt, "metadata": metadata})
+            await self._transcript.add({"role": "system", "content": self._instructions, "metadata": metadata})
 
     async def _step(self, caller: ProviderCaller) -> bool:
         """One model call and the tools it asks for; False when the turn is over."""

@@ -1,6 +1,6 @@
 """A server on the official SDK over streamable HTTP: ``sdk_http_server.py PORT``; prints its port once it listens.
 
-``/mcp`` is the server, ``/elsewhere`` redirects to another host, ``/denied`` wants credentials, ``/moved`` redirects to ``/mcp``.
+``/mcp`` is the server, ``/elsewhere`` redirects to another host, ``/denied`` wants credentials, ``/sse`` has only the older transport, ``/moved`` redirects to ``/mcp``.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ def main() -> None:
     app = server.streamable_http_app()
     for path, endpoint in (("/elsewhere", elsewhere), ("/moved", moved), ("/denied", denied)):
         app.add_route(path, endpoint, methods=["GET", "POST", "DELETE"])
+    app.router.routes.extend(server.sse_app().routes)
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", int(sys.argv[1])))

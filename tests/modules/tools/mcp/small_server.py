@@ -16,6 +16,8 @@
     --flood=N              send so many list_changed before the answer to each call
     --exit                 end at once with exit code 3
     --name=N               the server's name
+    --instructions=TEXT    how to use it
+    --pages                a second page of prompts and templates
 
 It speaks the handshake of 2025-11-25 and runs each call in a thread of its own.
 """
@@ -132,7 +134,8 @@ class Server:
                 else {"tools": {}}
             )
             info = {"name": OPTIONS.get("--name") or "small", "version": "1"}
-            self.send({"id": number, "result": {"protocolVersion": version, "capabilities": able, "serverInfo": info}})
+            result = {"protocolVersion": version, "capabilities": able, "serverInfo": info}
+            self.send({"id": number, "result": {**result, "instructions": OPTIONS.get("--instructions", "")}})
         elif method == "notifications/cancelled":
             self._cancelled.setdefault(message["params"]["requestId"], threading.Event()).set()
         elif method == "tools/call":
@@ -159,6 +162,11 @@ class Server:
         }
         if method in RAW:
             self.send_raw(number, RAW[method])
+        elif "--pages" in OPTIONS and method in ("prompts/list", "resources/templates/list"):
+            page = int(params.get("cursor") or 1)
+            (name, first), *_ = results[method].items()
+            listed = [{**item, "name": f"{item['name']}-{page}"} for item in first]
+            self.send({"id": number, "result": {name: listed, **({"nextCursor": "2"} if page == 1 else {})}})
         elif method in results:
             self.send({"id": number, "result": results[method]})
         else:
@@ -222,6 +230,10 @@ class Server:
             threading.Timer(0.2, self._run, ("sample", {}, None, stop)).start()
         elif name == "elicit":
             return json.dumps(self.ask("elicitation/create", given))
+        elif name == "log":
+            for level, data in (("info", given["text"]), ("error", {"code": 7})):
+                about = {"level": level, "logger": "small", "data": data}
+                self.send({"method": "notifications/message", "params": about})
         elif name == "upper":
             return given["text"].upper()
         elif name == "lower":

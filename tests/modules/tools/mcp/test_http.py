@@ -89,6 +89,12 @@ async def test_headers_are_sent_and_appear_in_no_event_and_no_log(web, caplog):
     assert secret not in caplog.text
 
 
+async def test_a_server_with_only_the_older_transport_is_named_as_such(web):
+    async with opened({"old": {**web, "url": web["url"].replace("/mcp", "/sse")}}) as desk:
+        (failed,) = desk.events("mcp:server_failed")
+        assert "HTTP 405 Method Not Allowed; it may speak only the older HTTP with SSE" in failed["error"]
+
+
 async def test_a_redirect_to_another_host_is_refused_and_one_on_the_same_host_is_followed(web):
     elsewhere, moved = ({**web, "url": web["url"].replace("/mcp", path)} for path in ("/elsewhere", "/moved"))
     async with opened({"elsewhere": elsewhere, "moved": moved}) as desk:

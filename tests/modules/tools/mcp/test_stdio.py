@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import logging
 import os
 import signal
@@ -441,3 +443,73 @@ async def test_a_child_session_starts_its_own_servers_if_the_plan_says_so():
         (of_parent,) = session.coordinator.get_capability("mcp.status")()
     assert len(seen) == 1
     assert seen[0]["pid"] != of_parent["pid"]
+
+
+async def test_the_instructions_of_servers_are_in_the_system_prompt():
+    servers = {"small": small("--instructions=Capitals are rude."), "quiet": small()}
+    async with opened(servers, model=["yes", "yes"]) as desk:
+        for _ in range(2):
+            await desk.session.execute("hello")
+        messages = await desk.session.messages()
+    assert [message["role"] for message in messages] == ["system", "user", "assistant", "user", "assistant"]
+    assert messages[0]["content"] == "How to use the tools of the MCP server small, as it says:\nCapitals are rude."
+
+
+async def test_lists_of_several_pages_are_read_to_their_end():
+    async with opened({"small": small("--all", "--pages")}) as desk:
+        prompts = (await desk.call("small_get_prompt")).output["prompts"]
+        templates = (await desk.call("small_read_resource")).output["templates"]
+    assert [prompt["name"] for prompt in prompts] == ["greet-1", "greet-2"]
+    assert [template["name"] for template in templates] == ["note-1", "note-2"]
+
+
+async def test_a_tool_that_must_run_as_a_task_of_the_protocol_is_left_out(caplog):
+    tools = [
+        {"name": name, "inputSchema": {"type": "object"}, "execution": {"taskSupport": support}}
+        for name, support in (("slow", "required"), ("either", "optional"))
+    ]
+    async with opened({"small": small(f"--tools={json.dumps(tools)}")}) as desk:
+        assert sorted(desk.tools) == ["small_echo", "small_either", "small_upper"]
+    assert "tool 'slow' is not used: it can only be called as a task" in caplog.text
+
+
+async def test_messages_of_a_servers_log_are_events():
+    tools = [{"name": "log", "inputSchema": {"type": "object"}}]
+    async with opened({"small": small(f"--tools={json.dumps(tools)}")}) as desk:
+        await desk.call("small_log", text="warming up")
+        assert await wait_for(lambda: len(desk.events("mcp:log")) == 2, timeout=60)
+        first, second = desk.events("mcp:log")
+    assert first["server"] == "small"
+    assert [first["level"], first["logger"], first["message"]] == ["info", "small", "warming up"]
+    assert [second["level"], second["message"]] == ["error", '{"code": 7}']
+
+
+@pytest.mark.parametrize(
+    ("structured", "output"),
+    [
+        ({"content": "done"}, "done"),
+        ({"result": "done"}, "done"),
+        ({"content": "done", "size": 4}, {"text": "done", "structured": {"content": "done", "size": 4}}),
+    ],
+)
+async def test_a_text_that_is_also_the_only_structured_value_is_given_once(structured, output):
+    tools = [{"name": "work", "inputSchema": {"type": "object"}, "structured": structured}]
+    async with opened({"small": small(f"--tools={json.dumps(tools)}")}) as desk:
+        assert (await desk.call("small_work")).output == output
+
+
+@pytest.mark.parametrize(
+    ("media_type", "data", "shown"),
+    [
+        ("text/csv", "a;ü\n".encode(), "a;ü\n"),
+        ("application/json; charset=utf-8", b'{"a": 1}', '{"a": 1}'),
+        ("text/plain", b"\xff\xfe", "[resource note://b: text/plain, 3 bytes, left out]"),
+        ("application/pdf", b"%PDF", "[resource note://b: application/pdf, 6 bytes, left out]"),
+    ],
+)
+async def test_text_that_a_server_sends_as_bytes_is_read(tmp_path, media_type, data, shown):
+    content = {"uri": "note://b", "mimeType": media_type, "blob": base64.b64encode(data).decode()}
+    answers = tmp_path / "answers.json"
+    answers.write_text(json.dumps({"resources/read": json.dumps({"contents": [content]})}))
+    async with opened({"small": small("--all", f"--answers-file={answers}")}) as desk:
+        assert (await desk.call("small_read_resource", uri="note://b")).output == shown

@@ -6,10 +6,12 @@ left in the task that runs `Connection.run`. Calls come from other tasks and onl
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TypeVar
@@ -17,10 +19,11 @@ from typing import TypeVar
 import anyio
 import attrs
 import httpx2
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp import Client, MCPError
 from mcp.client.session import IncomingMessage
 from mcp.client.subscriptions import SubscriptionLost, ToolsListChanged
-from mcp_types import CONNECTION_CLOSED, Implementation, ToolListChangedNotification
+from mcp_types import CONNECTION_CLOSED, Implementation, LoggingMessageNotificationParams, ToolListChangedNotification
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
@@ -36,6 +39,7 @@ from ._stdio_transport import StdioTransport
 
 logger = logging.getLogger("amplifier.modules.tool-mcp")
 
+LOG = "mcp:log"
 CLIENT = Implementation(name="amplifier", version=version("amplifier"))
 
 FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0
@@ -49,7 +53,11 @@ _RETRYING = 4.0
 _TERMINATED = "Session terminated"
 """What the SDK's transport answers when an HTTP server does not know the session any more."""
 
+_WAITING_LOGS = 64
+"""Messages of a server's log that wait for slow handlers; what comes then is left out."""
+
 _Result = TypeVar("_Result")
+_Log = LoggingMessageNotificationParams
 
 
 @attrs.define
@@ -151,10 +159,11 @@ class Connection:
 
     async def _run_attempt(self, attempt: _Attempt) -> None:
         started = anyio.current_time()
-        with anyio.CancelScope(deadline=started + self.options.open_timeout) as scope:
+        sending, logs = anyio.create_memory_object_stream[_Log](_WAITING_LOGS)
+        with sending, logs, anyio.CancelScope(deadline=started + self.options.open_timeout) as scope:
             try:
                 attempt.transport = self._new_transport(attempt.lost.set)
-                async with self._new_client(attempt.transport) as client:
+                async with self._new_client(attempt.transport, sending) as client:
                     self.offer, before = await read_offer(client, self.options), self.offer
                     scope.deadline = math.inf
                     self.starts += 1
@@ -167,6 +176,7 @@ class Connection:
                     async with anyio.create_task_group() as group:
                         group.start_soon(self._follow_changes, client)
                         group.start_soon(self._follow_notices, attempt, client)
+                        group.start_soon(self._emit_logs, logs)
                         await attempt.lost.wait()
                         scope.deadline = anyio.current_time() + _CLOSING
                         group.cancel_scope.cancel()
@@ -197,13 +207,15 @@ class Connection:
             on_lost=on_lost,
         )
 
-    def _new_client(self, transport: HttpTransport | StdioTransport) -> Client:
+    def _new_client(self, transport: HttpTransport | StdioTransport, logs: MemoryObjectSendStream[_Log]) -> Client:
         options, requests = self.options, self._requests
         client = Client(
             without_invalid_tools(transport.open(), options, lambda: client.protocol_version),
             mode=options.protocol,
             client_info=CLIENT,
             message_handler=self._take_message,
+            logging_callback=partial(_take_log, logs),
+            log_level="info",
             list_roots_callback=None if options.roots is None else requests.list_roots,
             sampling_callback=None if options.sampling == "deny" else requests.sample,
             elicitation_callback=requests.elicit if options.elicitation else None,
@@ -409,6 +421,12 @@ class Connection:
                 "mcp:server_failed", {"server": self.options.name, "error": str(failure), "error_type": failure.kind}
             )
 
+    async def _emit_logs(self, logs: MemoryObjectReceiveStream[_Log]) -> None:
+        async for log in logs:
+            message = log.data if isinstance(log.data, str) else json.dumps(log.data, ensure_ascii=False, default=repr)
+            about = {"server": self.options.name, "level": log.level, "logger": log.logger and self._shown(log.logger)}
+            await self._coordinator.hooks.emit(LOG, {**about, "message": self._shown(message)})
+
     async def _announce_opening(self, before: Offer | None) -> None:
         await self._coordinator.hooks.emit(
             "mcp:server_connected",
@@ -427,6 +445,11 @@ class Connection:
             "mcp:tools_changed",
             {"server": self.options.name, "added": sorted(new - old), "removed": sorted(old - new)},
         )
+
+
+async def _take_log(logs: MemoryObjectSendStream[_Log], log: _Log) -> None:
+    with suppress(anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
+        logs.send_nowait(log)
 
 
 def _ended(attempt: _Attempt) -> str:

@@ -223,6 +223,7 @@ class HttpTransport:
                 401: "check the headers in the plan, or set oauth: true",
                 403: "the credentials in the plan are not enough",
                 404: "is the path of the url right?",
+                405: "it may speak only the older HTTP with SSE, which is not supported: use its address for streamable HTTP",
             }.get(status)
             answer = (
                 f"answered HTTP {status} {response.reason_phrase}".rstrip()

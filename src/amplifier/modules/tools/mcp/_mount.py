@@ -34,6 +34,7 @@ _EVENTS = (
     "mcp:server_failed",
     "mcp:tools_changed",
     "mcp:progress",
+    "mcp:log",
     "mcp:sampling",
     "mcp:elicitation",
 )
@@ -85,6 +86,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
                 if any(connection.offer is None for connection in connections.values()):
                     coordinator.hooks.register(EXECUTION_START, partial(_retry, connections), name=MODULE, fields=())
                 coordinator.register_contributor("observability.events", MODULE, lambda: list(_EVENTS))
+                coordinator.register_contributor("instructions", MODULE, partial(_instructions, connections))
                 yield
         finally:
             for connection in own.values():
@@ -111,6 +113,15 @@ async def _retry(connections: dict[str, Connection], event: str, data: dict[str,
             for connection in waiting:
                 group.start_soon(connection.retry)
     return HookResult()
+
+
+def _instructions(connections: dict[str, Connection]) -> str | None:
+    """How to use the servers, in their own words, for the system prompt."""
+    given = {name: connection.offer.instructions for name, connection in connections.items() if connection.offer}
+    parts = [
+        f"How to use the tools of the MCP server {name}, as it says:\n{text}" for name, text in given.items() if text
+    ]
+    return "\n\n".join(parts) or None
 
 
 def _is_shared(server: ServerOptions, shared: dict[str, Connection]) -> bool:

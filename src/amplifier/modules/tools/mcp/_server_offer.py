@@ -194,7 +194,7 @@ def _usable(tools: list[Tool], options: ServerOptions, given_up: threading.Event
     for tool in tools:
         if given_up.is_set():
             break
-        problem = "it is listed twice" if tool.name in usable else _schema_problem(tool.input_schema)
+        problem = "it is listed twice" if tool.name in usable else _problem(tool)
         if problem is not None:
             logger.warning(
                 "server %r: tool %s is not used: %s", options.name, shown(ascii(tool.name), 80), shown(problem, 300)
@@ -212,7 +212,10 @@ def _usable(tools: list[Tool], options: ServerOptions, given_up: threading.Event
     return list(usable.values())
 
 
-def _schema_problem(schema: dict[str, Any]) -> str | None:
+def _problem(tool: Tool) -> str | None:
+    schema = tool.input_schema
+    if tool.execution is not None and tool.execution.task_support == "required":
+        return "it can only be called as a task of the protocol, which this module does not support"
     if schema.get("type") != "object":
         return f"its input schema has type {schema.get('type')!r}, expected 'object'"
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import copy
 import hashlib
@@ -9,7 +10,7 @@ import json
 import logging
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, TypeAlias
@@ -25,8 +26,6 @@ from mcp_types import (
     EmbeddedResource,
     GetPromptResult,
     ImageContent,
-    ListResourcesResult,
-    ListResourceTemplatesResult,
     ReadResourceResult,
     ResourceLink,
     TextContent,
@@ -71,7 +70,7 @@ def as_tool_result(result: CallToolResult, *, longest: int, failure: str) -> Too
         return _with_media(blocks, result.structured_content, longest)
     output: Any = text
     structured = result.structured_content
-    if structured is not None and structured != {"result": text}:  # how the Python SDK wraps a plain text
+    if structured is not None and list(structured.values()) != [text]:  # a plain text, wrapped
         output = (
             structured if not text or _says_the_same(text, structured) else {"text": text, "structured": structured}
         )
@@ -162,9 +161,12 @@ def _resource_block(resource: TextResourceContents | BlobResourceContents) -> _B
     if isinstance(resource, TextResourceContents):
         return TextBlock(text=_clean(resource.text))
     media_type = resource.mime_type or "application/octet-stream"
-    kind = media_type.partition("/")[0]
+    kind, _, form = media_type.partition("/")
     if kind in ("image", "audio"):
         return _media(kind, media_type, resource.blob)
+    if kind == "text" or form.partition(";")[0].endswith(("json", "xml", "yaml")):
+        with contextlib.suppress(ValueError):  # it is neither base64 nor text: left out with a note
+            return TextBlock(text=base64.b64decode(resource.blob, validate=True).decode())
     return _note(f"resource {shown(str(resource.uri))}", media_type, resource.blob)
 
 
@@ -190,9 +192,11 @@ def _clean(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
-def _says_the_same(text: str, structured: Any) -> bool:
+def _says_the_same(text: str, structured: dict[str, Any]) -> bool:
+    """Whether the structured value, or its only member, is the text again: SDKs and servers send both."""
+    same = (structured, *structured.values()) if len(structured) == 1 else (structured,)
     try:
-        return bool(json.loads(text) in (structured, structured.get("result")))
+        return json.loads(text) in same
     except (ValueError, RecursionError):
         return False
 
@@ -394,17 +398,19 @@ class ReadResourceTool(_PageTool):
     async def _ask(self, values: dict[str, Any], client: Client) -> ToolResult:
         if "uri" in values:
             return as_resource_result(await client.read_resource(values["uri"]), longest=self._max_chars)
-        resources: list[Any] = []
-        cursor: str | None = None
-        for _ in range(_MOST_PAGES):
-            page: ListResourcesResult = await client.list_resources(cursor=cursor)
-            resources += [_about(resource, uri=str(resource.uri)) for resource in page.resources]
-            cursor = page.next_cursor
-            if cursor is None:
-                break
-        templates: ListResourceTemplatesResult = await client.list_resource_templates()
-        listed = [_about(template, uri_template=template.uri_template) for template in templates.resource_templates]
-        return as_list_result({"resources": resources, "templates": listed}, longest=self._max_chars)
+        listed = {
+            "resources": [
+                _about(resource, uri=str(resource.uri))
+                for page in await _pages(client.list_resources)
+                for resource in page.resources
+            ],
+            "templates": [
+                _about(template, uri_template=template.uri_template)
+                for page in await _pages(client.list_resource_templates)
+                for template in page.resource_templates
+            ],
+        }
+        return as_list_result(listed, longest=self._max_chars)
 
 
 class GetPromptTool(_PageTool):
@@ -433,18 +439,27 @@ class GetPromptTool(_PageTool):
 
     async def _ask(self, values: dict[str, Any], client: Client) -> ToolResult:
         if "name" not in values:
-            page = await client.list_prompts()
             prompts = [
                 _about(
                     prompt,
                     arguments=[{"name": each.name, "required": bool(each.required)} for each in prompt.arguments or []],
                 )
+                for page in await _pages(client.list_prompts)
                 for prompt in page.prompts
             ]
             return as_list_result({"prompts": prompts}, longest=self._max_chars)
         given = values.get("arguments") or {}
         arguments = {name: value if isinstance(value, str) else str(value) for name, value in given.items()}
         return as_prompt_result(await client.get_prompt(values["name"], arguments), longest=self._max_chars)
+
+
+async def _pages(list_page: Callable[..., Awaitable[Any]]) -> list[Any]:
+    pages: list[Any] = []
+    while len(pages) < _MOST_PAGES:
+        pages.append(await list_page(cursor=pages[-1].next_cursor if pages else None))
+        if pages[-1].next_cursor is None:
+            break
+    return pages
 
 
 def _about(item: Any, **more: Any) -> dict[str, Any]:
