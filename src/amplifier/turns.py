@@ -20,6 +20,7 @@ from amplifier.events import (
     CONTENT_BLOCK_END,
     CONTENT_BLOCK_START,
     EXECUTION_END,
+    ORCHESTRATOR_COMPLETE,
     PROMPT_SUBMIT,
     PROVIDER_REQUEST,
     PROVIDER_RESPONSE,
@@ -294,6 +295,10 @@ class TurnText:
         return separator + text
 
 
+_CUT: Final = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
+_FILTERED: Final = frozenset({"content_filter", "refusal", "safety"})
+
+
 @attrs.define
 class TurnRecord:
     """What the events of a turn report.
@@ -301,6 +306,7 @@ class TurnRecord:
     Attributes:
         cost: In dollars; None if no model call reports one.
         stop_reason: Of the latest model call.
+        is_cut_off: The loop ended the turn at its limit of model calls.
     """
 
     tools: dict[str, ToolUse] = attrs.field(factory=dict)
@@ -314,6 +320,7 @@ class TurnRecord:
     model: str | None = None
     provider: str | None = None
     stop_reason: str | None = None
+    is_cut_off: bool = False
     _text: TurnText = attrs.field(factory=TurnText)
 
     def add(self, event: TurnEvent) -> str:
@@ -338,6 +345,8 @@ class TurnRecord:
         """
         if event == PROVIDER_RESPONSE:
             self._count(ModelAnswer.read(data))
+        elif event == ORCHESTRATOR_COMPLETE:
+            self.is_cut_off = data.get("status") == "incomplete"
         elif event in (TOOL_PRE, TOOL_POST, TOOL_ERROR):
             call_id, tool, given = _text(data.get("tool_call_id")), _text(data.get("tool_name")), data.get("tool_input")
             if event == TOOL_PRE:
@@ -349,6 +358,12 @@ class TurnRecord:
     def rest(self, result: str | None) -> str:
         """The answer, if it was not streamed."""
         return self._text.rest(result)
+
+    @property
+    def finish(self) -> Literal["stop", "length", "content_filter"]:
+        """How the latest model call ended; a turn that its loop has cut off is as long as it may be."""
+        word = (self.stop_reason or "").lower()
+        return "length" if self.is_cut_off or word in _CUT else "content_filter" if word in _FILTERED else "stop"
 
     @property
     def unfinished(self) -> str:

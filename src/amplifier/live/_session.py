@@ -82,7 +82,7 @@ class LiveTurn:
         report: How it ended, as its server describes it.
     """
 
-    prompt: str | None
+    prompt: Prompt | None
     claims: ExitStack
     turn_id: str = attrs.field(factory=lambda: secrets.token_hex(8))
     record: TurnRecord = attrs.field(factory=TurnRecord)
@@ -182,7 +182,7 @@ class LiveSession(Generic[T]):
 
     # ── turns ──
 
-    def begin_turn(self, prompt: str | None) -> LiveTurn:
+    def begin_turn(self, prompt: Prompt | None) -> LiveTurn:
         """Claim the session for a turn, which `run_turn` runs, until `end_turn`.
 
         Raises:

@@ -31,14 +31,17 @@ class Host:
     made: list[AmplifierSession] = attrs.field(factory=list)
     servers: list[dict[str, Any]] = attrs.field(factory=list)
     turns: list[tuple[str, str]] = attrs.field(factory=list)
+    deleted: list[str] = attrs.field(factory=list)
+    more: dict[str, Any] = attrs.field(factory=dict)
 
     def new_id(self) -> str:
         return f"session-{len(self.made) + 1}"
 
     def make(self, session_id: str, directory: Path, servers: Any, approvals: Any, *, is_resumed: bool) -> Any:
         modules = {"provider-scripted": mount_provider, "tool-scripted": mount_tools, "hooks-ask": mount_hook}
-        loader = ModuleLoader(modules=modules)
-        self.made.append(AmplifierSession(PLAN, loader, session_id=session_id, approval_system=approvals))
+        loader = ModuleLoader(modules={**modules, **self.more})
+        plan = {**PLAN, "tools": [*PLAN["tools"], *self.more]}
+        self.made.append(AmplifierSession(plan, loader, session_id=session_id, approval_system=approvals))
         self.servers.append(servers)
         return self.made[-1]
 
@@ -47,6 +50,9 @@ class Host:
 
     def stored(self) -> list[StoredSession]:
         return [StoredSession(session_id=f"stored-{index}", directory="/tmp") for index in range(120)]
+
+    def delete(self, session_id: str) -> None:
+        self.deleted.append(session_id)
 
     def turn_begins(self, session_id: str, prompt: str) -> None:
         self.turns.append((session_id, "running"))

@@ -263,3 +263,31 @@ async def test_session_that_is_closed_twice_or_while_a_turn_runs(tmp_path):
         assert answers[first]["result"] == {}
         assert "no session" in answers[second]["error"]["message"]
     assert not (tmp_path / "trace").exists()
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_a_session_is_closed_before_it_is_deleted(is_open):
+    host = Host()
+    async with connected(host) as client:
+        session_id = await client.open()
+        if not is_open:
+            await client.answer_to(client.tell("session/close", sessionId=session_id))
+        assert (await client.answer_to(client.tell("session/delete", sessionId=session_id)))["result"] == {}
+        assert host.deleted == [session_id]
+        assert not host.made[0].initialized
+        assert "no session" in (await client.answer_to(client.ask(session_id, "say more")))["error"]["message"]
+
+
+async def test_the_person_is_told_which_mcp_server_is_missing():
+    host = Host()
+
+    async def mount_status(coordinator, config):
+        problems = [{"error": None}, {"error": "server 'docs' cannot be started"}]
+        coordinator.register_capability("mcp.status", lambda: problems)
+
+    host.more["tool-mcp"] = mount_status
+    async with connected(host) as client:
+        number = client.ask(await client.open(), "say hello")
+        shown = (await client.next())["params"]["update"]["content"]["text"]
+        assert shown == "The tools of an MCP server are missing: server 'docs' cannot be started\n\n"
+        await client.answer_to(number)

@@ -12,6 +12,8 @@ from acp.exceptions import RequestError
 from amplifier.cli.sessions.store import SessionStore
 from tests.servers.acp._editor import edit, editing, plan_with
 
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
 
 def call(tool: str, **given: object) -> str:
     return f"call {tool} {json.dumps(given)}"
@@ -39,7 +41,8 @@ def test_initialize_reports_the_version_and_the_capabilities(shared, workdir):
         capabilities = answer.agent_capabilities
         assert capabilities.load_session
         assert capabilities.prompt_capabilities.embedded_context
-        assert not capabilities.prompt_capabilities.image
+        assert capabilities.prompt_capabilities.image
+        assert not capabilities.prompt_capabilities.audio
         assert capabilities.session_capabilities.list is not None
 
     shared.run(scenario)
@@ -267,10 +270,49 @@ def test_embedded_files_and_links_are_part_of_the_prompt(shared, workdir):
         await editor.agent.prompt(session_id=session_id, prompt=blocks)
         stored = SessionStore(shared.home / "sessions").transcript(session_id)[0]["content"]
         assert stored == 'say\n[b](file:///b)\n<resource uri="file:///a.txt">\nits content\n</resource>'
-        with pytest.raises(RequestError, match="images and audio"):
-            await editor.agent.prompt(session_id=session_id, prompt=[acp.image_block("aGk=", "image/png")])
+        with pytest.raises(RequestError, match="audio is not among the capabilities"):
+            await editor.agent.prompt(session_id=session_id, prompt=[acp.audio_block("aGk=", "audio/wav")])
 
     shared.run(scenario)
+
+
+def test_images_are_part_of_the_prompt(shared, workdir):
+    async def scenario(editor):
+        session_id = await editor.open(workdir)
+        blocks = [acp.text_block("what is"), acp.text_block("this?"), acp.image_block(PIXEL, "image/png")]
+        await editor.agent.prompt(session_id=session_id, prompt=blocks)
+        assert editor.text() == "text image "
+        (text, image), *_ = (each["content"] for each in SessionStore(shared.home / "sessions").transcript(session_id))
+        assert text["text"] == "what is\nthis?"
+        assert image["source"] == {"type": "base64", "media_type": "image/png", "data": PIXEL}
+        with pytest.raises(RequestError, match=r"prompt\[0\]: "):
+            await editor.agent.prompt(session_id=session_id, prompt=[acp.image_block("no base64", "image/png")])
+
+    shared.run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "stop_reason"),
+    [("end stop all", "end_turn"), ("end max_tokens all", "max_tokens"), ("end refusal no", "refusal")],
+)
+def test_the_client_is_told_why_the_model_stopped(shared, workdir, prompt, stop_reason):
+    async def scenario(editor):
+        assert (await editor.ask(await editor.open(workdir), prompt)).stop_reason == stop_reason
+
+    shared.run(scenario)
+
+
+def test_a_turn_that_its_loop_cuts_off_says_so(backend, home, workdir, plan):
+    loop = {"module": "loop-streaming", "config": {"max_iterations": 1}}
+    file = plan_with(plan, workdir, session={"orchestrator": loop, "context": "context-simple"}, hooks=[])
+    (workdir / "gate").touch()
+
+    async def scenario():
+        async with editing(backend, file, home, workdir) as editor:
+            answer = await editor.ask(await editor.open(workdir), call("wait_for", path=str(workdir / "gate")))
+            assert answer.stop_reason == "max_turn_requests"
+
+    edit(scenario)
 
 
 def test_module_that_cannot_be_mounted_is_the_error_of_the_session(backend, home, workdir, plan):

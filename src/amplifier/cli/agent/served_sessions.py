@@ -154,6 +154,14 @@ class ServedSessions:
             for record in self.store.records()
         ]
 
+    def delete(self, session_id: str) -> None:
+        """Forget a conversation and what belongs to it.
+
+        Raises:
+            CommandError: It is open in another process.
+        """
+        self.store.delete(session_id)
+
     def turn_begins(self, session_id: str, prompt: str) -> None:
         """Record that a turn runs, and the title of a new session."""
         record = self.records[session_id]

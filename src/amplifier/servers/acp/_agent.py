@@ -13,9 +13,10 @@ import anyio.to_thread
 import attrs
 
 from amplifier._json import redact_text
-from amplifier.errors import SessionBusyError, SessionStateError
+from amplifier.errors import ContentFilterError, SessionBusyError, SessionStateError
 from amplifier.live import LiveSession, LiveSessions, LiveTurn, SessionRefused
 from amplifier.models import TurnEvent
+from amplifier.turns import Ended, TurnRecord
 
 from ._connection import ByteStream, Connection, Work
 from ._host import SessionHost
@@ -27,7 +28,7 @@ from ._messages import (
     Call,
     RpcError,
 )
-from ._params import check_version, mcp_servers, page_wanted, prompt_text, session_id, working_directory
+from ._params import check_version, mcp_servers, page_wanted, read_prompt, session_id, working_directory
 from ._permission import EditorApprovals
 from ._updates import Updates
 
@@ -92,6 +93,7 @@ class _Agent:
             "session/list": self._list,
             "session/prompt": self._prompt,
             "session/close": self._close,
+            "session/delete": self._delete,
             "_amplifier/steer": self._steer,  # the protocol has no such method; those of vendors begin like this
         }
 
@@ -125,9 +127,9 @@ class _Agent:
                 "agentInfo": {"name": "amplifier", "version": importlib.metadata.version("amplifier")},
                 "agentCapabilities": {
                     "loadSession": True,
-                    "promptCapabilities": {"image": False, "audio": False, "embeddedContext": True},
+                    "promptCapabilities": {"image": True, "audio": False, "embeddedContext": True},
                     "mcpCapabilities": {"http": self._host.has_mcp, "sse": False},
-                    "sessionCapabilities": {"list": {}, "resume": {}, "close": {}},
+                    "sessionCapabilities": {"list": {}, "resume": {}, "close": {}, "delete": {}},
                 },
                 "authMethods": [],
             }
@@ -190,6 +192,10 @@ class _Agent:
         except Exception as error:  # third-party modules; the reason is for the person at the editor
             logger.debug("session %r cannot be opened", wanted, exc_info=True)
             raise RpcError(INTERNAL_ERROR, f"the session cannot be opened: {_reason(error)}") from error
+        status = session.coordinator.get_capability("mcp.status")
+        for server in status() if callable(status) else ():
+            if server["error"] is not None:
+                notes.append(f"The tools of an MCP server are missing: {server['error']}")
         session.coordinator.hooks.register(
             "tool:pre", updates.hold_writing, _LAST, name="acp-diff", fields=("tool_name", "tool_call_id")
         )
@@ -219,6 +225,19 @@ class _Agent:
 
         return work
 
+    def _delete(self, params: dict[str, Any]) -> Work:
+        wanted = session_id(params)
+        live = self._sessions.find(wanted)
+
+        async def work() -> dict[str, Any]:
+            if live is not None:
+                async with self._sessions.closed(live):
+                    pass
+            await anyio.to_thread.run_sync(self._host.delete, wanted)
+            return {}
+
+        return work
+
     def _find(self, params: dict[str, Any]) -> LiveSession[_Shown]:
         wanted = session_id(params)
         live = self._sessions.find(wanted)
@@ -230,9 +249,9 @@ class _Agent:
     # ── turns ──
 
     def _prompt(self, params: dict[str, Any]) -> Work:
-        live, text = self._find(params), prompt_text(params)
+        live, (text, parts) = self._find(params), read_prompt(params)
         try:
-            turn = live.begin_turn(text)  # now, so that a cancel that follows finds the turn
+            turn = live.begin_turn(parts or text)  # now, so that a cancel that follows finds the turn
         except SessionBusyError as error:
             raise RpcError(INVALID_REQUEST, f"{error}; session/cancel stops it") from error
 
@@ -247,7 +266,7 @@ class _Agent:
     async def _run_turn(self, live: LiveSession[_Shown], turn: LiveTurn, text: str) -> dict[str, Any]:
         updates, notes = live.about.updates, live.about.notes
         while notes:
-            await updates.text(f"{notes.pop()}\n\n")
+            await updates.text(f"{notes.pop(0)}\n\n")
         updates.begin_turn()
         self._host.turn_begins(live.session_id, text)
 
@@ -259,12 +278,14 @@ class _Agent:
             await updates.text(turn.record.rest(ended.result))
         finally:
             self._host.turn_ended(live.session_id, turn.ended.status)
-        if ended.status == "error" and ended.error is not None:
+        if isinstance(ended.error, ContentFilterError):
+            await updates.text(_reason(ended.error))
+        elif ended.status == "error" and ended.error is not None:
             logger.debug("a turn of session %r failed", live.session_id, exc_info=ended.error)
             raise RpcError(INTERNAL_ERROR, _reason(ended.error)) from ended.error
         given, made = turn.record.input_tokens, turn.record.output_tokens
         usage = {"inputTokens": given, "outputTokens": made, "totalTokens": given + made}
-        return {"stopReason": "end_turn" if ended.status == "success" else "cancelled", "usage": usage}
+        return {"stopReason": _stop_reason(ended, turn.record), "usage": usage}
 
     def _steer(self, params: dict[str, Any]) -> Work:
         try:
@@ -279,6 +300,16 @@ class _Agent:
 
     def _cancel(self, params: dict[str, Any]) -> None:
         self._find(params).stop("the client cancelled the turn")
+
+
+def _stop_reason(ended: Ended, record: TurnRecord) -> str:
+    if isinstance(ended.error, ContentFilterError):
+        return "refusal"
+    if ended.status != "success":
+        return "cancelled"
+    if record.is_cut_off:
+        return "max_turn_requests"
+    return {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal"}[record.finish]
 
 
 def _reason(error: BaseException) -> str:

@@ -71,6 +71,10 @@ class SessionHost(Protocol):
         """The sessions that can be loaded, the one used last first."""
         ...
 
+    def delete(self, session_id: str) -> None:
+        """Forget a stored session; nothing happens if there is none."""
+        ...
+
     def turn_begins(self, session_id: str, prompt: str) -> None:
         """A turn begins."""
         ...

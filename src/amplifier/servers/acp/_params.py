@@ -10,12 +10,13 @@ import attrs
 
 from amplifier._reading import Kind, any_text, list_each, list_of, option, optional, secret, whole_number
 from amplifier.errors import ModelError, PlanError
+from amplifier.models import _prompts as models
 from amplifier.models._converter import structure
 from amplifier.plan import validate_session_id
 
 from ._messages import INVALID_PARAMS, RpcError
 
-__all__ = ["check_version", "mcp_servers", "page_wanted", "prompt_text", "session_id", "working_directory"]
+__all__ = ["check_version", "mcp_servers", "page_wanted", "read_prompt", "session_id", "working_directory"]
 
 T = TypeVar("T")
 
@@ -137,18 +138,29 @@ def mcp_servers(params: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def prompt_text(params: Mapping[str, Any]) -> str:
-    """The ``prompt`` as text; files that the editor embeds are part of it."""
-    blocks = _read(_Prompt, params).prompt
-    text = "\n".join(_block_text(block, f"prompt[{index}]") for index, block in enumerate(blocks))
+def read_prompt(params: Mapping[str, Any]) -> tuple[str, list[str | dict[str, Any]]]:
+    """The ``prompt``: its text, with the files that the editor embeds; and all of it in order, if it is more than text."""
+    parts: list[str | dict[str, Any]] = []
+    for index, block in enumerate(_read(_Prompt, params).prompt):
+        part = _part(block, f"prompt[{index}]")
+        if isinstance(part, str) and parts and isinstance(parts[-1], str):
+            part = f"{parts.pop()}\n{part}"
+        parts.append(part)
+    text = "\n".join(part for part in parts if isinstance(part, str))
     if not text.strip():
         raise RpcError(INVALID_PARAMS, "prompt: expected some text, got none")
-    return text
+    return text, [] if parts == [text] else parts
 
 
-def _block_text(block: dict[str, Any], where: str) -> str:
+def _part(block: dict[str, Any], where: str) -> str | dict[str, Any]:
     kind, resource = block.get("type"), block.get("resource")
     text, uri = block.get("text"), block.get("uri")
+    if kind == "image":
+        return _media("image", block.get("mimeType"), block.get("data"), where)
+    if kind == "resource" and isinstance(resource, dict) and isinstance(resource.get("blob"), str):
+        media_type = resource.get("mimeType")
+        is_image = isinstance(media_type, str) and media_type.startswith("image/")
+        return _media("image" if is_image else "document", media_type, resource["blob"], where)
     if kind == "text" and isinstance(text, str):
         return text
     if kind == "resource_link" and isinstance(uri, str):
@@ -157,6 +169,15 @@ def _block_text(block: dict[str, Any], where: str) -> str:
         return f'<resource uri="{resource.get("uri") or "unknown"}">\n{resource["text"]}\n</resource>'
     raise RpcError(
         INVALID_PARAMS,
-        f"{where}: expected a block of type text with text, resource_link with uri, or resource with text, got {kind!r:.80}; "
-        "images and audio are not among the capabilities of this agent",
+        f"{where}: expected a block of type text with text, resource_link with uri, image with data, or resource with text or "
+        f"blob, got {kind!r:.80}; audio is not among the capabilities of this agent",
     )
+
+
+def _media(kind: str, media_type: Any, data: Any, where: str) -> dict[str, Any]:
+    block = {"type": kind, "source": {"type": "base64", "media_type": media_type, "data": data}}
+    try:
+        models.read_prompt([block])
+    except (TypeError, ValueError) as error:
+        raise RpcError(INVALID_PARAMS, f"{where}: {error}") from None
+    return block

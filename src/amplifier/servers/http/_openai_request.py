@@ -18,7 +18,6 @@ from amplifier._reading import Kind, any_text, choice, flag, list_each, mapping,
 from amplifier._reading import number as number_kind
 from amplifier.answers import answer_format
 from amplifier.errors import ContentFilterError, MissingExtraError, PlanError, ResultError
-from amplifier.events import ORCHESTRATOR_COMPLETE
 from amplifier.live import ClientTool, ClientTools, with_results
 from amplifier.models import AnswerReset, ThinkingDelta, ToolCall, TurnEvent
 from amplifier.models._prompts import Prompt
@@ -34,8 +33,6 @@ P = TypeVar("P", bound="Parameters")
 
 Finish: TypeAlias = Literal["stop", "length", "content_filter", "tool_calls"]
 
-_CUT: Final = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
-_FILTERED: Final = frozenset({"content_filter", "refusal", "safety"})
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _MOST_TOOLS: Final = 128
 _MOST_STOPS: Final = 4
@@ -315,12 +312,9 @@ async def watch(agents: Agents, ask: Ask, tell: Tell) -> Outcome:
     Raises:
         Exception: What the turn raises.
     """
-    turn_record, was_cut = TurnRecord(), False
+    turn_record = TurnRecord()
 
     async def show(turn_event: TurnEvent, text: str) -> None:
-        nonlocal was_cut
-        if turn_event.name == ORCHESTRATOR_COMPLETE:
-            was_cut = turn_event.data.get("status") == "incomplete"
         if isinstance(turn_event, ThinkingDelta):
             await tell("thinking", turn_event.text)
         elif isinstance(turn_event, AnswerReset) and ask.schema is None:
@@ -329,7 +323,7 @@ async def watch(agents: Agents, ask: Ask, tell: Tell) -> Outcome:
             await tell("text", text)
 
     ended = await agents.run_once(ask, turn_record, show)
-    finish = _finish(turn_record.stop_reason, was_cut=was_cut)
+    finish = turn_record.finish
     if ask.tools.is_waiting:
         calls = ask.tools.calls_in(ask.messages)
         return Outcome(text=ended.result or "", finish="tool_calls", calls=calls, record=turn_record)
@@ -346,9 +340,3 @@ async def watch(agents: Agents, ask: Ask, tell: Tell) -> Outcome:
     if rest := text if ask.schema is not None else turn_record.rest(text):
         await tell("text", rest)
     return Outcome(text=text, finish=finish, calls=[], record=turn_record)
-
-
-def _finish(reason: str | None, *, was_cut: bool) -> Finish:
-    """How the latest model call ended; a turn that its loop has cut off is as long as it may be."""
-    word = (reason or "").lower()
-    return "length" if was_cut or word in _CUT else "content_filter" if word in _FILTERED else "stop"
