@@ -14,7 +14,7 @@ import attrs
 
 from amplifier._json import redact_text
 from amplifier.errors import ContentFilterError, SessionBusyError, SessionStateError
-from amplifier.live import LiveSession, LiveSessions, LiveTurn, SessionRefused
+from amplifier.live import MODES, LiveSession, LiveSessions, LiveTurn, PermissionModes, SessionRefused
 from amplifier.models import TurnEvent
 from amplifier.turns import Ended, TurnRecord
 
@@ -22,6 +22,7 @@ from ._connection import ByteStream, Connection, Work
 from ._host import SessionHost
 from ._messages import (
     INTERNAL_ERROR,
+    INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     SESSION_NOT_FOUND,
@@ -69,6 +70,14 @@ class _Shown:
 
     updates: Updates
     notes: list[str]
+    approvals: EditorApprovals
+
+    @property
+    def modes(self) -> dict[str, Any]:
+        """What a client is told of them."""
+        current = self.approvals.modes
+        listed = [{"id": mode, "name": name, "description": about} for mode, (name, about) in MODES.items()]
+        return {"currentModeId": "ask" if current is None else current.mode, "availableModes": listed}
 
 
 class _Agent:
@@ -91,6 +100,7 @@ class _Agent:
             "session/load": lambda params: self._reopen(params, replay=True),
             "session/resume": lambda params: self._reopen(params, replay=False),
             "session/list": self._list,
+            "session/set_mode": self._set_mode,
             "session/prompt": self._prompt,
             "session/close": self._close,
             "session/delete": self._delete,
@@ -144,8 +154,8 @@ class _Agent:
         async def work() -> dict[str, Any]:
             wanted = self._host.new_id()
             with self._sessions.reserved(wanted):
-                await self._open(wanted, directory, servers, is_resumed=False)
-            return {"sessionId": wanted}
+                live = await self._open(wanted, directory, servers, is_resumed=False)
+            return {"sessionId": wanted, "modes": live.about.modes}
 
         return work
 
@@ -168,7 +178,7 @@ class _Agent:
             if replay:
                 context = live.session.coordinator.get("context")
                 await live.about.updates.replay([] if context is None else await context.get_messages())
-            return {}
+            return {"modes": live.about.modes}
 
         return work
 
@@ -188,10 +198,11 @@ class _Agent:
         approvals = EditorApprovals(self._connection, updates, wanted)
         try:
             session = self._host.make(wanted, directory, servers, approvals, is_resumed=is_resumed)
-            live = await self._sessions.add(LiveSession(session, _Shown(updates, notes)), self._host.check)
+            live = await self._sessions.add(LiveSession(session, _Shown(updates, notes, approvals)), self._host.check)
         except Exception as error:  # third-party modules; the reason is for the person at the editor
             logger.debug("session %r cannot be opened", wanted, exc_info=True)
             raise RpcError(INTERNAL_ERROR, f"the session cannot be opened: {_reason(error)}") from error
+        approvals.modes = PermissionModes(session)
         status = session.coordinator.get_capability("mcp.status")
         for server in status() if callable(status) else ():
             if server["error"] is not None:
@@ -286,6 +297,19 @@ class _Agent:
         given, made = turn.record.input_tokens, turn.record.output_tokens
         usage = {"inputTokens": given, "outputTokens": made, "totalTokens": given + made}
         return {"stopReason": _stop_reason(ended, turn.record), "usage": usage}
+
+    def _set_mode(self, params: dict[str, Any]) -> Work:
+        modes = self._find(params).about.approvals.modes
+        try:
+            assert modes is not None
+            modes.switch(params.get("modeId"))
+        except ValueError as error:
+            raise RpcError(INVALID_PARAMS, f"modeId: {error}") from None
+
+        async def work() -> dict[str, Any]:
+            return {}
+
+        return work
 
     def _steer(self, params: dict[str, Any]) -> Work:
         try:

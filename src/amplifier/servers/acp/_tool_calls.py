@@ -34,6 +34,9 @@ _KINDS: Final = {
     PLAN_TOOL: "think",
 }
 
+_OUTPUTS: Final = {"bash": ("stdout", "stderr"), "read_file": ("content",)}
+"""Members of an output that are the text a person wants to see."""
+
 _TITLE_KEYS: Final = ("command", "file_path", "path", "pattern", "url", "query", "instruction")
 _LONGEST_TITLE = 120
 _LONGEST_TEXT = 50_000
@@ -115,7 +118,7 @@ def describe_result(tool: str, result: Any, *, has_diff: bool) -> dict[str, Any]
     output, error = result.get("output"), result.get("error")
     described: dict[str, Any] = {"rawOutput": output if error is None else {"output": output, "error": error}}
     if not (has_diff and error is None):
-        text = _command_output(output) if tool == "bash" else None
+        text = _as_block(output, _OUTPUTS[tool]) if tool in _OUTPUTS else None
         if text is None:
             text = (
                 output
@@ -132,17 +135,18 @@ def describe_result(tool: str, result: Any, *, has_diff: bool) -> dict[str, Any]
     return described
 
 
-def _command_output(output: Any) -> str | None:
-    """What a command wrote, in a code block that its own text cannot close."""
-    if not isinstance(output, dict):
+def _as_block(output: Any, members: tuple[str, ...]) -> str | None:
+    """What a command wrote or a file has, in a code block that its own text cannot close."""
+    if not isinstance(output, dict) or not any(name in output for name in members):
         return None
-    text = "".join(str(output.get(name) or "") for name in ("stdout", "stderr")).rstrip("\n")
+    text = "".join(str(output.get(name) or "") for name in members).rstrip("\n")
     if not text:
         return ""
     fence = "```"
     while fence in text:
         fence += "`"
-    return f"{fence}console\n{_shortened(text)}\n{fence}"
+    language = "console" if "stdout" in members else ""
+    return f"{fence}{language}\n{_shortened(text)}\n{fence}"
 
 
 def _shortened(text: str) -> str:

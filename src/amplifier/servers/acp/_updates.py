@@ -134,7 +134,7 @@ class Updates:
         name, has_diff = tools[call_id]
         text = _text_of(message.get("content"))
         output: Any = text
-        if name == "bash":
+        if name in ("bash", "read_file"):
             try:
                 output = json.loads(text)
             except ValueError:
