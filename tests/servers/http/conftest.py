@@ -8,9 +8,10 @@ import pytest
 
 from tests.cli._scripted_agent import write_plan
 from tests.cli.conftest import backend, home, plan, workdir
+from tests.modules.hooks.otel.conftest import traces
 from tests.servers.http._server import Server, running
 
-__all__ = ["backend", "home", "plan", "server", "workdir"]
+__all__ = ["backend", "home", "plan", "server", "traces", "workdir"]
 
 
 @pytest.fixture(scope="module", params=["asyncio", "trio"])

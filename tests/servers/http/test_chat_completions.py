@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from amplifier.servers.http import Limits
-from tests.servers.http._asgi_client import Factory, serving
+from tests.servers.http._asgi_client import PLAN, Factory, serving
 
 USER = {"role": "user", "content": "say hello"}
 CHAT = "/v1/chat/completions"
@@ -226,3 +226,21 @@ async def test_body_that_does_not_arrive_is_given_up():
 def test_limit_has_to_be_positive(name, value):
     with pytest.raises(ValueError, match=f"{name}: expected a number greater than 0"):
         Limits(**{name: value})
+
+
+async def test_a_turn_belongs_to_the_trace_of_the_caller(traces):
+    trace_id, span_id = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    plan = {**PLAN, "hooks": ["hooks-otel"]}
+    async with serving(Factory(plan)) as client:
+        for kind, body in (
+            (CHAT, {"messages": [USER]}),
+            ("/v1/responses", {"model": "amplifier", "input": "say hello"}),
+        ):
+            traces.clear()
+            answer = await client.ask("POST", kind, body, traceparent=f"00-{trace_id}-{span_id}-01")
+            assert answer.status == 200
+            turn = traces.named("invoke_agent amplifier")
+            assert f"{turn.context.trace_id:032x}" == trace_id
+            assert f"{turn.parent.span_id:016x}" == span_id
+            assert (await client.ask("POST", kind, body)).status == 200
+            assert f"{traces.ended[-1].context.trace_id:032x}" != trace_id

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import asynccontextmanager
+import sys
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import final
 
 import anyio
@@ -49,7 +50,8 @@ class Application:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request, or the lifespan."""
-        await self._app(scope, receive, send)
+        with _callers_trace(scope):
+            await self._app(scope, receive, send)
 
     async def shut_down(self) -> None:
         """Refuse new turns, let those that run end (after their step, or when the limit's time is over), close all sessions.
@@ -122,6 +124,23 @@ def application(
         # Outside of the guard: a browser asks for permission without the token.
         app = CORSMiddleware(app, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"])
     return Application(app, limits, turns, sessions, runs)
+
+
+@contextmanager
+def _callers_trace(scope: Scope) -> Iterator[None]:
+    """Go on with the trace of the caller, if this process uses OpenTelemetry: turns are below the span that ``traceparent`` names."""
+    if scope["type"] != "http" or "opentelemetry.trace" not in sys.modules:
+        yield
+        return
+    from opentelemetry import context, propagate  # noqa: PLC0415 — belongs to an extra
+
+    token = context.attach(
+        propagate.extract({name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]})
+    )
+    try:
+        yield
+    finally:
+        context.detach(token)
 
 
 def _require_provider(session: AmplifierSession) -> None:

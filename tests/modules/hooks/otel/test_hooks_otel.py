@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from opentelemetry import metrics, trace
 
+from amplifier.errors import LLMError
 from amplifier.events import CATALOGUE, TRACE_ROLES
 from amplifier.testing import LOOP_END_MODES, MODES, cancel_everywhere
 from tests.modules.hooks.otel.scenarios import OVERRUN, SCENARIOS, Scenario, call, calls, task
@@ -80,6 +81,7 @@ async def test_spans_have_the_attributes_of_the_conventions(traces):
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": "echo",
         "gen_ai.tool.type": "function",
+        "gen_ai.tool.description": "Mock tool echo.",
         "gen_ai.tool.call.id": "c1",
         "gen_ai.conversation.id": session_id,
         "gen_ai.agent.name": "amplifier",
@@ -126,6 +128,11 @@ async def test_durations_and_tokens_are_measured(traces):
     tools = {point[0]["gen_ai.tool.name"]: point for point in found["gen_ai.execute_tool.duration"]}
     assert tools["fail"][0]["error.type"] == "ValueError"
     assert "error.type" not in tools["echo"][0]
+    [first] = found["gen_ai.client.operation.time_to_first_chunk"]
+    assert first[1] == 2
+    who = {"gen_ai.agent.name": "amplifier"}
+    assert found["gen_ai.invoke_agent.inference_calls"] == [(who, 1, 2)]
+    assert found["gen_ai.invoke_agent.tool_calls"] == [(who, 1, 2)]
     [agent] = found["gen_ai.invoke_agent.duration"]
     assert agent[0] == {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "amplifier"}
     assert agent[2] > 0
@@ -143,6 +150,31 @@ async def test_events_are_added_to_the_innermost_span(traces):
     assert tool.events[0].attributes["amplifier.agent"] == "helper"
     turn = traces.named("invoke_agent amplifier")
     assert [event.name for event in turn.events] == ["prompt:submit", "prompt:complete"]
+
+
+async def test_a_failure_is_an_exception_event_without_its_message_unless_content_is_captured(traces):
+    for captures in (False, True):
+        traces.clear()
+        config = {"capture_content": captures}
+        scenario = Scenario(
+            answers=[{"error": {"type": "AuthenticationError", "message": "who?"}}], tree=[], otel=config
+        )
+        async with scenario.session() as session:
+            with pytest.raises(LLMError):
+                await session.execute("begin")
+        [chat] = [span for span in traces.ended if span.name.startswith("chat")]
+        [failed] = [event for event in chat.events if event.name == "exception"]
+        message = {"exception.message": "who?"} if captures else {}
+        assert failed.attributes == {"exception.type": "amplifier.errors.AuthenticationError", **message}
+        assert chat.instrumentation_scope.schema_url.startswith("https://opentelemetry.io/schemas/1.")
+
+
+async def test_pieces_of_an_answer_are_measured(traces):
+    await Scenario(answers=["one two three four"], tree=[]).run()
+    found = traces.metrics()
+    [(first, count, _)] = found["gen_ai.client.operation.time_to_first_chunk"]
+    assert (first["gen_ai.operation.name"], count) == ("chat", 1)
+    assert found["gen_ai.client.operation.time_per_output_chunk"][0][1] >= 1
 
 
 async def test_events_can_be_left_out(traces):

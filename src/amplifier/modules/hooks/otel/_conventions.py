@@ -9,6 +9,7 @@ import attrs
 from ..._shared.configuration import flag, option, text, whole_number
 
 MODULE = "hooks-otel"
+SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
 
 
 @attrs.frozen(kw_only=True)
@@ -41,9 +42,11 @@ CONVERSATION_ID: Final = "gen_ai.conversation.id"
 AGENT_NAME: Final = "gen_ai.agent.name"
 REQUEST_MODEL: Final = "gen_ai.request.model"
 RESPONSE_MODEL: Final = "gen_ai.response.model"
+RESPONSE_ID: Final = "gen_ai.response.id"
 FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
 TOOL_NAME: Final = "gen_ai.tool.name"
 TOOL_TYPE: Final = "gen_ai.tool.type"
+TOOL_DESCRIPTION: Final = "gen_ai.tool.description"
 TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
 TOKEN_TYPE: Final = "gen_ai.token.type"
 ERROR_TYPE: Final = "error.type"
@@ -89,6 +92,11 @@ TOKEN_USAGE: Final = "gen_ai.client.token.usage"
 OPERATION_DURATION: Final = "gen_ai.client.operation.duration"
 INVOKE_AGENT_DURATION: Final = "gen_ai.invoke_agent.duration"
 EXECUTE_TOOL_DURATION: Final = "gen_ai.execute_tool.duration"
+FIRST_CHUNK: Final = "gen_ai.client.operation.time_to_first_chunk"
+NEXT_CHUNK: Final = "gen_ai.client.operation.time_per_output_chunk"
+INFERENCE_CALLS: Final = "gen_ai.invoke_agent.inference_calls"
+TOOL_CALLS: Final = "gen_ai.invoke_agent.tool_calls"
 
 TOKEN_BUCKETS: Final = tuple(4**exponent for exponent in range(14))
+CALLS_BUCKETS: Final = tuple(2**exponent for exponent in range(10))
 SECONDS_BUCKETS: Final = tuple(0.01 * 2**exponent for exponent in range(14))

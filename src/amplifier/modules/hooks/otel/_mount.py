@@ -10,6 +10,7 @@ from typing import Any
 from amplifier.contracts import Coordinator
 from amplifier.errors import MissingExtraError
 from amplifier.events import (
+    CONTENT_BLOCK_DELTA,
     EXECUTION_END,
     EXECUTION_START,
     LLM_REQUEST,
@@ -20,7 +21,7 @@ from amplifier.events import (
 from amplifier.models import HookResult
 
 from ..._shared.configuration import read_options
-from ._conventions import MODULE, REQUEST_MODEL, RESPONSE_MODEL, OtelOptions
+from ._conventions import MODULE, REQUEST_MODEL, RESPONSE_MODEL, SCHEMA_URL, OtelOptions
 
 logger = logging.getLogger("amplifier.modules.hooks-otel")
 
@@ -93,11 +94,14 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         return None
     from ._spans import Metrics, SessionSpans  # noqa: PLC0415 — as above
 
-    spans = SessionSpans(coordinator, options, trace.get_tracer("amplifier"), Metrics(metrics.get_meter("amplifier")))
+    tracer = trace.get_tracer("amplifier", schema_url=SCHEMA_URL)
+    meter = metrics.get_meter("amplifier", schema_url=SCHEMA_URL)
+    spans = SessionSpans(coordinator, options, tracer, Metrics(meter))
     registered = [
         _register(coordinator, EXECUTION_START, spans.begin_turn, ("prompt",)),
         _register(coordinator, EXECUTION_END, spans.end_turn, ("response", "status")),
         _register(coordinator, PROVIDER_REQUEST, spans.name_provider, ("provider",)),
+        _register(coordinator, CONTENT_BLOCK_DELTA, spans.note_chunk, ()),
         _register(coordinator, LLM_REQUEST, lambda data: spans.name_model(data, REQUEST_MODEL), ("model",)),
         _register(coordinator, LLM_RESPONSE, lambda data: spans.name_model(data, RESPONSE_MODEL), ("model",)),
     ]

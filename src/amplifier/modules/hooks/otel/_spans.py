@@ -28,6 +28,7 @@ from amplifier.models import ChatRequest, ChatResponse, Message, ToolResult, Usa
 from ._conventions import (
     ABANDONED,
     AGENT_NAME,
+    CALLS_BUCKETS,
     CANCELLED,
     CHAT,
     CONVERSATION_ID,
@@ -35,10 +36,13 @@ from ._conventions import (
     EXECUTE_TOOL,
     EXECUTE_TOOL_DURATION,
     FINISH_REASONS,
+    FIRST_CHUNK,
+    INFERENCE_CALLS,
     INPUT_MESSAGES,
     INVOKE_AGENT,
     INVOKE_AGENT_DURATION,
     ITERATION,
+    NEXT_CHUNK,
     OPERATION_DURATION,
     OPERATION_NAME,
     OTHER_ERROR,
@@ -47,6 +51,7 @@ from ._conventions import (
     PROVIDER_NAME,
     REQUEST_MODEL,
     REQUEST_SETTINGS,
+    RESPONSE_ID,
     RESUMED,
     SECONDS_BUCKETS,
     SYSTEM_INSTRUCTIONS,
@@ -56,6 +61,8 @@ from ._conventions import (
     TOOL_CALL_ARGUMENTS,
     TOOL_CALL_ID,
     TOOL_CALL_RESULT,
+    TOOL_CALLS,
+    TOOL_DESCRIPTION,
     TOOL_NAME,
     TOOL_TYPE,
     TURN_NUMBER,
@@ -130,10 +137,14 @@ def _part(block: dict[str, Any]) -> dict[str, Any]:
 
 Attributes = Mapping[str, str]
 
-_DURATIONS = {
-    CHAT: (OPERATION_DURATION, "Duration of a model call, with its retries"),
-    INVOKE_AGENT: (INVOKE_AGENT_DURATION, "Duration of a turn of an agent"),
-    EXECUTE_TOOL: (EXECUTE_TOOL_DURATION, "Duration of a tool call"),
+_DURATIONS = {CHAT: OPERATION_DURATION, INVOKE_AGENT: INVOKE_AGENT_DURATION, EXECUTE_TOOL: EXECUTE_TOOL_DURATION}
+_CALLS = {CHAT: INFERENCE_CALLS, EXECUTE_TOOL: TOOL_CALLS}
+_SECONDS = {
+    OPERATION_DURATION: "Duration of a model call, with its retries",
+    INVOKE_AGENT_DURATION: "Duration of a turn of an agent",
+    EXECUTE_TOOL_DURATION: "Duration of a tool call",
+    FIRST_CHUNK: "From the beginning of a model call to the first piece of its answer",
+    NEXT_CHUNK: "Between two pieces of an answer",
 }
 
 
@@ -147,16 +158,30 @@ class Metrics:
             description="Tokens of a model call",
             explicit_bucket_boundaries_advisory=TOKEN_BUCKETS,
         )
-        self._durations = {
-            operation: meter.create_histogram(
+        self._seconds = {
+            name: meter.create_histogram(
                 name, unit="s", description=description, explicit_bucket_boundaries_advisory=SECONDS_BUCKETS
             )
-            for operation, (name, description) in _DURATIONS.items()
+            for name, description in _SECONDS.items()
+        }
+        self._calls = {
+            name: meter.create_histogram(
+                name,
+                unit="{call}",
+                description=f"Calls of one turn ({operation})",
+                explicit_bucket_boundaries_advisory=CALLS_BUCKETS,
+            )
+            for operation, name in _CALLS.items()
         }
 
-    def record_duration(self, operation: str, seconds: float, attributes: Attributes) -> None:
-        """Record how long a turn, a model call or a tool call took."""
-        self._durations[operation].record(seconds, attributes)
+    def record_seconds(self, name: str, seconds: float, attributes: Attributes) -> None:
+        """Record how long a turn or a call took, or a piece of an answer."""
+        self._seconds[name].record(seconds, attributes)
+
+    def record_calls(self, calls: Mapping[str, int], attributes: Attributes) -> None:
+        """Record how many calls, by operation, a turn has made."""
+        for operation, name in _CALLS.items():
+            self._calls[name].record(calls[operation], attributes)
 
     def record_tokens(self, usage: Usage, attributes: Attributes) -> None:
         """Record what a model call consumed."""
@@ -178,6 +203,7 @@ class _OpenSpan:
 
     Attributes:
         measured: The attributes of its metrics.
+        latest_chunk: When a piece of the answer came.
     """
 
     operation: str
@@ -185,6 +211,8 @@ class _OpenSpan:
     measured: dict[str, str]
     started: float = attrs.field(factory=perf_counter)
     error_type: str | None = None
+    latest_chunk: float | None = None
+    is_streamed: bool = False
 
     def set(self, attributes: Mapping[str, Any]) -> None:
         self.span.set_attributes({key: value for key, value in attributes.items() if value is not None})
@@ -215,6 +243,7 @@ class SessionSpans:
         self._turn: _OpenSpan | None = None
         self._calls: dict[str, _OpenSpan] = {}
         self._cause: str | None = None
+        self._count = dict.fromkeys(_CALLS, 0)
         *above, agent = _BEFORE_AGENT.split(coordinator.session_id)
         self._agent = agent if coordinator.parent_id and above else options.agent_name
 
@@ -236,7 +265,7 @@ class SessionSpans:
         )
         if self._options.capture_content and opened.span.is_recording():
             opened.set({INPUT_MESSAGES: self._shown(text_message("user", str(data.get("prompt", ""))))})
-        self._turn, self._cause = opened, None
+        self._turn, self._cause, self._count = opened, None, dict.fromkeys(_CALLS, 0)
         # Not detached: a turn has a context of its own, which ends with it.
         otel_context.attach(trace.set_span_in_context(opened.span))
 
@@ -252,6 +281,7 @@ class SessionSpans:
             turn.fail(self._cause or OTHER_ERROR)
         if self._options.capture_content and turn.span.is_recording():
             turn.set({OUTPUT_MESSAGES: self._shown(text_message("assistant", str(data.get("response", ""))))})
+        self._metrics.record_calls(self._count, {AGENT_NAME: self._agent})
         self._end(turn)
 
     # ── model calls and tool calls ──
@@ -291,12 +321,24 @@ class SessionSpans:
         if attribute == REQUEST_MODEL:
             opened.span.update_name(f"{CHAT} {model}")
 
+    def note_chunk(self, data: Mapping[str, Any]) -> None:
+        """A piece of an answer has come."""
+        call = current_call()
+        opened = None if call is None else self._calls.get(call.call_id)
+        if opened is None or not opened.is_streamed:
+            return
+        now, before = perf_counter(), opened.latest_chunk
+        opened.latest_chunk = now
+        name, since = (FIRST_CHUNK, opened.started) if before is None else (NEXT_CHUNK, before)
+        self._metrics.record_seconds(name, now - since, opened.measured)
+
     def _begin_chat(self, step: Step) -> _OpenSpan:
         request = step.arguments if isinstance(step.arguments, ChatRequest) else ChatRequest(messages=[])
         measured = {PROVIDER_NAME: self._provider or OTHER_ERROR}
         if request.model:
             measured[REQUEST_MODEL] = request.model
         opened = self._open(CHAT, request.model or self._default_model(), SpanKind.CLIENT, measured)
+        opened.is_streamed = request.stream is True
         opened.set(
             {
                 CONVERSATION_ID: self._coordinator.session_id,
@@ -322,6 +364,7 @@ class SessionSpans:
         opened.set(
             {
                 TOOL_TYPE: "function",
+                TOOL_DESCRIPTION: self._description(name),
                 TOOL_CALL_ID: step.call.call_id,
                 CONVERSATION_ID: self._coordinator.session_id,
                 AGENT_NAME: self._agent,
@@ -333,12 +376,18 @@ class SessionSpans:
             opened.set({TOOL_CALL_ARGUMENTS: self._shown(step.arguments)})
         return opened
 
+    def _description(self, tool: str) -> str | None:
+        description = getattr(self._coordinator.get("tools", tool), "description", None)
+        return description[:_LONGEST_MESSAGE] if isinstance(description, str) else None
+
     def _note_result(self, opened: _OpenSpan, result: Any) -> None:
         captures = self._options.capture_content and opened.span.is_recording()
         if isinstance(result, ChatResponse):
             usage = result.usage
             opened.set({} if usage is None else {name: getattr(usage, field) for field, name in USAGE.items()})
             opened.set({FINISH_REASONS: None if result.finish_reason is None else [result.finish_reason]})
+            response_id = (result.metadata or {}).get("response_id")
+            opened.set({RESPONSE_ID: response_id if isinstance(response_id, str) else None})
             if usage is not None:
                 self._metrics.record_tokens(usage, opened.measured)
             if captures:
@@ -355,8 +404,10 @@ class SessionSpans:
         if isinstance(error, anyio.get_cancelled_exc_class() | KeyboardInterrupt):
             opened.fail(CANCELLED, CANCELLED)
             return
-        self._cause = type(error).__qualname__
-        opened.fail(self._cause, self._words(str(error)))
+        self._cause, words = type(error).__qualname__, self._words(str(error))
+        opened.fail(self._cause, words)
+        about = {"exception.type": f"{type(error).__module__}.{self._cause}", "exception.message": words}
+        opened.span.add_event("exception", {key: value for key, value in about.items() if value is not None})
 
     # ── events ──
 
@@ -380,13 +431,15 @@ class SessionSpans:
 
     def _open(self, operation: str, name: str, kind: SpanKind, measured: dict[str, str]) -> _OpenSpan:
         attributes = {OPERATION_NAME: operation, **measured}
+        if operation in self._count:
+            self._count[operation] += 1
         span = self._tracer.start_span(f"{operation} {name}", kind=kind, attributes=attributes)
         return _OpenSpan(operation, span, attributes)
 
     def _end(self, opened: _OpenSpan) -> None:
         measured = opened.measured if opened.error_type is None else {**opened.measured, ERROR_TYPE: opened.error_type}
         opened.span.end()
-        self._metrics.record_duration(opened.operation, perf_counter() - opened.started, measured)
+        self._metrics.record_seconds(_DURATIONS[opened.operation], perf_counter() - opened.started, measured)
 
     def _shown(self, value: Any) -> str:
         return as_attribute(value, self._options.max_content_chars)
