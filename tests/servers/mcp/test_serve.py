@@ -144,6 +144,7 @@ async def test_a_client_runs_turns_asks_and_reads_its_conversation(agent):
         assert questions == ["May it step?"]
         assert "tool step" in steps
         session = result.structured_content["session_id"]
+        assert result.content[1].text == f"(session: {session})"
         again = await run(client, "hello", session=session)
         assert again.structured_content == {"response": "7 messages; HELLO", "session_id": session}
         page = await client.read_resource(f"amplifier://sessions/{session}/transcript")
@@ -184,6 +185,10 @@ async def test_wrong_calls_get_clear_errors(agent):
         with pytest.raises(MCPError, match="there is no session 'x'; leave session out to begin one"):
             await run(client, "hello", session="x")
         assert (await run(client, " ")).content[0].text == "prompt: expected a non-empty text"
+        wrong = await run(client, "hello", session=7)
+        assert wrong.content[0].text == "session: expected the session_id of an earlier result"
+        wrong = await run(client, "hello", model="x")
+        assert wrong.content[0].text == "model: there is no such argument; there are prompt and session"
         with pytest.raises(MCPError, match="there is no resource"):
             await client.read_resource("amplifier://sessions/x/transcript")
 

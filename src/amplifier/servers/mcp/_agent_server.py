@@ -164,8 +164,12 @@ class AgentServer:
             return await self._follow(context, self._resumed(params))
         given = params.arguments or {}
         prompt, session_id = given.get("prompt"), given.get("session")
+        if unknown := given.keys() - _SCHEMA["properties"].keys():
+            return _failed(f"{min(unknown)}: there is no such argument; there are prompt and session")
         if not isinstance(prompt, str) or not prompt.strip():
             return _failed("prompt: expected a non-empty text")
+        if not isinstance(session_id, str | None):
+            return _failed("session: expected the session_id of an earlier result")
         try:
             live = await self._session(context, session_id)
         except MCPError:
@@ -196,12 +200,12 @@ class AgentServer:
         found = self._sessions.find(session_id)
         return found if found is not None and found.about == owner else None
 
-    async def _session(self, context: _Context, session_id: Any) -> _Session:
+    async def _session(self, context: _Context, session_id: str | None) -> _Session:
         owner = self._owner(context)
         if session_id is not None:
-            found = self._find(str(session_id), owner)
+            found = self._find(session_id, owner)
             if found is None:
-                problem = f"there is no session {str(session_id)[:80]!r}; leave session out to begin one"
+                problem = f"there is no session {session_id[:80]!r}; leave session out to begin one"
                 raise MCPError(INVALID_PARAMS, problem)
             return found
         async with self._opening:
@@ -350,7 +354,10 @@ def _result(live: _Session, turn: LiveTurn) -> CallToolResult:
     if ended.result is None:
         return _failed("the turn was stopped")
     return CallToolResult(
-        content=[TextContent(type="text", text=ended.result)],
+        content=[
+            TextContent(type="text", text=ended.result),
+            TextContent(type="text", text=f"(session: {live.session_id})"),  # for models that are shown the text only
+        ],
         structured_content={"response": ended.result, "session_id": live.session_id},
     )
 
