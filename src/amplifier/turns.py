@@ -17,8 +17,6 @@ import orjson
 
 from amplifier.errors import ModelError
 from amplifier.events import (
-    CONTENT_BLOCK_END,
-    CONTENT_BLOCK_START,
     EXECUTION_END,
     ORCHESTRATOR_COMPLETE,
     PROMPT_SUBMIT,
@@ -254,29 +252,16 @@ class TurnText:
         """What was streamed of an answer that is not complete."""
         self._is_answered = False  # the text of the latest model call was streamed
         self._has_text = False
-        self._streamed: set[Any] = set()  # the indexes of blocks that came in pieces
 
     def add(self, event: TurnEvent) -> str:
         """Add one event; returns the new text in it. The texts of different model calls are separated by a blank line."""
         if isinstance(event, TextDelta):
-            self._streamed.add(event.data.get("block_index"))
             return self._new(event.text)
-        if event.name == CONTENT_BLOCK_START:
-            self._streamed.discard(event.data.get("block_index"))
-        elif event.name == CONTENT_BLOCK_END:  # a loop may report whole blocks only
-            block = event.data.get("block")
-            if (
-                isinstance(block, dict)
-                and block.get("type") == "text"
-                and event.data.get("block_index") not in self._streamed
-            ):
-                return self._new(str(block.get("text") or ""))
-        elif isinstance(event, AnswerReset):
+        if isinstance(event, AnswerReset):
             was_shown, self.unfinished = bool(self.unfinished), ""
             return BEGINS_AGAIN if was_shown else ""
-        elif event.name == PROVIDER_REQUEST:
+        if event.name == PROVIDER_REQUEST:
             self.unfinished, self._is_answered = "", False
-            self._streamed.clear()
         elif event.name == PROVIDER_RESPONSE:
             self.unfinished = ""
         return ""

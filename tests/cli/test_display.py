@@ -60,8 +60,9 @@ def delta(text: str, index: int = 0) -> TextDelta:
     return TextDelta(name="content_block:delta", data=data, text=text)
 
 
-def block(text: str, index: int = 0) -> TurnEvent:
-    return TurnEvent(name="content_block:end", data={"block_index": index, "block": {"type": "text", "text": text}})
+def block(text: str, *, is_new: bool = False) -> TurnEvent:
+    name, data = "content_block:end", {"block": {"type": "text", "text": text}}
+    return TextDelta(name=name, data=data, text=text) if is_new else TurnEvent(name=name, data=data)
 
 
 def request() -> TurnEvent:
@@ -79,8 +80,8 @@ def play(screen: Display, *events: TurnEvent) -> None:
     ("events", "response", "expected"),
     [
         ([request(), delta("one "), delta("two"), block("one two")], "one two", "one two\n"),
-        ([request(), block("whole")], "whole", "whole\n"),
-        ([request(), delta("a"), block("a"), delta("b", 1), block("b", 1)], "ab", "ab\n"),
+        ([request(), block("whole", is_new=True)], "whole", "whole\n"),
+        ([request(), delta("a"), block("a"), delta("b", 1), block("b")], "ab", "ab\n"),
         ([request(), delta("first"), request(), delta("second")], "second", "first\n\nsecond\n"),
         ([request(), delta("half")], "half\n\n[stopped]", "half\n\n[stopped]\n"),
         ([request(), delta("x")], "another", "x\n\nanother\n"),
@@ -121,7 +122,7 @@ MARKS = st.sampled_from("\n\n\n  \t#*_`~->|[]()!<&;\\.:1ax\x1b\u202e漢")
 def test_model_output_has_no_escape_sequences_and_is_the_same_in_pieces_and_at_once(text):
     os.environ["TERM"] = "xterm"
     screens = []
-    for events in ([delta(piece) for piece in re.findall(r"(?s).{1,7}", text)], [block(text)]):
+    for events in ([delta(piece) for piece in re.findall(r"(?s).{1,7}", text)], [block(text, is_new=True)]):
         streams = Streams(out=True, err=True)
         screen = Display(streams)
         play(screen, request(), *events)

@@ -135,6 +135,22 @@ def test_a_line_that_ends_in_a_backslash_goes_on(home, workdir, plan):
         assert terminal.end() == 0
 
 
+def test_what_is_typed_while_a_turn_runs_is_read_at_its_next_step(backend, home, workdir, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
+        terminal.expect("› ")
+        terminal.type(call("wait_for", workdir / "gate"))
+        terminal.expect("s  wait_for")
+        terminal.type("say it in blue\n/status\n\n")
+        terminal.expect("/status")  # the terminal echoes it
+        (workdir / "gate").touch()
+        terminal.expect("read at the next step: say it in blue")
+        terminal.expect("\nit in blue")
+        terminal.expect("1 in this chat")  # one turn; the command came after it
+        terminal.expect("› ")
+        terminal.type("/exit\n")
+        assert terminal.end() == 0
+
+
 # ── Ctrl-C ───────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from amplifier import AmplifierSession, ExecutionTimeout, SessionBusyError, SessionStateError
 from amplifier.agents import agent as ready_agent
-from amplifier.models import AnswerReset, TextDelta, TurnEvent
+from amplifier.models import AnswerReset, TextDelta
 from amplifier.testing import MockProvider, ScriptedOrchestrator, script
 from amplifier.turns import BEGINS_AGAIN, TurnText
 from tests._support.small_agent import Turn, agent
@@ -85,16 +85,21 @@ async def test_result_of_a_loop_without_events_is_one_piece():
         assert await read(session.stream_text("hi")) == ["the answer"]
 
 
-def test_whole_blocks_of_published_loops_are_text_unless_they_came_in_pieces():
-    def block(kind: str, index: int, text: str) -> TurnEvent:
-        data = {"block_index": index, "block_type": "text", "delta": text, "block": {"type": "text", "text": text}}
-        return (
-            (TextDelta(name=kind, data=data, text=text)) if kind.endswith("delta") else TurnEvent(name=kind, data=data)
-        )
+async def test_whole_blocks_of_published_loops_are_text_unless_they_came_in_pieces():
+    async def report(turn: Turn) -> str:
+        for kind, index, text in [("delta", 0, "one"), ("end", 0, "one"), ("end", 1, " two")]:
+            block = {"type": "text", "text": text}
+            data = {"block_index": index, "block_type": "text", "delta": text, "block": block}
+            await turn.hooks.emit(f"content_block:{kind}", data)
+        return "one two"
 
+    async with agent(report) as session:
+        assert await read(session.stream_text("hi")) == ["one", " two"]
+
+
+def test_text_that_is_void_is_announced_once():
     text = TurnText()
-    given = [("content_block:delta", 0, "one"), ("content_block:end", 0, "one"), ("content_block:end", 1, " two")]
-    assert [text.add(block(*each)) for each in given] == ["one", "", " two"]
+    assert text.add(TextDelta(name="content_block:delta", data={}, text="one two")) == "one two"
     reset = AnswerReset(name="content_block:reset", data={}, text="one two")
     assert (text.add(reset), text.add(reset), text.rest("one two")) == (BEGINS_AGAIN, "", "")
 

@@ -17,9 +17,11 @@ from amplifier.models import (
     TextBlock,
     TextDelta,
     ThinkingBlock,
+    ThinkingDelta,
     ToolCallBlock,
+    to_dict,
 )
-from amplifier.turns import TurnText
+from amplifier.turns import BEGINS_AGAIN, TurnText
 
 STREAMED = ("llm:stream_block_start", "llm:stream_block_delta", "llm:stream_block_end", "llm:stream_aborted")
 
@@ -222,3 +224,90 @@ async def test_a_stream_of_ours_that_breaks_is_announced_as_aborted():
         with pytest.raises(Exception, match="cut"):
             await session.execute("hi")
     assert heard[-1] == (STREAMED[3], {"type": "StreamError", "msg": "cut"})
+
+
+# ── loops of others, which report whole blocks, or nothing ──
+
+
+class PublishedLoop:
+    """Asks its provider for whole answers, as published loops do."""
+
+    def __init__(self, *, reports: bool = True, calls: int = 1) -> None:
+        self.reports = reports
+        self.calls = calls
+
+    async def execute(self, prompt: str, context: Any, providers: Any, tools: Any, hooks: Any, **_: Any) -> str:
+        answer = ""
+        for iteration in range(self.calls):
+            if self.reports:
+                await hooks.emit("provider:request", {"iteration": iteration})
+            response = await next(iter(providers.values())).complete(ChatRequest(messages=[]))
+            for index, block in enumerate(response.content if self.reports else []):
+                await hooks.emit("content_block:start", {"block_index": index, "block_type": block.type})
+                await hooks.emit("content_block:end", {"block_index": index, "block": to_dict(block)})
+            answer = "".join(block.text for block in response.content if block.type == "text")
+        return answer
+
+
+async def read(plan: dict[str, Any], loop: Any) -> list[str]:
+    plan["session"]["orchestrator"] = loop
+    async with AmplifierSession(plan) as session:
+        return [piece async for piece in session.stream_text("hi")]
+
+
+@pytest.mark.parametrize("loop", [PublishedLoop(), PublishedLoop(reports=False), "loop-basic"])
+async def test_pieces_of_a_published_provider_are_shown_once_whoever_runs_the_turn(loop: Any):
+    assert await read(plan_of(PublishedProvider(whole)), loop) == ["Good ", "day"]
+
+
+async def test_thinking_of_a_published_provider_arrives_in_pieces_in_loops_of_others():
+    plan = plan_of(PublishedProvider(whole))
+    plan["session"]["orchestrator"] = PublishedLoop()
+    async with AmplifierSession(plan) as session, session.stream("hi") as events:
+        assert [event.text async for event in events if isinstance(event, ThinkingDelta)] == ["hm"]
+
+
+@pytest.mark.parametrize("reports", [True, False])
+async def test_pieces_of_our_providers_arrive_in_loops_of_others(reports: bool):
+    plan = plan_of(PublishedProvider())
+    plan["providers"] = [{"module": "provider-mock", "config": {"responses": ["Good day to all of you"]}}]
+    pieces = await read(plan, PublishedLoop(reports=reports))
+    assert ("".join(pieces), len(pieces) > 1) == ("Good day to all of you", True)
+
+
+async def test_each_answer_of_a_turn_is_shown_once_and_a_cut_one_is_taken_back():
+    async def cut(provider: PublishedProvider) -> ChatResponse:
+        await provider.block(0, "text", "Well")
+        await provider.emit("aborted", error={"type": "StreamError", "msg": "cut"})
+        provider.number += 1
+        return await whole(provider)
+
+    async def not_streamed(_: PublishedProvider) -> ChatResponse:
+        return ChatResponse(content=[TextBlock(text="Good"), TextBlock(text="bye")])
+
+    provider = PublishedProvider(whole, cut, not_streamed)
+    pieces = await read(plan_of(provider), PublishedLoop(calls=3))
+    assert pieces == ["Good ", "day", "\n\nWell", BEGINS_AGAIN, "Good ", "day", "\n\nGood", "bye"]
+
+
+async def test_an_answer_without_an_end_is_taken_back_when_the_loop_asks_again():
+    async def broken(provider: PublishedProvider) -> ChatResponse:
+        await provider.block(0, "text", "Well")
+        raise ProviderUnavailableError("cut", retryable=True, retry_after=0)
+
+    plan = plan_of(PublishedProvider(broken, whole))
+    loop = {"module": "loop-basic", "config": {"initial_delay": 0.0}}
+    assert await read(plan, loop) == ["Well", BEGINS_AGAIN, "Good ", "day"]
+
+
+async def test_a_call_beside_that_of_the_loop_is_not_shown_and_hides_nothing():
+    async def disturbed(provider: PublishedProvider) -> ChatResponse:
+        await provider.block(0, "text", "Good ")
+        provider.number = 100
+        await provider.block(0, "text", "a title")
+        provider.number = 1
+        await provider.emit("block_delta", block_index=0, block_type="text", sequence=1, text="day")
+        provider.number = 100  # a call that ends after the answer was reported
+        return ChatResponse(content=[TextBlock(text="Good day"), TextBlock(text=", all")])
+
+    assert await read(plan_of(PublishedProvider(disturbed)), PublishedLoop()) == ["Good ", "day", ", all"]

@@ -406,3 +406,21 @@ async def test_context_and_state_of_the_application_reach_the_model():
         text = "".join([event["delta"] async for event in exchange.events() if event["type"] == "TEXT_MESSAGE_CONTENT"])
         assert "The page: a map of Oslo" in text
         assert '{"zoom":7}' in text
+
+
+async def test_message_in_a_run_below_one_that_is_not_over_is_read_and_answered_there(tmp_path):
+    prompt = call("wait_for", path=str(tmp_path / "gate"))
+    below = {"runId": "c", "parentRunId": "b"}
+    async with serving() as client:
+        exchange = client.begin("POST", "/ag-ui", run_input(prompt))
+        await exchange.start()
+        await exchange.until("TOOL_CALL_END")
+        started, finished = await run(client, prompt, "say blue", **below)
+        assert started == {"type": "RUN_STARTED", "threadId": "a", "runId": "c"}
+        assert (finished["outcome"], finished["result"]) == ({"type": "success"}, {"steered": True})
+        (tmp_path / "gate").touch()
+        answers = [event["delta"] async for event in exchange.events() if event["type"] == "TEXT_MESSAGE_CONTENT"]
+        await exchange.ended.wait()
+        late = await run(client, prompt, "say red", **below)  # a run of its own
+    assert "".join(answers).strip() == "blue"
+    assert "".join(event["delta"] for event in late if event["type"] == "TEXT_MESSAGE_CONTENT").strip() == "red"

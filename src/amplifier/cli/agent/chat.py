@@ -17,6 +17,7 @@ from amplifier.cli.sessions.home_folder import history_file
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.output import Output
 from amplifier.errors import AmplifierError, MissingExtraError
+from amplifier.events import CONTENT_BLOCK_END, PROVIDER_RESPONSE, TOOL_ERROR, TOOL_POST
 
 if TYPE_CHECKING:
     from amplifier.cli.terminal.line_prompt import LinePrompt
@@ -43,6 +44,7 @@ class Chat:
         self._line_prompt: LinePrompt | None = None  # None for a terminal that cannot move its cursor
         self._was_interrupted = False
         self._is_over = False
+        self._typed: list[str | None] = []  # while a turn ran, and not for it
         self._commands: dict[str, tuple[str, Callable[[], Awaitable[None]]]] = {
             "help": ("this list", self._help),
             "tools": ("the tools the agent has", self._tools),
@@ -54,6 +56,8 @@ class Chat:
     async def run(self) -> None:
         """Chat until the person leaves."""
         self._greet()
+        for event in (PROVIDER_RESPONSE, CONTENT_BLOCK_END, TOOL_POST, TOOL_ERROR):  # after each step of a turn
+            self._agent.session.coordinator.hooks.register(event, self._steer, name="chat")
         if self._terminal.can_move_cursor:
             self._line_prompt = await self._open_line_prompt()
         while not self._is_over:
@@ -94,6 +98,8 @@ class Chat:
 
     async def _read(self) -> str | None:
         """One message; a line that ends in a backslash continues in the next one. None when the person wants to leave."""
+        if self._typed:
+            return self._typed.pop(0)
         lines: list[str] = []
         while True:
             line = await self._read_line("… " if lines else "› ")
@@ -142,6 +148,21 @@ class Chat:
     async def _turn(self, prompt: str) -> None:
         self.show_outcome(await self._agent.run_turn(prompt))
 
+    async def _steer(self, event: str, data: dict[str, Any]) -> None:
+        """Give the running turn what was typed meanwhile; commands, and what no turn would read, come after it."""
+        session = self._agent.session
+        takes_any = session.coordinator.get_capability("session.steer") is not None and not self._display.is_paused
+        for line in self._keyboard.typed_lines() if takes_any else ():  # in a pause they are the answer to a question
+            if line is None or (line.startswith("/") and not line.startswith("//")):
+                self._typed.append(line)
+            elif message := line.removeprefix("/").strip():
+                try:
+                    session.steer(message)
+                except Exception:  # noqa: BLE001  # the turn is over, or a loop of others refuses it
+                    self._typed.append(line)
+                else:
+                    self._display.notice(f"read at the next step: {message}")
+
     def show_outcome(self, outcome: Outcome) -> None:
         """Report how a turn ended, and let the next one begin."""
         self._agent.session.coordinator.cancellation.reset()
@@ -168,6 +189,7 @@ class Chat:
         for name, (summary, _) in self._commands.items():
             self._display.line(f"  /{name:8} {summary}")
         self._display.line("  A line that ends in \\ goes on in the next one; // at the start sends a slash.")
+        self._display.line("  A line that you type while a turn runs is read by the agent at its next step.")
 
     async def _tools(self) -> None:
         tools = self._agent.session.coordinator.get("tools") or {}

@@ -20,7 +20,7 @@ from rich.cells import cell_len, set_cell_size
 
 from amplifier._json import redact_text, visible_text
 from amplifier.contracts import current_call
-from amplifier.events import CONTENT_BLOCK_END, CONTENT_BLOCK_START, PROVIDER_REQUEST, PROVIDER_RETRY
+from amplifier.events import PROVIDER_REQUEST, PROVIDER_RETRY
 from amplifier.live._edits import CONTENT_ARGUMENTS, Edit, Edits, diff_style
 from amplifier.models import AnswerReset, TextDelta, ToolFinished, ToolStarted, TurnEvent
 from amplifier.turns import ToolUse, TurnRecord
@@ -85,7 +85,6 @@ class Display:
         self._markdown: MarkdownRows | None = None  # renders that answer
         self._next_redraw = 0.0
         self._above: Literal["", "text", "lines"] = ""  # what was written last
-        self._streamed_blocks: set[Any] = set()
 
     # ── a turn ──
 
@@ -97,19 +96,13 @@ class Display:
         """
         self._record = record
         if isinstance(event, TextDelta):
-            self._streamed_blocks.add(event.data.get("block_index"))
             self._write_delta(event.text)
-        elif event.name == CONTENT_BLOCK_START:
-            self._streamed_blocks.discard(event.data.get("block_index"))
-        elif event.name == CONTENT_BLOCK_END:
-            self._write_block(event.data)
         elif isinstance(event, AnswerReset):
             self._drop_answer()
             self.notice("the answer was cut off; it begins again", "warning")
         elif event.name == PROVIDER_REQUEST:
             self.end_text()
             self._shown = ""
-            self._streamed_blocks.clear()
         elif event.name == PROVIDER_RETRY:
             self.notice(_retry_text(event.data), "warning")
         elif isinstance(event, ToolStarted):
@@ -149,7 +142,6 @@ class Display:
             self._markdown.drop()
         self.end_text()
         self._shown = self._late = ""
-        self._streamed_blocks.clear()
 
     def _write_delta(self, text: str) -> None:
         if not self._streams_answer or not text:
@@ -158,14 +150,6 @@ class Display:
             self._end_line()
         self._shown += text
         self._write_answer(text)
-
-    def _write_block(self, data: dict[str, Any]) -> None:
-        """Write a whole block of a provider that does not stream; the deltas of one that does are written already."""
-        block = data.get("block")
-        if not isinstance(block, dict) or block.get("type") != "text":
-            return
-        if data.get("block_index") not in self._streamed_blocks:
-            self._write_delta(str(block.get("text") or ""))
 
     def _write_answer(self, text: str) -> None:
         if self._paused:
@@ -340,6 +324,11 @@ class Display:
         """Take into account that the terminal has echoed a key at the cursor, such as ^C."""
         if self._err.is_terminal and not self._live_rows:
             (self._out if self._shares_terminal else self._err).at_line_start = False
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether someone else writes to the terminal: a question, or the prompt."""
+        return self._paused
 
     def pause(self, redraw: Callable[[], None] | None = None) -> None:
         """Hold lines back until `resume`: the person is being asked something, and nothing may appear below the question.

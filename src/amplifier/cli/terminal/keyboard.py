@@ -1,11 +1,13 @@
 """Reads lines from a terminal in canonical mode, in which the system edits the line; a wait can be cancelled on both backends.
 
-Used for approval questions, and for chats at terminals that cannot move their cursor. The terminal's mode is not changed.
+Used for approval questions, for what is typed while a turn runs, and for chats at terminals that cannot move their cursor. The
+terminal's mode is not changed.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import sys
 import termios
 from contextlib import suppress
@@ -52,8 +54,21 @@ class Keyboard:
         line, _, self._read = self._read.partition(b"\n")
         return line.decode(errors="replace").rstrip("\r")
 
+    def typed_lines(self) -> list[str | None]:
+        """The lines that were typed and not read, without waiting; None at the end for the end of input."""
+        ended = False
+        while not ended and select.select([self._descriptor], [], [], 0)[0]:
+            data = self._receive_now()
+            self._read += data
+            ended = not data
+        *lines, self._read = self._read.split(b"\n")
+        return [*(line.decode(errors="replace").rstrip("\r") for line in lines), *((None,) if ended else ())]
+
     async def _receive(self) -> bytes:
         await anyio.wait_readable(self._descriptor)
+        return self._receive_now()
+
+    def _receive_now(self) -> bytes:
         try:
             return os.read(self._descriptor, _CHUNK)
         except OSError:  # the terminal is gone

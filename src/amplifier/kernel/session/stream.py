@@ -35,9 +35,15 @@ from amplifier.contracts._scopes import cancel_scope
 from amplifier.errors import ExecutionCancelled, SessionStateError
 from amplifier.events import (
     CONTENT_BLOCK_DELTA,
+    CONTENT_BLOCK_END,
     CONTENT_BLOCK_RESET,
     CONTENT_BLOCK_START,
+    LLM_STREAM_ABORTED,
+    LLM_STREAM_BLOCK_DELTA,
+    LLM_STREAM_BLOCK_START,
     PROVIDER_REQUEST,
+    PROVIDER_RESPONSE,
+    PROVIDER_RETRY,
     TERMINAL_EVENTS,
     THINKING_DELTA,
     TOOL_ERROR,
@@ -119,7 +125,7 @@ class TurnStream(Generic[T]):
         self._over: anyio.Event | None = None
         self._room = anyio.Semaphore(BUFFERED)
         self._error: BaseException | None = None
-        self._typed = _typed if answer_format is None else _TypedAnswerEvents(answer_format)
+        self._typed = _LiveText() if answer_format is None else _TypedAnswerEvents(answer_format)
         self.holds_session: bool = False
         """Whether the session is claimed and the turn has not begun."""
         self.is_over: bool = False
@@ -306,7 +312,7 @@ class TurnStream(Generic[T]):
         self._has_begun = True
         if self.is_over:  # it was withdrawn
             return
-        send, unregister = self._send, None
+        send, unregister = self._send, list[Callable[[], None]]()
 
         async def pass_on(event: str, data: dict[str, Any]) -> None:
             # Terminal events are cut off after seconds, and must be in the story all the same.
@@ -319,7 +325,10 @@ class TurnStream(Generic[T]):
                 return  # the consumer has left; the turn is being cancelled
 
         try:
-            unregister = self._hooks.register(EVERY_EVENT, pass_on, priority=LAST, name="session.stream", timeout=None)
+            register = partial(self._hooks.register, name="session.stream", timeout=None)
+            unregister.append(register(EVERY_EVENT, pass_on, priority=LAST))
+            if not self._turns.loop_tells_pieces():  # providers of ours do so for those who ask for it by name
+                unregister.append(register(LLM_STREAM_BLOCK_DELTA, _ask_for))
             _inside_streamed.set((*_inside_streamed.get(), self._room))  # in this task's own context
             with self._turn_scope:
                 self.result = await run()
@@ -332,8 +341,8 @@ class TurnStream(Generic[T]):
                 self._error = self._turns.cancelled("its task was cancelled")
         finally:
             self.is_over = True
-            if unregister is not None:
-                unregister()
+            for remove in unregister:
+                remove()
             self._end(None)
 
 
@@ -433,19 +442,83 @@ def _typed(event: str, data: dict[str, Any]) -> TurnEvent:
     return TurnEvent(name=event, data=data)
 
 
-class _TypedAnswerEvents:
+async def _ask_for(event: str, data: dict[str, Any]) -> None:
+    pass
+
+
+class _LiveText:
+    """Makes typed events of a turn, in which each piece of an answer comes once, whoever reports it first.
+
+    Our loops report pieces. Others report whole blocks, or nothing, when the answer is complete; the provider then reports the pieces
+    while it is asked, in the published events ``llm:stream_*``. A provider that asks its service again reports a new ``request_id``.
+    """
+
+    def __init__(self) -> None:
+        self._is_asked = True
+        self._request: Any = None
+        self._told = self._own = ""  # the text that the provider, and the loop, have reported of the present answer
+        self._in_pieces: set[Any] = set()  # the blocks that the loop has reported so
+
+    def __call__(self, event: str, data: dict[str, Any]) -> TurnEvent:
+        if event in (LLM_STREAM_BLOCK_START, LLM_STREAM_BLOCK_DELTA, LLM_STREAM_ABORTED):
+            return self._of_provider(event, data)
+        made, index = _typed(event, data), data.get("block_index")
+        if event in (PROVIDER_REQUEST, CONTENT_BLOCK_RESET, TOOL_PRE):
+            self._told = self._own = ""
+            self._in_pieces.clear()
+        if event in (PROVIDER_REQUEST, PROVIDER_RETRY):
+            self._is_asked, self._request = True, None
+        elif event in (PROVIDER_RESPONSE, CONTENT_BLOCK_START, TOOL_PRE):
+            self._is_asked = False
+            if event == CONTENT_BLOCK_START:
+                self._in_pieces.discard(index)
+        elif isinstance(made, TextDelta):
+            self._in_pieces.add(index)
+            return self._of_loop(made, made.text)
+        elif event == CONTENT_BLOCK_END and index not in self._in_pieces:
+            block = _as_dict(data.get("block"))
+            if block.get("type") == "text":
+                return self._of_loop(made, str(block.get("text") or ""))
+        return made
+
+    def _of_loop(self, made: TurnEvent, text: str) -> TurnEvent:
+        if self._told:
+            self._own += text
+            if self._told.startswith(self._own):
+                return TurnEvent(name=made.name, data=made.data)
+            self._told = ""  # another text
+        return TextDelta(name=made.name, data=made.data, text=text)
+
+    def _of_provider(self, event: str, data: dict[str, Any]) -> TurnEvent:
+        request, text = data.get("request_id"), str(data.get("text") or "")
+        if self._is_asked and self._request in (None, request):  # else it is about another call, such as one of a hook
+            is_over = event == LLM_STREAM_ABORTED
+            if self._told and (is_over or self._request is None):
+                discarded, self._told, self._request = self._told, "", None if is_over else request
+                return AnswerReset(name=event, data=data, text=discarded)
+            self._request = request
+            if event == LLM_STREAM_BLOCK_DELTA and data.get("block_type") == "text":
+                self._told += text
+                return TextDelta(name=event, data=data, text=text)
+            if event == LLM_STREAM_BLOCK_DELTA:
+                return ThinkingDelta(name=event, data=data, text=text)
+        return TurnEvent(name=event, data=data)
+
+
+class _TypedAnswerEvents(_LiveText):
     """Makes typed events of a turn with a typed answer, which is read as far as it has arrived.
 
     The answer is the model's text, or the input of a tool call whose ``content_block:start`` has ``is_answer`` in its metadata.
     """
 
     def __init__(self, answer_format: AnswerFormat[Any]) -> None:
+        super().__init__()
         self._format = answer_format
         self._answer: PartialAnswer | None = None
         self._block: Any = None  # the index of the tool call
 
     def __call__(self, event: str, data: dict[str, Any]) -> TurnEvent:
-        made = _typed(event, data)
+        made = super().__call__(event, data)
         if event in (PROVIDER_REQUEST, CONTENT_BLOCK_RESET):
             self._answer = self._block = None  # the next model call answers anew
         elif event == CONTENT_BLOCK_START and _as_dict(data.get("metadata")).get("is_answer") is True:

@@ -358,6 +358,10 @@ class TurnRunner:
             self._scope = None
         return await self._ended(scope, answer, seconds)
 
+    def loop_tells_pieces(self) -> bool:
+        """Whether the loop reports the pieces of an answer by itself, if it streams at all."""
+        return getattr(self._coordinator.get("orchestrator"), "tells_pieces", False) is True
+
     def is_unwinding(self) -> bool:
         """Whether the running turn was stopped by its token, its deadline or the closing of the session."""
         return self._scope is not None and self._scope.cancel_called

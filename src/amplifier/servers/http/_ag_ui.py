@@ -1,6 +1,7 @@
 """The Agent-User Interaction protocol (AG-UI 1.0): a run is a POST, its events are server-sent events.
 
-A question ends a run; the run that brings the answer goes on with the same turn. `_ag_ui_run` has the turns and the events.
+A question ends a run; the run that brings the answer goes on with the same turn. A run whose ``parentRunId`` is a run that is not over
+steers that one. `_ag_ui_run` has the turns and the events.
 """
 
 from __future__ import annotations
@@ -125,6 +126,10 @@ def ag_ui_routes(agents: Agents, turns: InterruptibleTurns) -> list[Route]:
                 if conversation is None:
                     await Run(stream, asked.ids).cancelled()  # what it waited for has been given up
                     return
+                steered = turns.shown.get((asked.thread_id, asked.parent_run_id))
+                if steered is not None and steered.steer(conversation.prompt):
+                    await Run(stream, asked.ids).steered()
+                    return
                 turn = turns.start(conversation)
             await _follow(turn, asked, turns, stream)
 
@@ -145,6 +150,7 @@ class _Asked:
 
     thread_id: str = option(_text, key="threadId")
     run_id: str = option(_text, key="runId")
+    parent_run_id: str | None = option(_text, None, key="parentRunId")
     messages: Any = None
     tools: tuple[ClientTool, ...] | None = option(frontend_tools, None)
     context: list[_Context] | None = None
@@ -237,6 +243,8 @@ async def _resumed(asked: _Asked, turns: InterruptibleTurns) -> InterruptibleTur
 async def _follow(turn: InterruptibleTurn, asked: _Asked, turns: InterruptibleTurns, stream: EventStream) -> None:
     """Show a turn until it ends, or asks; a client that leaves before that stops it."""
     run = Run(stream, asked.ids)
+    shown = asked.thread_id, asked.run_id
+    turns.shown[shown] = turn
     is_handed_over = False  # to the run that brings the answers, which may begin before this one is over
     try:
         if await run.show_until_asked(turn):
@@ -247,6 +255,7 @@ async def _follow(turn: InterruptibleTurn, asked: _Asked, turns: InterruptibleTu
         is_handed_over = is_handed_over and turns.parked(asked.thread_id) is not turn
         raise
     finally:
+        turns.shown.pop(shown, None)
         if not is_handed_over:
             turns.unpark(asked.thread_id, turn)
             await turn.stop_and_wait()

@@ -12,6 +12,7 @@ import anyio
 import orjson
 from anyio.abc import TaskGroup
 
+from amplifier.errors import SessionStateError
 from amplifier.events import PROVIDER_RESPONSE
 from amplifier.live import Question, Questions, SessionRefused
 from amplifier.live._client_tools import WAITING
@@ -85,6 +86,15 @@ class InterruptibleTurn:
         except (anyio.EndOfStream, anyio.ClosedResourceError):
             return None
 
+    def steer(self, message: Any) -> bool:
+        """Give it a message, which the model reads with its next request; returns whether it takes it."""
+        try:
+            if self._ask.session is not None:
+                self._ask.session.steer(message)
+        except (SessionStateError, ValueError):  # it has its answer already, its loop takes none, or it is no text
+            return False
+        return self._ask.session is not None
+
     def stop(self) -> None:
         """Cancel it."""
         self._scope.cancel()
@@ -123,6 +133,8 @@ class InterruptibleTurns:
     def __init__(self, agents: Agents) -> None:
         self._agents = agents
         self._parked: dict[str, InterruptibleTurn] = {}
+        self.shown: dict[tuple[str, str | None], InterruptibleTurn] = {}
+        """Those that a run shows, by the ids of thread and run."""
         self._group: TaskGroup | None = None
 
     def __repr__(self) -> str:
@@ -234,6 +246,10 @@ class Run:
         given, made = self._record.input_tokens - before[0], self._record.output_tokens - before[1]
         usage = {"inputTokens": given, "outputTokens": made, "totalTokens": given + made}
         await self._finish({"type": "success"}, usage=[usage])
+
+    async def steered(self) -> None:
+        """End the run: its message is read, and answered, in the run that it steers."""
+        await self._finish({"type": "success"}, result={"steered": True})
 
     async def interrupted(self, interrupts: list[dict[str, Any]]) -> None:
         """End the run with questions to answer."""

@@ -122,6 +122,7 @@ class Ask:
     tools: ClientTools = attrs.field(factory=ClientTools)
     notes: str = ""
     messages: list[dict[str, Any]] = attrs.field(factory=list)
+    session: AmplifierSession | None = attrs.field(default=None, init=False)
 
     async def run(self, session: AmplifierSession, record: TurnRecord, show: Show) -> Ended:
         """Run it in a session that has just been opened.
@@ -130,7 +131,7 @@ class Ask:
             Problem: The agent cannot do what the request asks for.
             Exception: What ``show`` raises.
         """
-        context = session.coordinator.get("context")
+        self.session, context = session, session.coordinator.get("context")
         if context is None:
             raise Problem(503, "the plan's context is not available", code="agent_failed")
         if (name := self.tools.clash(session)) is not None:
