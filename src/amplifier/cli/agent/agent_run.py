@@ -14,11 +14,10 @@ import anyio
 import attrs
 
 from amplifier._json import visible_text
-from amplifier.cli.core.backend import require_backend
 from amplifier.cli.core.error_messages import error_message, exit_code_of, traceback_text
 from amplifier.cli.core.exit_codes import CommandError, Exit, OutputLostError
+from amplifier.cli.core.installed_modules import require_backend
 from amplifier.cli.core.outcome import Outcome, as_json
-from amplifier.cli.sessions.conversation_text import text_of_message
 from amplifier.cli.sessions.home_folder import running_folder
 from amplifier.cli.sessions.running_commands import answer_task_requests
 from amplifier.cli.sessions.store import SessionRecord, SessionStore, now
@@ -34,11 +33,13 @@ from amplifier.loading import ModuleLoader
 from amplifier.plan import check_plan
 from amplifier.plan._changes import plan_changes
 from amplifier.tracing import export_traces
+from amplifier.tracing._conversation import text_of_message
 from amplifier.turns import TurnRecord
 
 from .approvals import AllowEverything, AskAtTerminal, LeaveTheTurn
 from .budget import budget_as_json, budget_text, with_budget
 from .chat import Chat
+from .configuration import Configuration
 from .default_plan import AgentPlan, build_plan, with_recordings, with_storage_paths, with_traces
 from .signals import SignalHandler, handled_signals
 from .terminal_agent import TerminalAgent
@@ -68,6 +69,7 @@ class RunRequest:
         otel: The collector to send traces and metrics to.
         max_cost: The limit of session.budget, instead of the plan's.
         max_total_tokens: As ``max_cost``.
+        configuration: What the user and the project have configured; for the default plan and the theme.
     """
 
     store: SessionStore
@@ -91,13 +93,15 @@ class RunRequest:
     plain: bool = False
     project_instructions: bool = True
     debug: bool = False
+    configuration: Configuration = attrs.field(factory=Configuration)
 
 
 def run_agent(request: RunRequest) -> int:
     """Run an agent, report the result and return the exit code."""
     require_backend(request.backend)
-    streams = StandardStreams(plain=request.plain)
-    display = Display(streams, request.output_format, quiet=request.quiet)
+    theme = request.configuration.get("theme")
+    streams = StandardStreams(plain=request.plain or theme == "plain")
+    display = Display(streams, request.output_format, quiet=request.quiet, light=theme == "light")
     agent_run = _AgentRun(request, streams, display, install_log_handler(display, debug=request.debug))
     try:
         with (
@@ -169,6 +173,7 @@ class _AgentRun:
             provider=request.provider,
             model=request.model,
             project_instructions=request.project_instructions,
+            configuration=request.configuration,
         )
         approval_system = self._approval_system()
         if request.goes_on:

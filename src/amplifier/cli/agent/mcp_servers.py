@@ -18,7 +18,7 @@ from amplifier.plan import expand_variables
 
 from .plan_files import read_plan_file
 
-__all__ = ["OpenServers", "open_servers", "read_servers", "servers_of"]
+__all__ = ["OpenServers", "open_servers", "read_servers", "servers_of", "with_variables_of_plans"]
 
 _MODULE = "tool-mcp"
 _ENV_VARIABLE = re.compile(r"\$\{env:(\w+)\}")
@@ -52,14 +52,15 @@ def servers_of(content: Any) -> dict[str, Any] | None:
     servers = content.get("mcpServers")
     if servers is None and "session" not in content and "tools" not in content:
         servers = content.get("servers")  # of VS Code
-    return _with_variables_of_plans(dict(servers)) if isinstance(servers, Mapping) else None
+    return with_variables_of_plans(dict(servers)) if isinstance(servers, Mapping) else None
 
 
-def _with_variables_of_plans(value: Any) -> Any:
+def with_variables_of_plans(value: Any) -> Any:
+    """Values of another host with variables in the form of plans: ``${env:NAME}`` becomes ``${NAME}``."""
     if isinstance(value, Mapping):
-        return {key: _with_variables_of_plans(member) for key, member in value.items()}
+        return {key: with_variables_of_plans(member) for key, member in value.items()}
     if isinstance(value, list):
-        return [_with_variables_of_plans(member) for member in value]
+        return [with_variables_of_plans(member) for member in value]
     if isinstance(value, str):
         value = _ENV_VARIABLE.sub(r"${\1}", value)
         return _INPUT_VARIABLE.sub(lambda found: f"${{{found[1].replace('-', '_').upper()}}}", value)

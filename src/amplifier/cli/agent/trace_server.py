@@ -19,14 +19,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from amplifier._programs import with_safe_search_path
-from amplifier.cli.core.backend import require_backend
 from amplifier.cli.core.exit_codes import Exit
-from amplifier.cli.sessions.session_trace import SessionFollower
+from amplifier.cli.core.installed_modules import require_backend
 from amplifier.cli.sessions.store import RUNNING, SessionStore
 from amplifier.servers._access import LOOPBACK_HOSTS
 from amplifier.servers.http import run_server
 from amplifier.servers.http._guard import Guard
 from amplifier.tracing import live_page, live_policy, page_data
+from amplifier.tracing._sessions import SessionFollower
 
 from .signals import until_signal
 

@@ -28,6 +28,7 @@ _COMMANDS = {
     "module": "module:module",
     "plan": "plan:plan",
     "mcp": "mcp:mcp",
+    "config": "config:config",
     "doctor": "doctor:doctor",
     "completion": "completion:completion",
 }
@@ -40,6 +41,7 @@ _SUMMARIES = {
     "module": "List and describe installed modules, check one, create one.",
     "plan": "Check and print mount plans.",
     "mcp": "See what MCP servers offer, call their tools, use the servers of other hosts, serve an agent.",
+    "config": "Show what is configured, and where each value comes from.",
     "doctor": "Check Python, backends, extras, modules, keys, the command itself, the sandbox, the state folder, the terminal and what is running.",
     "completion": "Print the completion code for SHELL, for the name this command was called by.",
 }

@@ -14,6 +14,7 @@ import click
 
 from amplifier._json import visible_text
 from amplifier.cli.agent.agent_run import RunRequest, print_error_json, run_agent
+from amplifier.cli.agent.configuration import read_configuration
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.sessions.home_folder import require_writable
 from amplifier.cli.sessions.store import INTERRUPTED, LAST, SessionRecord, SessionStore
@@ -203,6 +204,7 @@ def _run_request(
         resumed=resumed,
         session_id=_new_id(store, session_id) if resumed is None else resumed.session_id,
         debug=global_options.debug,
+        configuration=read_configuration(Path.cwd()),
         **options,
     )
 

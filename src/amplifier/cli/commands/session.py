@@ -18,8 +18,6 @@ from amplifier.cli.commands.run import PROMPT_SETTINGS, reject_unquoted_prompt, 
 from amplifier.cli.commands.shared_options import GlobalOptions, complete_session, debug_option, json_option, open_store
 from amplifier.cli.core.exit_codes import CommandError, Exit
 from amplifier.cli.core.private_file import replace_file
-from amplifier.cli.sessions.conversation_text import heading_of_message, text_of_message
-from amplifier.cli.sessions.session_trace import read_trace
 from amplifier.cli.sessions.store import SessionRecord, SessionStore, now
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.output import print_table
@@ -34,6 +32,8 @@ from amplifier.tracing import (
     write_summary,
     write_text,
 )
+from amplifier.tracing._conversation import heading_of_message, text_of_message
+from amplifier.tracing._sessions import read_trace
 
 __all__ = ["session"]
 

@@ -20,8 +20,8 @@ from amplifier.store import (
     SessionLockedError,
     SessionRecord,
     lock_holder,
-    parent_of,
 )
+from amplifier.store._sessions import EVENTS_FILE
 
 from .home_folder import require_writable
 
@@ -29,8 +29,6 @@ __all__ = ["EVENTS_FILE", "INTERRUPTED", "LAST", "RUNNING", "SessionRecord", "Se
 
 LAST = "last"
 """The name for the session that was used last."""
-
-EVENTS_FILE = "events.jsonl"
 
 
 def now() -> str:
@@ -56,20 +54,6 @@ class SessionStore(SessionIndex):
         if not nearest.is_dir():
             require_writable(self.root)
         return super().records(with_children=with_children)
-
-    def descendants(self, session_id: str) -> list[str]:
-        """The sessions of delegated tasks, and of the tasks that those delegated, each after the one that delegated it.
-
-        Also those that have nothing but an event log.
-        """
-        try:
-            names = sorted(each.name for each in self.root.iterdir() if each.is_dir())
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        found = [session_id]
-        for parent in found:
-            found += [name for name in names if parent_of(name) == parent and name not in found]
-        return found[1:]
 
     def find(self, wanted: str) -> SessionRecord:
         """The session that an id, a unique beginning of an id, or ``last`` refers to.
