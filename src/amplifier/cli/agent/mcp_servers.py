@@ -25,8 +25,8 @@ _ENV_VARIABLE = re.compile(r"\$\{env:(\w+)\}")
 _INPUT_VARIABLE = re.compile(r"\$\{input:([\w-]+)\}")
 
 
-def read_servers(file: Path) -> dict[str, Any]:
-    """The configuration of tool-mcp in a mount plan, or in a file of another host, with its variables filled in.
+def read_servers(file: Path, *, expand: bool = True) -> dict[str, Any]:
+    """The configuration of tool-mcp in a mount plan, or in a file of another host, with its variables filled in if wanted so.
 
     Raises:
         CommandError: The file names no servers.
@@ -34,12 +34,13 @@ def read_servers(file: Path) -> dict[str, Any]:
     """
     content = read_plan_file(file)
     servers = servers_of(content)
-    if servers is not None:
-        return expand_variables({"servers": servers}, os.environ)
+    found = None if servers is None else {"servers": servers}
     entries = content.get("tools") if isinstance(content, Mapping) else None
     for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, Mapping) and entry.get("module") == _MODULE:
-            return expand_variables(dict(entry.get("config") or {}), os.environ)
+            found = dict(entry.get("config") or {})
+    if found is not None:
+        return expand_variables(found, os.environ) if expand else found
     raise CommandError(
         f"{file}: there are no MCP servers in it; expected a plan with the module {_MODULE}, or an object mcpServers"
     )

@@ -100,8 +100,12 @@ class TerminalAgent:
             return ""
         return ". To try things without a model: amplifier run -p offline"
 
-    async def run_turn(self, prompt: str | None) -> Outcome:
+    async def run_turn(self, prompt: str | None, attached: Sequence[Any] = ()) -> Outcome:
         """Run one turn and show it; without a prompt, go on with the turn that was cut off.
+
+        Args:
+            prompt: The text of it.
+            attached: Further blocks of it.
 
         Raises:
             BrokenPipeError: The reader of the answer has gone.
@@ -115,7 +119,8 @@ class TerminalAgent:
         )  # unless it ends: the whole command may be cancelled
         try:
             with self.signal_handler.during_turn(self.session.coordinator.cancellation):
-                ended = await run_turn(self.session, prompt, self.latest, self._show)
+                given = prompt if prompt is None or not attached else [prompt, *attached]
+                ended = await run_turn(self.session, given, self.latest, self._show)
             if isinstance(ended.error, NoUnfinishedTurnError):
                 outcome = Outcome(status="success")
                 raise ended.error

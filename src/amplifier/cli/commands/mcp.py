@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -16,8 +17,9 @@ import click
 
 from amplifier._json import redact_text, visible_text
 from amplifier._spelling import suggestion
+from amplifier.cli.agent.configuration import change_user_file, read_configuration
 from amplifier.cli.agent.default_plan import build_plan
-from amplifier.cli.agent.mcp_servers import open_servers, read_servers, servers_of
+from amplifier.cli.agent.mcp_servers import open_servers, read_servers, servers_of, with_variables_of_plans
 from amplifier.cli.agent.plan_files import read_plan_file
 from amplifier.cli.agent.signals import until_signal
 from amplifier.cli.core.exit_codes import CommandError, Exit
@@ -26,16 +28,70 @@ from amplifier.cli.terminal.output import print_table
 from amplifier.kernel import AmplifierSession
 from amplifier.models import to_dict
 from amplifier.modules.tools.mcp import read_mcp_options
+from amplifier.plan import expand_variables
 
 from .lazy_group import LazyGroup
-from .shared_options import PLAN_FILE, agent_options, debug_option, http_options, json_option, read_token
+from .shared_options import (
+    PLAN_FILE,
+    add_options,
+    agent_options,
+    backend_option,
+    debug_option,
+    http_options,
+    json_option,
+    read_token,
+)
 
 __all__ = ["mcp"]
 
 
 @click.group(cls=LazyGroup, lazy={})
 def mcp() -> None:
-    """See what MCP servers offer, call their tools, use the servers of other hosts, serve an agent."""
+    """Add MCP servers, see what they offer, call their tools, use those of other hosts, serve an agent."""
+
+
+def _servers(file: Path | None) -> dict[str, Any]:
+    """The servers of a file, else those that the user and the project have configured."""
+    if file is not None:
+        return read_servers(file)
+    found = read_configuration(Path.cwd())
+    for note in found.notes:
+        click.echo(note, err=True)
+    servers = found.below("mcpServers")
+    if not servers:
+        raise CommandError("no MCP server is configured; add one: amplifier mcp add NAME COMMAND… (or a URL)")
+    return expand_variables({"servers": with_variables_of_plans(servers)}, os.environ)
+
+
+@mcp.command("add", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("name")
+@click.argument("command", nargs=-1, required=True, metavar="COMMAND...|URL")
+@click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="A variable of the command; ${NAME} is yours.")
+@click.option("-H", "--header", multiple=True, metavar="NAME=VALUE", help="A header for the URL.")
+@debug_option
+def add_server(name: str, command: tuple[str, ...], env: tuple[str, ...], header: tuple[str, ...]) -> None:
+    """Add the server NAME to your configuration: a COMMAND with its arguments, or the URL of a remote one.
+
+    Options come before NAME. `amplifier mcp test NAME` starts it. Every agent of the default plan has it from then on.
+    """
+    is_url = len(command) == 1 and command[0].startswith(("https://", "http://"))
+    server: dict[str, Any] = {"url": command[0]} if is_url else {"command": command[0], "args": list(command[1:])}
+    for key, pairs in (("env", env), ("headers", header)):
+        if pairs:
+            server[key] = {word.partition("=")[0]: word.partition("=")[2] for word in pairs}
+    read_mcp_options({"servers": {name: server}})
+    for key, value in {**server.get("env", {}), **server.get("headers", {})}.items():
+        if "${" not in value and redact_text(f"{key}: {value}") != f"{key}: {value}":
+            click.echo(f"note: {key} is a secret in plain text; write '${{NAME}}' for a variable of yours", err=True)
+    click.echo(f"{name} is in {change_user_file('mcpServers', name, server)}; try it: amplifier mcp test {name}")
+
+
+@mcp.command("remove")
+@click.argument("name")
+@debug_option
+def remove_server(name: str) -> None:
+    """Remove the server NAME from your configuration."""
+    click.echo(f"removed from {change_user_file('mcpServers', name, None)}")
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,20 +100,18 @@ _PRINTED: set[str] = set()
 """Failures that the running command has printed."""
 
 
-def server_options(command: F) -> F:
-    """Add the options of every command that opens servers: ``--plan``, ``--backend`` and ``--debug``."""
-    command = debug_option(command)
-    command = click.option(
-        "--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", help="The event loop to run on."
-    )(command)
-    return click.option(
+server_options = add_options(
+    click.option(
         "--plan",
         "file",
         type=PLAN_FILE,
-        required=True,
         metavar="FILE",
-        help="A mount plan with the module tool-mcp, or a file of another host with mcpServers.",
-    )(command)
+        help="A mount plan with the module tool-mcp, or a file of another host with mcpServers; else what is configured.",
+    ),
+    backend_option,
+    debug_option,
+)
+"""The options of every command that opens servers."""
 
 
 def options_of_all_servers(command: F) -> F:
@@ -122,14 +176,14 @@ _LOGIN_SECONDS = 600.0
 
 @mcp.command("list")
 @options_of_all_servers
-def list_tools(servers: tuple[str, ...], file: Path, backend: str, as_json: bool) -> int:
+def list_tools(servers: tuple[str, ...], file: Path | None, backend: str, as_json: bool) -> int:
     """List the tools of every SERVER, or of all servers.
 
     The exit code is 1 if a server fails.
     """
 
     async def run() -> int:
-        async with open_servers(read_servers(file), servers) as opened:
+        async with open_servers(_servers(file), servers) as opened:
             status = opened.status()
             tools = {each["server"]: opened.tools(each["server"]) for each in status}
             if as_json:
@@ -150,7 +204,7 @@ def list_tools(servers: tuple[str, ...], file: Path, backend: str, as_json: bool
 
 @mcp.command("test")
 @options_of_all_servers
-def test_servers(servers: tuple[str, ...], file: Path, backend: str, as_json: bool) -> int:
+def test_servers(servers: tuple[str, ...], file: Path | None, backend: str, as_json: bool) -> int:
     """Start every SERVER, or all servers, and print how that went and how long it took.
 
     The exit code is 1 if a server fails.
@@ -158,7 +212,7 @@ def test_servers(servers: tuple[str, ...], file: Path, backend: str, as_json: bo
 
     async def run() -> int:
         started = time.monotonic()
-        async with open_servers(read_servers(file), servers) as opened:
+        async with open_servers(_servers(file), servers) as opened:
             status = opened.status()
         closed = time.monotonic() - started
         if as_json:
@@ -180,7 +234,7 @@ def test_servers(servers: tuple[str, ...], file: Path, backend: str, as_json: bo
 @mcp.command("login")
 @click.argument("server")
 @server_options
-def login(server: str, file: Path, backend: str) -> int:
+def login(server: str, file: Path | None, backend: str) -> int:
     """Log in to a remote SERVER whose plan has `oauth`: prints a page to open in a browser, and waits.
 
     The tokens are kept in a file that only you can read; sessions use and renew them.
@@ -190,7 +244,7 @@ def login(server: str, file: Path, backend: str) -> int:
         click.echo(f"Open this page in a browser on this machine:\n  {visible_text(address, multiline=False)}")
 
     async def run() -> int:
-        config = read_servers(file)
+        config = _servers(file)
         async with open_servers(config, (server,), login=show, open_timeout=_LOGIN_SECONDS) as opened:
             (status,) = opened.status()
             require_open([status])
@@ -224,7 +278,9 @@ def _first_line(text: str) -> str:
 @click.argument("arguments", nargs=-1, metavar="[NAME=VALUE|JSON]...")
 @server_options
 @json_option
-def call_tool(server: str, tool: str, arguments: tuple[str, ...], file: Path, backend: str, as_json: bool) -> int:
+def call_tool(
+    server: str, tool: str, arguments: tuple[str, ...], file: Path | None, backend: str, as_json: bool
+) -> int:
     """Call a TOOL of a SERVER and print its result; no permission is asked for.
 
     TOOL is the server's name for the tool, or the one in the plan. Arguments are NAME=VALUE, where a VALUE that is JSON is read as JSON unless
@@ -233,7 +289,7 @@ def call_tool(server: str, tool: str, arguments: tuple[str, ...], file: Path, ba
     given = _read_arguments(arguments)
 
     async def run() -> int:
-        async with open_servers(read_servers(file), (server,)) as opened:
+        async with open_servers(_servers(file), (server,)) as opened:
             require_open(opened.status())
             tools = {name: each for each in opened.tools(server) for name in (each.name, _own_name(each))}
             if tool not in tools:

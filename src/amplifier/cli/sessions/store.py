@@ -6,9 +6,13 @@ What is kept is in `amplifier.store`; a session has a folder beside it for its e
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+
+import attrs
 
 from amplifier._regular_file import irregular_kind
 from amplifier._spelling import did_you_mean, nearest
@@ -16,9 +20,11 @@ from amplifier.cli.core.exit_codes import CommandError
 from amplifier.store import (
     INTERRUPTED,
     RUNNING,
+    Conversation,
     SessionIndex,
     SessionLockedError,
     SessionRecord,
+    encode_message,
     lock_holder,
 )
 from amplifier.store._sessions import EVENTS_FILE
@@ -79,6 +85,19 @@ class SessionStore(SessionIndex):
         raise CommandError(f"no session {wanted!r} in {self.root}; {advice}`amplifier session list` shows all of them")
 
     # ── writing ──
+
+    def copy(self, origin: SessionRecord, messages: Sequence[dict[str, Any]]) -> str:
+        """Keep messages as a new session that was forked from another one; returns its id."""
+        new_id = self.new_id()
+        conversation = Conversation(self.folder(new_id), new_id)
+        conversation.open()
+        try:
+            conversation.replace([encode_message(message)[0] for message in messages])
+        finally:
+            conversation.close()
+        described = {"created": now(), "updated": now(), "status": None, "forked_from": origin.session_id}
+        self.write(attrs.evolve(origin, session_id=new_id, **described))
+        return new_id
 
     def delete(self, session_id: str) -> None:
         """Remove a session and everything it kept, the sessions of its delegated tasks included.
