@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from amplifier import AmplifierSession, HookResult, LLMError, SessionStateError, agent, file, to_dict
 from amplifier._json import redact_secrets, redact_text
-from amplifier.cli.sessions.conversation_text import text_of_message
 from amplifier.compat._sessions.session import AmplifierSession as PublishedSession
 from amplifier.errors import ExecutionDenied, InvalidRequestError, ModelError
 from amplifier.models import ImageBlock, Prompt, ToolCallBlock, UnknownBlock
@@ -23,6 +22,7 @@ from amplifier.modules.context._token_estimate import count_tokens
 from amplifier.modules.hooks.redaction import Redactor, redact_personal
 from amplifier.testing import EventRecorder, MockProvider, ScriptedOrchestrator
 from amplifier.tracing import Trace
+from amplifier.tracing._conversation import text_of_message
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 3
 PDF = b"%PDF-1.7\n" + bytes(range(255, -1, -1))

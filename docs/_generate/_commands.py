@@ -34,6 +34,8 @@ def _commands(group: click.Group, context: click.Context) -> Iterator[tuple[str,
             continue
         path = f"{context.command_path} {name}"
         if isinstance(command, click.Group):
+            if command.invoke_without_command:
+                yield path, command
             yield from _commands(command, click.Context(command, info_name=path))
         else:
             yield path, command

@@ -13,6 +13,7 @@ import yaml
 from amplifier.cli import main
 from amplifier.cli.agent.mcp_servers import read_servers, servers_of
 from amplifier.modules.tools.mcp import read_mcp_options
+from tests._support.terminal import open_terminal
 from tests._support.tree import TESTS
 
 SMALL = str(TESTS / "modules" / "tools" / "mcp" / "small_server.py")
@@ -148,3 +149,56 @@ def test_the_doctor_knows_the_servers_of_a_plan(file, tmp_path, monkeypatch, cap
     assert [each["verdict"] for each in findings] == ["ok", "problem"]
     assert "small is ready after" in findings[0]["text"]
     assert "no-such-program-anywhere" in findings[1]["text"]
+
+
+# ── in the default agent ─────────────────────────────────────────────────────────────────────────
+
+
+def test_an_added_server_is_in_the_default_agent_until_it_is_removed(backend, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("GREETING", "hello")
+    monkeypatch.chdir(tmp_path)
+    assert main(["mcp", "list"]) == 2
+    assert "add one: amplifier mcp add" in capsys.readouterr().err
+    assert main(["mcp", "add", "-e", "WORD=${GREETING}", "small", sys.executable, "-SE", SMALL, "--all"]) == 0
+    config = tmp_path / "home" / "config.toml"
+    assert f"small is in {config}; try it: amplifier mcp test small" in capsys.readouterr().out
+    config.write_text(f"# mine\n{config.read_text()}")
+    assert main(["mcp", "list", "--backend", backend]) == 0
+    assert "small\tsmall_echo\tread-only" in capsys.readouterr().out
+    assert main(["mcp", "call", "small", "echo", "text=hi", "--backend", backend]) == 0
+    assert main(["plan", "show"]) == 0
+    (entry,) = [
+        each for each in json.loads(capsys.readouterr().out.split("\n", 1)[1])["tools"] if each["module"] == "tool-mcp"
+    ]
+    assert entry["config"]["servers"]["small"]["args"] == ["-SE", SMALL, "--all"]
+    assert main(["mcp", "remove", "small"]) == 0
+    assert config.read_text().startswith("# mine\n")
+    assert main(["mcp", "remove", "small"]) == 2
+    assert "has no mcpServers.small; it has: none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [(["-e", "KEY=sk-ant-REDACTED", "x", "run"], "is a secret in plain text"), (["x", "https://"], "$.")],
+)
+def test_add_checks_what_it_writes(arguments, problem, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path))
+    main(["mcp", "add", *arguments])
+    assert problem in capsys.readouterr().err
+
+
+def test_run_uses_the_servers_of_a_file(file, backend, tmp_path):
+    home, work = tmp_path / "home", tmp_path / "work"
+    work.mkdir()
+    with open_terminal("run", "--mcp", file, "-p", "offline", "--backend", backend, home=home, cwd=work) as terminal:
+        terminal.expect("› ")
+        terminal.type("/mcp\n")
+        terminal.expect("gone")
+        terminal.expect("was not found")
+        terminal.expect("› ")
+        terminal.type("/tools\n")
+        terminal.expect("small_echo")
+        terminal.expect("› ")
+        terminal.type("/exit\n")
+        assert terminal.end() == 0

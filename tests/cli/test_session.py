@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from amplifier._json import visible_text
 from amplifier.cli import main
 from amplifier.cli.core.exit_codes import CommandError
-from amplifier.cli.sessions.conversation_text import heading_of_message, text_of_message
 from amplifier.cli.sessions.home_folder import find_home
 from amplifier.cli.sessions.store import SessionRecord, SessionStore
 from amplifier.store import Conversation, encode_message
 from amplifier.store._tables import open_sessions
+from amplifier.tracing._conversation import heading_of_message, text_of_message
 from tests._support.terminal import open_terminal, run_cli
 
 MESSAGES: list[dict[str, Any]] = [

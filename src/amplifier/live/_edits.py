@@ -49,6 +49,7 @@ class Edits:
 
     def __init__(self) -> None:
         self._by_call: dict[str, Edit] = {}
+        self._before: dict[Path, str] = {}  # the first edit of a file found this
 
     async def __call__(self, event: str, data: dict[str, Any]) -> HookResult:
         """Read the file that a call is about to change."""
@@ -58,7 +59,7 @@ class Edits:
             and isinstance(given, dict)
             and isinstance(call_id, str)
         ):
-            edit = await anyio.to_thread.run_sync(_edit, dict(given), Path.cwd())
+            edit = await anyio.to_thread.run_sync(_edit, dict(given), Path.cwd(), self._before)
             if edit is not None:
                 self._by_call[call_id] = edit
         return HookResult()
@@ -67,6 +68,20 @@ class Edits:
         """The edit of the call that the running code is part of."""
         call = current_call()
         return None if call is None else self._by_call.get(call.call_id)
+
+    def changes(self) -> list[str]:
+        """What has become of the files that calls have edited: a unified diff, safe to show."""
+        lines: list[str] = []
+        for path, before in self._before.items():
+            try:
+                now = read_file(path, most=_MOST_BYTES).decode()
+            except FileNotFoundError:
+                now = ""
+            except (OSError, ValueError) as error:
+                lines.append(visible_text(f"{path}: {error}", multiline=False))
+                continue
+            lines += _diff(before, now, name=str(path))
+        return lines
 
     def pop(self, call_id: str) -> Edit | None:
         """The edit of a call that has ended."""
@@ -78,7 +93,7 @@ def diff_style(line: str) -> str | None:
     return {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
 
 
-def _edit(given: dict[str, Any], folder: Path) -> Edit | None:
+def _edit(given: dict[str, Any], folder: Path, first: dict[Path, str] | None = None) -> Edit | None:
     """What the call would change; None if that is no text, or too much."""
     texts = {name: given[name] for name in CONTENT_ARGUMENTS if isinstance(given.get(name), str)}
     path = given.get("file_path")
@@ -92,6 +107,8 @@ def _edit(given: dict[str, Any], folder: Path) -> Edit | None:
     except (OSError, ValueError):  # no regular file, too large, not UTF-8, a name that is none
         if "content" in texts:
             return None
+    if before is not None and first is not None:
+        first.setdefault(folder / path, before)
     if "content" in texts:
         after = texts["content"]
     elif "old_string" not in texts or "new_string" not in texts:
@@ -103,9 +120,16 @@ def _edit(given: dict[str, Any], folder: Path) -> Edit | None:
     old, new = (before or "").split("\n"), after.split("\n")
     if len(old) + len(new) > _MOST_LINES:
         return None
-    lines = list(difflib.unified_diff(old, new, lineterm=""))[2:]
-    shown = [visible_text(line.replace("\t", "→   "), multiline=False, strict=True) for line in lines]
+    shown = _diff(before or "", after)
     return Edit(shown, frozenset(line for name, text in texts.items() for line in _question_lines(name, text)))
+
+
+def _diff(before: str, after: str, *, name: str | None = None) -> list[str]:
+    """The lines of a unified diff, with a heading if it has a name."""
+    names = ("", "") if name is None else (name, name)
+    lines = difflib.unified_diff(before.split("\n"), after.split("\n"), *names, lineterm="")
+    shown = [visible_text(line.replace("\t", "→   "), multiline=False, strict=True) for line in lines]
+    return shown[2:] if name is None else shown
 
 
 def _question_lines(name: str, text: str) -> list[str]:

@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 RUNNING = "running"
 INTERRUPTED = "interrupted"
+EVENTS_FILE = "events.jsonl"
 
 _CHILD = re.compile(r"(.+)-[0-9a-f]{16}_.+")
 
@@ -97,6 +98,20 @@ class SessionIndex:
         found = sorted(((row[0], self._record(row)) for row in rows), key=_last_used, reverse=True)
         names = {record.session_id for _, record in found}
         return [record for _, record in found if with_children or parent_of(record.session_id) not in names]
+
+    def descendants(self, session_id: str) -> list[str]:
+        """The sessions of delegated tasks, and of the tasks that those delegated, each after the one that delegated it.
+
+        Also those that have nothing but an event log.
+        """
+        try:
+            names = sorted(each.name for each in self.root.iterdir() if each.is_dir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        found = [session_id]
+        for parent in found:
+            found += [name for name in names if parent_of(name) == parent and name not in found]
+        return found[1:]
 
     def record(self, session_id: str) -> SessionRecord:
         """The metadata of a session; empty if there is no such session."""

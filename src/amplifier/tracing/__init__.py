@@ -9,6 +9,7 @@ _rows, _session_rows     what a trace consists of, and which row an event belong
 _trace, _totals          the trace, and what it adds up to
 _text, _page, _page_data, _comparison   how it is shown
 _tasks, _task_tree       the tasks of a process; _kernel_frames explains the kernel's own frames
+_sessions, _conversation what a stored session did, and its messages as text; for commands and servers
 _otel                    a collector for OpenTelemetry
 """
 

@@ -14,11 +14,10 @@ import anyio
 import attrs
 
 from amplifier._json import visible_text
-from amplifier.cli.core.backend import require_backend
 from amplifier.cli.core.error_messages import error_message, exit_code_of, traceback_text
 from amplifier.cli.core.exit_codes import CommandError, Exit, OutputLostError
+from amplifier.cli.core.installed_modules import require_backend
 from amplifier.cli.core.outcome import Outcome, as_json
-from amplifier.cli.sessions.conversation_text import text_of_message
 from amplifier.cli.sessions.home_folder import running_folder
 from amplifier.cli.sessions.running_commands import answer_task_requests
 from amplifier.cli.sessions.store import SessionRecord, SessionStore, now
@@ -27,18 +26,20 @@ from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.log_output import LogNotices, install_log_handler
 from amplifier.cli.terminal.output import StandardStreams
 from amplifier.contracts import ApprovalSystem
+from amplifier.errors import AmplifierError, NoUnfinishedTurnError
 from amplifier.errors import ModuleNotFoundError as UnknownModuleError
-from amplifier.errors import NoUnfinishedTurnError
 from amplifier.kernel import AmplifierSession
 from amplifier.loading import ModuleLoader
 from amplifier.plan import check_plan
 from amplifier.plan._changes import plan_changes
 from amplifier.tracing import export_traces
+from amplifier.tracing._conversation import text_of_message
 from amplifier.turns import TurnRecord
 
 from .approvals import AllowEverything, AskAtTerminal, LeaveTheTurn
 from .budget import budget_as_json, budget_text, with_budget
 from .chat import Chat
+from .configuration import Configuration
 from .default_plan import AgentPlan, build_plan, with_recordings, with_storage_paths, with_traces
 from .signals import SignalHandler, handled_signals
 from .terminal_agent import TerminalAgent
@@ -68,6 +69,7 @@ class RunRequest:
         otel: The collector to send traces and metrics to.
         max_cost: The limit of session.budget, instead of the plan's.
         max_total_tokens: As ``max_cost``.
+        configuration: What the user and the project have configured; for the default plan and the theme.
     """
 
     store: SessionStore
@@ -91,13 +93,15 @@ class RunRequest:
     plain: bool = False
     project_instructions: bool = True
     debug: bool = False
+    configuration: Configuration = attrs.field(factory=Configuration)
 
 
 def run_agent(request: RunRequest) -> int:
     """Run an agent, report the result and return the exit code."""
     require_backend(request.backend)
-    streams = StandardStreams(plain=request.plain)
-    display = Display(streams, request.output_format, quiet=request.quiet)
+    theme = request.configuration.get("theme")
+    streams = StandardStreams(plain=request.plain or theme == "plain")
+    display = Display(streams, request.output_format, quiet=request.quiet, light=theme == "light")
     agent_run = _AgentRun(request, streams, display, install_log_handler(display, debug=request.debug))
     try:
         with (
@@ -136,6 +140,8 @@ class _AgentRun:
         self._display = display
         self._keyboard = Keyboard() if Keyboard.is_available() else None
         self._agent: TerminalAgent | None = None
+        self._is_reopened = False
+        self._earlier: RunRequest | None = None  # to go back to if the next session does not open
         self._outcome: Outcome | None = None
         self.exit_code: int = Exit.OK
 
@@ -161,14 +167,32 @@ class _AgentRun:
             self._display.draw_live_lines()
 
     async def _run(self) -> None:
-        request = self._request
         available = {info.id for info in await ModuleLoader().discover()}
+        changes: dict[str, Any] | None = {}
+        while changes is not None:
+            try:
+                changes = await self._run_session(available)
+            except (CommandError, AmplifierError) as error:
+                if self._earlier is None:
+                    raise
+                self._display.notice(error_message(error), "error")
+                self._request, self._earlier = self._earlier, None
+            else:
+                if changes is not None and self._agent is not None:
+                    resumed = self._agent.record if self._agent.turns else self._request.resumed
+                    self._earlier = attrs.evolve(self._request, resumed=resumed, goes_on=False)
+                    self._request, self._is_reopened = attrs.evolve(self._earlier, **changes), True
+
+    async def _run_session(self, available: set[str]) -> dict[str, Any] | None:
+        """Open the session and run what was requested; returns what changes of the request for the session to open next."""
+        request = self._request
         agent_plan = build_plan(
             available,
             file=request.plan,
             provider=request.provider,
             model=request.model,
             project_instructions=request.project_instructions,
+            configuration=request.configuration,
         )
         approval_system = self._approval_system()
         if request.goes_on:
@@ -188,12 +212,13 @@ class _AgentRun:
                 session, request.store, record, agent_plan.plan, self._display, self._signal_handler
             )
             agent.check_modules(self._log, wanted=None if request.plan is None else request.provider)
-            if request.plan is None and self._streams.err.is_terminal:
+            if request.plan is None and self._streams.err.is_terminal and not self._is_reopened:
                 tools, hooks = (session.coordinator.get("tools") or {}), agent_plan.plan["hooks"]
                 parts = [*(entry["module"] for entry in agent_plan.plan["session"].values()), agent_plan.provider]
                 self._display.notice(f"plan: {', '.join(map(str, parts))}, {len(tools)} tools, {len(hooks)} hooks")
-            self._show_sandbox(session)
-            if agent_plan.instructions:
+            if not self._is_reopened:
+                self._show_sandbox(session)
+            if agent_plan.instructions and not self._is_reopened:
                 self._display.notice(f"instructions of the project: {', '.join(agent_plan.instructions)}")
             self._log.show_held()
             for note in agent_plan.notes:
@@ -203,7 +228,7 @@ class _AgentRun:
                     self._display.notice(visible_text(f"{request.plan.name}: {warning}", multiline=False), "warning")
             if request.prompt is not None:
                 self._outcome = await agent.run_turn(request.prompt)
-                return
+                return None
             chat = None
             if self._keyboard is not None and self._streams.err.is_terminal and request.output_format == "text":
                 chat = Chat(agent, self._keyboard, self._streams.err)
@@ -212,8 +237,11 @@ class _AgentRun:
                 if chat is not None:
                     chat.show_outcome(self._outcome)
                     self._outcome = None
-            if chat is not None:
-                await chat.run()
+            if chat is None:
+                return None
+            self._earlier = None
+            await chat.run()
+            return chat.commands.reopen
 
     async def _check_plan_changes(self, plan: dict[str, Any], approval_system: ApprovalSystem) -> None:
         """Let the user decide about going on with a turn whose plan has changed since.

@@ -5,11 +5,11 @@ The kernel keeps the time limit of a question and cancels the question when the 
 
 from __future__ import annotations
 
-import unicodedata
 from typing import Any, Final
 
 import anyio
 import attrs
+from rich.cells import chop_cells
 
 from amplifier._json import visible_text
 from amplifier.cli.terminal.display import Display
@@ -125,7 +125,9 @@ class AskAtTerminal:
             # In place of the arguments that it shows; what it does not show stays.
             lines = [line for line in lines if line[0] not in edit.covers]
             lines[-1:-1] = [(line, diff_style(line)) for line in edit.lines]
-        rows = [terminal.styled(row, style) for line, style in lines for row in _rows(line, width - 5)]
+        rows = [
+            terminal.styled(row, style) for line, style in lines for row in chop_cells(line, max(width - 5, 20)) or [""]
+        ]
         page = max(height - 4, 4)
         for first in range(0, len(rows), page):
             if first:
@@ -241,18 +243,6 @@ def _expected(about: dict[str, Any]) -> str:
         return f"one of {', '.join(map(str, about['enum']))}"
     kinds = {"boolean": "yes or no", "integer": "a whole number", "number": "a number"}
     return kinds.get(str(about.get("type")), "a text")
-
-
-def _rows(line: str, width: int) -> list[str]:
-    """A line in pieces that fit into a row; some characters take two columns."""
-    rows, used = [""], 0
-    for character in line:
-        columns = 2 if unicodedata.east_asian_width(character) in "WF" else 1
-        if used + columns > max(width, 20):
-            rows, used = [*rows, ""], 0
-        rows[-1] += character
-        used += columns
-    return rows
 
 
 def _in_one_line(prompt: str) -> str:

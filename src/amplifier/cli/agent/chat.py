@@ -1,23 +1,22 @@
-"""The interactive chat: reads messages, runs a turn for each, and executes commands that begin with a slash."""
+"""The interactive chat: reads messages and runs a turn for each, or a command that begins with a slash."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.to_thread
 
-from amplifier._json import visible_text
-from amplifier._spelling import nearest
-from amplifier.cli.agent.terminal_agent import TerminalAgent
-from amplifier.cli.core.error_messages import error_message
 from amplifier.cli.core.outcome import Outcome
 from amplifier.cli.sessions.home_folder import history_file
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.output import Output
-from amplifier.errors import AmplifierError, MissingExtraError
+from amplifier.errors import MissingExtraError
 from amplifier.events import CONTENT_BLOCK_END, PROVIDER_RESPONSE, TOOL_ERROR, TOOL_POST
+
+from .chat_commands import ChatCommands, mentioned_files
+from .terminal_agent import TerminalAgent
 
 if TYPE_CHECKING:
     from amplifier.cli.terminal.line_prompt import LinePrompt
@@ -45,16 +44,10 @@ class Chat:
         self._was_interrupted = False
         self._is_over = False
         self._typed: list[str | None] = []  # while a turn ran, and not for it
-        self._commands: dict[str, tuple[str, Callable[[], Awaitable[None]]]] = {
-            "help": ("this list", self._help),
-            "tools": ("the tools the agent has", self._tools),
-            "status": ("the session, its model and its files", self._status),
-            "clear": ("forget the conversation, on disk too", self._clear),
-            "exit": ("leave (also Ctrl-D)", self._exit),
-        }
+        self.commands = ChatCommands(agent, terminal)
 
     async def run(self) -> None:
-        """Chat until the person leaves."""
+        """Chat until the person leaves, or goes on with another session: `ChatCommands.reopen`."""
         self._greet()
         for event in (PROVIDER_RESPONSE, CONTENT_BLOCK_END, TOOL_POST, TOOL_ERROR):  # after each step of a turn
             self._agent.session.coordinator.hooks.register(event, self._steer, name="chat")
@@ -78,14 +71,14 @@ class Chat:
             from amplifier.cli.terminal.line_prompt import LinePrompt, PromptHistory  # noqa: PLC0415  # other commands save the time its import takes
         except ModuleNotFoundError as error:
             raise MissingExtraError("a chat at a terminal", extra="cli", missing=error.name) from error
-        messages = await self._messages()
+        messages = await self.commands.messages()
         asked = [message["content"] for message in messages if message.get("role") == "user"]
         return LinePrompt(
             self._keyboard,
             self._terminal,
             PromptHistory(history_file(self._agent.store.root.parent)),
             recent=[text for text in asked if isinstance(text, str)],
-            completions={f"/{name}": summary for name, (summary, _) in self._commands.items()},
+            completions={f"/{name}": text for name, text in {**self.commands.summaries, "exit": "leave"}.items()},
         )
 
     def _greet(self) -> None:
@@ -146,7 +139,8 @@ class Chat:
     # ── answering ──
 
     async def _turn(self, prompt: str) -> None:
-        self.show_outcome(await self._agent.run_turn(prompt))
+        attached = await anyio.to_thread.run_sync(mentioned_files, prompt, self._display.notice)
+        self.show_outcome(await self._agent.run_turn(prompt, attached))
 
     async def _steer(self, event: str, data: dict[str, Any]) -> None:
         """Give the running turn what was typed meanwhile; commands, and what no turn would read, come after it."""
@@ -172,62 +166,12 @@ class Chat:
             self._display.notice(self._agent.stopped_message(), "warning")
         self._display.notice(f"({self._agent.latest_in_words()})")
 
-    async def _command(self, name: str) -> None:
-        found = self._commands.get({"quit": "exit", "q": "exit", "?": "help"}.get(name, name))
-        if found is None:
-            near = nearest(name, self._commands)
-            advice = f"did you mean /{near}?" if near else "/help lists them"
-            shown = visible_text(name, multiline=False)
-            self._display.notice(f"there is no command /{shown}; {advice} (// sends a slash)", "warning")
-            return
-        try:
-            await found[1]()
-        except (AmplifierError, OSError) as error:
-            self._display.notice(error_message(error), "error")
-
-    async def _help(self) -> None:
-        for name, (summary, _) in self._commands.items():
-            self._display.line(f"  /{name:8} {summary}")
-        self._display.line("  A line that ends in \\ goes on in the next one; // at the start sends a slash.")
-        self._display.line("  A line that you type while a turn runs is read by the agent at its next step.")
-
-    async def _tools(self) -> None:
-        tools = self._agent.session.coordinator.get("tools") or {}
-        for name, tool in tools.items():
-            summary = str(getattr(tool, "description", "")).strip().partition("\n")[0]
-            shown = visible_text(f"  {name:16} {summary}", multiline=False)
-            width = self._terminal.width() - 1
-            if len(shown) > width:
-                shown = shown[: width - 1] + self._terminal.glyph("…", ".")
-            self._display.line(shown)
-        if not tools:
-            self._display.line("  no tools are mounted")
-
-    async def _messages(self) -> list[dict[str, Any]]:
-        context = self._agent.session.coordinator.get("context")
-        return [] if context is None else await context.get_messages()
-
-    async def _status(self) -> None:
-        agent = self._agent
-        messages = await self._messages()
-        facts = {
-            "session": agent.session.session_id,
-            "provider": agent.record.provider,
-            "model": agent.latest.model or agent.record.model,
-            "directory": agent.record.directory,
-            "messages": str(len(messages)),
-            "turns": f"{agent.turns} in this chat, {agent.tokens} tokens",
-            **agent.files(),
-        }
-        for name, value in facts.items():
-            if value is not None:
-                self._display.line(f"  {name:10} {visible_text(value, multiline=False)}")
-
-    async def _clear(self) -> None:
-        context = self._agent.session.coordinator.get("context")
-        if context is not None:
-            await context.clear()
-        self._display.notice("The conversation is forgotten.")
+    async def _command(self, line: str) -> None:
+        if line in ("exit", "quit", "q"):
+            await self._exit()
+        elif (message := await self.commands.run(line)) is not None:
+            await self._turn(message)
+        self._is_over = self._is_over or self.commands.reopen is not None
 
     async def _exit(self) -> None:
         self._is_over = True

@@ -19,6 +19,7 @@ from amplifier.cli.core.installed_modules import BUILT_IN_SOURCE, missing_packag
 from amplifier.cli.sessions.store import EVENTS_FILE
 from amplifier.plan import expand_variables, merge_plans
 
+from .configuration import Configuration
 from .plan_files import read_plan_file
 from .project_instructions import ProjectInstructions, find_instructions
 
@@ -78,6 +79,7 @@ def build_plan(
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
     project_instructions: bool = True,
+    configuration: Configuration | None = None,
 ) -> AgentPlan:
     """Build the plan of a run.
 
@@ -89,6 +91,7 @@ def build_plan(
         environment: Variables; those of the process if absent.
         directory: Where the agent works; the working directory of the process if absent.
         project_instructions: Give the model the instructions of the project, with the default plan.
+        configuration: What the user and the project have configured, for the default plan.
 
     Raises:
         CommandError: The file cannot be read, or there is no such provider.
@@ -96,9 +99,13 @@ def build_plan(
     """
     variables = os.environ if environment is None else environment
     if file is None:
-        folder = directory or Path.cwd()
+        folder, configured = directory or Path.cwd(), configuration or Configuration()
         found = find_instructions(folder) if project_instructions else ProjectInstructions()
+        if provider is None:
+            provider, model = configured.get("provider"), model or configured.get("model")
         built = _default_plan(available, provider, variables, folder, found)
+        changed = configured.apply(built.plan, variables)
+        built = attrs.evolve(built, plan=changed, notes=[*built.notes, *configured.notes])
     else:
         built = _plan_from_file(file, available, provider, variables)
     return built if model is None else attrs.evolve(built, plan=_with_model(built.plan, model))

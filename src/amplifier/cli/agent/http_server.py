@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import attrs
 
-from amplifier.cli.core.backend import require_backend
 from amplifier.cli.core.exit_codes import CommandError, Exit
+from amplifier.cli.core.installed_modules import require_backend
 from amplifier.cli.sessions.home_folder import running_folder
 from amplifier.cli.sessions.running_commands import answer_task_requests
 from amplifier.cli.sessions.store import SessionStore
@@ -29,52 +28,45 @@ from .approvals import DenyEverything
 from .served_sessions import ServedSessions
 from .signals import until_signal
 
-__all__ = ["ServeRequest", "serve_http"]
+__all__ = ["serve_http"]
 
 
-@attrs.frozen(kw_only=True)
-class ServeRequest:
-    """What the user asked for.
+def serve_http(
+    store: SessionStore, plan: Path | None, *, token: str | None, backend: str, debug: bool, **options: Any
+) -> int:
+    """Serve until a signal comes; returns the exit code.
 
-    Attributes:
+    Args:
+        store: Where conversations are kept.
+        plan: The user's own plan; the default plan if None.
         token: None to generate one; empty for none.
-        allowed_hosts: More names under which the server is reached.
-        allowed_origins: Other origins whose pages may use the server.
-        options: Those of the plan: ``plan``, ``provider`` and ``model``.
+        options: Those of the command.
     """
-
-    store: SessionStore
-    host: str
-    port: int
-    token: str | None
-    allowed_hosts: tuple[str, ...]
-    allowed_origins: tuple[str, ...]
-    limits: Limits
-    options: dict[str, Any]
-    backend: str = "asyncio"
-    debug: bool = False
-
-
-def serve_http(request: ServeRequest) -> int:
-    """Serve until a signal comes; returns the exit code."""
-    require_backend(request.backend)
-    hosts = server_names(request.host, request.allowed_hosts, has_token=request.token != "")
-    listening = listen_on(request.host, request.port)
+    require_backend(backend)
+    hosts = server_names(options["host"], options["hosts"], has_token=token != "")
+    listening = listen_on(options["host"], options["port"])
     with listening:
         display = Display(StandardStreams(), "text")
-        install_log_handler(display, debug=request.debug)
-        home = request.store.root.parent
-        with answer_task_requests(running_folder(home), "serve", request.backend, display):
-            return anyio.run(_serve, request, listening, hosts, display, backend=request.backend)
+        install_log_handler(display, debug=debug)
+
+        async def serve() -> int:
+            chosen = {name: options[name] for name in ("provider", "model")}
+            sessions = await ServedSessions.prepare(store, display, backend=backend, plan=plan, **chosen)
+            return await _serve(sessions, listening, hosts, token, options)
+
+        with answer_task_requests(running_folder(store.root.parent), "serve", backend, display):
+            return anyio.run(serve, backend=backend)
 
 
-async def _serve(request: ServeRequest, listening: socket.socket, hosts: list[str], display: Display) -> int:
-    sessions = await ServedSessions.prepare(request.store, display, backend=request.backend, **request.options)
+async def _serve(
+    sessions: ServedSessions, listening: socket.socket, hosts: list[str], token: str | None, options: dict[str, Any]
+) -> int:
+    display = sessions.display
     directory = await anyio.to_thread.run_sync(Path.cwd)
     async with sessions.make_temporary(directory, DenyEverything(display)) as first:
         sessions.check(first)  # what is wrong with the provider is said now, not to the first client
-    generated = request.token is None
-    token = secrets.token_urlsafe(32) if request.token is None else request.token or None
+    generated = token is None
+    token = secrets.token_urlsafe(32) if token is None else token or None
 
     def make(wanted: SessionRequest) -> AmplifierSession:
         approvals = wanted.approvals or DenyEverything(display)
@@ -93,29 +85,34 @@ async def _serve(request: ServeRequest, listening: socket.socket, hosts: list[st
     app = application(
         make,
         token=token,
-        limits=request.limits,
+        limits=Limits(
+            sessions=options["max_sessions"],
+            turns=options["max_turns"],
+            body_bytes=options["max_body"],
+            shutdown_seconds=options["shutdown_seconds"],
+        ),
         hosts=hosts,
-        origins=request.allowed_origins,
-        storage=request.store,
+        origins=options["origins"],
+        storage=sessions.store,
         check=check,
     )
     stop = anyio.Event()
 
     async def serve() -> None:
-        _announce(listening, request, token if generated else None)
+        _announce(listening, options["host"], token if generated else None)
         await run_server(app, listening, stop)
 
     ended_by = await until_signal(serve, stop.set)
     return Exit.OK if ended_by is None or ended_by is signal.SIGTERM else 128 + ended_by
 
 
-def _announce(listening: socket.socket, request: ServeRequest, generated: str | None) -> None:
+def _announce(listening: socket.socket, host: str, generated: str | None) -> None:
     """Print the address on standard output; the token only if no one else knows it."""
-    address = address_of(listening, request.host)
+    address = address_of(listening, host)
     fragment = "" if generated is None else f"/#token={generated}"
     lines = [f"Serving on {address}", f"Chat page: {address}{fragment}", f"OpenAI API: {address}/v1"]
     if generated is not None:
         lines.append(f"Token: {generated}")
     print(*lines, sep="\n", flush=True)
-    if (warning := reachability_warning(request.host)) is not None:
+    if (warning := reachability_warning(host)) is not None:
         print(warning, file=sys.stderr)

@@ -18,15 +18,15 @@ from amplifier.plan import expand_variables
 
 from .plan_files import read_plan_file
 
-__all__ = ["OpenServers", "open_servers", "read_servers", "servers_of"]
+__all__ = ["OpenServers", "open_servers", "read_servers", "servers_of", "with_variables_of_plans"]
 
 _MODULE = "tool-mcp"
 _ENV_VARIABLE = re.compile(r"\$\{env:(\w+)\}")
 _INPUT_VARIABLE = re.compile(r"\$\{input:([\w-]+)\}")
 
 
-def read_servers(file: Path) -> dict[str, Any]:
-    """The configuration of tool-mcp in a mount plan, or in a file of another host, with its variables filled in.
+def read_servers(file: Path, *, expand: bool = True) -> dict[str, Any]:
+    """The configuration of tool-mcp in a mount plan, or in a file of another host, with its variables filled in if wanted so.
 
     Raises:
         CommandError: The file names no servers.
@@ -34,12 +34,13 @@ def read_servers(file: Path) -> dict[str, Any]:
     """
     content = read_plan_file(file)
     servers = servers_of(content)
-    if servers is not None:
-        return expand_variables({"servers": servers}, os.environ)
+    found = None if servers is None else {"servers": servers}
     entries = content.get("tools") if isinstance(content, Mapping) else None
     for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, Mapping) and entry.get("module") == _MODULE:
-            return expand_variables(dict(entry.get("config") or {}), os.environ)
+            found = dict(entry.get("config") or {})
+    if found is not None:
+        return expand_variables(found, os.environ) if expand else found
     raise CommandError(
         f"{file}: there are no MCP servers in it; expected a plan with the module {_MODULE}, or an object mcpServers"
     )
@@ -52,14 +53,15 @@ def servers_of(content: Any) -> dict[str, Any] | None:
     servers = content.get("mcpServers")
     if servers is None and "session" not in content and "tools" not in content:
         servers = content.get("servers")  # of VS Code
-    return _with_variables_of_plans(dict(servers)) if isinstance(servers, Mapping) else None
+    return with_variables_of_plans(dict(servers)) if isinstance(servers, Mapping) else None
 
 
-def _with_variables_of_plans(value: Any) -> Any:
+def with_variables_of_plans(value: Any) -> Any:
+    """Values of another host with variables in the form of plans: ``${env:NAME}`` becomes ``${NAME}``."""
     if isinstance(value, Mapping):
-        return {key: _with_variables_of_plans(member) for key, member in value.items()}
+        return {key: with_variables_of_plans(member) for key, member in value.items()}
     if isinstance(value, list):
-        return [_with_variables_of_plans(member) for member in value]
+        return [with_variables_of_plans(member) for member in value]
     if isinstance(value, str):
         value = _ENV_VARIABLE.sub(r"${\1}", value)
         return _INPUT_VARIABLE.sub(lambda found: f"${{{found[1].replace('-', '_').upper()}}}", value)

@@ -14,7 +14,7 @@ import attrs
 from amplifier._json import sanitize_text, visible_text
 from amplifier._regular_file import read_file
 
-__all__ = ["ProjectInstructions", "find_instructions"]
+__all__ = ["ProjectInstructions", "find_instructions", "project_root"]
 
 NAMES: Final = ("AGENTS.md", "CLAUDE.md")
 MOST_BYTES: Final = 32 * 1024
@@ -74,6 +74,12 @@ def _folders(directory: Path) -> list[Path]:
         folder for folder in chain if folder == _home()
     ]
     return chain[: chain.index(tops[0]) + 1] if tops else [here]
+
+
+def project_root(directory: Path) -> Path:
+    """The repository of a folder; outside of one, the folder itself."""
+    folders = _folders(directory)
+    return folders[-1] if (folders[-1] / ".git").exists() else folders[0]
 
 
 def _home() -> Path | None:

@@ -17,8 +17,9 @@ from amplifier.loading import ModuleLoader
 from amplifier.plan import check_plan
 from amplifier.servers.acp import StoredSession
 
+from .configuration import read_configuration
 from .default_plan import AgentPlan, build_plan, with_storage_paths
-from .module_failures import check_failures
+from .terminal_agent import check_failures
 
 __all__ = ["ServedSessions"]
 
@@ -74,7 +75,15 @@ class ServedSessions:
         return self.store.new_id()
 
     def _agent_plan(self, directory: Path) -> AgentPlan:
-        return build_plan(self.available, file=self.plan, provider=self.provider, model=self.model, directory=directory)
+        configuration = read_configuration(directory) if self.plan is None else None
+        return build_plan(
+            self.available,
+            file=self.plan,
+            provider=self.provider,
+            model=self.model,
+            directory=directory,
+            configuration=configuration,
+        )
 
     def make(
         self,

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 
 from amplifier._json import redact_text, visible_text
+from amplifier.cli.core.error_messages import error_message
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.core.outcome import Outcome
 from amplifier.cli.sessions.store import EVENTS_FILE, INTERRUPTED, RUNNING, SessionRecord, SessionStore, now
 from amplifier.cli.terminal.display import Display, spent
 from amplifier.cli.terminal.log_output import LogNotices
-from amplifier.errors import NoOneToAskError, NoUnfinishedTurnError
+from amplifier.errors import AmplifierError, NoOneToAskError, NoUnfinishedTurnError
 from amplifier.events import BUDGET_WARNING, TURN_RESUMED
-from amplifier.kernel import AmplifierSession
+from amplifier.kernel import AmplifierSession, ModuleFailure
 from amplifier.live import run_turn
 from amplifier.models import TurnEvent
 from amplifier.plan._changes import module_hashes
 from amplifier.turns import TurnRecord
 
 from .default_plan import OFFLINE_PROVIDER
-from .module_failures import check_failures, failure_reason, list_failures
 from .signals import SignalHandler
 
-__all__ = ["TerminalAgent"]
+__all__ = ["TerminalAgent", "check_failures"]
 
 _TITLE_LENGTH = 80
 
@@ -100,8 +100,12 @@ class TerminalAgent:
             return ""
         return ". To try things without a model: amplifier run -p offline"
 
-    async def run_turn(self, prompt: str | None) -> Outcome:
+    async def run_turn(self, prompt: str | None, attached: Sequence[Any] = ()) -> Outcome:
         """Run one turn and show it; without a prompt, go on with the turn that was cut off.
+
+        Args:
+            prompt: The text of it.
+            attached: Further blocks of it.
 
         Raises:
             BrokenPipeError: The reader of the answer has gone.
@@ -115,7 +119,8 @@ class TerminalAgent:
         )  # unless it ends: the whole command may be cancelled
         try:
             with self.signal_handler.during_turn(self.session.coordinator.cancellation):
-                ended = await run_turn(self.session, prompt, self.latest, self._show)
+                given = prompt if prompt is None or not attached else [prompt, *attached]
+                ended = await run_turn(self.session, given, self.latest, self._show)
             if isinstance(ended.error, NoUnfinishedTurnError):
                 outcome = Outcome(status="success")
                 raise ended.error
@@ -184,3 +189,35 @@ def _resumed_message(data: Mapping[str, Any]) -> str:
         if names:
             parts.append(f"{len(names)} {one if len(names) == 1 else several} ({', '.join(names)})")
     return visible_text(f"Tool calls that were cut off: {', '.join(parts) or 'none'}.", multiline=False)
+
+
+# ── failed modules ──
+
+_REMEDY = "Correct the plan or take them out of it; with `strict: false` in its section `session` it runs without them."
+
+
+def check_failures(session: AmplifierSession) -> list[str]:
+    """Refuse a session with failed modules; returns warnings if its plan has ``strict: false`` in its section ``session``.
+
+    Raises:
+        CommandError: A module of the plan cannot be used.
+    """
+    settings = session.config.get("session")
+    if isinstance(settings, dict) and settings.get("strict") is False:
+        return [f"{each.module_id} is not available: {failure_reason(each.error)}" for each in session.failures]
+    if session.failures:
+        count = len(session.failures)
+        counted = "1 module" if count == 1 else f"{count} modules"
+        lines = [f"{counted} of the plan cannot be used, so nothing was begun:", *list_failures(session.failures)]
+        raise CommandError("\n".join([*lines, _REMEDY]))
+    return []
+
+
+def list_failures(failures: Sequence[ModuleFailure]) -> list[str]:
+    """One line for each."""
+    return [f"  {failure.module_id}: {failure_reason(failure.error)}" for failure in failures]
+
+
+def failure_reason(error: BaseException) -> str:
+    """Why a module failed; an `AmplifierError` that caused the error explains it better."""
+    return error_message(error.__cause__ if isinstance(error.__cause__, AmplifierError) else error)

@@ -5,9 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import anyio
 import click
 
-from amplifier.cli.sessions.home_folder import require_writable
+from amplifier.cli.agent.served_sessions import ServedSessions
+from amplifier.cli.agent.signals import until_signal
+from amplifier.cli.core.exit_codes import Exit
+from amplifier.cli.core.installed_modules import require_backend
+from amplifier.cli.sessions.home_folder import require_writable, running_folder
+from amplifier.cli.sessions.running_commands import answer_task_requests
+from amplifier.cli.terminal.display import Display
+from amplifier.cli.terminal.log_output import install_log_handler
+from amplifier.cli.terminal.output import StandardStreams
+from amplifier.servers.acp import serve, taken_standard_streams
 
 from .shared_options import GlobalOptions, agent_options, open_store, plan_option
 
@@ -27,9 +37,26 @@ def acp(global_options: GlobalOptions, /, backend: str, plan: Path | None, **opt
     Exit codes: 0 the editor has closed the connection, 2 it could not begin, 130, 143 and 129 ended by SIGINT, SIGTERM and SIGHUP,
     141 the editor stopped reading.
     """
-    from amplifier.cli.agent.editor import EditorRequest, serve_editor  # noqa: PLC0415  # --help does not need it
-
     store = open_store()
     require_writable(store.root)
-    options["plan"] = None if plan is None else plan.absolute()
-    return serve_editor(EditorRequest(store=store, backend=backend, options=options, debug=global_options.debug))
+    require_backend(backend)
+    plan = None if plan is None else plan.absolute()
+    with taken_standard_streams() as protocol:
+        # Made now: what it takes for standard output is standard error from here on.
+        display = Display(StandardStreams(), "text", quiet=True)
+        install_log_handler(display, debug=global_options.debug)
+        lost: OSError | None = None
+
+        async def serve_client() -> None:
+            nonlocal lost
+            sessions = await ServedSessions.prepare(store, display, backend=backend, plan=plan, **options)
+            lost = await serve(protocol, sessions)
+
+        async def main() -> int:
+            ended_by = await until_signal(serve_client)
+            if ended_by is not None:
+                return 128 + ended_by
+            return Exit.OK if lost is None else Exit.BROKEN_PIPE
+
+        with answer_task_requests(running_folder(store.root.parent), "acp", backend, display):
+            return anyio.run(main, backend=backend)

@@ -21,6 +21,7 @@ import click
 
 from amplifier._json import visible_text
 from amplifier._requirements import unmet_requirements
+from amplifier.cli.agent.configuration import read_configuration
 from amplifier.cli.agent.default_plan import API_KEYS, DEFAULT_TOOLS, OFFLINE_PROVIDER, build_plan
 from amplifier.cli.agent.mcp_servers import open_servers, read_servers
 from amplifier.cli.core.error_messages import error_message
@@ -200,7 +201,8 @@ def _check_keys() -> Iterator[Finding]:
         is_set = bool(os.environ.get(variable))
         text = f"{variable} is {'set' if is_set else 'not set'} ({module_id})"
         yield Finding("key", "ok" if is_set else "note", text)
-    chosen = build_plan({entry.info.id for entry in installed_modules()}).provider
+    available = {entry.info.id for entry in installed_modules()}
+    chosen = build_plan(available, configuration=read_configuration(Path.cwd())).provider
     yield Finding("provider", "ok", f"{chosen} answers by default; choose another with -p")
 
 

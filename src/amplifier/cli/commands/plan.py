@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from amplifier._json import redact_secrets, visible_text
+from amplifier.cli.agent.configuration import read_configuration
 from amplifier.cli.agent.default_plan import build_plan
 from amplifier.cli.agent.plan_files import PlanFileError, UnknownFormat, read_plan_file
 from amplifier.cli.core.exit_codes import CommandError, Exit
@@ -94,7 +95,8 @@ def show(file: Path | None, provider: str | None, model: str | None) -> None:
 
     Variables are filled in and secrets are taken out. Where the conversation and the events go is decided for each session.
     """
-    made = build_plan(installed_ids(), file=file, provider=provider, model=model)
+    configuration = read_configuration(Path.cwd()) if file is None else None
+    made = build_plan(installed_ids(), file=file, provider=provider, model=model, configuration=configuration)
     for note in made.notes:
         _show_line(note, err=True)
     shown = json.dumps(redact_secrets(made.plan), indent=2, ensure_ascii=False)

@@ -5,22 +5,31 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from amplifier._json import visible_text
 from amplifier.cli.agent.agent_run import RunRequest, print_error_json, run_agent
+from amplifier.cli.agent.configuration import Value, read_configuration
+from amplifier.cli.agent.mcp_servers import read_servers
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.sessions.home_folder import require_writable
 from amplifier.cli.sessions.store import INTERRUPTED, LAST, SessionRecord, SessionStore
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.plan import validate_session_id
 
-from .shared_options import GlobalOptions, agent_options, complete_session, open_store, plan_option
+from .shared_options import (
+    PLAN_FILE,
+    GlobalOptions,
+    add_options,
+    agent_options,
+    complete_session,
+    open_store,
+    plan_option,
+)
 
 __all__ = ["PROMPT_SETTINGS", "reject_unquoted_prompt", "run", "run_options", "start_run"]
 
@@ -29,73 +38,38 @@ _MAX_PROMPT_BYTES = 16 * 1024 * 1024
 PROMPT_SETTINGS = {"allow_extra_args": True}
 """For commands that end with a prompt: `reject_unquoted_prompt` gives better advice than click would."""
 
-F = TypeVar("F", bound=Callable[..., Any])
+_NEW_FILE = click.Path(dir_okay=False, path_type=Path)
+_FOLDER = click.Path(exists=True, file_okay=False)
+_JSON = "json prints one object at the end; json-trace adds every tool call."
+_COST = "End the turn before its model calls, and those of its agents, cost more than this."
+_TOKENS = "End the turn before its model calls, and those of its agents, take more input and output tokens than this."
+_CHANGES = "Go on with a turn that was cut off, even if the plan is not the one it began with."
+_INSTRUCTIONS = "Give the model AGENTS.md and CLAUDE.md of the folder and its parents, or not."
+_REPLAY = "Take the model's answers from a file of --record; no model is asked."
+_PLAIN = "Write plain text line by line, as for a screen reader: nothing rendered, redrawn or coloured."
 
-
-def run_options(command: F) -> F:
-    """Add the options of commands that run an agent."""
-    for option in reversed(
-        [
-            plan_option,
-            agent_options,
-            click.option(
-                "-C", "--directory", type=click.Path(exists=True, file_okay=False), help="Work in this directory."
-            ),
-            click.option(
-                "--output-format",
-                type=click.Choice(["text", "json", "json-trace"]),
-                default="text",
-                help="json prints one object at the end; json-trace adds every tool call.",
-            ),
-            click.option(
-                "--record",
-                type=click.Path(dir_okay=False, path_type=Path),
-                metavar="FILE",
-                help="Record the model's answers in a new file.",
-            ),
-            click.option(
-                "--replay",
-                type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                metavar="FILE",
-                help="Take the model's answers from a file of --record; no model is asked.",
-            ),
-            click.option(
-                "--otel", metavar="URL", help="Send traces and metrics to an OpenTelemetry collector (OTLP over HTTP)."
-            ),
-            click.option(
-                "--max-cost",
-                type=click.FloatRange(min=0),
-                metavar="USD",
-                help="End the turn before its model calls, and those of its agents, cost more than this.",
-            ),
-            click.option(
-                "--max-total-tokens",
-                type=click.IntRange(min=0),
-                metavar="N",
-                help="End the turn before its model calls, and those of its agents, take more input and output tokens than this.",
-            ),
-            click.option(
-                "--accept-plan-changes",
-                is_flag=True,
-                help="Go on with a turn that was cut off, even if the plan is not the one it began with.",
-            ),
-            click.option(
-                "--project-instructions/--no-project-instructions",
-                default=True,
-                help="Give the model AGENTS.md and CLAUDE.md of the folder and its parents, or not.",
-            ),
-            click.option("-y", "--yes", is_flag=True, help="Answer every question for permission with yes."),
-            click.option("-q", "--quiet", is_flag=True, help="Show the answer, warnings and errors only."),
-            click.option(
-                "--plain",
-                is_flag=True,
-                envvar="AMPLIFIER_PLAIN",
-                help="Write plain text line by line, as for a screen reader: nothing rendered, redrawn or coloured.",
-            ),
-        ]
-    ):
-        command = option(command)
-    return command
+run_options = add_options(
+    plan_option,
+    agent_options,
+    click.option(
+        "--mcp", "servers", type=PLAN_FILE, metavar="FILE", help="Also use the MCP servers of this file (mcpServers)."
+    ),
+    click.option("-C", "--directory", type=_FOLDER, help="Work in this directory."),
+    click.option("--output-format", type=click.Choice(["text", "json", "json-trace"]), default="text", help=_JSON),
+    click.option("--record", type=_NEW_FILE, metavar="FILE", help="Record the model's answers in a new file."),
+    click.option("--replay", type=PLAN_FILE, metavar="FILE", help=_REPLAY),
+    click.option(
+        "--otel", metavar="URL", help="Send traces and metrics to an OpenTelemetry collector (OTLP over HTTP)."
+    ),
+    click.option("--max-cost", type=click.FloatRange(min=0), metavar="USD", help=_COST),
+    click.option("--max-total-tokens", type=click.IntRange(min=0), metavar="N", help=_TOKENS),
+    click.option("--accept-plan-changes", is_flag=True, help=_CHANGES),
+    click.option("--project-instructions/--no-project-instructions", default=True, help=_INSTRUCTIONS),
+    click.option("-y", "--yes", is_flag=True, help="Answer every question for permission with yes."),
+    click.option("-q", "--quiet", is_flag=True, help="Show the answer, warnings and errors only."),
+    click.option("--plain", is_flag=True, envvar="AMPLIFIER_PLAIN", help=_PLAIN),
+)
+"""The options of commands that run an agent."""
 
 
 def reject_unquoted_prompt(prompt: str | None, *before: str) -> None:
@@ -194,7 +168,14 @@ def _run_request(
             options["provider"] = options["provider"] or resumed.provider
         options["model"] = options["model"] or resumed.model
     plan = None if plan is None else plan.absolute()  # before the directory changes
+    servers: Path | None = options.pop("servers")
+    found = {} if servers is None else read_servers(servers, expand=False)
+    given = found.get("servers", found.get("mcpServers", {}))
+    if servers is not None and plan is not None:
+        raise click.UsageError("--mcp adds servers to the default plan; with --plan, name them in the plan")
     _change_directory(directory, resumed)
+    configuration = read_configuration(Path.cwd())
+    configuration.values.update({f"mcpServers.{name}": Value(each, str(servers)) for name, each in given.items()})
     return RunRequest(
         store=store,
         prompt=text,
@@ -203,6 +184,7 @@ def _run_request(
         resumed=resumed,
         session_id=_new_id(store, session_id) if resumed is None else resumed.session_id,
         debug=global_options.debug,
+        configuration=configuration,
         **options,
     )
 

@@ -39,8 +39,7 @@ def serve(global_options: GlobalOptions, /, plan: Path | None, backend: str, **o
     Exit codes: 0 stopped by SIGTERM, 130 by Ctrl-C, 129 by SIGHUP, 2 it could not begin.
     """
     try:
-        from amplifier.cli.agent.http_server import ServeRequest, serve_http  # noqa: PLC0415  # belongs to an extra
-        from amplifier.servers.http import Limits  # noqa: PLC0415
+        from amplifier.cli.agent.http_server import serve_http  # noqa: PLC0415  # belongs to an extra
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "hypercorn"):
             raise
@@ -48,25 +47,6 @@ def serve(global_options: GlobalOptions, /, plan: Path | None, backend: str, **o
 
     store = open_store()
     require_writable(store.root)
-    request = ServeRequest(
-        store=store,
-        host=options["host"],
-        port=options["port"],
-        token=read_token(options["token_file"], none=options["no_token"]),
-        allowed_hosts=options["hosts"],
-        allowed_origins=options["origins"],
-        limits=Limits(
-            sessions=options["max_sessions"],
-            turns=options["max_turns"],
-            body_bytes=options["max_body"],
-            shutdown_seconds=options["shutdown_seconds"],
-        ),
-        options={
-            "plan": None if plan is None else plan.absolute(),
-            "provider": options["provider"],
-            "model": options["model"],
-        },
-        backend=backend,
-        debug=global_options.debug,
-    )
-    return serve_http(request)
+    plan = None if plan is None else plan.absolute()
+    token = read_token(options["token_file"], none=options["no_token"])
+    return serve_http(store, plan, token=token, backend=backend, debug=global_options.debug, **options)

@@ -18,13 +18,10 @@ from amplifier.cli.commands.run import PROMPT_SETTINGS, reject_unquoted_prompt, 
 from amplifier.cli.commands.shared_options import GlobalOptions, complete_session, debug_option, json_option, open_store
 from amplifier.cli.core.exit_codes import CommandError, Exit
 from amplifier.cli.core.private_file import replace_file
-from amplifier.cli.sessions.conversation_text import heading_of_message, text_of_message
-from amplifier.cli.sessions.session_trace import read_trace
-from amplifier.cli.sessions.store import SessionRecord, SessionStore, now
+from amplifier.cli.sessions.store import SessionRecord, SessionStore
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.output import print_table
 from amplifier.errors import MissingExtraError
-from amplifier.store import Conversation, encode_message
 from amplifier.tracing import (
     compare,
     totals,
@@ -34,6 +31,8 @@ from amplifier.tracing import (
     write_summary,
     write_text,
 )
+from amplifier.tracing._conversation import heading_of_message, text_of_message
+from amplifier.tracing._sessions import read_trace
 
 __all__ = ["session"]
 
@@ -219,18 +218,7 @@ def fork_session(session_id: str, turns: int | None) -> None:
     elif turns is not None and turns > len(starts):
         counted = "1 turn" if len(starts) == 1 else f"{len(starts)} turns"
         click.echo(f"session {origin.session_id!r} has only {counted}; all of them are taken over", err=True)
-    new_id = store.new_id()
-    conversation = Conversation(store.folder(new_id), new_id)
-    conversation.open()
-    try:
-        conversation.replace([encode_message(message)[0] for message in messages])
-    finally:
-        conversation.close()
-    record = attrs.evolve(
-        origin, session_id=new_id, created=now(), updated=now(), status=None, forked_from=origin.session_id
-    )
-    store.write(record)
-    click.echo(new_id)
+    click.echo(store.copy(origin, messages))
 
 
 @session.command("delete")

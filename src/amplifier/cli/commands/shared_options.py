@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 __all__ = [
     "PLAN_FILE",
     "GlobalOptions",
+    "add_options",
     "agent_options",
+    "backend_option",
     "complete_provider",
     "complete_running",
     "complete_session",
@@ -94,26 +96,29 @@ def complete_provider(_context: click.Context, _parameter: click.Parameter, inco
 PLAN_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-def agent_options(command: F) -> F:
-    """Add the options that choose an agent: provider, model and backend."""
-    for option in reversed(
-        [
-            click.option(
-                "-p",
-                "--provider",
-                metavar="NAME",
-                shell_complete=complete_provider,
-                help="Who answers, e.g. anthropic.",
-            ),
-            click.option("-m", "--model", metavar="NAME", help="The model to ask; else the provider's own choice."),
-            click.option(
-                "--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", help="The event loop to run on."
-            ),
-            debug_option,
-        ]
-    ):
-        command = option(command)
-    return command
+def add_options(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Add several options to a command, in the order of its help."""
+
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+backend_option = click.option(
+    "--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", help="The event loop to run on."
+)
+agent_options = add_options(
+    click.option(
+        "-p", "--provider", metavar="NAME", shell_complete=complete_provider, help="Who answers, e.g. anthropic."
+    ),
+    click.option("-m", "--model", metavar="NAME", help="The model to ask; else the provider's own choice."),
+    backend_option,
+    debug_option,
+)
+"""The options that choose an agent: provider, model and backend."""
 
 
 def http_options(*, port: int) -> Callable[[F], F]:
@@ -122,46 +127,17 @@ def http_options(*, port: int) -> Callable[[F], F]:
     Args:
         port: The default.
     """
-
-    def add(command: F) -> F:
-        for option in reversed(
-            [
-                click.option(
-                    "--host",
-                    metavar="NAME",
-                    default="127.0.0.1",
-                    help="The address to listen on; other machines cannot reach 127.0.0.1.",
-                ),
-                click.option(
-                    "--port", type=click.IntRange(0, 65535), default=port, help="The port; 0 for any free one."
-                ),
-                click.option(
-                    "--token-file",
-                    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                    metavar="FILE",
-                    help="Has the token.",
-                ),
-                click.option("--no-token", is_flag=True, help="Let every program on this machine use the agent."),
-                click.option(
-                    "--allow-host",
-                    "hosts",
-                    metavar="NAME",
-                    multiple=True,
-                    help="Another name under which the server is reached.",
-                ),
-                click.option(
-                    "--allow-origin",
-                    "origins",
-                    metavar="URL",
-                    multiple=True,
-                    help="Another site whose pages may use the server.",
-                ),
-            ]
-        ):
-            command = option(command)
-        return command
-
-    return add
+    local = "The address to listen on; other machines cannot reach 127.0.0.1."
+    another = "Another name under which the server is reached."
+    site = "Another site whose pages may use the server."
+    return add_options(
+        click.option("--host", metavar="NAME", default="127.0.0.1", help=local),
+        click.option("--port", type=click.IntRange(0, 65535), default=port, help="The port; 0 for any free one."),
+        click.option("--token-file", type=PLAN_FILE, metavar="FILE", help="Has the token."),
+        click.option("--no-token", is_flag=True, help="Let every program on this machine use the agent."),
+        click.option("--allow-host", "hosts", metavar="NAME", multiple=True, help=another),
+        click.option("--allow-origin", "origins", metavar="URL", multiple=True, help=site),
+    )
 
 
 def read_token(file: Path | None, *, none: bool) -> str | None:
@@ -188,8 +164,6 @@ def read_token(file: Path | None, *, none: bool) -> str | None:
     return given
 
 
-def plan_option(command: F) -> F:
-    """Add ``--plan``."""
-    return click.option("--plan", type=PLAN_FILE, metavar="FILE", help="A mount plan (YAML, TOML, JSON) of your own.")(
-        command
-    )
+plan_option = click.option(
+    "--plan", type=PLAN_FILE, metavar="FILE", help="A mount plan (YAML, TOML, JSON) of your own."
+)

@@ -14,7 +14,7 @@ from typing import Any, Final
 import anyio
 
 from amplifier._spelling import did_you_mean, nearest_names, resemble
-from amplifier.errors import AmplifierError, ModuleLoadError
+from amplifier.errors import AmplifierError, MissingExtraError, ModuleLoadError
 from amplifier.loading import FoundModule, ModuleLoader
 from amplifier.plan import is_module_id
 
@@ -29,6 +29,7 @@ __all__ = [
     "missing_package",
     "modules_on_island",
     "nearest_module",
+    "require_backend",
     "resembles_module",
 ]
 
@@ -87,6 +88,16 @@ def missing_package(module_id: str) -> tuple[str, str] | None:
 def _lacking(module_id: str) -> tuple[str, str] | None:
     package, extra = REQUIRED_PACKAGES.get(module_id, ("", ""))
     return (package, extra) if package and find_spec(package) is None else None
+
+
+def require_backend(name: str) -> None:
+    """Check that the backend is installed.
+
+    Raises:
+        MissingExtraError: It is trio, which belongs to an extra and is not there.
+    """
+    if name == "trio" and find_spec("trio") is None:
+        raise MissingExtraError("--backend trio", extra="trio", missing="trio")
 
 
 def modules_on_island(module_ids: Iterable[str]) -> list[str]:

@@ -9,12 +9,25 @@ from pathlib import Path
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.errors import MissingExtraError
 
-__all__ = ["HOME_VARIABLE", "find_home", "history_file", "require_writable", "running_folder", "sessions_folder"]
+__all__ = [
+    "HOME_VARIABLE",
+    "config_folder",
+    "find_home",
+    "history_file",
+    "require_writable",
+    "running_folder",
+    "sessions_folder",
+]
 
 HOME_VARIABLE = "AMPLIFIER_HOME"
 
 
-def find_home() -> Path:
+def config_folder() -> Path:
+    """The folder of the user's own files: the one named by AMPLIFIER_HOME, else the configuration folder of this system."""
+    return find_home("user_config_path")
+
+
+def find_home(kind: str = "user_state_path") -> Path:
     """The folder named by AMPLIFIER_HOME, else the user's state folder of this system; it is not created."""
     configured = os.environ.get(HOME_VARIABLE, "").strip()
     if configured:
@@ -23,7 +36,8 @@ def find_home() -> Path:
         import platformdirs  # noqa: PLC0415  # belongs to an extra; not needed if the variable is set
     except ModuleNotFoundError as error:
         raise MissingExtraError("finding the state folder", extra="cli", missing="platformdirs") from error
-    return platformdirs.user_state_path("amplifier", appauthor=False)
+    folder: Path = getattr(platformdirs, kind)("amplifier", appauthor=False)
+    return folder
 
 
 def sessions_folder(home: Path) -> Path:

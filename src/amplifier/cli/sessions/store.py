@@ -6,9 +6,13 @@ What is kept is in `amplifier.store`; a session has a folder beside it for its e
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+
+import attrs
 
 from amplifier._regular_file import irregular_kind
 from amplifier._spelling import did_you_mean, nearest
@@ -16,12 +20,14 @@ from amplifier.cli.core.exit_codes import CommandError
 from amplifier.store import (
     INTERRUPTED,
     RUNNING,
+    Conversation,
     SessionIndex,
     SessionLockedError,
     SessionRecord,
+    encode_message,
     lock_holder,
-    parent_of,
 )
+from amplifier.store._sessions import EVENTS_FILE
 
 from .home_folder import require_writable
 
@@ -29,8 +35,6 @@ __all__ = ["EVENTS_FILE", "INTERRUPTED", "LAST", "RUNNING", "SessionRecord", "Se
 
 LAST = "last"
 """The name for the session that was used last."""
-
-EVENTS_FILE = "events.jsonl"
 
 
 def now() -> str:
@@ -57,20 +61,6 @@ class SessionStore(SessionIndex):
             require_writable(self.root)
         return super().records(with_children=with_children)
 
-    def descendants(self, session_id: str) -> list[str]:
-        """The sessions of delegated tasks, and of the tasks that those delegated, each after the one that delegated it.
-
-        Also those that have nothing but an event log.
-        """
-        try:
-            names = sorted(each.name for each in self.root.iterdir() if each.is_dir())
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        found = [session_id]
-        for parent in found:
-            found += [name for name in names if parent_of(name) == parent and name not in found]
-        return found[1:]
-
     def find(self, wanted: str) -> SessionRecord:
         """The session that an id, a unique beginning of an id, or ``last`` refers to.
 
@@ -95,6 +85,19 @@ class SessionStore(SessionIndex):
         raise CommandError(f"no session {wanted!r} in {self.root}; {advice}`amplifier session list` shows all of them")
 
     # ── writing ──
+
+    def copy(self, origin: SessionRecord, messages: Sequence[dict[str, Any]]) -> str:
+        """Keep messages as a new session that was forked from another one; returns its id."""
+        new_id = self.new_id()
+        conversation = Conversation(self.folder(new_id), new_id)
+        conversation.open()
+        try:
+            conversation.replace([encode_message(message)[0] for message in messages])
+        finally:
+            conversation.close()
+        described = {"created": now(), "updated": now(), "status": None, "forked_from": origin.session_id}
+        self.write(attrs.evolve(origin, session_id=new_id, **described))
+        return new_id
 
     def delete(self, session_id: str) -> None:
         """Remove a session and everything it kept, the sessions of its delegated tasks included.

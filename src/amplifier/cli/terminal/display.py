@@ -59,12 +59,21 @@ class Display:
         streams: The standard streams.
         output_format: Only with ``text`` the answer is written here.
         quiet: Leave out everything but the answer, warnings and errors.
+        light: The terminal has a light background.
 
     Attributes:
         edits: What the running calls change.
     """
 
-    def __init__(self, streams: StandardStreams, output_format: OutputFormat = "text", *, quiet: bool = False) -> None:
+    def __init__(
+        self,
+        streams: StandardStreams,
+        output_format: OutputFormat = "text",
+        *,
+        quiet: bool = False,
+        light: bool = False,
+    ) -> None:
+        self._theme = "ansi_light" if light else "ansi_dark"
         self._out = streams.out
         self._err = streams.err
         self._quiet = quiet
@@ -165,7 +174,7 @@ class Display:
             from .markdown import MarkdownRows  # noqa: PLC0415  # the time that its import takes is saved where nothing is rendered
 
             self._separate("text")
-            self._markdown = MarkdownRows(self._out.width(), colour=self._out.has_colour)
+            self._markdown = MarkdownRows(self._out.width(), colour=self._out.has_colour, theme=self._theme)
         began = time.monotonic()
         rows = self._markdown.add(text)
         if rows or began >= self._next_redraw:

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,8 +21,9 @@ import anyio.lowlevel
 import anyio.to_thread
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app
-from prompt_toolkit.completion import WordCompleter
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter, WordCompleter
 from prompt_toolkit.data_structures import Size
+from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import InMemoryHistory
@@ -81,7 +82,8 @@ class LinePrompt:
         self._menu_rows = min(len(completions), _MOST_MENU_ROWS)
         self._session: PromptSession[str] = PromptSession(
             history=self._history,
-            completer=WordCompleter(list(completions), meta_dict=completions, sentence=True),
+            completer=_Completer(completions),
+            enable_open_in_editor=True,
             complete_while_typing=False,
             enable_suspend=True,
             key_bindings=_key_bindings(),
@@ -175,6 +177,20 @@ class LinePrompt:
         if loop is not None:
             with suppress(RuntimeError):  # the loop has been closed meanwhile
                 loop.call_soon_threadsafe(function)
+
+
+class _Completer(Completer):
+    """Completes commands at the beginning of a message, and the names of files after an @."""
+
+    def __init__(self, commands: Mapping[str, str]) -> None:
+        self._commands = WordCompleter(list(commands), meta_dict=dict(commands), sentence=True)
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+        """What the text before the cursor may become."""
+        word = document.get_word_before_cursor(WORD=True)
+        if word.startswith("@"):
+            return PathCompleter().get_completions(Document(word[1:]), complete_event)
+        return self._commands.get_completions(document, complete_event)
 
 
 class PromptHistory:

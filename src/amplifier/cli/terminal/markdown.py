@@ -69,10 +69,12 @@ class MarkdownRows:
     Args:
         width: Columns of the terminal.
         colour: Whether rows may be coloured; emphasis is shown either way.
+        theme: For code.
     """
 
-    def __init__(self, width: int, *, colour: bool) -> None:
+    def __init__(self, width: int, *, colour: bool, theme: str = "ansi_dark") -> None:
         self.width = width
+        self._theme = theme
         self._colour = colour
         self._pending = ""
         self._rendered: tuple[str, list[str]] = ("", [])
@@ -92,7 +94,7 @@ class MarkdownRows:
     def unfinished(self) -> list[str]:
         """The rows of the block that may still change."""
         if self._rendered[0] != self._pending:
-            self._rendered = (self._pending, render_markdown(self._pending, self.width, colour=self._colour))
+            self._rendered = (self._pending, self._render(self._pending))
         return self._separated(self._rendered[1])
 
     def finish(self) -> list[str]:
@@ -114,7 +116,7 @@ class MarkdownRows:
         if cut:
             lines = self._pending.split("\n")
             done, self._pending = "\n".join(lines[:cut]), "\n".join(lines[cut:])
-            rows = self._separated(render_markdown(done, self.width, colour=self._colour))
+            rows = self._separated(self._render(done))
             self._has_rows, self._is_part = self._has_rows or bool(rows), False
         if len(self._pending) > LONGEST_BLOCK:
             last = blocks[-1][1] if blocks else None
@@ -125,28 +127,31 @@ class MarkdownRows:
             self._pending = f"{last.markup}{last.info}\n{rest}" if last is not None and last.type == "fence" else rest
         return rows
 
+    def _render(self, text: str) -> list[str]:
+        return render_markdown(text, self.width, colour=self._colour, theme=self._theme)
+
     def _separated(self, rows: list[str]) -> list[str]:
         return ["", *rows] if rows and self._has_rows and not self._is_part else rows
 
 
-def render_markdown(text: str, width: int, *, colour: bool) -> list[str]:
+def render_markdown(text: str, width: int, *, colour: bool, theme: str = "ansi_dark") -> list[str]:
     """The rows of some Markdown: its blocks with a blank row between two of them."""
     starts = [start for start, _ in _blocks(text)]
     lines = text.split("\n")
     rows: list[str] = []
     for first, end in zip([0, *starts[1:]], [*starts[1:], len(lines)], strict=True):
-        block = _block_rows("\n".join(lines[first:end]), max(width, _NARROWEST), colour=colour)
+        block = _block_rows("\n".join(lines[first:end]), max(width, _NARROWEST), colour=colour, theme=theme)
         rows += ["", *block] if rows and block else block
     return rows
 
 
-def _block_rows(text: str, width: int, *, colour: bool) -> list[str]:
+def _block_rows(text: str, width: int, *, colour: bool, theme: str) -> list[str]:
     """The rows of a block, without blank ones around them."""
     if not text.strip():
         return []
     console = _console(width)
     try:
-        rendered = _Rendered(text)
+        rendered = _Rendered(text, theme)
         if any(token.level > _DEEPEST for token in rendered.parsed):
             raise ValueError("nested too deeply")
         lines = console.render_lines(rendered, pad=False)
@@ -201,7 +206,7 @@ class _Code(CodeBlock):
         """The highlighted code."""
         code = str(self.text).rstrip()
         if _LANGUAGES.fullmatch(self.lexer_name):
-            yield Syntax(code, self.lexer_name, theme="ansi_dark", background_color="default", word_wrap=True)
+            yield Syntax(code, self.lexer_name, theme=self.theme, background_color="default", word_wrap=True)
         else:
             yield Text(code, style="markdown.code")
 
@@ -222,6 +227,6 @@ class _Rendered(Markdown):
         "code_block": _Code,
     }
 
-    def __init__(self, text: str) -> None:
-        super().__init__("", hyperlinks=False)
+    def __init__(self, text: str, theme: str) -> None:
+        super().__init__("", code_theme=theme, hyperlinks=False)
         self.parsed: Any = _parse(text)

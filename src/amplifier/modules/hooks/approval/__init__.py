@@ -5,7 +5,8 @@ call: the user decides.
 """
 
 from ._hook import ApprovalHook, mount
+from ._options import read_approval_options
 
-__all__ = ["ApprovalHook", "mount"]
+__all__ = ["ApprovalHook", "mount", "read_approval_options"]
 
 __amplifier_module_type__ = "hook"

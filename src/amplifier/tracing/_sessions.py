@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from amplifier._json import visible_text
 from amplifier.events import SESSION_FORK, SESSION_RESUME, SESSION_START
-from amplifier.store import StoreDamagedError
-from amplifier.tracing import LogEvent, LogFollower, Trace, log_parts
+from amplifier.store import SessionIndex, StoreDamagedError
+from amplifier.store._sessions import EVENTS_FILE
 
-from .conversation_text import text_of_message
-from .store import EVENTS_FILE, SessionStore
+from ._conversation import text_of_message
+from ._log_lines import LogEvent
+from ._log_parts import LogFollower, log_parts
+from ._trace import Trace
 
 __all__ = ["SessionFollower", "read_trace"]
 
@@ -30,7 +32,7 @@ class SessionFollower:
         trace: What was read so far.
     """
 
-    def __init__(self, store: SessionStore, session_id: str) -> None:
+    def __init__(self, store: SessionIndex, session_id: str) -> None:
         self._store = store
         self._session_id = session_id
         self._logs: dict[str, LogFollower] = {}
@@ -68,7 +70,7 @@ class SessionFollower:
         return notes
 
 
-def read_trace(store: SessionStore, session_id: str) -> Trace:
+def read_trace(store: SessionIndex, session_id: str) -> Trace:
     """What a session did, as far as its files have it."""
     follower = SessionFollower(store, session_id)
     follower.update(to_end=True)

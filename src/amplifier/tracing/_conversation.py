@@ -5,12 +5,16 @@ Messages come from disk and may hold anything. Everything is returned with contr
 
 from __future__ import annotations
 
+import html
 import json
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from amplifier._json import visible_text
+from amplifier.errors import MissingExtraError
 
-__all__ = ["heading_of_message", "text_of_message"]
+__all__ = ["heading_of_message", "text_of_message", "write_conversation"]
 
 _MOST_LINES = 6
 """Lines of tool output that are shown."""
@@ -120,3 +124,37 @@ def _size(text: str) -> str:
     if size < 1024:
         return f"{size} bytes"
     return f"{size / 1024:.1f} KiB" if size < 1024 * 1024 else f"{size / 1024 / 1024:.1f} MiB"
+
+
+# ── a whole conversation ──
+
+_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{title}</title><style>:root{{color-scheme:light dark}}body{{font:1rem/1.5 system-ui;max-width:48rem;margin:2rem auto;padding:0 1rem}}
+pre{{overflow:auto;padding:.75rem;border:1px solid #8886;border-radius:.4rem}}h2{{font-size:1rem;border-top:1px solid #8886;padding-top:1rem}}</style>
+{body}</html>
+"""
+
+
+def write_conversation(title: str, messages: Sequence[dict[str, Any]], *, page: bool = False) -> str:
+    """A conversation as Markdown, or as an HTML page that loads nothing and runs nothing.
+
+    Raises:
+        MissingExtraError: The page needs a package that is not installed.
+    """
+    parts = [f"# {visible_text(title, multiline=False)}"]
+    for message in messages:
+        text = text_of_message(message, full=True)
+        if message.get("role") in ("tool", "system") and text:
+            fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+            text = f"{fence}\n{text}\n{fence}"
+        parts += [f"## {heading_of_message(message).removeprefix('── ')}", text]
+    written = "\n\n".join(filter(None, parts)) + "\n"
+    if not page:
+        return written
+    try:
+        from markdown_it import MarkdownIt  # noqa: PLC0415  # belongs to an extra
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("conversations as pages", extra="cli", missing="markdown-it-py") from error
+    body = MarkdownIt("js-default").disable("image").render(written)  # this preset escapes HTML
+    return _PAGE.format(title=html.escape(visible_text(title, multiline=False)), body=body)

@@ -1,0 +1,232 @@
+"""What the user and a project have configured: ``config.toml`` of the user, and ``.amplifier/config.toml`` of the project.
+
+The project's file may come with a repository of someone else. Until the user has trusted it, and again when it has changed since, only
+its rules that ask or deny are used: it can tighten what guards, and choose nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from amplifier._json import visible_text
+from amplifier._reading import Kind, choice, list_of, mapping, mapping_each, option, record, text
+from amplifier._regular_file import read_file
+from amplifier.cli.core.exit_codes import CommandError
+from amplifier.cli.core.private_file import replace_file
+from amplifier.cli.sessions.home_folder import config_folder, find_home
+from amplifier.errors import PlanError
+from amplifier.modules.hooks.approval import read_approval_options
+from amplifier.plan import expand_variables, merge_plans, type_from_id
+
+from .mcp_servers import with_variables_of_plans
+from .plan_files import read_plan_file
+from .project_instructions import project_root
+
+__all__ = ["Configuration", "Project", "Value", "change_user_file", "read_configuration", "user_file"]
+
+_TIGHTENING: Final = ("ask", "deny", "auto_deny")
+_MODULES = Kind(
+    "an object of modules by their id, such as tool-mcp",
+    lambda value: mapping.accepts(value) and all(map(type_from_id, value)),
+    mapping_each("", mapping).read,
+)
+
+
+@attrs.frozen(kw_only=True)
+class _File:
+    """What a file may have."""
+
+    provider: str | None = option(text, None)
+    model: str | None = option(text, None)
+    theme: str | None = option(choice("dark", "light", "plain"), None)
+    rules: tuple[Any, ...] = option(list_of("rules", mapping.accepts), ())
+    servers: dict[str, Any] = option(mapping_each("an object of servers", mapping), None, key="mcpServers")
+    modules: dict[str, Any] = option(_MODULES, None)
+
+    def __attrs_post_init__(self) -> None:
+        read_approval_options({"rules": list(self.rules)})
+
+
+@attrs.frozen
+class Value:
+    """One value, and the file or command that it comes from."""
+
+    value: Any
+    origin: str
+
+
+@attrs.frozen
+class Configuration:
+    """The merged result.
+
+    Attributes:
+        values: By path, such as ``provider``, ``mcpServers.NAME``, ``modules.ID`` and ``rules.1``.
+        notes: What was left out, and what to type to have it.
+    """
+
+    values: dict[str, Value] = attrs.field(factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def get(self, key: str) -> Any:
+        """A value; None if no file has it."""
+        return None if key not in self.values else self.values[key].value
+
+    def below(self, table: str) -> dict[str, Any]:
+        """The values of a table, by the rest of their paths."""
+        paths = [path for path in self.values if path.startswith(f"{table}.")]
+        return {path.removeprefix(f"{table}."): self.values[path].value for path in paths}
+
+    def apply(self, plan: dict[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
+        """The default plan with the configured rules, servers and modules.
+
+        Raises:
+            PlanError: A variable in them is not set.
+        """
+        modules, changed = self.below("modules"), merge_plans(plan, {})
+        if rules := [*self.below("rules").values()]:
+            given = modules.get("hooks-approval", {})
+            rules += given.get("config", {}).get("rules", [])
+            modules["hooks-approval"] = merge_plans(given, {"config": {"rules": rules, "use_default_rules": True}})
+        if servers := self.below("mcpServers"):
+            config = {"config": {"servers": with_variables_of_plans(servers)}}
+            modules["tool-mcp"] = merge_plans(modules.get("tool-mcp", {}), config)
+        modules = expand_variables(modules, variables)
+        for module_id, spec in modules.items():
+            kind = str(type_from_id(module_id))
+            entries = [changed["session"][kind]] if kind in changed["session"] else changed.setdefault(f"{kind}s", [])
+            same: dict[str, Any] = next((entry for entry in entries if entry["module"] == module_id), {})
+            made = merge_plans(same, {"module": module_id, **spec})
+            if kind in changed["session"]:
+                changed["session"][kind] = made
+            else:
+                changed[f"{kind}s"] = [made if entry is same else entry for entry in entries] + [made] * (not same)
+        return changed
+
+
+def user_file() -> Path:
+    """The user's file, which need not exist."""
+    return config_folder() / "config.toml"
+
+
+def read_configuration(directory: Path) -> Configuration:
+    """What is configured for an agent that works in a folder.
+
+    Raises:
+        CommandError: A file cannot be read, or something in it is wrong; nothing is guessed.
+    """
+    project, notes = Project(directory), list[str]()
+    given = _read(project.file)
+    if not project.is_trusted():
+        kept = [rule for rule in given.get("rules", ()) if rule.get("action") in _TIGHTENING]
+        if left_out := [path for path, value in _paths(given) if value not in kept]:
+            notes.append(
+                visible_text(f"{project.file} is not trusted: {', '.join(left_out)} not used; ", multiline=False)
+                + "look at the file, then trust it as it is: amplifier config trust"
+            )
+        given = {"rules": kept}
+    remembered = {"rules": project.state().get("rules", [])}
+    values: dict[str, Value] = {}
+    for layer, origin in (
+        (_read(user_file()), user_file()),
+        (given, project.file),
+        (remembered, "amplifier permissions"),
+    ):
+        rules = sum(path.startswith("rules.") for path in values)
+        values |= {path: Value(value, str(origin)) for path, value in _paths(layer, rules)}
+    return Configuration(values, tuple(notes))
+
+
+def _paths(given: Mapping[str, Any], rules: int = 0) -> Iterator[tuple[str, Any]]:
+    """Each value with its path; rules are numbered after the given number of them."""
+    for key, value in given.items():
+        if key == "rules":
+            yield from ((f"rules.{number}", rule) for number, rule in enumerate(value, start=rules + 1))
+        elif isinstance(value, Mapping):
+            yield from ((f"{key}.{name}", member) for name, member in value.items())
+        else:
+            yield key, value
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """The content of a file, checked; empty if there is none."""
+    if not file.exists():
+        return {}
+    content: dict[str, Any] = read_plan_file(file)
+    try:
+        record(_File).read(content)
+    except PlanError as error:
+        problems = "\n".join(f"{path}: {problem}" for path, problem in error.problems)
+        raise CommandError(f"{file}: {problems}") from error
+    return content
+
+
+def change_user_file(table: str, name: str, value: Any) -> Path:
+    """Set a value in a table of the user's file, or remove it with None; comments stay. Returns the file.
+
+    Raises:
+        CommandError: There is no such value to remove, or the file is wrong.
+    """
+    import tomlkit  # noqa: PLC0415  # only needed to write
+
+    file = user_file()
+    _read(file)
+    document = tomlkit.parse(file.read_text(encoding="utf-8") if file.exists() else "")
+    members: Any = document.setdefault(table, tomlkit.table())
+    if value is not None:
+        members[name] = value
+    elif members.pop(name, None) is None:
+        raise CommandError(f"{file} has no {table}.{name}; it has: {', '.join(members) or 'none'}")
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    replace_file(file, tomlkit.dumps(document).encode())
+    return file
+
+
+class Project:
+    """What the user has decided about a project: kept in the state folder, out of the project's reach.
+
+    Args:
+        directory: A folder of it. The project is its repository or, outside of one, the folder alone.
+
+    Attributes:
+        file: The project's configuration, which need not exist.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.root = project_root(directory)
+        self.file = self.root / ".amplifier" / "config.toml"
+
+    def is_trusted(self) -> bool:
+        """Whether the file is the one that the user has trusted."""
+        return not self.file.exists() or self.state().get("trusted") == self.digest()
+
+    def digest(self) -> str:
+        """Identifies the content of the file."""
+        return hashlib.sha256(read_file(self.file)).hexdigest()
+
+    def state(self) -> dict[str, Any]:
+        """What is kept: ``trusted``, a digest, and ``rules``."""
+        known: dict[str, Any] = _projects().get(str(self.root), {})
+        return known
+
+    def change(self, **changes: Any) -> None:
+        """Keep something; None forgets it."""
+        kept = {key: value for key, value in {**self.state(), **changes}.items() if value}
+        find_home().mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(
+            find_home() / "projects.json", json.dumps({**_projects(), str(self.root): kept}, indent=2).encode()
+        )
+
+
+def _projects() -> dict[str, dict[str, Any]]:
+    file = find_home() / "projects.json"
+    try:
+        found: dict[str, dict[str, Any]] = json.loads(file.read_bytes()) if file.exists() else {}
+    except ValueError as error:
+        raise CommandError(f"{file} is damaged ({error}); remove it, then trust again what you trust") from error
+    return found

@@ -1,0 +1,70 @@
+"""``amplifier config``: what is configured and where, and whether the project's file is trusted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import attrs
+import click
+
+from amplifier._json import redact_secrets, visible_text
+from amplifier.cli.agent.configuration import Project, Value, read_configuration, user_file
+from amplifier.cli.agent.default_plan import API_KEYS, build_plan
+from amplifier.cli.core.exit_codes import CommandError
+from amplifier.cli.core.installed_modules import installed_ids
+from amplifier.cli.terminal.output import print_table
+
+from .shared_options import debug_option, json_option
+
+__all__ = ["config"]
+
+
+@click.group(invoke_without_command=True)
+@json_option
+@debug_option
+@click.pass_context
+def config(context: click.Context, as_json: bool) -> None:
+    """Show what is configured, and where each value comes from.
+
+    The user's file is config.toml in the configuration folder; a project's is .amplifier/config.toml. Both may have provider, model,
+    theme (dark, light or plain), [[rules]], [mcpServers.NAME] and [modules.ID]. A project's file can only tighten rules until it is trusted.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    found = read_configuration(Path.cwd())
+    values = dict(found.values)
+    if "provider" not in values:
+        made = build_plan(installed_ids(), configuration=found)
+        key = next((name for name, module_id in API_KEYS.items() if module_id == made.provider), None)
+        values["provider"] = Value(made.provider, "default: no key is set" if key is None else f"default: {key} is set")
+    shown = {path: attrs.evolve(each, value=redact_secrets({path: each.value})[path]) for path, each in values.items()}
+    if as_json:
+        click.echo(json.dumps({path: attrs.asdict(each) for path, each in shown.items()}, indent=2, default=str))
+    else:
+        rows = [[path, _shown(each.value), each.origin] for path, each in sorted(shown.items())]
+        print_table(["value", "is", "from"], rows)
+    if not user_file().exists():
+        click.echo(f"your own file would be {user_file()}", err=True)
+    for note in found.notes:
+        click.echo(note, err=True)
+
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+@config.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path), default=".")
+@click.option("--revoke", is_flag=True, help="Do not trust it any more.")
+@debug_option
+def trust(folder: Path, revoke: bool) -> None:
+    """Trust the configuration of the project in FOLDER as it is now: its servers, modules and rules are used.
+
+    It has to be trusted again after it has changed.
+    """
+    project = Project(folder)
+    if not project.file.exists():
+        raise CommandError(f"there is no {project.file} to trust")
+    project.change(trusted=None if revoke else project.digest())
+    click.echo(visible_text(f"{'not trusted any more' if revoke else 'trusted as it is now'}: {project.file}"))

@@ -1,0 +1,433 @@
+"""``amplifier mcp``: what MCP servers offer, a call by hand, the servers of other hosts, an agent as a server."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import anyio
+import click
+
+from amplifier._json import redact_text, visible_text
+from amplifier._spelling import suggestion
+from amplifier.cli.agent.configuration import change_user_file, read_configuration
+from amplifier.cli.agent.default_plan import build_plan
+from amplifier.cli.agent.mcp_servers import open_servers, read_servers, servers_of, with_variables_of_plans
+from amplifier.cli.agent.plan_files import read_plan_file
+from amplifier.cli.agent.signals import until_signal
+from amplifier.cli.core.exit_codes import CommandError, Exit
+from amplifier.cli.core.installed_modules import installed_ids
+from amplifier.cli.terminal.output import print_table
+from amplifier.kernel import AmplifierSession
+from amplifier.models import to_dict
+from amplifier.modules.tools.mcp import read_mcp_options
+from amplifier.plan import expand_variables
+
+from .lazy_group import LazyGroup
+from .shared_options import (
+    PLAN_FILE,
+    add_options,
+    agent_options,
+    backend_option,
+    debug_option,
+    http_options,
+    json_option,
+    read_token,
+)
+
+__all__ = ["mcp"]
+
+
+@click.group(cls=LazyGroup, lazy={})
+def mcp() -> None:
+    """Add MCP servers, see what they offer, call their tools, use those of other hosts, serve an agent."""
+
+
+def _servers(file: Path | None) -> dict[str, Any]:
+    """The servers of a file, else those that the user and the project have configured."""
+    if file is not None:
+        return read_servers(file)
+    found = read_configuration(Path.cwd())
+    for note in found.notes:
+        click.echo(note, err=True)
+    servers = found.below("mcpServers")
+    if not servers:
+        raise CommandError("no MCP server is configured; add one: amplifier mcp add NAME COMMAND… (or a URL)")
+    return expand_variables({"servers": with_variables_of_plans(servers)}, os.environ)
+
+
+@mcp.command("add", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("name")
+@click.argument("command", nargs=-1, required=True, metavar="COMMAND...|URL")
+@click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="A variable of the command; ${NAME} is yours.")
+@click.option("-H", "--header", multiple=True, metavar="NAME=VALUE", help="A header for the URL.")
+@debug_option
+def add_server(name: str, command: tuple[str, ...], env: tuple[str, ...], header: tuple[str, ...]) -> None:
+    """Add the server NAME to your configuration: a COMMAND with its arguments, or the URL of a remote one.
+
+    Options come before NAME. `amplifier mcp test NAME` starts it. Every agent of the default plan has it from then on.
+    """
+    is_url = len(command) == 1 and command[0].startswith(("https://", "http://"))
+    server: dict[str, Any] = {"url": command[0]} if is_url else {"command": command[0], "args": list(command[1:])}
+    for key, pairs in (("env", env), ("headers", header)):
+        if pairs:
+            server[key] = {word.partition("=")[0]: word.partition("=")[2] for word in pairs}
+    read_mcp_options({"servers": {name: server}})
+    for key, value in {**server.get("env", {}), **server.get("headers", {})}.items():
+        if "${" not in value and redact_text(f"{key}: {value}") != f"{key}: {value}":
+            click.echo(f"note: {key} is a secret in plain text; write '${{NAME}}' for a variable of yours", err=True)
+    click.echo(f"{name} is in {change_user_file('mcpServers', name, server)}; try it: amplifier mcp test {name}")
+
+
+@mcp.command("remove")
+@click.argument("name")
+@debug_option
+def remove_server(name: str) -> None:
+    """Remove the server NAME from your configuration."""
+    click.echo(f"removed from {change_user_file('mcpServers', name, None)}")
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_PRINTED: set[str] = set()
+"""Failures that the running command has printed."""
+
+
+server_options = add_options(
+    click.option(
+        "--plan",
+        "file",
+        type=PLAN_FILE,
+        metavar="FILE",
+        help="A mount plan with the module tool-mcp, or a file of another host with mcpServers; else what is configured.",
+    ),
+    backend_option,
+    debug_option,
+)
+"""The options of every command that opens servers."""
+
+
+def options_of_all_servers(command: F) -> F:
+    """Add the argument ``[SERVER]...`` and the options of a command about all servers."""
+    return click.argument("servers", nargs=-1, metavar="[SERVER]...")(server_options(json_option(command)))
+
+
+class _Notices(logging.Handler):
+    """Keeps the warnings of the module; those about failed servers are printed by the commands themselves."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one."""
+        if record.name.startswith("amplifier.modules"):
+            self.messages.append(record.getMessage())
+
+
+def run_command(function: Callable[[], Awaitable[int]], backend: str) -> int:
+    """Run a command to its exit code, then print the warnings of the module."""
+    notices = _Notices()
+    logging.getLogger("amplifier").addHandler(notices)
+    try:
+        return anyio.run(function, backend=backend)
+    finally:
+        logging.getLogger("amplifier").removeHandler(notices)
+        for message in dict.fromkeys(notices.messages):
+            if message not in _PRINTED:
+                click.echo(f"warning: {visible_text(message)}", err=True)
+        _PRINTED.clear()
+
+
+def print_failures(status: list[dict[str, Any]]) -> None:
+    """Print each server that failed, and why."""
+    for each in status:
+        if each["error"] is not None:
+            _PRINTED.add(each["error"])
+            click.echo(f"{click.style('✗', fg='red')} {visible_text(each['error'])}", err=True)
+
+
+def require_open(status: list[dict[str, Any]]) -> None:
+    """Check that no server failed.
+
+    Raises:
+        CommandError: One did.
+    """
+    for each in status:
+        if each["error"] is not None:
+            _PRINTED.add(each["error"])
+            raise CommandError(each["error"], exit_code=Exit.FAILED)
+
+
+def exit_code(status: list[dict[str, Any]]) -> int:
+    """The exit code of a command about these servers."""
+    return Exit.FAILED if any(each["error"] is not None for each in status) else Exit.OK
+
+
+_LOGIN_SECONDS = 600.0
+
+
+@mcp.command("list")
+@options_of_all_servers
+def list_tools(servers: tuple[str, ...], file: Path | None, backend: str, as_json: bool) -> int:
+    """List the tools of every SERVER, or of all servers.
+
+    The exit code is 1 if a server fails.
+    """
+
+    async def run() -> int:
+        async with open_servers(_servers(file), servers) as opened:
+            status = opened.status()
+            tools = {each["server"]: opened.tools(each["server"]) for each in status}
+            if as_json:
+                listed = [{**each, "tools": [_described(tool) for tool in tools[each["server"]]]} for each in status]
+                click.echo(json.dumps(listed, indent=2))
+            else:
+                rows = [
+                    [each["server"], tool.name, _hints(tool), _first_line(tool.description)]
+                    for each in status
+                    for tool in tools[each["server"]]
+                ]
+                print_table(["server", "tool", "hints", "what it does"], rows)
+                print_failures(status)
+            return exit_code(status)
+
+    return run_command(run, backend)
+
+
+@mcp.command("test")
+@options_of_all_servers
+def test_servers(servers: tuple[str, ...], file: Path | None, backend: str, as_json: bool) -> int:
+    """Start every SERVER, or all servers, and print how that went and how long it took.
+
+    The exit code is 1 if a server fails.
+    """
+
+    async def run() -> int:
+        started = time.monotonic()
+        async with open_servers(_servers(file), servers) as opened:
+            status = opened.status()
+        closed = time.monotonic() - started
+        if as_json:
+            click.echo(json.dumps(status, indent=2))
+            return exit_code(status)
+        for each in status:
+            if each["error"] is None:
+                about = f"{each['server_info'].strip()}, protocol {each['protocol']}, {len(each['tools'])} tools"
+                click.echo(
+                    f"{click.style('✓', fg='green')} {each['server']}: {about}, ready in {each['seconds']:.2f} s"
+                )
+        print_failures(status)
+        click.echo(f"opened and closed in {closed:.2f} s", err=True)
+        return exit_code(status)
+
+    return run_command(run, backend)
+
+
+@mcp.command("login")
+@click.argument("server")
+@server_options
+def login(server: str, file: Path | None, backend: str) -> int:
+    """Log in to a remote SERVER whose plan has `oauth`: prints a page to open in a browser, and waits.
+
+    The tokens are kept in a file that only you can read; sessions use and renew them.
+    """
+
+    async def show(address: str) -> None:
+        click.echo(f"Open this page in a browser on this machine:\n  {visible_text(address, multiline=False)}")
+
+    async def run() -> int:
+        config = _servers(file)
+        async with open_servers(config, (server,), login=show, open_timeout=_LOGIN_SECONDS) as opened:
+            (status,) = opened.status()
+            require_open([status])
+        click.echo(f"{status['server']}: logged in, {len(status['tools'])} tools")
+        return Exit.OK
+
+    return run_command(run, backend)
+
+
+def _described(tool: Any) -> dict[str, Any]:
+    return {
+        "name": tool.name,
+        "description": tool.description,
+        "annotations": tool.annotations,
+        "input_schema": tool.input_schema,
+    }
+
+
+def _hints(tool: Any) -> str:
+    words = {"readOnlyHint": "read-only", "destructiveHint": "destructive", "openWorldHint": "open world"}
+    return ", ".join(word for hint, word in words.items() if tool.annotations.get(hint) is True)
+
+
+def _first_line(text: str) -> str:
+    return visible_text(text.strip().splitlines()[0] if text.strip() else "", multiline=False)
+
+
+@mcp.command("call")
+@click.argument("server")
+@click.argument("tool")
+@click.argument("arguments", nargs=-1, metavar="[NAME=VALUE|JSON]...")
+@server_options
+@json_option
+def call_tool(
+    server: str, tool: str, arguments: tuple[str, ...], file: Path | None, backend: str, as_json: bool
+) -> int:
+    """Call a TOOL of a SERVER and print its result; no permission is asked for.
+
+    TOOL is the server's name for the tool, or the one in the plan. Arguments are NAME=VALUE, where a VALUE that is JSON is read as JSON unless
+    the tool wants a text, or one JSON object. The time goes to standard error. The exit code is 1 if the call fails.
+    """
+    given = _read_arguments(arguments)
+
+    async def run() -> int:
+        async with open_servers(_servers(file), (server,)) as opened:
+            require_open(opened.status())
+            tools = {name: each for each in opened.tools(server) for name in (each.name, _own_name(each))}
+            if tool not in tools:
+                known = ", ".join(sorted(_own_name(each) for each in opened.tools(server))) or "none"
+                raise CommandError(f"server {server!r} has no tool {tool!r}{suggestion(tool, tools)} It has: {known}")
+            started = time.monotonic()
+            result = await tools[tool].execute(_typed(given, tools[tool].input_schema))
+            seconds = time.monotonic() - started
+        if as_json:
+            click.echo(json.dumps({**to_dict(result), "seconds": round(seconds, 3)}, indent=2))
+        elif result.success:
+            click.echo(visible_text(result.get_serialized_output()))
+            click.echo(f"{seconds:.3f} s", err=True)
+        else:
+            raise CommandError(str(result.error["message"]), exit_code=Exit.FAILED)
+        return Exit.OK if result.success else Exit.FAILED
+
+    return run_command(run, backend)
+
+
+def _read_arguments(words: tuple[str, ...]) -> dict[str, Any]:
+    if len(words) == 1 and words[0].lstrip().startswith("{"):
+        try:
+            given = json.loads(words[0])
+        except ValueError as error:
+            raise CommandError(f"the arguments are not valid JSON: {error}") from None
+        if isinstance(given, dict):
+            return given
+    arguments: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise CommandError(f"{word!r} is no argument; expected NAME=VALUE, or one JSON object")
+        arguments[name] = _Text(value)
+    return arguments
+
+
+class _Text(str):
+    """A value as it was written."""
+
+    __slots__ = ()
+
+
+def _typed(given: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    """The arguments with values read as JSON where the tool does not want a text."""
+    properties = schema.get("properties") or {}
+    return {
+        name: _value(value, properties.get(name)) if isinstance(value, _Text) else value
+        for name, value in given.items()
+    }
+
+
+def _value(written: str, schema: Any) -> Any:
+    if isinstance(schema, dict) and schema.get("type") == "string":
+        return str(written)
+    try:
+        return json.loads(written)
+    except ValueError:
+        return str(written)
+
+
+def _own_name(tool: Any) -> str:
+    """The server's name for a tool."""
+    offered = getattr(tool, "offered", None)
+    return tool.name.removeprefix(f"{tool.server}_") if offered is None else str(offered.name)
+
+
+@mcp.command("import")
+@click.argument("file", type=PLAN_FILE)
+@click.option("--format", "form", type=click.Choice(["yaml", "json"]), default="yaml", help="The form of the output.")
+@debug_option
+def import_servers(file: Path, form: str) -> None:
+    """Print the servers in FILE, which another host uses (an object mcpServers), as a section of a mount plan.
+
+    Variables like ${env:NAME} become ${NAME}. Secrets that are written out in the file stay in it; a note on standard error names them.
+    """
+    servers = servers_of(read_plan_file(file))
+    if servers is None:
+        raise CommandError(f"{file}: there is no object mcpServers in it")
+    read_mcp_options({"servers": servers})
+    for name, server in servers.items():
+        for section in ("env", "headers"):
+            for key, value in (server.get(section) or {}).items():
+                if "${" not in value and redact_text(f"{key}: {value}") != f"{key}: {value}":
+                    click.echo(
+                        f"note: {name}.{section}.{key} is a secret in plain text; use ${{NAME}} instead", err=True
+                    )
+    made = {"tools": [{"module": "tool-mcp", "config": {"servers": servers}}]}
+    if form == "json":
+        click.echo(json.dumps(made, indent=2, ensure_ascii=False))
+        return
+    import yaml  # noqa: PLC0415  # belongs to an extra
+
+    click.echo(yaml.safe_dump(made, sort_keys=False, allow_unicode=True), nl=False)
+
+
+@mcp.command()
+@click.argument("plan", type=PLAN_FILE)
+@click.option(
+    "--transport", type=click.Choice(["stdio", "http"]), default="stdio", help="How clients reach the server."
+)
+@http_options(port=8000)
+@agent_options
+def serve(
+    plan: Path, transport: Literal["stdio", "http"], provider: str | None, model: str | None, backend: str, **http: Any
+) -> int:
+    """Serve the agent of PLAN to MCP clients, with one session for each client.
+
+    The server has the tool `run`. Questions for permission are asked of the client's user. Over http every request needs a token, which
+    is generated and printed to standard error unless --token-file or the variable AMPLIFIER_SERVE_TOKEN has one; the options about
+    host, port, token and origins are for http only.
+    """
+    from amplifier.servers._access import listen_on, reachability_warning, server_names  # noqa: PLC0415
+    from amplifier.servers.mcp import serve as serve_agent  # noqa: PLC0415  # the other commands save the time
+
+    made = build_plan(installed_ids(), file=plan, provider=provider, model=model)
+    for note in made.notes:
+        click.echo(note, err=True)
+    run = partial(serve_agent, lambda: AmplifierSession(made.plan), transport=transport)
+    if transport == "http":
+        host, given = http["host"], read_token(http["token_file"], none=http["no_token"])
+        token = secrets.token_urlsafe(32) if given is None else given
+
+        def announce(address: str) -> None:
+            click.echo(f"listening on {address}", err=True)
+            if given is None:
+                click.echo(f"token: {token}", err=True)
+            if (warning := reachability_warning(host)) is not None:
+                click.echo(warning, err=True)
+
+        run = partial(
+            run,
+            host=host,
+            listening=listen_on(host, http["port"]),
+            token=token,
+            hosts=server_names(host, http["hosts"], has_token=token != ""),
+            origins=http["origins"],
+            on_listening=announce,
+        )
+    ended_by = anyio.run(until_signal, run, backend=backend)
+    return Exit.OK if ended_by is None else 128 + ended_by

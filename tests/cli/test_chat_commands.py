@@ -1,0 +1,180 @@
+"""The commands of the chat at a real pseudo-terminal, commands of one's own, and files that a message mentions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from amplifier.cli.agent.chat_commands import mentioned_files
+from amplifier.cli.sessions.store import SessionStore
+from amplifier.live._edits import Edits
+from amplifier.tracing._conversation import write_conversation
+from tests._support.terminal import Terminal, open_terminal
+
+
+@contextmanager
+def chat(home: Path, workdir: Path, *options: str, columns: int = 100) -> Iterator[Terminal]:
+    with open_terminal("run", *options, home=home, cwd=workdir, size=(40, columns)) as terminal:
+        terminal.expect("› ")
+        yield terminal
+        terminal.type("/exit\n")
+        assert terminal.end() == 0
+        assert terminal.is_as_before()
+
+
+def enter(terminal: Terminal, line: str, *expected: str) -> None:
+    terminal.type(f"{line}\n")
+    for text in expected:
+        terminal.expect(text)
+    terminal.expect("› ")
+
+
+def test_the_model_changes_and_the_conversation_goes_on(backend, home, workdir, plan):
+    with chat(home, workdir, "--plan", plan, "--backend", backend) as terminal:
+        enter(terminal, "history", "1 prompts so far")
+        enter(terminal, "/model", "chosen by provider-scripted")
+        enter(terminal, "/model large", "Going on with session")
+        enter(terminal, "history", "2 prompts so far")
+        enter(terminal, "/model nowhere:large", "no provider 'nowhere' is installed", "Going on with session")
+        enter(terminal, "/model", "large")
+        enter(terminal, "history", "3 prompts so far")
+    (record,) = SessionStore(home / "sessions").records()
+    assert record.model == "large"
+
+
+def test_compact_leaves_a_summary_and_keeps_the_whole_conversation(backend, home, workdir, plan):
+    with chat(home, workdir, "--plan", plan, "--backend", backend) as terminal:
+        enter(terminal, "say one", "one")
+        enter(terminal, "/compact", "2 messages became a summary; they are kept as session")
+        enter(terminal, "/status", "messages   1")
+    copy, chatted = sorted(
+        SessionStore(home / "sessions").records(), key=lambda each: each.forked_from or "", reverse=True
+    )
+    assert copy.forked_from == chatted.session_id
+    kept = SessionStore(home / "sessions").transcript(copy.session_id)
+    assert [message["role"] for message in kept] == ["user", "assistant"]
+
+
+@pytest.mark.parametrize("columns", [100, 40])
+def test_commands_that_show_something(columns, home, workdir, plan):
+    with chat(home, workdir, "--plan", plan, columns=columns) as terminal:
+        enter(terminal, "/diff", "nothing was edited")
+        enter(terminal, "/mcp", "no MCP servers")
+        enter(terminal, "/tasks", "no task was delegated")
+        enter(terminal, "say words", "words")
+        enter(terminal, "/cost", "1 turns and 15 tokens in this chat")
+        enter(terminal, "/help", "/model", "/export", "Ctrl-R")
+        assert all(len(row) <= columns for row in terminal.text.splitlines() if row.startswith("  /"))
+
+
+def test_resume_lists_the_sessions_of_the_folder_and_goes_on_with_one(home, workdir, plan):
+    with chat(home, workdir, "--plan", plan, "--session-id", "first") as terminal:
+        enter(terminal, "history", "1 prompts so far")
+    with chat(home, workdir, "--plan", plan, "--session-id", "second") as terminal:
+        enter(terminal, "/resume", "first", "history")
+        enter(terminal, "/resume nowhere", "no session 'nowhere'")
+        enter(terminal, "/resume first", "Going on with session first")
+        enter(terminal, "history", "2 prompts so far")
+
+
+def test_export_writes_markdown_and_a_page_and_replaces_nothing(home, workdir, plan):
+    with chat(home, workdir, "--plan", plan) as terminal:
+        enter(terminal, "say <script>alert(1)</script> **bold**", "bold")
+        enter(terminal, "/export", "conversation.md")
+        enter(terminal, "/export", "File exists")
+        enter(terminal, "/export page.html", "page.html")
+    written = (workdir / "conversation.md").read_text()
+    assert written.startswith("# say <script>")
+    assert "## assistant\n\n<script>alert(1)</script> **bold**" in written
+    page = (workdir / "page.html").read_text()
+    assert "<strong>bold</strong>" in page
+    assert "<script>" not in page
+
+
+def test_a_page_loads_nothing_and_runs_nothing():
+    message = {"role": "assistant", "content": "![x](http://e.example/x.png) [y](javascript:alert(1)) <img src=x>"}
+    page = write_conversation("<title>", [message], page=True)
+    assert "<img" not in page
+    assert 'href="javascript' not in page
+    assert "default-src 'none'" in page
+
+
+def test_commands_of_ones_own_are_messages(home, workdir, plan):
+    for folder, text in (
+        (home / "commands", "say mine $ARGUMENTS!"),
+        (workdir / ".amplifier" / "commands", "say theirs"),
+    ):
+        folder.mkdir(parents=True)
+        (folder / "greet.md").write_text(text)
+        (folder / "help.md").write_text("say never")
+    (workdir / ".amplifier" / "commands" / "review.md").write_text("say reviewed")
+    with chat(home, workdir, "--plan", plan) as terminal:
+        enter(terminal, "/greet you", "mine you!")
+        enter(terminal, "/review all", "reviewed\n\nall")
+        enter(terminal, "/help", "this list", "/exit")
+
+
+def test_tab_completes_commands_and_files_and_a_mentioned_file_is_attached(backend, home, workdir, plan):
+    (workdir / "notes.txt").write_text("the notes")
+    with chat(home, workdir, "--plan", plan, "--backend", backend) as terminal:
+        terminal.type("/expo\t")
+        terminal.expect("/export")
+        terminal.type("\x15blocks @not\t")
+        terminal.expect("notes.txt")
+        enter(terminal, "", "attached: notes.txt", "text text")
+
+
+def test_the_editor_of_the_user_writes_a_message(home, workdir, plan, tmp_path):
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\necho "say from the editor" > "$1"\n')
+    editor.chmod(0o700)
+    with open_terminal(
+        "run", "--plan", plan, home=home, cwd=workdir, extra={"EDITOR": str(editor), "VISUAL": ""}
+    ) as terminal:
+        terminal.expect("› ")
+        terminal.type("\x18\x05")
+        terminal.expect("say from the editor")
+        terminal.type("\n")
+        terminal.expect("\nfrom the editor")
+        terminal.expect("› ")
+        terminal.type("/exit\n")
+        assert terminal.end() == 0
+
+
+def test_only_files_of_the_folder_are_attached(workdir, monkeypatch):
+    monkeypatch.chdir(workdir)
+    (workdir.parent / "secret").write_text("secret")
+    (workdir / "link").symlink_to(workdir.parent / "secret")
+    (workdir / "a.txt").write_text("a")
+    (workdir / "long.txt").write_text("x" * 200_001)
+    notices: list[str] = []
+    message = f"compare @a.txt, @../secret @link @{workdir.parent}/secret @missing @long.txt me@a.txt"
+    blocks = mentioned_files(message, notices.append)
+    assert [block.text.count("a.txt") for block in blocks] == [1]
+    assert [notice.partition(":")[0] for notice in notices] == ["attached", *["not attached"] * 4]
+
+
+@pytest.mark.anyio
+async def test_changes_are_from_the_first_edit_of_a_file_to_now(workdir, monkeypatch):
+    monkeypatch.chdir(workdir)
+    edits, path = Edits(), workdir / "a.txt"
+    path.write_text("one\n")
+    for number, text in enumerate(["two\n", "three\n"]):
+        given = {"file_path": "a.txt", "content": text}
+        await edits("tool:pre", {"tool_name": "write_file", "tool_call_id": str(number), "tool_input": given})
+        path.write_text(text)
+    assert edits.changes()[3:] == ["-one", "+three", " "]
+    path.unlink()
+    assert "-one" in edits.changes()
+
+
+def test_diff_shows_what_was_edited(home, workdir):
+    with chat(home, workdir, "-p", "offline", "-y") as terminal:
+        enter(terminal, "write 'hello' to a.txt", "write_file")
+        enter(terminal, "/diff", "+++", "+hello")
+        enter(terminal, "/cost", "1 turn, ")
+    assert json.dumps((workdir / "a.txt").read_text()) == '"hello\\n"'
