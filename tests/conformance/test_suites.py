@@ -121,7 +121,15 @@ def test_plugins_that_ask_every_item_for_its_function_get_one(tmp_path):
 
 
 def run_file(folder: Path, text: str, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    (folder / "test_mine.py").write_text(text, encoding="utf-8")
+    return run_files(folder, [text], *arguments, cwd=cwd)
+
+
+def run_files(
+    folder: Path, texts: list[str], *arguments: str, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    files = [folder / f"test_mine{number or ''}.py" for number in range(len(texts))]
+    for file, text in zip(files, texts, strict=True):
+        file.write_text(text, encoding="utf-8")
     (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     return subprocess.run(
         [
@@ -133,7 +141,7 @@ def run_file(folder: Path, text: str, *arguments: str, cwd: Path | None = None) 
             "-p",
             "no:cacheprovider",
             *arguments,
-            str(folder / "test_mine.py"),
+            *map(str, files),
         ],
         cwd=cwd or folder,
         env={**os.environ, "PYTEST_ADDOPTS": "", "HYPOTHESIS_STORAGE_DIRECTORY": str(folder), "COLUMNS": "300"},
@@ -148,32 +156,17 @@ IMPORTS = "import pytest\nfrom amplifier.conformance.suites import ToolConforman
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "form", ["class TestTodo(ToolConformance):\n    module = 'tool-todo'", "test_todo = {one_line}"]
-)
-@pytest.mark.parametrize(
-    "package",
-    ["jsonschema_rs", pytest.param("hypothesis", marks=pytest.mark.slow), pytest.param("trio", marks=pytest.mark.slow)],
-)
-def test_without_the_extra_no_test_passes_and_the_missing_package_is_named(tmp_path, form, package):
+@pytest.mark.parametrize("package", ["jsonschema_rs", "hypothesis", "trio"])
+def test_without_the_extra_no_test_passes_and_the_missing_package_is_named(tmp_path, package):
     (tmp_path / "conftest.py").write_text(f"import sys\n\nsys.modules[{package!r}] = None\n", encoding="utf-8")
-    done = run_file(
-        tmp_path,
-        IMPORTS + form.replace("{one_line}", "conformance_tests('tool-todo')") + "\n",
-        "-p",
-        "no:hypothesispytest",
-    )
+    forms = ["class TestTodo(ToolConformance):\n    module = 'tool-todo'", "test_todo = conformance_tests('tool-todo')"]
+    done = run_files(tmp_path, [f"{IMPORTS}{form}\n" for form in forms], "-p", "no:hypothesispytest")
     assert done.returncode == 2, done.stdout
-    assert f"({package} is not installed); install it with: pip install 'amplifier[testing]'" in done.stdout
+    sentence = f"({package} is not installed); install it with: pip install 'amplifier[testing]'"
+    for part in done.stdout.split(" ERROR collecting ")[1:3]:
+        assert sentence in part
+    assert done.stdout.count(" ERROR collecting ") == 2
     assert "passed" not in done.stdout
-
-
-@pytest.mark.slow
-def test_a_class_without_a_module_is_an_error_that_names_what_to_set(tmp_path):
-    done = run_file(tmp_path, IMPORTS + "class TestEcho(ToolConformance):\n    config = {}\n")
-    assert done.returncode == 2, done.stdout
-    assert "TestEcho.module is ''; set it to a folder, a .py file, the id of an installed module" in done.stdout
-    assert "begins with an underscore: _TestEcho" in done.stdout
 
 
 @pytest.mark.long
@@ -237,31 +230,25 @@ def test_a_mark_of_the_class_holds_for_its_clauses(tmp_path):
     assert "76 skipped" in done.stdout
 
 
+WRONG_OPTIONS = {
+    "only = ['T5']": "TestTodo.only is no option of a conformance class; expected one of module, module_type, config",
+    "confg = {}": "TestTodo.confg is no option of a conformance class; did you mean 'config'?",
+    "Backends = []": "TestTodo.Backends is no option of a conformance class; did you mean 'backends'?",
+    "xfail = ['T5']": "xfail of TestTodo is ['T5']; expected a dict",
+    "backends = ['curio']": "backends holds 'curio'; expected 'asyncio' or 'trio'",
+    "module = 7": "TestTodo.module is 7; set it to a folder",
+    "module = ''": "TestTodo.module is ''; set it to a folder, a .py file, the id of an installed module",
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        (
-            "only = ['T5']",
-            "TestTodo.only is no option of a conformance class; expected one of module, module_type, config",
-        ),
-        ("confg = {}", "TestTodo.confg is no option of a conformance class; did you mean 'config'?"),
-        pytest.param(
-            "Backends = []",
-            "TestTodo.Backends is no option of a conformance class; did you mean 'backends'?",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param("xfail = ['T5']", "xfail of TestTodo is ['T5']; expected a dict", marks=pytest.mark.slow),
-        pytest.param(
-            "backends = ['curio']", "backends holds 'curio'; expected 'asyncio' or 'trio'", marks=pytest.mark.slow
-        ),
-        ("module = 7", "TestTodo.module is 7; set it to a folder"),
-    ],
-)
-def test_an_unknown_option_is_an_error_that_names_the_nearest(tmp_path, text, complaint):
-    done = run_file(tmp_path, f"{IMPORTS}class TestTodo(ToolConformance):\n    module = 'tool-todo'\n    {text}\n")
+def test_a_wrong_option_is_an_error_that_names_what_is_meant(tmp_path):
+    classes = [f"class TestTodo(ToolConformance):\n    module = 'tool-todo'\n    {text}\n" for text in WRONG_OPTIONS]
+    done = run_files(tmp_path, [IMPORTS + each for each in classes])
     assert done.returncode == 2, done.stdout
-    assert complaint in done.stdout
+    for complaint, part in zip(WRONG_OPTIONS.values(), done.stdout.split(" ERROR collecting ")[1:], strict=True):
+        assert complaint in part
+    assert "begins with an underscore: _TestTodo" in done.stdout
 
 
 def test_conformance_tests_rejects_an_unknown_option():
@@ -272,26 +259,17 @@ def test_conformance_tests_rejects_an_unknown_option():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "form", ["test_echo = conformance_tests({path!r})", "class TestEcho(ToolConformance):\n    module = {path!r}"]
-)
-@pytest.mark.parametrize(
-    "path",
-    [
-        "tool_echo.py",
-        pytest.param("./tool_echo.py", marks=pytest.mark.slow),
-        pytest.param("../{folder}/tool_echo.py", marks=pytest.mark.slow),
-    ],
-)
-def test_a_path_is_looked_for_beside_the_file_that_names_it(tmp_path, form, path):
+def test_a_path_is_looked_for_beside_the_file_that_names_it(tmp_path):
     own, elsewhere = tmp_path / "own", tmp_path / "elsewhere"
     own.mkdir()
     elsewhere.mkdir()
     write_module(own, SOUND_TOOL)
-    text = IMPORTS + form.format(path=path.replace("{folder}", "own")) + "\n"
-    done = run_file(own, text, "--collect-only", cwd=elsewhere)
+    forms = ["test_echo = conformance_tests({path!r})", "class TestEcho(ToolConformance):\n    module = {path!r}"]
+    paths = ["tool_echo.py", "./tool_echo.py", "../own/tool_echo.py"]
+    texts = [IMPORTS + form.format(path=path) + "\n" for form in forms for path in paths]
+    done = run_files(own, texts, "--collect-only", cwd=elsewhere)
     assert done.returncode == 0, done.stdout
-    assert "76 tests collected" in done.stdout
+    assert f"{76 * 6} tests collected" in done.stdout
 
 
 @pytest.mark.long
