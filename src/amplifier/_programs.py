@@ -30,7 +30,12 @@ def find_program(name: str, *, path: str | None = None, avoid: Iterable[str | Pa
 
 
 def safe_search_path(path: str | None = None, *, avoid: Iterable[str | Path] = ()) -> str:
-    """A search path without relative and empty entries, and without those that lie in the working directory.
+    """A search path of the folders that can be trusted."""
+    return os.pathsep.join(search_folders(path, avoid=avoid)) or os.devnull  # an empty one means the current folder
+
+
+def search_folders(path: str | None = None, *, avoid: Iterable[str | Path] = ()) -> list[str]:
+    """The entries of a search path without relative and empty ones, and without those that lie in the working directory.
 
     The environment of the running Python stays, also in the working directory: this process is executed from there.
     """
@@ -41,10 +46,12 @@ def safe_search_path(path: str | None = None, *, avoid: Iterable[str | Path] = (
     for entry in path.split(os.pathsep):
         if os.path.isabs(entry):  # noqa: PTH117 - text in, text out
             real = os.path.realpath(entry)
-            if is_below(real, os.path.realpath(sys.prefix)) or not any(is_below(real, each) for each in untrusted):
+            places = (real, os.path.normpath(entry))  # a link in the working directory can be replaced
+            if is_below(real, os.path.realpath(sys.prefix)) or not any(
+                is_below(place, each) for place in places for each in untrusted
+            ):
                 kept.append(entry)
-    # An empty search path means the current folder.
-    return os.pathsep.join(kept) or os.devnull
+    return kept
 
 
 @contextlib.contextmanager

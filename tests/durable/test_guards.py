@@ -231,6 +231,49 @@ async def test_a_worker_keeps_no_connection_that_only_listens(kind, place):
         assert await of_tables._store._do(lambda run: run(listening)) == [(0,)]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["postgres"])
+async def test_a_process_that_is_suspended_in_a_transaction_does_not_hold_up_the_others(kind, place):
+    """Its transaction is undone, and done again when it goes on."""
+    halts, go_on = [threading.Event(), threading.Event()], threading.Event()
+
+    def halt(run):
+        run("UPDATE amplifier_turns SET prompt = 'halted' RETURNING 1")
+        halts.pop(0).set()
+        if len(halts) == 1:
+            go_on.wait(100)
+        run("UPDATE amplifier_turns SET prompt = 'went on' RETURNING 1")
+
+    async with open_engine(kind, place, patience=100.0) as suspended, open_engine(kind, place) as engine:
+        turn, halted = await engine.start("s", "go"), halts[0]
+        async with anyio.create_task_group() as group:
+            group.start_soon(store_of(suspended)._do, halt)
+            try:
+                assert await anyio.to_thread.run_sync(halted.wait, 60)
+                with anyio.fail_after(60):
+                    await engine.stop(turn)
+            finally:
+                go_on.set()
+        assert (await engine.status(turn)).state == "stopped"
+        assert await store_of(engine)._do(lambda run: run("SELECT prompt FROM amplifier_turns")) == [("went on",)]
+    assert halts == []
+
+
+@pytest.mark.may_leave("thread 'AnyIO worker thread'")  # asyncio's loop ends at once, and AnyIO waits for no thread
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_ctrl_c_leaves_a_worker_as_itself(backend, tmp_path):
+    def press_ctrl_c(given):
+        raise KeyboardInterrupt
+
+    async def work():
+        async with open_engine("local", tmp_path) as engine:
+            await engine.start("s", "go")
+            await engine.work(agent(answering([("press", {})]), tool("press", press_ctrl_c)))
+
+    with pytest.raises(KeyboardInterrupt):
+        anyio.run(work, backend=backend)
+
+
 async def test_a_suspect_runs_alone_beside_turns_that_wait_for_an_answer(tmp_path):
     events: list[str] = []
     go_on = {"before": anyio.Event(), "suspect": anyio.Event(), "after": anyio.Event()}

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 
+from tests._support.processes import processor_seconds
 from tests._support.tree import ROOT
 
 from .parts import Chunk, FaultClass, Outcome
@@ -31,7 +32,7 @@ def run_in_child(
         fault_class: Its class.
         chunk: The chunk.
         environment: Instead of this process's.
-        seconds: At most, instead of the class's own limit.
+        seconds: Instead of the class's own limit.
     """
     command = [sys.executable, "-m", "tests.fault_programme.child", fault_class.name, json.dumps(chunk.arguments)]
     limit = seconds or fault_class.seconds
@@ -46,18 +47,34 @@ def run_in_child(
     ) as child:
         _running.add(child.pid)
         try:
-            output = child.communicate(timeout=limit)[0].decode(errors="replace")
-        except subprocess.TimeoutExpired:
-            return Outcome(failures=[f"{chunk.name}: did not end within {limit:g} s"])
+            output = _output_of(child, limit)
         finally:
             _running.discard(child.pid)
             _kill(child.pid)
+    if output is None:
+        return Outcome(failures=[f"{chunk.name}: hangs, or has used the processor for {limit:g} s"])
     last = output.rstrip().rpartition("\n")[2]
     try:
         found = json.loads(last)["outcome"]
     except (ValueError, TypeError, KeyError):
         return Outcome(failures=[f"{chunk.name}: ended with code {child.returncode}: {output[-_TAIL:]}"])
     return Outcome(**found)
+
+
+def _output_of(child: subprocess.Popen[bytes], limit: float) -> str | None:
+    """What a chunk wrote; None if it has used the processor for ``limit`` seconds, or not at all at so many looks, a second apart.
+
+    Seconds on the wall would end a chunk that a busy machine makes slow, and count as caught a bug that no one has noticed.
+    """
+    used, silent = 0.0, 0
+    while True:
+        try:
+            return child.communicate(timeout=1.0)[0].decode(errors="replace")
+        except subprocess.TimeoutExpired:
+            before, used = used, processor_seconds(child.pid)
+            silent = silent + 1 if used == before else 0
+            if max(used, silent) >= limit:
+                return None
 
 
 def kill_running() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -177,6 +179,21 @@ def test_chunks_that_are_being_run_can_be_ended():
         kill_running()
         [problem] = future.result().failures
     assert problem == "a long one: ended with code -9: "
+    assert not launch._running
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the time of processes is not known here")
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_a_chunk_that_hangs_or_never_ends_is_ended(is_stopped):
+    """By its own use of the processor: how long a busy machine takes for it does not matter."""
+    with ThreadPoolExecutor(1) as pool:
+        walk = Chunk("a long one", {"backend": "trio", "first": 0, "count": 1_000_000})
+        future = pool.submit(run_in_child, CLASSES["lifecycle"], walk, seconds=2.0)
+        while is_stopped and not launch._running:  # the thread starts it
+            pass
+        for process in list(launch._running) if is_stopped else ():
+            os.kill(process, signal.SIGSTOP)
+        assert future.result().failures == ["a long one: hangs, or has used the processor for 2 s"]
     assert not launch._running
 
 

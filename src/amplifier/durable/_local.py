@@ -93,10 +93,10 @@ async def raises_one_error() -> AsyncIterator[None]:
     try:
         yield
     except BaseExceptionGroup as group:
-        errors, rest = group.split(Exception)
+        errors, rest = group.split((Exception, KeyboardInterrupt))
         if rest is not None or errors is None:
             raise
-        error: BaseException = errors
+        error: BaseException = errors.subgroup(KeyboardInterrupt) or errors
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         raise error from error.__cause__

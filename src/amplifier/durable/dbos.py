@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, TypeAlias, TypeVar, final
 
 import anyio
@@ -95,7 +96,7 @@ class _SqlRun:
 class _SqlDatabase:
     """A database through SQLAlchemy, which DBOS brings."""
 
-    def __init__(self, url: sa.URL) -> None:
+    def __init__(self, url: sa.URL, options: WorkerOptions) -> None:
         self.name = url.render_as_string(hide_password=True)
         self._is_closed = False
         self._is_sqlite = url.get_backend_name() == "sqlite"
@@ -112,6 +113,7 @@ class _SqlDatabase:
                 pool_pre_ping=True,
                 connect_args={"connect_timeout": 5},
             )
+            sa.event.listen(self._engine, "connect", partial(_prepare_postgres, _transaction_seconds(options)))
 
     def transaction(self, work: Callable[[Run], _T], *, only_reads: bool = False) -> _T:
         """Do some work atomically."""
@@ -133,9 +135,12 @@ class _SqlDatabase:
                 raise unstorable(self.name, cause) from error
             raise (DatabaseBusy if is_busy(cause) else DatabaseDown)(str(cause or error).strip()) from error
         except sa.exc.DatabaseError as error:
-            if type(error) is not sa.exc.DatabaseError:  # the others are errors of a statement
+            # The others are errors of a statement, unless the server has ended the connection (`_transaction_seconds`).
+            if type(error) is not sa.exc.DatabaseError and not error.connection_invalidated:
                 raise
-            raise DatabaseDown(str(error.orig).strip()) from error  # a file of SQLite that is damaged or something else
+            raise DatabaseDown(
+                str(error.orig).strip()
+            ) from error  # or a file of SQLite that is damaged or something else
 
     def close(self) -> None:
         """Close all connections."""
@@ -151,6 +156,20 @@ def _begin_sqlite(connection: sa.Connection) -> None:
 def _prepare_sqlite(connection: Any, record: Any) -> None:
     connection.isolation_level = None  # `_begin_sqlite` begins transactions
     connection.execute("PRAGMA journal_mode = WAL")
+
+
+def _prepare_postgres(seconds: float, connection: Any, record: Any) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET idle_in_transaction_session_timeout = '{round(seconds * 1000)}ms'")
+    connection.commit()
+
+
+def _transaction_seconds(options: WorkerOptions) -> float:
+    """After which the transaction of a process that was suspended in it, or cannot be reached, is undone: the others wait for its locks.
+
+    Less than a lease, or a worker that waits would be taken for dead.
+    """
+    return options.lease / 2
 
 
 @final
@@ -232,6 +251,7 @@ class _DbosEngine(StoredTurns):
             # Messages and events of DBOS are not used. Its listener would keep a connection that may be left open when it ends.
             "use_listen_notify": False,
             "notification_listener_polling_interval_sec": 0.5,  # its thread sleeps that long before it ends
+            "sys_db_idle_transaction_timeout_sec": _transaction_seconds(self._options),
         }
 
         def end() -> None:
@@ -318,9 +338,10 @@ async def open_dbos_engine(
         options: Any = {"queue_name": _QUEUE, "workflow_name": _WORKFLOW, "app_version": _VERSION}
         client.enqueue_in_transaction(run.connection, options, turn_id)
 
-    async with open_store(_SqlDatabase(parsed), patience) as transactions:
+    async with open_store(_SqlDatabase(parsed, worker_options), patience) as transactions:
         text = parsed.render_as_string(hide_password=False)
-        client = await anyio.to_thread.run_sync(_open_client, text, parsed.render_as_string(hide_password=True))
+        name = parsed.render_as_string(hide_password=True)
+        client = await anyio.to_thread.run_sync(_open_client, text, name, _transaction_seconds(worker_options))
         try:
             yield _DbosEngine(TurnStore(transactions, enqueue), worker_options, text, client)
         finally:
@@ -343,7 +364,7 @@ def _parsed(url: str) -> sa.URL:
     )
 
 
-def _open_client(url: str, name: str) -> DBOSClient:
+def _open_client(url: str, name: str, transaction_seconds: float) -> DBOSClient:
     """A client of DBOS, with the tables of DBOS in place; two processes may be doing this at the same time.
 
     Raises:
@@ -360,4 +381,9 @@ def _open_client(url: str, name: str) -> DBOSClient:
                     "tables are those of DBOS",
                     engine=name,
                 ) from error
-    return DBOSClient(system_database_url=url, application_name=_APPLICATION, retry_connection_errors=False)
+    return DBOSClient(
+        system_database_url=url,
+        application_name=_APPLICATION,
+        retry_connection_errors=False,
+        sys_db_idle_transaction_timeout_sec=transaction_seconds,
+    )

@@ -160,7 +160,7 @@ class Database:
             yield
         except (sqlite3.IntegrityError, sqlite3.DataError):
             raise
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter if SQLite quotes bytes of a damaged file
             raise _translate(error, self.path) from error
 
 
@@ -235,7 +235,7 @@ _REFUSALS = {
 }
 
 
-def _translate(error: sqlite3.Error, path: Path) -> Exception:
+def _translate(error: Exception, path: Path) -> Exception:
     """The system's refusals as the `OSError` they are; everything else means that the file is not what it should be."""
     number = _REFUSALS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
     if number is None:

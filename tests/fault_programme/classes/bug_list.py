@@ -368,7 +368,7 @@ BUGS: Final = (
     _hole(
         "commands may replace the agent's own interpreter",
         "modules/tools/bash/_own_files.py",
-        "            if is_below(folder, root) and Path(folder).exists():\n                return (",
+        "            if is_below(folder, root):\n                return (",
         "            if not folder:\n                return (",
         _OWN_FILES,
         "landlock_refuses_a_folder_that_holds",
@@ -380,6 +380,22 @@ BUGS: Final = (
         "        own = set[str]()\n",
         _OWN_FILES,
         "a_helper_below_a_writable_folder",
+    ),
+    _hole(
+        "a command plants a program in a folder of the search path",
+        "modules/tools/bash/_own_files.py",
+        "*_own_code(), *search_folders()])",
+        "*_own_code()])",
+        _OWN_FILES,
+        "plants_a_program",
+    ),
+    _hole(
+        "a plan lets commands change a folder of the search path",
+        "modules/tools/bash/_places.py",
+        "        for folder in self._changeable:\n            check_search_path(folder)\n",
+        "",
+        _OWN_FILES,
+        "search_path_cannot_be_writable",
     ),
     _hole(
         "of the package only a part is read-only",

@@ -185,6 +185,17 @@ def test_a_file_that_is_no_store_is_refused_and_left_alone(data, tmp_path):
     assert (tmp_path / "store.db").read_bytes() == data
 
 
+def test_a_damage_that_sqlite_reports_with_bytes_that_are_no_text_is_reported(tmp_path):
+    """Python raises an error about the bytes instead of SQLite's."""
+    write(tmp_path)
+    file = tmp_path / "store.db"
+    whole = file.read_bytes()
+    assert b"WITHOUT ROWID" in whole
+    file.write_bytes(whole.replace(b"WITHOUT ROWID", b"WITHOUT\x99ROWID"))
+    with pytest.raises(StoreDamagedError, match="SQLite cannot use it"):
+        read(tmp_path)
+
+
 def test_a_file_that_was_moved_away_begins_a_new_conversation_and_is_reported(tmp_path, caplog):
     write(tmp_path)
     (tmp_path / "store.db").unlink()

@@ -376,17 +376,47 @@ async def test_in_the_home_folder_start_up_files_of_shells_are_protected(tmp_pat
 
 @in_bubblewrap
 async def test_a_helper_below_a_writable_folder_is_protected(tmp_path, monkeypatch):
-    (tmp_path / "tools" / "bin").mkdir(parents=True)
-    (tmp_path / "work").mkdir()
-    helper = tmp_path / "tools" / "bin" / "rg"
+    for name in ("tools/built", "bin", "work"):
+        (tmp_path / name).mkdir(parents=True)
+    helper = tmp_path / "tools" / "built" / "rg"
     helper.write_text("#!/bin/sh\n")
     helper.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{helper.parent}{os.pathsep}{os.environ['PATH']}")
+    (tmp_path / "bin" / "rg").symlink_to(helper)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     coordinator = await opened(tmp_path / "work", sandbox="bwrap", writable=[str(tmp_path / "tools")])
-    for command in ("echo x > rg", "rm -f rg", "mv rg x", "cd ..; mv bin bin2"):
+    for command in ("echo x > rg", "rm -f rg", "mv rg x", "cd ..; mv built built2"):
         assert not (await run(coordinator, f"cd {helper.parent} && {command}")).success
     assert (await run(coordinator, f"echo x > {helper.parent}/other")).success
     assert helper.read_text() == "#!/bin/sh\n"
+
+
+@in_bubblewrap
+async def test_no_command_plants_a_program_in_a_folder_of_the_search_path(tmp_path, monkeypatch):
+    """Neither in one that exists nor in one that does not; the next session or a server of tool-mcp would start it."""
+    (tmp_path / "tools" / "bin").mkdir(parents=True)
+    folders = [tmp_path / "tools" / "bin", tmp_path / "tools" / "later" / "bin"]
+    monkeypatch.setenv("PATH", os.pathsep.join([*map(str, folders), os.environ["PATH"]]))
+    coordinator = await opened(tmp_path / "tools", sandbox="bwrap")
+    for folder in folders:
+        await run(coordinator, f"mkdir -p {folder}; printf '#!/bin/sh\\n' > {folder}/rg; chmod +x {folder}/rg")
+    await run(coordinator, "mv bin bin2; mkdir bin; cp /bin/true bin/rg")
+    assert (await run(coordinator, "mkdir other; touch other/file")).success
+    assert not [file for folder in folders for file in folder.glob("*")]
+    assert find_program("rg", path=os.pathsep.join(map(str, folders))) is None
+
+
+@pytest.mark.parametrize("kind", ["auto", *SANDBOXES])
+async def test_a_folder_of_the_search_path_cannot_be_writable(kind, tmp_path, monkeypatch):
+    for name in ("work", "bin", "elsewhere"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "elsewhere" / "bin").symlink_to(tmp_path / "bin")
+    for entry, writable in (("bin", "bin"), ("elsewhere/bin", "elsewhere"), ("elsewhere/bin", "bin")):
+        with monkeypatch.context() as patch:
+            patch.setenv("PATH", os.pathsep.join([str(tmp_path / entry), os.environ["PATH"]]))
+            with pytest.raises(
+                ModuleLoadError, match=rf"commands may change .*/{writable}, .*/{entry}, .* search path"
+            ):
+                await opened(tmp_path / "work", sandbox=kind, writable=[str(tmp_path / writable)])
 
 
 @in_bubblewrap

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import attrs
 
-from amplifier._programs import PACKAGE, find_program, is_below, isolated_python
+from amplifier._programs import PACKAGE, find_program, is_below, isolated_python, search_folders
 
 from ._placeholders import is_placeholder
 
@@ -58,8 +58,9 @@ _WORKTREE = re.compile(r"^\s*worktree\s*=\s*(\S.*?)\s*$", re.MULTILINE)
 
 
 def own_folders() -> list[str]:
-    """Where this process was started from and imports from: the interpreter, its libraries, packages, this package."""
-    return _distinct([sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix, *_own_code()])
+    """Where this process was started from, imports from and finds programs: the interpreter, packages, this package, the search path."""
+    prefixes = (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)
+    return _distinct([*prefixes, *_own_code(), *search_folders()])
 
 
 def _own_code() -> list[str]:
@@ -101,12 +102,26 @@ def own_files_in(writable: Iterable[str]) -> str | None:
     """That the agent's own files lie in a writable folder, which Landlock cannot take a part out of; None if they do not."""
     for root in writable:
         for folder in map(os.path.realpath, own_folders()):
-            if is_below(folder, root) and Path(folder).exists():
+            if is_below(folder, root):
                 return (
                     f"the agent itself runs from {folder}, and Landlock cannot protect a part of {root}: install bubblewrap, or "
                     "install amplifier outside of the working directory"
                 )
     return None
+
+
+def check_search_path(root: str) -> None:
+    """Refuse to let commands change a folder of the search path itself, or a link on the way to one; what lies deeper is read-only.
+
+    Raises:
+        ValueError: They could.
+    """
+    for entry in search_folders():
+        if os.path.realpath(entry) == root or any(is_below(link, root) for link in links_on(entry)):
+            raise ValueError(
+                f"commands may change {root}, and the agent starts programs from {entry}, which is on the search path: take one of them "
+                "out of the plan or of PATH"
+            )
 
 
 def imported_from(writable: Iterable[str]) -> list[str]:

@@ -13,7 +13,7 @@ from amplifier._programs import is_below, isolated_python
 
 from ..._shared.session_files import default_sessions_directory
 from ._options import BashOptions
-from ._own_files import guarded_files, helper_programs, links_on, own_folders
+from ._own_files import check_search_path, guarded_files, helper_programs, links_on, own_folders
 from ._placeholders import identity, is_placeholder
 
 # Where other users, other programs and services keep what is theirs.
@@ -110,7 +110,7 @@ class PlaceFinder:
         directory: The first working directory.
 
     Raises:
-        ValueError: A path of the plan goes through a link that commands may change.
+        ValueError: A path of the plan goes through a link that commands may change, or is on the search path.
     """
 
     def __init__(self, options: BashOptions, directory: str) -> None:
@@ -132,6 +132,8 @@ class PlaceFinder:
         self._readable += [folder for folder in (_real(sys.base_prefix), isolated_python()) if folder != self._home]
         self._helpers = helper_programs()
         self._changeable = {workspace, *self.writable}
+        for folder in self._changeable:
+            check_search_path(folder)
         self._workspaces = {directory: workspace}
 
     def workspace(self, directory: str) -> str:
@@ -143,6 +145,7 @@ class PlaceFinder:
         workspace = os.path.realpath(directory)
         if workspace == "/":
             raise ValueError("the working directory is /, and a sandbox cannot confine a command to that")
+        check_search_path(workspace)
         if (before := self._workspaces.get(directory, workspace)) != workspace:
             raise ValueError(
                 f"the working directory {directory} was {before} when it was first used and is {workspace} now; commands of "
