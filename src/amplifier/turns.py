@@ -45,6 +45,7 @@ from amplifier.models._prompts import changed_blocks
 __all__ = [
     "BEGINS_AGAIN",
     "INTERRUPTED",
+    "REFUSALS",
     "Ended",
     "ModelAnswer",
     "Show",
@@ -65,6 +66,9 @@ __all__ = [
 
 TurnStatus: TypeAlias = Literal["success", "error", "cancelled"]
 ToolStatus: TypeAlias = Literal["ok", "error", "denied", "cancelled"]
+
+REFUSALS: Final = frozenset({"content_filter", "refusal", "safety"})
+"""The words of services for an answer that was refused."""
 
 _REFUSED: Final[dict[str, ToolStatus]] = {"Denied": "denied", "Withheld": "denied", "Cancelled": "cancelled"}
 _TOO_LARGE: Final = 10**15
@@ -404,7 +408,10 @@ def text_of(response: ChatResponse) -> str:
 
 
 def assistant_message(response: ChatResponse, calls: list[ToolCall]) -> dict[str, Any]:
-    """An answer as the context keeps it: plain text where it is nothing but text, else every block as it came."""
+    """An answer as the context keeps it: plain text where it is nothing but text, else every block as it came.
+
+    ``producer_model`` is the model that gave it, where its provider names one.
+    """
     plain = all(
         isinstance(block, TextBlock) and not block.extra and block.visibility is None for block in response.content
     )
@@ -421,6 +428,8 @@ def assistant_message(response: ChatResponse, calls: list[ToolCall]) -> dict[str
         message["tool_calls"] = [
             {"id": call.id, "name": call.name, "tool": call.name, "arguments": call.arguments} for call in calls
         ]
+    if producer := _text((response.metadata or {}).get("model")):
+        message["producer_model"] = producer
     return message
 
 
@@ -511,7 +520,7 @@ class TurnReport:
         usage: Tokens of all model calls.
         cost: Of all model calls, in US dollars; None if no call reports one.
         stop_reason: Why the model stopped, in the words of its provider. Of a turn that did not end with its answer:
-            ``"cancelled"``, ``"timeout"``, ``"budget"``, ``"denied"`` or ``"error"``.
+            ``"cancelled"``, ``"timeout"``, ``"budget"``, ``"denied"``, ``"refused"`` by the model or its service, or ``"error"``.
         error: What the turn raised, with its type; None if it ended well.
         seconds: How long the turn took.
     """
@@ -583,7 +592,7 @@ class TurnReport:
                 cost_usd=record.cost,
             ),
             cost=record.cost,
-            stop_reason=stop_reason or record.stop_reason,
+            stop_reason=stop_reason or ("refused" if record.stop_reason in REFUSALS else record.stop_reason),
             model=record.model,
             provider=record.provider,
             error=error,

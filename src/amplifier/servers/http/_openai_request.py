@@ -22,7 +22,7 @@ from amplifier.events import ORCHESTRATOR_COMPLETE
 from amplifier.live import ClientTool, ClientTools, with_results
 from amplifier.models import AnswerReset, ThinkingDelta, ToolCall, TurnEvent
 from amplifier.models._prompts import Prompt
-from amplifier.turns import TurnRecord
+from amplifier.turns import REFUSALS, TurnRecord
 
 from ._agents import Agents, Ask
 from ._history import split_conversation, split_results
@@ -35,7 +35,6 @@ P = TypeVar("P", bound="Parameters")
 Finish: TypeAlias = Literal["stop", "length", "content_filter", "tool_calls"]
 
 _CUT: Final = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
-_FILTERED: Final = frozenset({"content_filter", "refusal", "safety"})
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _MOST_TOOLS: Final = 128
 _MOST_STOPS: Final = 4
@@ -351,4 +350,4 @@ async def watch(agents: Agents, ask: Ask, tell: Tell) -> Outcome:
 def _finish(reason: str | None, *, was_cut: bool) -> Finish:
     """How the latest model call ended; a turn that its loop has cut off is as long as it may be."""
     word = (reason or "").lower()
-    return "length" if was_cut or word in _CUT else "content_filter" if word in _FILTERED else "stop"
+    return "length" if was_cut or word in _CUT else "content_filter" if word in REFUSALS else "stop"
