@@ -118,6 +118,15 @@ class ProviderErrorPayload(EventPayload, total=False):
     status_code: int | None
 
 
+class ProviderRefusalPayload(EventPayload, total=False):
+    """``provider:refusal``: The model or its service refused to answer; the reason is the service's word, or the error's name."""
+
+    provider: str
+    model: str | None
+    reason: str | None
+    message: str
+
+
 class ProviderThrottlePayload(EventPayload, total=False):
     """``provider:throttle``: A call waits for a rate limit."""
 

@@ -46,6 +46,7 @@ from amplifier.models._prompts import changed_blocks
 __all__ = [
     "BEGINS_AGAIN",
     "INTERRUPTED",
+    "REFUSALS",
     "Ended",
     "ModelAnswer",
     "Show",
@@ -66,6 +67,9 @@ __all__ = [
 
 TurnStatus: TypeAlias = Literal["success", "error", "cancelled"]
 ToolStatus: TypeAlias = Literal["ok", "error", "denied", "cancelled"]
+
+REFUSALS: Final = frozenset({"content_filter", "refusal", "safety"})
+"""The words of services for an answer that was refused."""
 
 _REFUSED: Final[dict[str, ToolStatus]] = {"Denied": "denied", "Withheld": "denied", "Cancelled": "cancelled"}
 _TOO_LARGE: Final = 10**15
@@ -281,7 +285,6 @@ class TurnText:
 
 
 _CUT: Final = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
-_FILTERED: Final = frozenset({"content_filter", "refusal", "safety"})
 
 
 @attrs.define
@@ -348,7 +351,7 @@ class TurnRecord:
     def finish(self) -> Literal["stop", "length", "content_filter"]:
         """How the latest model call ended; a turn that its loop has cut off is as long as it may be."""
         word = (self.stop_reason or "").lower()
-        return "length" if self.is_cut_off or word in _CUT else "content_filter" if word in _FILTERED else "stop"
+        return "length" if self.is_cut_off or word in _CUT else "content_filter" if word in REFUSALS else "stop"
 
     @property
     def unfinished(self) -> str:
@@ -419,7 +422,10 @@ def text_of(response: ChatResponse) -> str:
 
 
 def assistant_message(response: ChatResponse, calls: list[ToolCall]) -> dict[str, Any]:
-    """An answer as the context keeps it: plain text where it is nothing but text, else every block as it came."""
+    """An answer as the context keeps it: plain text where it is nothing but text, else every block as it came.
+
+    ``producer_model`` is the model that gave it, where its provider names one.
+    """
     plain = all(
         isinstance(block, TextBlock) and not block.extra and block.visibility is None for block in response.content
     )
@@ -436,6 +442,8 @@ def assistant_message(response: ChatResponse, calls: list[ToolCall]) -> dict[str
         message["tool_calls"] = [
             {"id": call.id, "name": call.name, "tool": call.name, "arguments": call.arguments} for call in calls
         ]
+    if producer := _text((response.metadata or {}).get("model")):
+        message["producer_model"] = producer
     return message
 
 
@@ -526,7 +534,7 @@ class TurnReport:
         usage: Tokens of all model calls.
         cost: Of all model calls, in US dollars; None if no call reports one.
         stop_reason: Why the model stopped, in the words of its provider. Of a turn that did not end with its answer:
-            ``"cancelled"``, ``"timeout"``, ``"budget"``, ``"denied"`` or ``"error"``.
+            ``"cancelled"``, ``"timeout"``, ``"budget"``, ``"denied"``, ``"refused"`` by the model or its service, or ``"error"``.
         error: What the turn raised, with its type; None if it ended well.
         seconds: How long the turn took.
     """
@@ -598,7 +606,7 @@ class TurnReport:
                 cost_usd=record.cost,
             ),
             cost=record.cost,
-            stop_reason=stop_reason or record.stop_reason,
+            stop_reason=stop_reason or ("refused" if record.stop_reason in REFUSALS else record.stop_reason),
             model=record.model,
             provider=record.provider,
             error=error,

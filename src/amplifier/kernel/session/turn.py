@@ -25,6 +25,7 @@ from amplifier.contracts._containment import contained_failure, is_cancellation_
 from amplifier.contracts._scopes import cancel_scope, loop_clock
 from amplifier.errors import (
     BudgetError,
+    ContentFilterError,
     ContractError,
     ExecutionCancelled,
     ExecutionDenied,
@@ -160,6 +161,8 @@ class ToldTurn:
             self.stop_reason = "timeout"
         elif isinstance(exc, BudgetError):
             self.stop_reason = "budget"
+        elif isinstance(exc, ContentFilterError):
+            self.stop_reason = "refused"
         elif isinstance(exc, ExecutionDenied):
             self.stop_reason = "denied"
             self.prompt = None if exc.event == PROMPT_SUBMIT else self.prompt  # it is not part of the conversation

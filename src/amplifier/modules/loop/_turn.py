@@ -11,6 +11,7 @@ import anyio
 from amplifier.answers import AnswerFormat
 from amplifier.contracts import ContextManager, Coordinator, Hooks, Provider, Tool
 from amplifier.errors import (
+    ContentFilterError,
     ContextLengthError,
     ContractError,
     ExecutionDenied,
@@ -25,13 +26,14 @@ from amplifier.events import (
     ORCHESTRATOR_STEERING_INJECTED,
     PROMPT_COMPLETE,
     PROMPT_SUBMIT,
+    PROVIDER_REFUSAL,
     PROVIDER_REQUEST,
     PROVIDER_RESPONSE,
     TURN_RESUMED,
 )
 from amplifier.models import ChatRequest, ChatResponse, to_dict
 from amplifier.models._prompts import attachments_of, changed_blocks
-from amplifier.turns import text_of
+from amplifier.turns import REFUSALS, text_of
 
 from ._heard_events import heard_by, teller_of
 from ._hook_results import HookResults
@@ -111,7 +113,8 @@ class Turn:
         )
         self._text = ""
         self._instructions = options.system_prompt
-        self._lacks_instructions = self._finished = False
+        self._about: dict[str, Any] = {}  # the latest model call
+        self._lacks_instructions = self._finished = self._is_refused = False
 
     async def run(self, prompt: str, blocks: list[dict[str, Any]]) -> str:
         """Run the turn and return the text of the model's last answer.
@@ -155,6 +158,9 @@ class Turn:
             await work()
             status = "cancelled" if self._is_stopping() else "completed"
             return self._text
+        except ContentFilterError as error:
+            await self._refused(type(error).__name__, str(error))
+            raise
         except ExecutionDenied:
             status = "completed"  # as it was decided
             raise
@@ -186,9 +192,16 @@ class Turn:
 
     async def _emit_complete(self, status: str) -> None:
         outcome = {"completed": "success" if self._finished else "incomplete"}.get(status, status)
+        outcome = "refused" if self._is_refused and outcome in ("success", "error") else outcome
         iterations = self._steps.iteration
         details = {"orchestrator": self._options.orchestrator, "turn_count": iterations, "status": outcome}
         await self._hooks.emit(ORCHESTRATOR_COMPLETE, details)
+
+    async def _refused(self, reason: str, message: str) -> None:
+        self._is_refused = True
+        if self._is_heard(PROVIDER_REFUSAL):
+            details = {**self._about, "reason": reason, "message": message}
+            await self._hooks.emit(PROVIDER_REFUSAL, details)
 
     def _is_stopping(self) -> bool:
         return self._cancellation is not None and self._cancellation.is_cancelled
@@ -301,6 +314,7 @@ class Turn:
 
     async def _step(self, caller: ProviderCaller) -> bool:
         """One model call and the tools it asks for; False when the turn is over."""
+        self._about = {"provider": caller.name, "model": self._options.model}
         messages = await self._request_messages(caller)
         if messages is None:
             return False
@@ -327,7 +341,7 @@ class Turn:
         response, calls = await caller.calls_of(response)
         self._text = text_of(response)
         await self._transcript.add_answer(response, calls)
-        about: dict[str, Any] = {"provider": caller.name, "model": request.model}
+        about = self._about
         if self._is_heard(PROVIDER_RESPONSE):
             is_read = self._is_heard(PROVIDER_RESPONSE, "response")
             await self._hooks.emit(
@@ -342,6 +356,9 @@ class Turn:
             )
         else:
             self._tell(PROVIDER_RESPONSE, {**about, "response": response, "usage": response.usage})
+        self._is_refused = False
+        if response.finish_reason in REFUSALS:
+            await self._refused(response.finish_reason, self._text)
         if not calls:
             correction = None if self._answer is None else self._answer.correction(self._text)
             if correction is None and self._steering and not self._is_stopping():

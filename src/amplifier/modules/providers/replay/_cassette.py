@@ -124,7 +124,11 @@ def canonical_request(request: ChatRequest, scrubber: Scrubber, ignore: Iterable
     """The request as it is compared and written: plain JSON that shares nothing with the request."""
     given = {key: value for key, value in to_dict(request).items() if key not in _NOT_COMPARED and value is not None}
     given["messages"] = [
-        {key: value for key, value in message.items() if key != "metadata" and value is not None}
+        {
+            key: value
+            for key, value in message.items()
+            if key not in ("metadata", "producer_model") and value is not None
+        }
         for message in copy_json(given["messages"])
     ]
     _number_calls(given["messages"])
