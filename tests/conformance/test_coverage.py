@@ -162,15 +162,6 @@ def test_a_clause_lists_the_backends_it_was_examined_on(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_module_for_asyncio_only_is_examined_on_trio_as_well_on_an_island(tmp_path):
-    file = write_module(tmp_path, '__amplifier_backends__ = ("asyncio",)\n' + SOUND_TOOL.replace("\n    ", "\n"))
-    report = check(file, only=["A18", "T5"])
-    assert {clause: outcome_of(report, clause).status for clause in ("A18", "T5")} == {"A18": "kept", "T5": "kept"}
-    assert outcome_of(report, "T5").backends == ["asyncio", "trio"]
-    assert report.limitations == ["declares asyncio only: on trio it runs on an asyncio island"]
-
-
-@pytest.mark.slow
 def test_a_check_that_ended_with_its_process_keeps_no_clause(tmp_path):
     planted = SOUND_TOOL.replace('text = input.get("text")', 'text = input.get("text"); import os; os._exit(1)')
     report = check(write_module(tmp_path, planted), only=["T9"], backends=["asyncio"])
