@@ -57,10 +57,11 @@ define environment
 endef
 
 # pip compiles on one processor, compileall on all of them; some packages contain files that are no valid Python, which does not matter here.
+# The project itself, too: pytest keeps what it compiles for its own process, and the kit's processes keep nothing.
 define install
 	$(call environment,$(1))
 	@$(call packages,$(2))
-	@$(@D)/bin/python -m compileall -qq -j 0 $(@D)/lib || true
+	@$(@D)/bin/python -m compileall -qq -j 0 $(@D)/lib src || true
 	@touch $@
 endef
 

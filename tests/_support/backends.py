@@ -36,3 +36,9 @@ def by_turns(cases: Iterable[Any]) -> list[Any]:
         for number, case in enumerate(cases)
         for backend, other in (("asyncio", number % 2), ("trio", not number % 2))
     ]
+
+
+def mostly_on(backend: str) -> pytest.MarkDecorator:
+    """For a test of a program whose way of showing things is the same on both: it runs on one; on the other it is `long`."""
+    other = "trio" if backend == "asyncio" else "asyncio"
+    return pytest.mark.parametrize("backend", [backend, pytest.param(other, marks=pytest.mark.long)])

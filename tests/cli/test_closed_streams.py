@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from amplifier.cli.sessions.store import SessionStore
+from tests._support.backends import mostly_on
 from tests._support.terminal import PATIENCE, command, environment
 
 FULL = Path("/dev/full")
@@ -31,6 +32,7 @@ def run_in_shell(redirection: str, *arguments: str, home: Path, cwd: Path) -> su
 
 @pytest.mark.slow
 @pytest.mark.parametrize("output_format", ["text", "json"])
+@mostly_on("trio")
 def test_an_answer_that_cannot_be_written_is_reported_and_fails(output_format, backend, home, workdir, plan):
     words = ("run", "-q", "say hello", "--plan", plan, "--backend", backend, "--output-format", output_format)
     finished = run_in_shell(f">{FULL}", *words, home=home, cwd=workdir)
@@ -57,6 +59,7 @@ def test_a_closed_standard_output_is_refused_before_anything_happens(words, home
 
 
 @pytest.mark.slow
+@mostly_on("asyncio")
 def test_a_closed_standard_error_fails_nothing(backend, home, workdir, plan):
     (workdir / "gate").touch()
     prompt = f"call wait_for {json.dumps({'path': str(workdir / 'gate')})}"
@@ -71,6 +74,7 @@ def test_without_standard_input_and_error_a_failure_is_still_an_exit_code(home, 
 
 
 @pytest.mark.slow
+@mostly_on("trio")
 def test_a_closed_standard_input_holds_no_prompt_and_is_not_needed_for_one(backend, home, workdir, plan):
     finished = run_in_shell("<&-", "run", "--plan", plan, home=home, cwd=workdir)
     assert finished.returncode == 2

@@ -12,6 +12,7 @@ import pytest
 
 from amplifier.cli.terminal import line_prompt
 from amplifier.cli.terminal.line_prompt import PromptHistory
+from tests._support.backends import mostly_on
 from tests._support.terminal import open_terminal, run_cli
 from tests._support.tree import ROOT
 
@@ -80,6 +81,7 @@ EDITS = {
 }
 
 
+@mostly_on("trio")
 def test_keys_edit_the_line(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         for keys, sent in EDITS.values():
@@ -93,6 +95,7 @@ def test_keys_edit_the_line(backend, home, workdir, plan):
 
 
 @pytest.mark.slow
+@mostly_on("asyncio")
 def test_history_survives_a_restart_and_returns_to_the_draft(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
@@ -139,6 +142,7 @@ def test_history_of_a_resumed_session_comes_first(home, workdir, plan):
 
 
 @pytest.mark.slow
+@mostly_on("trio")
 def test_tab_completes_commands_and_lists_them(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
@@ -160,6 +164,7 @@ def test_tab_completes_commands_and_lists_them(backend, home, workdir, plan):
 
 
 @pytest.mark.slow
+@mostly_on("asyncio")
 def test_pasted_text_is_shown_with_what_a_terminal_would_obey_or_hide(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
@@ -179,6 +184,7 @@ def test_pasted_text_is_shown_with_what_a_terminal_would_obey_or_hide(backend, h
 
 @pytest.mark.long
 @pytest.mark.parametrize("size", [(5, 20), (2, 10), (10, 3)], ids=str)
+@mostly_on("trio")
 def test_small_windows_take_long_lines_pastes_and_completion(size, backend, home, workdir, plan):
     arguments = ("run", "--plan", plan, "--backend", backend)
     with open_terminal(*arguments, home=home, cwd=workdir, size=size) as terminal:

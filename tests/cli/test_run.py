@@ -17,6 +17,7 @@ from amplifier.cli import main
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.sessions.home_folder import require_writable
 from amplifier.cli.sessions.store import SessionRecord, SessionStore
+from tests._support.backends import mostly_on
 from tests._support.terminal import PATIENCE, command, environment, json_of, run_cli
 from tests.cli._scripted_agent import write_plan
 
@@ -63,6 +64,7 @@ def test_the_prompt_may_come_through_a_pipe(words, home, workdir, plan):
     assert (finished.returncode, finished.stdout) == (0, "from a pipe \n")
 
 
+@mostly_on("asyncio")
 def test_json_is_one_object_of_a_fixed_shape(backend, home, workdir, plan):
     words = ("run", "say hello", "--output-format", "json", "--plan", plan, "--backend", backend)
     shown = json_of(run_cli(*words, home=home, cwd=workdir))
@@ -95,6 +97,7 @@ def test_json_trace_has_every_tool_call_in_order(home, workdir, plan):
 
 
 @pytest.mark.slow
+@mostly_on("trio")
 def test_json_stays_json_when_the_turn_fails(backend, home, workdir, plan):
     words = ("run", "fail", "--output-format", "json", "--plan", plan, "--backend", backend)
     finished = run_cli(*words, home=home, cwd=workdir)
@@ -239,6 +242,7 @@ def test_an_unknown_loop_is_named_with_the_nearest_one(home, workdir, plan):
 
 
 @pytest.mark.slow
+@mostly_on("asyncio")
 def test_unused_keys_of_a_plan_are_reported(backend, home, workdir, plan):
     odd = change(plan, plugins=[{"module": "tool-search"}])
     finished = run_cli("run", "say fine", "-q", "--plan", odd, "--backend", backend, home=home, cwd=workdir)
@@ -246,6 +250,7 @@ def test_unused_keys_of_a_plan_are_reported(backend, home, workdir, plan):
     assert finished.stderr == "plan.json: $.plugins: unknown section, ignored\n"
 
 
+@mostly_on("trio")
 def test_a_plan_with_a_misspelt_section_is_not_run(backend, home, workdir, plan):
     bad = change(plan, hoks=[{"module": "hooks-approval", "on_failure": "deny"}])
     finished = run_cli("run", "say x", "--plan", bad, "--backend", backend, home=home, cwd=workdir)
@@ -273,6 +278,7 @@ UNUSABLE = {
 
 
 @pytest.mark.slow
+@mostly_on("asyncio")
 def test_a_module_that_cannot_be_used_stops_the_run_and_all_of_them_are_named(backend, home, workdir, plan):
     bad = change(plan, **UNUSABLE)
     finished = run_cli("run", "say fine", "--plan", bad, "--backend", backend, home=home, cwd=workdir)
@@ -290,6 +296,7 @@ def test_a_module_that_cannot_be_used_stops_the_run_and_all_of_them_are_named(ba
 
 
 @pytest.mark.slow
+@mostly_on("trio")
 def test_with_strict_false_a_plan_runs_without_the_modules_that_fail(backend, home, workdir, plan):
     session = {"orchestrator": "loop-streaming", "context": "context-simple", "strict": False}
     odd = change(plan, **UNUSABLE, session=session)
@@ -310,6 +317,7 @@ SHY = "import logging; logging.getLogger('shy').warning('provider-shy is not mou
 
 
 @pytest.mark.slow
+@mostly_on("asyncio")
 def test_no_other_provider_answers_in_place_of_the_chosen_one(backend, home, workdir, plan, tmp_path):
     shy = {"module": "provider-shy", "source": write_module(tmp_path, SHY)}
     both = change(plan, providers=[shy, *json.loads(Path(plan).read_text())["providers"]])
@@ -621,6 +629,7 @@ def test_a_context_without_a_file_runs_too(home, workdir, tmp_path):
 
 
 @pytest.mark.slow
+@mostly_on("trio")
 def test_used_budget_is_shown(backend, home, workdir):
     words = ("run", "hello", "-p", "offline", "--max-cost", "0.50", "--max-total-tokens", "100000")
     finished = run_cli(*words, "--backend", backend, home=home, cwd=workdir)
@@ -630,6 +639,7 @@ def test_used_budget_is_shown(backend, home, workdir):
 
 
 @pytest.mark.slow
+@mostly_on("asyncio")
 def test_budget_that_does_not_suffice_has_an_exit_code_of_its_own(backend, home, workdir):
     words = ("run", "hello", "-p", "offline", "--max-total-tokens", "50", "--output-format", "json")
     finished = run_cli(*words, "--backend", backend, home=home, cwd=workdir)

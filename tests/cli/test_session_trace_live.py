@@ -19,6 +19,7 @@ import attrs
 import pytest
 
 from amplifier.cli.sessions.store import SessionRecord, SessionStore
+from tests._support.backends import mostly_on
 from tests._support.browser import Tab, open_tab
 from tests._support.terminal import PATIENCE, command, environment
 from tests.cli._scripted_agent import write_plan
@@ -135,6 +136,7 @@ def test_rows_need_the_token_and_come_only_when_they_changed(backend, store, hom
 
 
 @pytest.mark.slow
+@mostly_on("asyncio")
 def test_a_session_without_a_log_says_so_and_the_browser_is_opened_beside_the_server(backend, home, workdir):
     SessionStore(home / "sessions").write(SessionRecord(session_id="s"))
     browser = workdir / "browser"

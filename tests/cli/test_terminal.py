@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from amplifier.cli.sessions.store import SessionStore
+from tests._support.backends import mostly_on
 from tests._support.terminal import open_terminal, run_cli
 
 
@@ -20,6 +21,7 @@ def sessions(home: Path) -> SessionStore:
     return SessionStore(home / "sessions")
 
 
+@mostly_on("asyncio")
 def test_an_answer_is_written_word_by_word_and_the_session_is_named(backend, home, workdir, plan):
     with open_terminal(
         "run", "say hello there", "--plan", plan, "--backend", backend, home=home, cwd=workdir
@@ -35,6 +37,7 @@ def test_an_answer_is_written_word_by_word_and_the_session_is_named(backend, hom
         (40, [" • a is one item of several words, yes", "   indeed"]),
     ],
 )
+@mostly_on("trio")
 def test_markdown_is_rendered_at_a_terminal_and_piped_as_it_is(columns, item, backend, home, workdir, plan):
     text = "# Title\n\n- `a` is **one** item of several words, yes indeed\n- b\n\n```python\nx = 1\n```"
     arguments = ("run", f"say {text}", "--plan", plan, "--backend", backend)
@@ -57,6 +60,7 @@ def test_a_plain_terminal_gets_the_text_as_the_model_wrote_it(plain, home, workd
 
 
 @pytest.mark.slow
+@mostly_on("asyncio")
 def test_a_chat_keeps_its_conversation_from_turn_to_turn(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
@@ -313,6 +317,7 @@ def test_a_question_longer_than_the_screen_is_shown_to_its_end_before_it_can_be_
 
 
 @pytest.mark.parametrize("columns", [80, 40])
+@mostly_on("trio")
 def test_an_edit_is_shown_as_a_diff_in_the_question_and_afterwards(columns, backend, home, workdir, plan):
     with_files = json.loads(Path(plan).read_text())
     with_files["tools"].append("tool-filesystem")
@@ -338,6 +343,7 @@ def test_an_edit_is_shown_as_a_diff_in_the_question_and_afterwards(columns, back
 
 
 @pytest.mark.slow
+@mostly_on("asyncio")
 def test_allowed_always_is_not_asked_again_in_that_session(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")

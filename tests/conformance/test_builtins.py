@@ -51,12 +51,11 @@ QUICK = {"tool-todo"}
 SLOW = {
     "context-simple",
     "hooks-approval",
-    "loop-basic",
     "loop-streaming",
     "provider-mock",
     "tool-filesystem",
 }
-"""What `make test-slow` checks; `make test-long` checks the others, `make conformance` all of them thoroughly."""
+"""What `make test-slow` checks, one of each kind; `make test-long` checks the others, `make conformance` all of them thoroughly."""
 SET_UP = {
     "hooks_traced.py": """
         from opentelemetry import trace
@@ -89,10 +88,15 @@ DECLINES = {"hooks-otel", "provider-local", "provider-replay"}
 their mount is examined. `SET_UP` has the rest."""
 
 
+def backends_of(place: int) -> tuple[str, ...]:
+    # Each on one of the two here, to save time; on both in `make conformance`.
+    return BACKENDS if THOROUGH else BACKENDS[place % 2 :][:1]
+
+
 def examined(module_id: str, seed: int) -> Report:
+    backends = backends_of(list(CHECKED).index(module_id))
+
     async def run() -> Report:
-        # Each on one of the two here, to save time; on both in `make conformance`.
-        backends = BACKENDS if THOROUGH else BACKENDS[list(CHECKED).index(module_id) % 2 :][:1]
         return await check_module(module_id, thorough=THOROUGH, seed=seed, backends=backends, **CHECKED[module_id])
 
     return anyio.run(run)
@@ -133,5 +137,6 @@ def test_a_built_in_module_conforms(module_id, seed):
 @pytest.mark.parametrize("name", SET_UP)
 def test_a_built_in_module_that_needs_a_setup_conforms(name, tmp_path):
     file = write_module(tmp_path, SET_UP[name], name)
-    report = anyio.run(lambda: check_module(file, config=SET_UP_CONFIG, seed=0, backends=BACKENDS))
+    backends = backends_of(list(SET_UP).index(name))
+    report = anyio.run(lambda: check_module(file, config=SET_UP_CONFIG, seed=0, backends=backends))
     assert report.ok, str(report)

@@ -59,8 +59,8 @@ def test_of_a_module_of_another_type_only_its_mount_is_examined(module, module_t
 
 
 @pytest.mark.slow
-async def test_an_absent_module_keeps_no_selected_clause():
-    report = await check_module("provider-mock", module_type="tool", only=["T5"])
+def test_an_absent_module_keeps_no_selected_clause():
+    report = check("provider-mock", module_type="tool", only=["T5"])
     assert with_status(report, "kept") == set()
     assert report.verdict == "unchecked"
     assert "on asyncio and trio mount gave nothing" in " ".join(report.notes)
@@ -159,15 +159,6 @@ def test_a_clause_lists_the_backends_it_was_examined_on(tmp_path):
     report = check(file, only=["A18", "A2", "T5"])
     assert outcome_of(report, "A18").status == "kept"  # it declares what it runs on
     assert {clause: outcome_of(report, clause).backends for clause in ("T5", "A2")} == {"T5": ["trio"], "A2": []}
-
-
-@pytest.mark.slow
-def test_a_module_for_asyncio_only_is_examined_on_trio_as_well_on_an_island(tmp_path):
-    file = write_module(tmp_path, '__amplifier_backends__ = ("asyncio",)\n' + SOUND_TOOL.replace("\n    ", "\n"))
-    report = check(file, only=["A18", "T5"])
-    assert {clause: outcome_of(report, clause).status for clause in ("A18", "T5")} == {"A18": "kept", "T5": "kept"}
-    assert outcome_of(report, "T5").backends == ["asyncio", "trio"]
-    assert report.limitations == ["declares asyncio only: on trio it runs on an asyncio island"]
 
 
 @pytest.mark.slow

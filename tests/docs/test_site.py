@@ -16,7 +16,7 @@ import pytest
 
 from tests._support.manual import DOCS, manual_pages
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the build is one process, and all tests wait for it
 
 
 def build(source: Path, target: Path) -> subprocess.CompletedProcess[str]:

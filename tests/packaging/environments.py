@@ -61,7 +61,13 @@ class Environment:
             self._bring(found)
 
     def run(self, *command: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-        clean = {"PATH": os.pathsep.join([str(self.bin), os.defpath]), "HOME": str(cwd), "PYTHONDONTWRITEBYTECODE": "1"}
+        # Compiled once for all programs, and beside the packages, whose size is measured.
+        compiled = str(self.bin.parent / "compiled")
+        clean = {
+            "PATH": os.pathsep.join([str(self.bin), os.defpath]),
+            "HOME": str(cwd),
+            "PYTHONPYCACHEPREFIX": compiled,
+        }
         program = [str(self.bin / command[0]), *command[1:]]
         return subprocess.run(program, cwd=cwd, env={**clean, **variables}, capture_output=True, text=True, check=False)
 
