@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
+
+import anyio
+
+from amplifier.conformance import Report, check_module
 
 SOUND_TOOL = """
     from amplifier import ToolResult
@@ -45,3 +51,13 @@ def write_project(folder: Path, source: str, *, entry_points: str = 'tool-echo =
     table = f'[project.entry-points."amplifier.modules"]\n{entry_points}\n' if entry_points else ""
     (root / "pyproject.toml").write_text(f'[project]\nname = "x"\nversion = "1"\n{table}', encoding="utf-8")
     return root
+
+
+def check(target: Any, **options: Any) -> Report:
+    """Examine a module."""
+    return anyio.run(partial(check_module, target, **options))
+
+
+def with_status(report: Report, status: str) -> set[str]:
+    """The clauses that a report lists as kept, broken or not checked."""
+    return {outcome.id for outcome in report.clauses if outcome.status == status}

@@ -7,12 +7,11 @@ import sys
 from importlib.metadata import entry_points
 from typing import Any
 
-import anyio
 import pytest
 
-from amplifier.conformance import Report, check_module
+from amplifier.conformance import Report
 from tests._support.tree import TESTS
-from tests.conformance.modules import write_module
+from tests.conformance.modules import check, write_module
 
 THOROUGH = bool(os.environ.get("THOROUGH_CONFORMANCE"))
 SEEDS = (0, 1, 2) if THOROUGH else (0,)
@@ -95,11 +94,7 @@ def backends_of(place: int) -> tuple[str, ...]:
 
 def examined(module_id: str, seed: int) -> Report:
     backends = backends_of(list(CHECKED).index(module_id))
-
-    async def run() -> Report:
-        return await check_module(module_id, thorough=THOROUGH, seed=seed, backends=backends, **CHECKED[module_id])
-
-    return anyio.run(run)
+    return check(module_id, thorough=THOROUGH, seed=seed, backends=backends, **CHECKED[module_id])
 
 
 def unexamined(report: Report) -> set[str]:
@@ -137,6 +132,5 @@ def test_a_built_in_module_conforms(module_id, seed):
 @pytest.mark.parametrize("name", SET_UP)
 def test_a_built_in_module_that_needs_a_setup_conforms(name, tmp_path):
     file = write_module(tmp_path, SET_UP[name], name)
-    backends = backends_of(list(SET_UP).index(name))
-    report = anyio.run(lambda: check_module(file, config=SET_UP_CONFIG, seed=0, backends=backends))
+    report = check(file, config=SET_UP_CONFIG, seed=0, backends=backends_of(list(SET_UP).index(name)))
     assert report.ok, str(report)

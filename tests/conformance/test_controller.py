@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
-import anyio
 import pytest
 
 from amplifier.conformance import Report, check_module
@@ -15,20 +13,13 @@ from amplifier.conformance.page import write_page
 from amplifier.conformance.target.locate import find_target
 from amplifier.errors import ModuleLoadError, ModuleNotFoundError
 from amplifier.models import from_json, to_json
-from tests.conformance.modules import SOUND_TOOL, write_module, write_project
+from tests.conformance.modules import SOUND_TOOL, check, write_module, write_project
 
 CORPUS = Path(__file__).parent / "corpus"
 
 SHIELDED_SLEEP = """import anyio
             with anyio.CancelScope(shield=True):
                 await anyio.sleep(3600)"""
-
-
-def check(target: Any, **options: Any) -> Report:
-    async def run() -> Report:
-        return await check_module(target, **options)
-
-    return anyio.run(run)
 
 
 def broken(report: Report) -> set[str]:

@@ -15,12 +15,12 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
-from amplifier.conformance import Report, check_module
+from amplifier.conformance import Report
 from amplifier.conformance.checks.registry import all_clauses
 from tests.conformance.corpus_modules import CorpusModule, corpus_modules, patched
+from tests.conformance.modules import check
 
 WHOLE = bool(os.environ.get("WHOLE_CORPUS"))
 SEEDS = (0, 1, 2) if WHOLE else (0,)
@@ -55,11 +55,7 @@ def modules(kind: str) -> list[Any]:
 
 def examined(module: CorpusModule, folder: Path, seed: int, *only: str) -> Report:
     backends = BACKENDS if WHOLE else BACKENDS[zlib.crc32(module.name.encode()) % 2 :][:1]
-
-    async def run() -> Report:
-        return await check_module(module.path(folder), module_type=module.type, seed=seed, only=only, backends=backends)
-
-    return anyio.run(run)
+    return check(module.path(folder), module_type=module.type, seed=seed, only=only, backends=backends)
 
 
 def test_the_corpus_is_large_and_its_files_are_named_after_clauses():

@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any
 
-import anyio
 import pytest
 
 import amplifier.conformance.checks
-from amplifier.conformance import ClauseOutcome, Report, check_module
+from amplifier.conformance import ClauseOutcome, Report
 from amplifier.conformance.checks.registry import CHECKS
 from amplifier.conformance.page import write_page
-from tests.conformance.modules import SOUND_TOOL, write_module
+from tests.conformance.modules import SOUND_TOOL, check, with_status, write_module
 
 OF_ITS_MOUNT = {"A1", "A2", "A3", "A4", "A5", "A6", "A7", "A11", "A12", "A13", "A14", "A15", "A20", "A21"}
 """The clauses that can be examined though the module is absent."""
-
-
-def check(target: Any, **options: Any) -> Report:
-    async def run() -> Report:
-        return await check_module(target, **options)
-
-    return anyio.run(run)
-
-
-def with_status(report: Report, status: str) -> set[str]:
-    return {outcome.id for outcome in report.clauses if outcome.status == status}
 
 
 def outcome_of(report: Report, clause: str) -> ClauseOutcome:
@@ -83,8 +70,8 @@ def test_a_module_that_cannot_be_mounted_keeps_no_clause_about_its_behaviour(tmp
 
 
 def test_the_clauses_that_need_no_instance_are_clauses_of_those_checks():
-    for name, check in CHECKS.items():
-        assert check.without_instance <= set(check.clauses), name
+    for name, each in CHECKS.items():
+        assert each.without_instance <= set(each.clauses), name
 
 
 # ── unreadable sources ──

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import anyio
 import pytest
 
-from amplifier.conformance import Report, check_module
 from amplifier.models import to_dict
-from tests.conformance.corpus_modules import CorpusModule, corpus_module
-
-
-def examined(module: CorpusModule, folder: Path, only: list[str]) -> Report:
-    async def run() -> Report:
-        return await check_module(module.path(folder), module_type=module.type, seed=3, only=only)
-
-    return anyio.run(run)
+from tests.conformance.corpus_modules import corpus_module
+from tests.conformance.modules import check
 
 
 @pytest.mark.slow
@@ -31,7 +21,9 @@ def examined(module: CorpusModule, folder: Path, only: list[str]) -> Report:
     ],
 )
 def test_the_same_seed_gives_the_same_report(name, only, tmp_path):
-    first, second = (to_dict(examined(corpus_module(name), tmp_path, only)) for _ in range(2))
+    module = corpus_module(name)
+    file = module.path(tmp_path)
+    first, second = (to_dict(check(file, module_type=module.type, seed=3, only=only)) for _ in range(2))
     assert first.pop("seconds") > 0
     assert second.pop("seconds") > 0
     assert first == second

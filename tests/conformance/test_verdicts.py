@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 from textwrap import dedent, indent
-from typing import Any
 
-import anyio
 import pytest
 
 from amplifier.cli import main
-from amplifier.conformance import Report, check_module
+from amplifier.conformance import Report
 from tests._support.backends import by_turns
-from tests.conformance.modules import SOUND_TOOL, write_module
+from tests.conformance.modules import SOUND_TOOL, check, with_status, write_module
 
 MOUNTED = 'coordinator.mount("tools", Echo())'
-
-
-def check(target: Any, **options: Any) -> Report:
-    async def run() -> Report:
-        return await check_module(target, **options)
-
-    return anyio.run(run)
-
-
-def with_status(report: Report, status: str) -> set[str]:
-    return {outcome.id for outcome in report.clauses if outcome.status == status}
 
 
 def about(report: Report, clause: str) -> str:

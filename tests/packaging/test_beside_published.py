@@ -10,7 +10,7 @@ import pytest
 
 from .environments import Environment, write_wheel
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the first waits for the archives
 
 BASH = """
 from amplifier_core import ModuleCoordinator, ToolResult

@@ -18,6 +18,8 @@ from tests._support.tree import ROOT
 
 from .environments import Environment, built
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the first waits for the archives
+
 MEGABYTE = 1 << 20
 
 
@@ -35,7 +37,6 @@ def sdist_names(archives: tuple[Path, Path]) -> set[str]:
 # ── what is in them ──────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.slow
 def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
     source = ROOT / "src"
     files = {p.relative_to(source).as_posix() for p in (source / "amplifier").rglob("*") if p.is_file()}
@@ -43,7 +44,6 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: zipfi
     assert packed == {name for name in files if "__pycache__" not in name}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -59,7 +59,6 @@ def test_what_is_no_code_is_in_the_wheel(wheel: zipfile.ZipFile, name: str) -> N
     assert name in wheel.namelist()
 
 
-@pytest.mark.slow
 def test_the_tree_gives_the_same_wheel_as_the_sdist(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     (from_tree,) = built(ROOT, tmp_path, "--wheel")
     with zipfile.ZipFile(from_tree) as other:
@@ -68,7 +67,6 @@ def test_the_tree_gives_the_same_wheel_as_the_sdist(wheel: zipfile.ZipFile, tmp_
         }
 
 
-@pytest.mark.slow
 def test_the_sdist_is_the_project_without_what_was_made_in_it(sdist_names: set[str]) -> None:
     assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "src/amplifier/py.typed"} <= sdist_names
     made = re.compile(
@@ -77,7 +75,6 @@ def test_the_sdist_is_the_project_without_what_was_made_in_it(sdist_names: set[s
     assert [name for name in sdist_names if made.search(name)] == []
 
 
-@pytest.mark.slow
 def test_the_metadata_matches_the_code(wheel: zipfile.ZipFile) -> None:
     metadata = Parser().parsestr(wheel.read(f"amplifier-{amplifier.__version__}.dist-info/METADATA").decode("utf-8"))
     assert metadata["Version"] == amplifier.__version__
@@ -96,7 +93,6 @@ def empty(archives: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory)
     return Environment(tmp_path_factory.mktemp("empty") / "venv", archives[0])
 
 
-@pytest.mark.slow
 def test_the_base_install_is_small(empty: Environment) -> None:
     assert empty.distributions <= {
         "amplifier", "anyio", "attrs", "cattrs", "idna", "orjson", "typing_extensions",
@@ -105,7 +101,6 @@ def test_the_base_install_is_small(empty: Environment) -> None:
     assert size < 12.25 * MEGABYTE, f"{size / MEGABYTE:.1f} MB"
 
 
-@pytest.mark.slow
 def test_importing_every_package_of_the_base_install_works(empty: Environment, tmp_path: Path) -> None:
     packages = "compat, conformance, contracts, errors, events, kernel, live, loading, models, plan, testing, tracing"
     finished = empty.python(f"import amplifier\nfrom amplifier import {packages}\nprint(amplifier.__file__)", tmp_path)
@@ -134,7 +129,6 @@ anyio.run(main)
 """
 
 
-@pytest.mark.slow
 def test_an_agent_of_built_in_modules_works(empty: Environment, tmp_path: Path) -> None:
     (tmp_path / "hello.txt").write_text("hello")
     finished = empty.python(AGENT, tmp_path)
@@ -142,7 +136,6 @@ def test_an_agent_of_built_in_modules_works(empty: Environment, tmp_path: Path) 
     assert "hello.txt" in finished.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", [["amplifier"], ["amplifier", "run", "hi"], ["python", "-m", "amplifier"]])
 def test_the_command_names_the_extra_it_lacks(empty: Environment, command: list[str], tmp_path: Path) -> None:
     finished = empty.run(*command, cwd=tmp_path)
@@ -151,7 +144,6 @@ def test_the_command_names_the_extra_it_lacks(empty: Environment, command: list[
     assert "Traceback" not in finished.stderr
 
 
-@pytest.mark.slow
 def test_a_module_names_the_extra_it_lacks(empty: Environment, tmp_path: Path) -> None:
     program = """
 import anyio
@@ -190,14 +182,12 @@ anyio.run(main)
     }
 
 
-@pytest.mark.slow
 def test_strategies_name_the_extra_they_lack(empty: Environment, tmp_path: Path) -> None:
     finished = empty.python("import amplifier.conformance.strategies", tmp_path)
     assert "MissingExtraError" in finished.stderr
     assert "amplifier[testing]" in finished.stderr
 
 
-@pytest.mark.slow
 def test_the_schema_of_plans_can_be_read(empty: Environment, tmp_path: Path) -> None:
     program = """
 import json

@@ -107,6 +107,7 @@ def test_ci_installs_what_has_a_known_hash_and_the_project_without_its_dependenc
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_release_built_twice_is_the_same_in_every_byte(archives: tuple[Path, Path], tmp_path: Path) -> None:
     wheel, sdist = archives
     with tarfile.open(sdist) as archive:
