@@ -50,6 +50,9 @@ __all__ = ["RunRequest", "print_error_json", "run_agent"]
 _REFRESH_INTERVAL = 0.25
 """Seconds between two updates of the live lines."""
 
+_RECAP = 200
+"""Characters of a message that a recap shows."""
+
 _SECONDS_TO_DECIDE = 300.0
 """For the question whether a turn goes on with another plan."""
 
@@ -244,6 +247,8 @@ class _AgentRun:
             if chat is None:
                 return None
             self._earlier = None
+            if session.is_resumed and not self._is_reopened:
+                self._show_recap(await chat.commands.messages())
             await chat.run()
             return chat.commands.reopen
 
@@ -302,6 +307,13 @@ class _AgentRun:
             plan = with_traces(plan)
         plan = with_budget(plan, cost=request.max_cost, tokens=request.max_total_tokens)
         return with_storage_paths(plan, sessions=request.store.root)
+
+    def _show_recap(self, messages: list[dict[str, Any]]) -> None:
+        """Show where a resumed conversation was."""
+        for role, words in (("user", "You asked last"), ("assistant", "The last answer")):
+            texts = [text_of_message(message) for message in messages if message.get("role") == role]
+            if texts and (text := " ".join(texts[-1].split())):
+                self._display.notice(f"{words}: {text[:_RECAP]}{'…' * (len(text) > _RECAP)}")
 
     def _show_sandbox(self, session: AmplifierSession) -> None:
         """Show how commands are confined, before anything else."""
