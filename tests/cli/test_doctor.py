@@ -12,8 +12,8 @@ import pytest
 
 from amplifier.cli import main
 from amplifier.cli.commands import doctor as _doctor
-from amplifier.cli.core import installed_modules
 from amplifier.cli.sessions.store import SessionRecord, SessionStore
+from amplifier.loading import _installed as installed_modules
 from tests._support.terminal import command, environment
 
 

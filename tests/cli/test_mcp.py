@@ -180,7 +180,10 @@ def test_an_added_server_is_in_the_default_agent_until_it_is_removed(backend, tm
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
-    [(["-e", "KEY=sk-ant-REDACTED", "x", "run"], "is a secret in plain text"), (["x", "https://"], "$.")],
+    [
+        (["-e", "TOKEN=ghp_0123456789abcdefghij0123456789abcdef", "x", "run"], "is a secret in plain text"),
+        (["", "run"], "expected a printable name of a server"),
+    ],
 )
 def test_add_checks_what_it_writes(arguments, problem, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path))

@@ -67,16 +67,71 @@ def damage(store: SessionStore, statement: str) -> None:
 
 
 def test_sessions_are_listed_latest_first(store, capsys):
-    keep(store, "older", updated="2026-01-01T00:00:00+00:00", title="one", status="success", provider="provider-x")
+    keep(
+        store,
+        "older",
+        updated="2026-01-01T00:00:00+00:00",
+        title="one",
+        status="success",
+        provider="provider-x",
+        directory="/src",
+    )
     keep(store, "newer", updated="2026-01-02T00:00:00+00:00", title="two\x1b[31m")
     assert main(["session", "list"]) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert lines == [
-        ["newer", "2026-01-02T00:00:00+00:00", "", "", "two\\x1b[31m"],
-        ["older", "2026-01-01T00:00:00+00:00", "success", "provider-x", "one"],
+        ["newer", "2026-01-02T00:00:00+00:00", "", "", "two\\x1b[31m", ""],
+        ["older", "2026-01-01T00:00:00+00:00", "success", "provider-x", "one", "/src"],
     ]
     assert main(["session", "list", "-n", "1", "--json"]) == 0
     assert [record["session_id"] for record in json.loads(capsys.readouterr().out)] == ["newer"]
+
+
+def test_sessions_are_searched_and_filtered_by_folder(store, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    keep(store, "one", title="Fix the Parser", directory=str(tmp_path))
+    keep(store, "two", title="write docs", directory="/elsewhere", provider="provider-x")
+
+    def listed(*options: str) -> list[str]:
+        assert main(["session", "list", *options]) == 0
+        return [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()]
+
+    assert listed("--search", "parser") == ["one"]
+    assert listed("-s", "provider-X") == ["two"]
+    assert listed("--here") == ["one"]
+    assert listed("--here", "-s", "docs") == []
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+def test_the_list_fits_the_terminal(columns, store, tmp_path):
+    keep(store, "20260101-000000-abcdef", title="Fix the parser of plans", directory=f"{tmp_path}/a/long/folder/name")
+    with open_terminal("session", "list", home=tmp_path / "home", cwd=tmp_path, size=(24, columns)) as terminal:
+        assert terminal.end() == 0
+        assert all(len(row) <= columns for row in terminal.rows)
+        assert "20260101-000000-abcdef" in terminal.text
+
+
+def test_a_session_is_exported_as_markdown_and_as_a_page(store, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    keep(store, "one", title="first")
+    assert main(["session", "export", "one"]) == 0
+    written = capsys.readouterr().out
+    assert written.startswith("# first\n\n## user\n\nfirst\n")
+    assert "## tool (read_file)\n\n```\nsecret\\x1b[2J\n```" in written
+    assert main(["session", "export", "one", "-o", "talk.html"]) == 0
+    assert "<h2>user</h2>" in (tmp_path / "talk.html").read_text()
+    assert main(["session", "export", "one", "-o", "talk.html"]) == 2  # nothing is replaced
+    assert "talk.html: File exists" in capsys.readouterr().err
+
+
+def test_a_resumed_chat_begins_with_a_recap(store, tmp_path):
+    keep(store, "one", title="first", provider="provider-offline", directory=str(tmp_path))
+    with open_terminal("run", "--resume", "one", home=tmp_path / "home", cwd=tmp_path) as terminal:
+        terminal.expect("You asked last: second")
+        terminal.expect("The last answer: gone")
+        terminal.expect("› ")
+        terminal.type("\x04")
+        assert terminal.end() == 0
 
 
 def test_people_see_when_a_session_was_used_by_their_own_clock(store, tmp_path, monkeypatch):

@@ -49,11 +49,14 @@ class Edits:
 
     def __init__(self) -> None:
         self._by_call: dict[str, Edit] = {}
+        self._calls: dict[str, tuple[str, dict[str, Any]]] = {}
         self._before: dict[Path, str] = {}  # the first edit of a file found this
 
     async def __call__(self, event: str, data: dict[str, Any]) -> HookResult:
         """Read the file that a call is about to change."""
         given, call_id = data.get("tool_input"), data.get("tool_call_id")
+        if isinstance(given, dict) and isinstance(call_id, str):
+            self._calls[call_id] = (str(data.get("tool_name")), given)
         if (
             data.get("tool_name") in ("write_file", "edit_file")
             and isinstance(given, dict)
@@ -68,6 +71,11 @@ class Edits:
         """The edit of the call that the running code is part of."""
         call = current_call()
         return None if call is None else self._by_call.get(call.call_id)
+
+    def current_input(self) -> tuple[str, dict[str, Any]] | None:
+        """The tool and the input of the call that the running code is part of."""
+        call = current_call()
+        return None if call is None else self._calls.get(call.call_id)
 
     def changes(self) -> list[str]:
         """What has become of the files that calls have edited: a unified diff, safe to show."""
@@ -85,6 +93,7 @@ class Edits:
 
     def pop(self, call_id: str) -> Edit | None:
         """The edit of a call that has ended."""
+        self._calls.pop(call_id, None)
         return self._by_call.pop(call_id, None)
 
 

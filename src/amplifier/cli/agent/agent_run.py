@@ -16,7 +16,6 @@ import attrs
 from amplifier._json import visible_text
 from amplifier.cli.core.error_messages import error_message, exit_code_of, traceback_text
 from amplifier.cli.core.exit_codes import CommandError, Exit, OutputLostError
-from amplifier.cli.core.installed_modules import require_backend
 from amplifier.cli.core.outcome import Outcome, as_json
 from amplifier.cli.sessions.home_folder import running_folder
 from amplifier.cli.sessions.running_commands import answer_task_requests
@@ -30,6 +29,7 @@ from amplifier.errors import AmplifierError, NoUnfinishedTurnError
 from amplifier.errors import ModuleNotFoundError as UnknownModuleError
 from amplifier.kernel import AmplifierSession
 from amplifier.loading import ModuleLoader
+from amplifier.loading._installed import require_backend
 from amplifier.plan import check_plan
 from amplifier.plan._changes import plan_changes
 from amplifier.tracing import export_traces
@@ -41,6 +41,7 @@ from .budget import budget_as_json, budget_text, with_budget
 from .chat import Chat
 from .configuration import Configuration
 from .default_plan import AgentPlan, build_plan, with_recordings, with_storage_paths, with_traces
+from .permissions import Permissions
 from .signals import SignalHandler, handled_signals
 from .terminal_agent import TerminalAgent
 
@@ -48,6 +49,9 @@ __all__ = ["RunRequest", "print_error_json", "run_agent"]
 
 _REFRESH_INTERVAL = 0.25
 """Seconds between two updates of the live lines."""
+
+_RECAP = 200
+"""Characters of a message that a recap shows."""
 
 _SECONDS_TO_DECIDE = 300.0
 """For the question whether a turn goes on with another plan."""
@@ -88,6 +92,7 @@ class RunRequest:
     otel: str | None = None
     max_cost: float | None = None
     max_total_tokens: int | None = None
+    mode: str = "ask"
     yes: bool = False
     quiet: bool = False
     plain: bool = False
@@ -138,6 +143,7 @@ class _AgentRun:
         self._log = log
         self._streams = streams
         self._display = display
+        self._permissions = Permissions(Path.cwd(), request.mode)
         self._keyboard = Keyboard() if Keyboard.is_available() else None
         self._agent: TerminalAgent | None = None
         self._is_reopened = False
@@ -208,8 +214,9 @@ class _AgentRun:
         async with session:
             session.coordinator.hooks.register("tool:pre", self._display.edits, name="cli-diffs")
             record = self._session_record(agent_plan)
+            self._permissions.open(session.coordinator)
             agent = self._agent = TerminalAgent(
-                session, request.store, record, agent_plan.plan, self._display, self._signal_handler
+                session, request.store, record, agent_plan.plan, self._display, self._signal_handler, self._permissions
             )
             agent.check_modules(self._log, wanted=None if request.plan is None else request.provider)
             if request.plan is None and self._streams.err.is_terminal and not self._is_reopened:
@@ -240,6 +247,8 @@ class _AgentRun:
             if chat is None:
                 return None
             self._earlier = None
+            if session.is_resumed and not self._is_reopened:
+                self._show_recap(await chat.commands.messages())
             await chat.run()
             return chat.commands.reopen
 
@@ -299,6 +308,13 @@ class _AgentRun:
         plan = with_budget(plan, cost=request.max_cost, tokens=request.max_total_tokens)
         return with_storage_paths(plan, sessions=request.store.root)
 
+    def _show_recap(self, messages: list[dict[str, Any]]) -> None:
+        """Show where a resumed conversation was."""
+        for role, words in (("user", "You asked last"), ("assistant", "The last answer")):
+            texts = [text_of_message(message) for message in messages if message.get("role") == role]
+            if texts and (text := " ".join(texts[-1].split())):
+                self._display.notice(f"{words}: {text[:_RECAP]}{'…' * (len(text) > _RECAP)}")
+
     def _show_sandbox(self, session: AmplifierSession) -> None:
         """Show how commands are confined, before anything else."""
         sandbox = session.coordinator.get_capability("bash.sandbox")
@@ -315,7 +331,9 @@ class _AgentRun:
             return AllowEverything(self._display)
         if self._keyboard is None or not self._streams.err.is_terminal:
             return LeaveTheTurn(f"amplifier session resume {self._request.session_id}")
-        return AskAtTerminal(self._display, self._streams.err, self._keyboard, self._signal_handler)
+        # What is remembered belongs to the default plan; a plan of one's own is used as it is.
+        permissions = self._permissions if self._request.plan is None else None
+        return AskAtTerminal(self._display, self._streams.err, self._keyboard, self._signal_handler, permissions)
 
     def _session_record(self, agent_plan: AgentPlan) -> SessionRecord:
         request = self._request

@@ -18,6 +18,7 @@ from amplifier.cli.terminal.output import Output
 from amplifier.errors import NoOneToAskError
 from amplifier.live._edits import diff_style
 
+from .permissions import Permissions, rule_in_words
 from .signals import SignalHandler
 
 __all__ = ["AllowEverything", "AskAtTerminal", "DenyEverything", "LeaveTheTurn"]
@@ -91,6 +92,7 @@ class AskAtTerminal:
     _terminal: Output
     _keyboard: Keyboard
     _signal_handler: SignalHandler
+    _permissions: Permissions | None = None
     _one_at_a_time: anyio.Lock = attrs.field(factory=anyio.Lock)
 
     async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
@@ -104,11 +106,20 @@ class AskAtTerminal:
             try:
                 if not await self._show(prompt):
                     return _DENY
+                rule = None
+                if self._permissions is not None and "Allow always" in options:
+                    rule = self._permissions.offer(self._display.edits.current_input())
+                for_good = "" if rule is None else f"Always in this project: {rule_in_words(rule)}"
+                options = [option for option in (*options[:-1], for_good, *options[-1:]) if option]
                 choices = [f"[{key}] {_one_line(option)}" for key, option in _keys(options).items()]
                 self._terminal.line(f"  {'  '.join(choices)}")
                 self._terminal.line(self._terminal.styled(f"  (no answer within {timeout:g} s means {default})", "dim"))
                 self._keyboard.discard_input()
-                return await self._answer(options)
+                chosen = await self._answer(options)
+                if rule is None or self._permissions is None or chosen != for_good:
+                    return chosen
+                self._permissions.remember(rule)
+                return "Allow always"
             except BaseException:  # the time is over, or everything is being cancelled
                 self._terminal.write("\n")
                 raise
@@ -260,6 +271,6 @@ def _keys(options: list[str]) -> dict[str, str]:
     usual = {"allow": "y", "allow once": "y", "allow always": "a", "deny": "n"}
     keys: dict[str, str] = {}
     for number, option in enumerate(options, start=1):
-        key = usual.get(option.lower(), str(number))
+        key = "p" if option.startswith("Always in this project") else usual.get(option.lower(), str(number))
         keys[str(number) if key in keys else key] = option
     return keys

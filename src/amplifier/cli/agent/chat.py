@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
+from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.core.outcome import Outcome
 from amplifier.cli.sessions.home_folder import history_file
 from amplifier.cli.terminal.keyboard import Keyboard
@@ -77,6 +78,7 @@ class Chat:
             self._keyboard,
             self._terminal,
             PromptHistory(history_file(self._agent.store.root.parent)),
+            next_mode=self._next_mode,
             recent=[text for text in asked if isinstance(text, str)],
             completions={f"/{name}": text for name, text in {**self.commands.summaries, "exit": "leave"}.items()},
         )
@@ -95,12 +97,21 @@ class Chat:
             return self._typed.pop(0)
         lines: list[str] = []
         while True:
-            line = await self._read_line("… " if lines else "› ")
+            line = await self._read_line(self._prompt(first=not lines))
             if line is None:
                 return None
             if not line.endswith(_CONTINUED):
                 return "\n".join([*lines, line])
             lines.append(line.removesuffix(_CONTINUED))
+
+    def _prompt(self, *, first: bool = True) -> str:
+        mode = self._agent.permissions.mode
+        return f"{'' if mode == 'ask' else f'{mode} '}{self._terminal.glyph('› ', '> ')}" if first else "… "
+
+    def _next_mode(self) -> str:
+        with suppress(CommandError):  # the plan has no modes
+            self._agent.permissions.switch()
+        return self._prompt()
 
     async def _read_line(self, prompt: str) -> str | None:
         """One line; empty after a first Ctrl-C, None after a second one and at the end of input."""
@@ -109,7 +120,7 @@ class Chat:
         # The line prompt raises KeyboardInterrupt for Ctrl-C as a key, which comes in place of the signal.
         with suppress(KeyboardInterrupt), anyio.CancelScope() as scope:
             with self._agent.signal_handler.redirect_interrupts(scope.cancel):
-                line = await self._enter(self._terminal.glyph(prompt, "> "))
+                line = await self._enter(prompt if prompt != "… " else self._terminal.glyph(prompt, "> "))
             if not scope.cancel_called:
                 self._was_interrupted = False
                 return line

@@ -16,13 +16,13 @@ from amplifier._regular_file import read_file
 from amplifier._spelling import nearest
 from amplifier.cli.core.error_messages import error_message
 from amplifier.cli.core.exit_codes import CommandError
-from amplifier.cli.core.private_file import write_new_file
 from amplifier.cli.sessions.home_folder import config_folder
 from amplifier.cli.sessions.store import INTERRUPTED
 from amplifier.cli.terminal.output import Output
 from amplifier.errors import AmplifierError
 from amplifier.live._edits import diff_style
 from amplifier.models import file
+from amplifier.modules.hooks.approval import MODES
 from amplifier.tracing import totals, write_summary
 from amplifier.tracing._conversation import write_conversation
 from amplifier.tracing._sessions import read_trace
@@ -62,6 +62,7 @@ class ChatCommands:
         self._commands: dict[str, tuple[str, Callable[[str], Awaitable[None]]]] = {
             "help": ("this list", self._help),
             "model": ("[PROVIDER:]MODEL: go on with another model; alone: what there is", self._model),
+            "mode": ("[ask|edits|plan|full]: what is done without a question (also Shift-Tab)", self._mode),
             "compact": ("replace the conversation by a summary of it", self._compact),
             "clear": ("forget the conversation, on disk too", self._clear),
             "diff": ("what was edited in this chat", self._diff),
@@ -129,6 +130,10 @@ class ChatCommands:
             raise CommandError("the plan of this chat keeps no conversation, so it cannot go on with another model")
         provider, colon, model = argument.rpartition(":") if argument.count(":") == 1 else ("", "", argument)
         self.reopen = {"model": model, **({"provider": provider} if colon else {})}
+
+    async def _mode(self, argument: str) -> None:
+        now = f"mode {self._agent.permissions.mode}: {MODES[self._agent.permissions.mode][0]}"
+        self._show(f"  {self._agent.permissions.switch(argument) if argument else now}")
 
     async def _compact(self, _: str) -> None:
         agent, messages = self._agent, await self.messages()
@@ -206,7 +211,8 @@ class ChatCommands:
     async def _export(self, argument: str) -> None:
         title, path = self._agent.record.title or self._agent.session.session_id, Path(argument or "conversation.md")
         written = write_conversation(title, await self.messages(), page=path.suffix == ".html")
-        await anyio.to_thread.run_sync(write_new_file, path, written.encode(errors="backslashreplace"))
+        async with await anyio.open_file(path, "x", encoding="utf-8", errors="backslashreplace") as new:
+            await new.write(written)
         self._show(f"  {visible_text(str(path), multiline=False)}")
 
     async def messages(self) -> list[dict[str, Any]]:

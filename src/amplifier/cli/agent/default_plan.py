@@ -15,8 +15,8 @@ import attrs
 from amplifier._json import copy_json
 from amplifier._spelling import suggestion
 from amplifier.cli.core.exit_codes import CommandError
-from amplifier.cli.core.installed_modules import BUILT_IN_SOURCE, missing_package
 from amplifier.cli.sessions.store import EVENTS_FILE
+from amplifier.loading._installed import BUILT_IN_SOURCE, missing_package
 from amplifier.plan import expand_variables, merge_plans
 
 from .configuration import Configuration

@@ -12,7 +12,6 @@ from typing import Any
 import anyio
 
 from amplifier.cli.core.exit_codes import CommandError, Exit
-from amplifier.cli.core.installed_modules import require_backend
 from amplifier.cli.sessions.home_folder import running_folder
 from amplifier.cli.sessions.running_commands import answer_task_requests
 from amplifier.cli.sessions.store import SessionStore
@@ -21,6 +20,7 @@ from amplifier.cli.terminal.log_output import install_log_handler
 from amplifier.cli.terminal.output import StandardStreams
 from amplifier.errors import AmplifierError
 from amplifier.kernel import AmplifierSession
+from amplifier.loading._installed import require_backend
 from amplifier.servers._access import address_of, listen_on, reachability_warning, server_names
 from amplifier.servers.http import Limits, SessionRequest, application, run_server
 

@@ -23,6 +23,7 @@ from amplifier.plan._changes import module_hashes
 from amplifier.turns import TurnRecord
 
 from .default_plan import OFFLINE_PROVIDER
+from .permissions import Permissions
 from .signals import SignalHandler
 
 __all__ = ["TerminalAgent", "check_failures"]
@@ -47,6 +48,7 @@ class TerminalAgent:
     plan: dict[str, Any]
     display: Display
     signal_handler: SignalHandler
+    permissions: Permissions
     latest: TurnRecord = attrs.field(factory=TurnRecord)
     tokens: int = 0
     turns: int = 0

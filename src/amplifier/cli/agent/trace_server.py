@@ -14,8 +14,8 @@ import anyio.to_thread
 
 from amplifier._programs import with_safe_search_path
 from amplifier.cli.core.exit_codes import Exit
-from amplifier.cli.core.installed_modules import require_backend
 from amplifier.cli.sessions.store import SessionStore
+from amplifier.loading._installed import require_backend
 from amplifier.servers.http import run_server
 from amplifier.servers.http._trace import TraceApplication
 

@@ -11,12 +11,12 @@ import click
 from amplifier.cli.agent.served_sessions import ServedSessions
 from amplifier.cli.agent.signals import until_signal
 from amplifier.cli.core.exit_codes import Exit
-from amplifier.cli.core.installed_modules import require_backend
 from amplifier.cli.sessions.home_folder import require_writable, running_folder
 from amplifier.cli.sessions.running_commands import answer_task_requests
 from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.log_output import install_log_handler
 from amplifier.cli.terminal.output import StandardStreams
+from amplifier.loading._installed import require_backend
 from amplifier.servers.acp import serve, taken_standard_streams
 
 from .shared_options import GlobalOptions, agent_options, open_store, plan_option

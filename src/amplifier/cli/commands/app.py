@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import click
+from click.shell_completion import get_completion_class
 
 from amplifier._version import __version__
 from amplifier.cli.core.exit_codes import CommandError, Exit
@@ -29,8 +30,8 @@ _COMMANDS = {
     "plan": "plan:plan",
     "mcp": "mcp:mcp",
     "config": "config:config",
+    "permissions": "config:permissions",
     "doctor": "doctor:doctor",
-    "completion": "completion:completion",
 }
 
 _SUMMARIES = {
@@ -42,8 +43,8 @@ _SUMMARIES = {
     "plan": "Check and print mount plans.",
     "mcp": "Add MCP servers, see what they offer, call their tools, use those of other hosts, serve an agent.",
     "config": "Show what is configured, and where each value comes from.",
+    "permissions": "Show, or revoke, what was allowed for good in the project of this folder.",
     "doctor": "Check Python, backends, extras, modules, keys, the command itself, the sandbox, the state folder, the terminal and what is running.",
-    "completion": "Print the completion code for SHELL, for the name this command was called by.",
 }
 
 
@@ -73,6 +74,26 @@ def app() -> None:
     amplifier run                                        a chat
     amplifier doctor                                     is everything in place?
     """  # noqa: D301  # click's mark for "leave these lines as they are" is the character, not its spelling
+
+
+@app.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the completion code for SHELL, for the name this command was called by.
+
+    \b
+    bash   eval "$(amplifier completion bash)"      in ~/.bashrc
+    zsh    eval "$(amplifier completion zsh)"       in ~/.zshrc
+    fish   amplifier completion fish | source       in ~/.config/fish/config.fish
+    """  # noqa: D301  # click's mark for "leave these lines as they are" is the character, not its spelling
+    kind = get_completion_class(shell)
+    assert kind is not None  # click knows these three
+    root = context.find_root()
+    name = (root.info_name or "amplifier").rpartition(" ")[2]
+    made = kind(root.command, {}, name, f"_{name.replace('-', '_').upper()}_COMPLETE")
+    # Not source(), which first looks for a bash to ask its version.
+    click.echo(made.source_template % made.source_vars())
 
 
 def run(arguments: Sequence[str] | None) -> int:

@@ -1,4 +1,4 @@
-"""``amplifier config``: what is configured and where, and whether the project's file is trusted."""
+"""``amplifier config`` and ``permissions``: what is configured and where, what of a project is trusted and allowed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import click
 from amplifier._json import redact_secrets, visible_text
 from amplifier.cli.agent.configuration import Project, Value, read_configuration, user_file
 from amplifier.cli.agent.default_plan import API_KEYS, build_plan
+from amplifier.cli.agent.permissions import rule_in_words
 from amplifier.cli.core.exit_codes import CommandError
-from amplifier.cli.core.installed_modules import installed_ids
 from amplifier.cli.terminal.output import print_table
+from amplifier.loading._installed import installed_ids
 
 from .shared_options import debug_option, json_option
 
-__all__ = ["config"]
+__all__ = ["config", "permissions"]
 
 
 @click.group(invoke_without_command=True)
@@ -68,3 +69,27 @@ def trust(folder: Path, revoke: bool) -> None:
         raise CommandError(f"there is no {project.file} to trust")
     project.change(trusted=None if revoke else project.digest())
     click.echo(visible_text(f"{'not trusted any more' if revoke else 'trusted as it is now'}: {project.file}"))
+
+
+@click.command()
+@click.option("--revoke", type=click.IntRange(min=1), metavar="NUMBER", help="Ask again from now on.")
+@json_option
+@debug_option
+def permissions(revoke: int | None, as_json: bool) -> None:
+    """Show, or revoke, what was allowed for good in the project of this folder.
+
+    A question for permission offers it as `p`. `amplifier config` shows all rules, with those of the configuration.
+    """
+    project = Project(Path.cwd())
+    rules = list(project.state().get("rules", []))
+    if revoke is not None:
+        if revoke > len(rules):
+            raise CommandError(f"there is no permission {revoke}; there are {len(rules)}")
+        click.echo(f"revoked: {rule_in_words(rules.pop(revoke - 1))}")
+        project.change(rules=rules)
+    elif as_json:
+        click.echo(json.dumps(rules, indent=2))
+    elif rules:
+        print_table(["", "allowed"], [[str(number), rule_in_words(rule)] for number, rule in enumerate(rules, 1)])
+    else:
+        click.echo(f"Nothing is allowed for good in {project.root}.", err=True)

@@ -26,18 +26,18 @@ from amplifier.cli.agent.default_plan import API_KEYS, DEFAULT_TOOLS, OFFLINE_PR
 from amplifier.cli.agent.mcp_servers import open_servers, read_servers
 from amplifier.cli.core.error_messages import error_message
 from amplifier.cli.core.exit_codes import Exit
-from amplifier.cli.core.installed_modules import (
+from amplifier.cli.sessions.home_folder import HOME_VARIABLE, find_home, running_folder, sessions_folder
+from amplifier.cli.sessions.running_commands import find_running, request_tasks, running_commands
+from amplifier.errors import AmplifierError
+from amplifier.loading import ModuleLoader
+from amplifier.loading._importing import is_published
+from amplifier.loading._installed import (
     ON_ISLAND,
     REQUIRED_PACKAGES,
     installed_modules,
     missing_package,
     modules_on_island,
 )
-from amplifier.cli.sessions.home_folder import HOME_VARIABLE, find_home, running_folder, sessions_folder
-from amplifier.cli.sessions.running_commands import find_running, request_tasks, running_commands
-from amplifier.errors import AmplifierError
-from amplifier.loading import ModuleLoader
-from amplifier.loading._importing import is_published
 from amplifier.models import to_json
 
 from .app import SECOND_NAME

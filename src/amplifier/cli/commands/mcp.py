@@ -23,9 +23,9 @@ from amplifier.cli.agent.mcp_servers import open_servers, read_servers, servers_
 from amplifier.cli.agent.plan_files import read_plan_file
 from amplifier.cli.agent.signals import until_signal
 from amplifier.cli.core.exit_codes import CommandError, Exit
-from amplifier.cli.core.installed_modules import installed_ids
 from amplifier.cli.terminal.output import print_table
 from amplifier.kernel import AmplifierSession
+from amplifier.loading._installed import installed_ids
 from amplifier.models import to_dict
 from amplifier.modules.tools.mcp import read_mcp_options
 from amplifier.plan import expand_variables

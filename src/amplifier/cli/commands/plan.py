@@ -15,8 +15,8 @@ from amplifier.cli.agent.configuration import read_configuration
 from amplifier.cli.agent.default_plan import build_plan
 from amplifier.cli.agent.plan_files import PlanFileError, UnknownFormat, read_plan_file
 from amplifier.cli.core.exit_codes import CommandError, Exit
-from amplifier.cli.core.installed_modules import installed_ids, missing_modules
 from amplifier.errors import PlanError, Problem
+from amplifier.loading._installed import installed_ids, missing_modules
 from amplifier.plan import check_plan, expand_variables, plan_schema
 
 from .shared_options import PLAN_FILE, complete_provider

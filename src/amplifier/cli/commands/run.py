@@ -19,6 +19,7 @@ from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.sessions.home_folder import require_writable
 from amplifier.cli.sessions.store import INTERRUPTED, LAST, SessionRecord, SessionStore
 from amplifier.cli.terminal.keyboard import Keyboard
+from amplifier.modules.hooks.approval import MODES
 from amplifier.plan import validate_session_id
 
 from .shared_options import (
@@ -46,6 +47,7 @@ _TOKENS = "End the turn before its model calls, and those of its agents, take mo
 _CHANGES = "Go on with a turn that was cut off, even if the plan is not the one it began with."
 _INSTRUCTIONS = "Give the model AGENTS.md and CLAUDE.md of the folder and its parents, or not."
 _REPLAY = "Take the model's answers from a file of --record; no model is asked."
+_MODE = "edits: edit files without a question; plan: change nothing; full: also run commands in the sandbox."
 _PLAIN = "Write plain text line by line, as for a screen reader: nothing rendered, redrawn or coloured."
 
 run_options = add_options(
@@ -65,6 +67,7 @@ run_options = add_options(
     click.option("--max-total-tokens", type=click.IntRange(min=0), metavar="N", help=_TOKENS),
     click.option("--accept-plan-changes", is_flag=True, help=_CHANGES),
     click.option("--project-instructions/--no-project-instructions", default=True, help=_INSTRUCTIONS),
+    click.option("--mode", type=click.Choice(list(MODES)), default="ask", help=_MODE),
     click.option("-y", "--yes", is_flag=True, help="Answer every question for permission with yes."),
     click.option("-q", "--quiet", is_flag=True, help="Show the answer, warnings and errors only."),
     click.option("--plain", is_flag=True, envvar="AMPLIFIER_PLAIN", help=_PLAIN),

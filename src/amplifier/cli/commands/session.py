@@ -31,7 +31,7 @@ from amplifier.tracing import (
     write_summary,
     write_text,
 )
-from amplifier.tracing._conversation import heading_of_message, text_of_message
+from amplifier.tracing._conversation import heading_of_message, text_of_message, write_conversation
 from amplifier.tracing._sessions import read_trace
 
 __all__ = ["session"]
@@ -50,28 +50,43 @@ def session() -> None:
 @session.command("list")
 @click.option("-n", "--limit", type=click.IntRange(min=1), help="Only the latest ones.")
 @click.option("-a", "--all", "with_children", is_flag=True, help="Also the sessions of tasks that agents delegated.")
+@click.option("--here", is_flag=True, help="Only those that were begun in this folder.")
+@click.option(
+    "-s", "--search", metavar="TEXT", default="", help="Only those with this in id, title, provider or folder."
+)
 @json_option
 @debug_option
-def list_sessions(limit: int | None, with_children: bool, as_json: bool) -> None:
+def list_sessions(limit: int | None, with_children: bool, here: bool, search: str, as_json: bool) -> None:
     """List sessions, the one used last first."""
-    store = open_store()
-    records = store.records(with_children=with_children)[:limit]
+    store, folder = open_store(), str(Path.cwd()) if here else None
+    records = [
+        each
+        for each in store.records(with_children=with_children)
+        if (folder is None or each.directory == folder)
+        and search.casefold() in "\n".join(filter(None, attrs.astuple(each))).casefold()
+    ][:limit]
     if as_json:
         click.echo(json.dumps([attrs.asdict(record) for record in records], indent=2))
         return
     if not records:
-        click.echo(f"There is no session yet in {store.root}.", err=True)
+        which = "like that" if here or search else "yet"
+        click.echo(f"There is no session {which} in {store.root}.", err=True)
         return
     rows = [
-        [record.session_id, record.updated or "", record.status or "", record.provider or "", record.title or ""]
-        for record in records
+        [each or "" for each in (one.session_id, one.updated, one.status, one.provider, one.title, one.directory)]
+        for one in records
     ]
     if sys.stdout.isatty():  # scripts get the stored values, people a shorter form
         rows = [
-            [name, _in_local_time(used), status, who.removeprefix("provider-"), title]
-            for name, used, status, who, title in rows
+            [name, _in_local_time(used), status, who.removeprefix("provider-"), title, _below_home(where)]
+            for name, used, status, who, title, where in rows
         ]
-    print_table(["session", "last used", "status", "provider", "began with"], rows)
+    print_table(["session", "last used", "status", "provider", "began with", "folder"], rows)
+
+
+def _below_home(folder: str) -> str:
+    home = str(Path.home())
+    return f"~{folder.removeprefix(home)}" if folder.startswith(f"{home}/") else folder
 
 
 def _in_local_time(moment: str) -> str:
@@ -114,6 +129,25 @@ def show_session(session_id: str, full: bool, as_json: bool) -> None:
         for message in messages:
             click.echo(f"\n{click.style(heading_of_message(message), bold=True)}")
             click.echo(text_of_message(message, full=full))
+
+
+@session.command("export")
+@_SESSION
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="A new file.")
+@click.option("--html", is_flag=True, help="A page instead of Markdown; also if FILE ends in .html.")
+@debug_option
+def export_session(session_id: str, output: Path | None, html: bool) -> None:
+    """Write the conversation of a session as Markdown, or as a page that loads nothing and runs nothing."""
+    store = open_store()
+    record = store.find(session_id)
+    page = html or (output is not None and output.suffix == ".html")
+    written = write_conversation(record.title or record.session_id, store.transcript(record.session_id), page=page)
+    if output is None:
+        click.echo(written.encode(errors="backslashreplace"), nl=False)
+        return
+    with output.open("x", encoding="utf-8", errors="backslashreplace") as new:
+        new.write(written)
+    click.echo(output)
 
 
 @session.command("trace")

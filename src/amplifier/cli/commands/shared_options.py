@@ -87,7 +87,7 @@ def complete_running(_context: click.Context, _parameter: click.Parameter, incom
 
 def complete_provider(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Names of providers, for the shell."""
-    from amplifier.cli.core.installed_modules import installed_ids  # noqa: PLC0415  # only completion needs it
+    from amplifier.loading._installed import installed_ids  # noqa: PLC0415  # only completion needs it
 
     names = [name.removeprefix("provider-") for name in installed_ids() if name.startswith("provider-")]
     return [name for name in names if name.startswith(incomplete)]

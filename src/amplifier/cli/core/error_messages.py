@@ -21,9 +21,9 @@ from amplifier.errors import (
     RateLimitError,
 )
 from amplifier.loading._importing import advise_on_alias
+from amplifier.loading._installed import resembles_module
 
 from .exit_codes import CommandError, Exit
-from .installed_modules import resembles_module
 
 __all__ = ["error_message", "exit_code_of", "traceback_text"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["replace_file", "write_new_file"]
+__all__ = ["replace_file"]
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -25,13 +25,3 @@ def replace_file(path: Path, content: bytes) -> None:
         if isinstance(error, OSError) and error.filename is None:  # of a file that is open, the system names none
             error.filename = str(path)
         raise
-
-
-def write_new_file(path: Path, content: bytes) -> None:
-    """Write a file that is not there yet.
-
-    Raises:
-        OSError: It is, or the system refuses.
-    """
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-        file.write(content)

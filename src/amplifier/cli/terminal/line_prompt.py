@@ -59,6 +59,7 @@ class LinePrompt:
         history: The messages of earlier chats; new ones are added to it.
         recent: Messages that come after them in the history, oldest first, such as those of a resumed session.
         completions: What Tab completes, each with a short explanation.
+        next_mode: Called for Shift-Tab, in the thread of the prompt; returns the prompt to show.
 
     Attributes:
         dropped: The text of the latest line if it was interrupted or cancelled, else empty.
@@ -72,6 +73,7 @@ class LinePrompt:
         *,
         recent: Sequence[str],
         completions: Mapping[str, str],
+        next_mode: Callable[[], str] | None = None,
     ) -> None:
         self._keyboard = keyboard
         self._terminal = terminal
@@ -86,7 +88,7 @@ class LinePrompt:
             enable_open_in_editor=True,
             complete_while_typing=False,
             enable_suspend=True,
-            key_bindings=_key_bindings(),
+            key_bindings=self._key_bindings(next_mode),
             input_processors=[_ShowInvisible()],
             color_depth=None if terminal.has_colour else ColorDepth.DEPTH_1_BIT,
             prompt_continuation=self._continuation,
@@ -137,9 +139,10 @@ class LinePrompt:
     # ── in the worker thread ──
 
     def _ask(self, prompt: str) -> str | _Interrupted | None:
+        self._prompt = prompt
         try:
             return self._session.prompt(
-                [("bold" if self._terminal.has_colour else "", prompt)],
+                lambda: [("bold" if self._terminal.has_colour else "", self._prompt)],
                 pre_run=self._exit_if_cancelled,
                 reserve_space_for_menu=min(self._menu_rows, max(_window_size().rows - 2, 0)),
                 set_exception_handler=False,  # its own one waits for Enter
@@ -149,6 +152,15 @@ class LinePrompt:
             return interrupted
         except (EOFError, OSError):  # Ctrl-D, or the terminal is gone
             return None
+
+    def _key_bindings(self, next_mode: Callable[[], str] | None) -> KeyBindings:
+        bindings = _key_bindings()
+
+        @bindings.add("s-tab", filter=Condition(lambda: next_mode is not None))
+        def _switch(event: KeyPressEvent) -> None:
+            self._prompt = self._prompt if next_mode is None else next_mode()
+
+        return bindings
 
     def _continuation(self, _width: int, _line: int, wraps: int) -> str:
         return "" if wraps else self._terminal.glyph("… ", "> ")

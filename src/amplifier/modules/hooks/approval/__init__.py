@@ -6,7 +6,8 @@ call: the user decides.
 
 from ._hook import ApprovalHook, mount
 from ._options import read_approval_options
+from ._rules import MODES, rule_for_call
 
-__all__ = ["ApprovalHook", "mount", "read_approval_options"]
+__all__ = ["MODES", "ApprovalHook", "mount", "read_approval_options", "rule_for_call"]
 
 __amplifier_module_type__ = "hook"

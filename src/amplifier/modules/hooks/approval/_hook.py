@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from amplifier.events import APPROVAL_DENIED, APPROVAL_GRANTED, APPROVAL_REQUIRE
 from amplifier.models import ApprovalDefault, ApprovalRequest, HookResult, ToolResult
 
 from ._options import FREE_TOOLS, MODULE, ApprovalOptions, read_approval_options
-from ._rules import BUILT_IN_TOOLS, Action, Call, strictest
+from ._rules import BUILT_IN_TOOLS, Action, Call, Rule, strictest
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _LOOKS_LIKE_JSON = re.compile(r"null|true|false|NaN|-?Infinity|-?\d[\d.eE+-]*").fullmatch
@@ -204,6 +204,7 @@ class ApprovalHook:
     def __init__(self, options: ApprovalOptions, coordinator: Coordinator) -> None:
         self._options = options
         self._coordinator = coordinator
+        self._rules: tuple[Rule, ...] = options.rules or ()
         self.approvals: RegisteredProvider = RegisteredProvider(
             options.timeout, options.on_timeout, remember=options.remember
         )
@@ -223,6 +224,16 @@ class ApprovalHook:
             return HookResult(action="deny", reason=decision.reason)
         return HookResult()
 
+    def set_rules(self, rules: Sequence[Mapping[str, Any]]) -> None:
+        """Decide by these rules beside those of the plan from now on; registered as the capability ``approval.set_rules``.
+
+        The strictest of all decides, so a rule of the plan that asks or denies is never loosened.
+
+        Raises:
+            PlanError: A rule is wrong; those before stay.
+        """
+        self._rules = (*(self._options.rules or ()), *(read_approval_options({"rules": list(rules)}).rules or ()))
+
     # ── deciding ──
 
     def lets_pass(self, tool: str, given: Any) -> bool:
@@ -238,7 +249,7 @@ class ApprovalHook:
 
     def _decide(self, call: Call) -> _Decision:
         options = self._options
-        if (rule := strictest(options.rules or (), call)) is not None:
+        if (rule := strictest(self._rules, call)) is not None:
             verb = {"allow": "allowed by", "ask": "asked for by", "deny": "forbidden by"}[rule.action]
             return _Decision(rule.action, f"{verb} the plan: {one_line(str(rule), 300)}")
         action = options.tools.get(call.tool)
@@ -272,7 +283,9 @@ class ApprovalHook:
         return None if owner is None else owner.partition("#")[0]
 
     def _is_read_only(self, name: str) -> bool:
-        """What the tool states; tools of MCP servers pass on what their server states. It only matters to rules of the plan."""
+        """What the tool states; tools of MCP servers pass on what their server states. It only matters to rules."""
+        if name in FREE_TOOLS and self._module_of(name) in BUILT_IN_TOOLS.get(name, ()):
+            return True
         annotations = getattr(self._coordinator.get("tools", name), "annotations", None)
         return isinstance(annotations, Mapping) and annotations.get("readOnlyHint") is True
 
@@ -380,6 +393,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     )
     coordinator.register_capability("approval.register_provider", hook.approvals.register_provider)
     coordinator.register_capability("approval.lets_pass", hook.lets_pass)
+    coordinator.register_capability("approval.set_rules", hook.set_rules)
     logger.info("tools are approved by %s: %d rules, then defaults", MODULE, len(options.rules or ()))
 
     def close() -> None:

@@ -15,8 +15,10 @@ import anyio
 
 from amplifier._spelling import did_you_mean, nearest_names, resemble
 from amplifier.errors import AmplifierError, MissingExtraError, ModuleLoadError
-from amplifier.loading import FoundModule, ModuleLoader
 from amplifier.plan import is_module_id
+
+from ._found import FoundModule
+from ._loader import ModuleLoader
 
 __all__ = [
     "BUILT_IN_SOURCE",

@@ -1,0 +1,100 @@
+"""Modes of a chat, and permissions that are remembered for a project."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amplifier.modules.hooks.approval import rule_for_call
+from tests._support.terminal import Terminal, open_terminal, run_cli
+
+
+def enter(terminal: Terminal, line: str, *expected: str, prompt: str = "› ") -> None:
+    terminal.type(f"{line}\n")
+    for text in expected:
+        terminal.expect(text)
+    terminal.expect(prompt)
+
+
+def test_modes_are_switched_by_key_and_by_name(backend, home, workdir):
+    with open_terminal("run", "-p", "offline", "--backend", backend, home=home, cwd=workdir) as terminal:
+        terminal.expect("› ")
+        enter(terminal, "\x1b[Z/mode", "mode edits: ", prompt="edits › ")
+        enter(terminal, "write 'one' to a.txt", "✓ write_file", prompt="edits › ")
+        terminal.type("write 'two' to .git/config\n")
+        terminal.expect("Permission needed")
+        terminal.expect("Your answer: ")
+        enter(terminal, "n", "✗ write_file", prompt="edits › ")
+        enter(terminal, "\x1b[Z/mode", "mode plan: ", prompt="plan › ")
+        enter(terminal, "write 'three' to a.txt", "plan mode: change nothing", prompt="plan › ")
+        enter(terminal, "read a.txt", "✓ read_file", prompt="plan › ")
+        enter(terminal, "/mode ful", "there is no mode 'ful'; did you mean 'full'?", prompt="plan › ")
+        enter(terminal, "/mode ask", "mode ask: you are asked before anything is changed")
+        terminal.type("/exit\n")
+        assert terminal.end() == 0
+    assert (workdir / "a.txt").read_text() == "one\n"
+    assert not (workdir / ".git").exists()
+
+
+def test_full_mode_runs_commands_in_the_sandbox_only(home, workdir):
+    with open_terminal(
+        "run", "run `touch here`", "-p", "offline", "--mode", "full", home=home, cwd=workdir
+    ) as terminal:
+        sandboxed = "sandbox off" not in terminal.expect("commands ")
+        if not sandboxed:
+            terminal.expect("Permission needed")
+            terminal.type("n\n")
+        assert terminal.end() == 0
+    assert (workdir / "here").exists() == sandboxed
+
+
+def test_a_permission_is_remembered_for_the_project_and_can_be_revoked(backend, home, workdir):
+    def ask(answer: str | None) -> str:
+        with open_terminal(
+            "run", "run `touch here`", "-p", "offline", "--backend", backend, home=home, cwd=workdir
+        ) as terminal:
+            if answer is not None:
+                terminal.expect("[p] Always in this project: the command 'touch here'")
+                terminal.expect("Your answer: ")
+                terminal.type(f"{answer}\n")
+            assert terminal.end() == 0
+            return terminal.text
+
+    ask("p")
+    assert "Permission needed" not in ask(None)
+    listed = run_cli("permissions", home=home, cwd=workdir)
+    assert listed.stdout == "1\tthe command 'touch here'\n"
+    assert json.loads(run_cli("permissions", "--json", home=home, cwd=workdir).stdout)[0]["action"] == "allow"
+    assert "amplifier permissions" in run_cli("config", home=home, cwd=workdir).stdout
+    assert "Nothing is allowed" in run_cli("permissions", home=home, cwd=workdir.parent).stderr
+    assert run_cli("permissions", "--revoke", "2", home=home, cwd=workdir).returncode == 2
+    assert "revoked: the command" in run_cli("permissions", "--revoke", "1", home=home, cwd=workdir).stdout
+    ask("n")
+
+
+@pytest.mark.parametrize(
+    ("tool", "given", "rule"),
+    [
+        ("bash", {"command": "make test", "description": "x"}, {"tool": "bash", "command": ["make", "test"]}),
+        ("bash", {"command": "make test && rm -r x"}, None),
+        ("bash", {"command": "ls '*'"}, None),
+        ("bash", {"command": "make test", "sandbox": "off"}, None),
+        ("bash", {}, None),
+        ("edit_file", {"file_path": "src/a.py"}, {"tool": ["write_file", "edit_file"], "path": "src/a.py"}),
+        ("write_file", {"file_path": "../a.py"}, None),
+        ("small_echo", {"text": "x"}, {"tool": "small_echo"}),
+    ],
+)
+def test_the_rule_of_a_remembered_permission_is_narrow(tool: str, given: dict[str, Any], rule: dict[str, Any] | None):
+    assert rule_for_call(tool, given) == (None if rule is None else {**rule, "action": "allow"})
+
+
+def test_a_project_cannot_remember_for_itself(home: Path, workdir: Path):
+    (workdir / ".amplifier").mkdir()
+    (workdir / ".amplifier" / "projects.json").write_text(
+        json.dumps({str(workdir): {"rules": [{"tool": "*", "action": "allow"}]}})
+    )
+    assert run_cli("permissions", home=home, cwd=workdir).stdout == ""
