@@ -70,9 +70,10 @@ OURS = [
     "budget:warning",
     "budget:exceeded",
     "orchestrator:steering_injected",
+    "context:cache_break",
 ]
 
-OF_LOOPS = ("turn:resumed", "content_block:reset", "orchestrator:steering_injected")
+OF_LOOPS = ("turn:resumed", "content_block:reset", "orchestrator:steering_injected", "context:cache_break")
 
 OF_PROVIDERS = ["llm:stream_block_start", "llm:stream_block_delta", "llm:stream_block_end", "llm:stream_aborted"]
 

@@ -117,6 +117,7 @@ CONTENT_BLOCK_RESET: Final = "content_block:reset"
 BUDGET_WARNING: Final = "budget:warning"
 BUDGET_EXCEEDED: Final = "budget:exceeded"
 ORCHESTRATOR_STEERING_INJECTED: Final = "orchestrator:steering_injected"
+CONTEXT_CACHE_BREAK: Final = "context:cache_break"
 LLM_STREAM_BLOCK_START: Final = "llm:stream_block_start"
 LLM_STREAM_BLOCK_DELTA: Final = "llm:stream_block_delta"
 LLM_STREAM_BLOCK_END: Final = "llm:stream_block_end"
@@ -193,6 +194,7 @@ _OURS: Final = (
     Event(BUDGET_WARNING, payloads.BudgetWarningPayload, "kernel"),
     Event(BUDGET_EXCEEDED, payloads.BudgetExceededPayload, "kernel", terminal=True),
     Event(ORCHESTRATOR_STEERING_INJECTED, payloads.OrchestratorSteeringInjectedPayload, "orchestrator"),
+    Event(CONTEXT_CACHE_BREAK, payloads.ContextCacheBreakPayload, "orchestrator"),
 )
 
 # Emitted by published providers, and by ours for handlers that are registered for them; content_block events report the same.

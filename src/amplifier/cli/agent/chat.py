@@ -47,6 +47,7 @@ class Chat:
             "help": ("this list", self._help),
             "tools": ("the tools the agent has", self._tools),
             "status": ("the session, its model and its files", self._status),
+            "uncompact": ("undo the latest compaction of what the model is shown", self._uncompact),
             "clear": ("forget the conversation, on disk too", self._clear),
             "exit": ("leave (also Ctrl-D)", self._exit),
         }
@@ -166,7 +167,7 @@ class Chat:
 
     async def _help(self) -> None:
         for name, (summary, _) in self._commands.items():
-            self._display.line(f"  /{name:8} {summary}")
+            self._display.line(f"  /{name:9} {summary}")
         self._display.line("  A line that ends in \\ goes on in the next one; // at the start sends a slash.")
 
     async def _tools(self) -> None:
@@ -200,6 +201,11 @@ class Chat:
         for name, value in facts.items():
             if value is not None:
                 self._display.line(f"  {name:10} {visible_text(value, multiline=False)}")
+
+    async def _uncompact(self) -> None:
+        undo = getattr(self._agent.session.coordinator.get("context"), "uncompact", None)
+        is_undone = undo is not None and await undo()
+        self._display.notice("The latest compaction is undone." if is_undone else "There is no compaction to undo.")
 
     async def _clear(self) -> None:
         context = self._agent.session.coordinator.get("context")
