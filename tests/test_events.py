@@ -71,9 +71,16 @@ OURS = [
     "budget:exceeded",
     "orchestrator:steering_injected",
     "provider:refusal",
+    "context:cache_break",
 ]
 
-OF_LOOPS = ("turn:resumed", "content_block:reset", "orchestrator:steering_injected", "provider:refusal")
+OF_LOOPS = (
+    "turn:resumed",
+    "content_block:reset",
+    "orchestrator:steering_injected",
+    "provider:refusal",
+    "context:cache_break",
+)
 
 OF_PROVIDERS = ["llm:stream_block_start", "llm:stream_block_delta", "llm:stream_block_end", "llm:stream_aborted"]
 

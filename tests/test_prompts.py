@@ -17,6 +17,7 @@ from amplifier._json import redact_secrets, redact_text
 from amplifier.compat._sessions.session import AmplifierSession as PublishedSession
 from amplifier.errors import ExecutionDenied, InvalidRequestError, ModelError
 from amplifier.models import ImageBlock, Prompt, ToolCallBlock, UnknownBlock
+from amplifier.modules.context._entries import Entry
 from amplifier.modules.context._shortening import shorten
 from amplifier.modules.context._token_estimate import count_tokens
 from amplifier.modules.hooks.redaction import Redactor, redact_personal
@@ -305,7 +306,7 @@ def test_an_image_counts_as_an_image_and_a_pdf_by_its_size(size):
 @pytest.mark.parametrize("budget", range(10, 4000, 400))
 def test_an_attachment_is_shown_whole_or_not_at_all(budget):
     blocks = [{"type": "text", "text": "x" * 4000}, to_dict(IMAGE), to_dict(DOCUMENT)]
-    shown, _ = shorten([{"role": "user", "content": blocks}], budget, 4)
+    shown, _ = shorten([Entry(message={"role": "user", "content": blocks}, tokens=4000)], budget, 4)
     for block, given_block in zip(shown[0]["content"][1:], blocks[1:], strict=True):
         assert block == given_block or block == {"type": "text", "text": f"[{given_block['type']} left out]"}
 

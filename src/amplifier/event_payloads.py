@@ -308,13 +308,27 @@ class ContextPostCompactPayload(EventPayload, total=False):
 
 
 class ContextCompactionPayload(EventPayload, total=False):
-    """``context:compaction``: One record of a compaction, before and after."""
+    """``context:compaction``: One record of a compaction, before and after; tier is what it took: results, summary, left_out, shortened or undone."""
 
     before_messages: int
     after_messages: int
     before_tokens: int
     after_tokens: int
     budget: int
+    tier: str
+    left_out: int
+    summary: str | None
+    failure: str | None
+    usage: dict[str, Any] | None
+
+
+class ContextCacheBreakPayload(EventPayload, total=False):
+    """``context:cache_break``: A request does not begin as the one before did, so the service reads so many tokens anew; reason is tools, instructions or messages."""
+
+    reason: Literal["tools", "instructions", "messages"]
+    same_messages: int
+    tokens: int
+    cost_usd: str | None
 
 
 class ContextIncludePayload(EventPayload, total=False):

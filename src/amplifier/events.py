@@ -118,6 +118,7 @@ BUDGET_WARNING: Final = "budget:warning"
 BUDGET_EXCEEDED: Final = "budget:exceeded"
 ORCHESTRATOR_STEERING_INJECTED: Final = "orchestrator:steering_injected"
 PROVIDER_REFUSAL: Final = "provider:refusal"
+CONTEXT_CACHE_BREAK: Final = "context:cache_break"
 LLM_STREAM_BLOCK_START: Final = "llm:stream_block_start"
 LLM_STREAM_BLOCK_DELTA: Final = "llm:stream_block_delta"
 LLM_STREAM_BLOCK_END: Final = "llm:stream_block_end"
@@ -195,6 +196,7 @@ _OURS: Final = (
     Event(BUDGET_EXCEEDED, payloads.BudgetExceededPayload, "kernel", terminal=True),
     Event(ORCHESTRATOR_STEERING_INJECTED, payloads.OrchestratorSteeringInjectedPayload, "orchestrator"),
     Event(PROVIDER_REFUSAL, payloads.ProviderRefusalPayload, "orchestrator"),
+    Event(CONTEXT_CACHE_BREAK, payloads.ContextCacheBreakPayload, "orchestrator"),
 )
 
 # Emitted by published providers, and by ours for handlers that are registered for them; content_block events report the same.

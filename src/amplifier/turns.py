@@ -17,6 +17,7 @@ import orjson
 
 from amplifier.errors import ModelError
 from amplifier.events import (
+    CONTEXT_COMPACTION,
     EXECUTION_END,
     ORCHESTRATOR_COMPLETE,
     PROMPT_SUBMIT,
@@ -335,6 +336,8 @@ class TurnRecord:
             self._count(ModelAnswer.read(data))
         elif event == ORCHESTRATOR_COMPLETE:
             self.is_cut_off = data.get("status") == "incomplete"
+        elif event == CONTEXT_COMPACTION:  # a summary is a model call, too
+            self._add_usage(ModelAnswer.read(data))
         elif event in (TOOL_PRE, TOOL_POST, TOOL_ERROR):
             call_id, tool, given = _text(data.get("tool_call_id")), _text(data.get("tool_name")), data.get("tool_input")
             if event == TOOL_PRE:
@@ -374,6 +377,9 @@ class TurnRecord:
         self.provider = answer.provider or self.provider
         self.model = answer.model or self.model
         self.stop_reason = answer.stop_reason or None
+        self._add_usage(answer)
+
+    def _add_usage(self, answer: ModelAnswer) -> None:
         self.input_tokens += answer.input_tokens or 0
         self.output_tokens += answer.output_tokens or 0
         for name in ("cache_read_tokens", "cache_write_tokens", "reasoning_tokens"):
@@ -383,9 +389,18 @@ class TurnRecord:
             self.cost = (self.cost or Decimal(0)) + answer.cost
 
     @property
+    def cache_hit_rate(self) -> float | None:
+        """The share of the input that the services read from their prompt caches; None if they do not say."""
+        return _hit_rate(self.input_tokens, self.cache_read_tokens)
+
+    @property
     def seconds(self) -> float:
         """Since the turn began."""
         return time.monotonic() - self.began_at
+
+
+def _hit_rate(input_tokens: int, cache_read_tokens: int | None) -> float | None:
+    return None if cache_read_tokens is None or not input_tokens else cache_read_tokens / input_tokens
 
 
 def now(ago: float = 0) -> str:
@@ -550,6 +565,11 @@ class TurnReport:
     provider: str | None
     error: str | None
     seconds: float
+
+    @property
+    def cache_hit_rate(self) -> float | None:
+        """The share of the input that the services read from their prompt caches; None if they do not say."""
+        return _hit_rate(self.usage.input_tokens, self.usage.cache_read_tokens)
 
     @classmethod
     def of(

@@ -129,4 +129,15 @@ CLAUSES = numbered(
         hint="Raise ValueError before anything is stored.",
         look_at=("add_message",),
     ),
+    C20=advised(
+        "As long as nothing is compacted, the view is the one before with the new messages at its end; asked again it is the same.",
+        hint="Put nothing into the view that changes from request to request: a service's prompt cache ends at the first difference.",
+        look_at=("get_messages_for_request",),
+    ),
+    C21=advised(
+        "A provider that fails when it is asked for a summary does not fail the request.",
+        law="L4",
+        hint="Ask under a deadline, catch what the provider raises, and leave the oldest messages out instead.",
+        look_at=("get_messages_for_request",),
+    ),
 )

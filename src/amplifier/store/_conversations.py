@@ -121,7 +121,7 @@ class Conversation:
         self._length += len(texts)
 
     def replace(self, texts: Sequence[str]) -> None:
-        """Put messages, as JSON, in the place of everything, the journal included: all of them or, after an error, none.
+        """Put messages, as JSON, in the place of everything, the journals included: all of them or, after an error, none.
 
         Raises:
             StoreDamagedError: Another process changed or removed the file.
@@ -132,11 +132,30 @@ class Conversation:
         def work(db: sqlite3.Connection) -> None:
             db.execute("DELETE FROM messages WHERE session = ?", (session,))
             db.execute("DELETE FROM steps WHERE session = ?", (session,))
+            db.execute("DELETE FROM compactions WHERE session = ?", (session,))
             _insert(db, session, 0, texts)
             _count(db, session, length, len(texts), self.path)
 
         self._change(work)
         self._length = len(texts)
+
+    # ── the journal of compactions ──
+
+    def read_compactions(self) -> list[dict[str, Any]]:
+        """The records of the journal, in order.
+
+        Raises:
+            StoreDamagedError: One of them is not as it was written, or is missing.
+        """
+        session = self._session
+        return self._require_open().transaction(lambda db: read_compactions(db, session, self.path), only_reads=True)
+
+    def write_compaction(self, number: int, record: dict[str, Any]) -> None:
+        """Put a record into the journal, at its end or in place of the one with its number; on return it is on disk."""
+        text = encode_message(record)[0]
+        row = (self._session, number, zlib.crc32(text.encode(), number), text)
+        statement = "INSERT OR REPLACE INTO compactions (session, number, checksum, body) VALUES (?, ?, ?, ?)"
+        self._change(lambda db: db.execute(statement, row))
 
     # ── the step journal ──
 
@@ -230,6 +249,24 @@ def read_messages(db: sqlite3.Connection, session: int, path: Path) -> list[dict
     if len(messages) != length:
         raise StoreDamagedError(path, f"it has {len(messages)} messages of a conversation, and {length} were stored")
     return messages
+
+
+def read_compactions(db: sqlite3.Connection, session: int, path: Path) -> list[dict[str, Any]]:
+    """The records of a session's compactions.
+
+    Raises:
+        StoreDamagedError: One of them is not as it was written, or is missing.
+    """
+    rows = db.execute(
+        "SELECT number, checksum, CAST(body AS BLOB) FROM compactions WHERE session = ? ORDER BY number", (session,)
+    )
+    records = []
+    for expected, row in enumerate(rows):
+        record = _decode(*row)
+        if record is None or row[0] != expected:
+            raise StoreDamagedError(path, "a record of the compactions is damaged")
+        records.append(record)
+    return records
 
 
 def read_steps(db: sqlite3.Connection, session: int, path: Path) -> list[dict[str, Any]]:

@@ -29,6 +29,10 @@ EVENTS_FILE = "events.jsonl"
 _CHILD = re.compile(r"(.+)-[0-9a-f]{16}_.+")
 
 
+_KEPT = (("messages", "session"), ("steps", "session"), ("compactions", "session"), ("sessions", "number"))
+"""The tables that have something of a session, and the column that says so."""
+
+
 @attrs.frozen(kw_only=True)
 class SessionRecord:
     """The metadata of a session. Times are ISO 8601 in UTC.
@@ -208,7 +212,7 @@ class SessionIndex:
             def work(db: sqlite3.Connection) -> None:
                 for name in names:
                     number = find_session(db, name, self.path)
-                    for table, column in (("messages", "session"), ("steps", "session"), ("sessions", "number")):
+                    for table, column in _KEPT:
                         db.execute(f"DELETE FROM {table} WHERE {column} = ?", (number,))
 
             self._write(work)

@@ -12,11 +12,19 @@ from ._folders import WRITE, make_private_folder
 
 STORE_FILE = "store.db"
 
-_FORMAT = 1
+_FORMAT = 2
 """Of the tables and what is in them; a release that changes it has to read the ones before."""
 
 _APPLICATION = 0x414D5053
 """How the header of the file says that it is ours."""
+
+_COMPACTIONS = """
+    CREATE TABLE compactions (
+        session INTEGER NOT NULL, number INTEGER NOT NULL, checksum INTEGER NOT NULL, body TEXT NOT NULL,
+        PRIMARY KEY (session, number)
+    ) WITHOUT ROWID
+    """
+"""Since format 2."""
 
 _TABLES = (
     """
@@ -42,6 +50,7 @@ _TABLES = (
         body TEXT NOT NULL, PRIMARY KEY (session, position, call)
     ) WITHOUT ROWID
     """,
+    _COMPACTIONS,
 )
 
 
@@ -76,6 +85,15 @@ def _check_format(database: Database) -> None:
     if found > _FORMAT:
         reason = f"it has format {found}, expected up to {_FORMAT} (a newer release wrote it)"
         raise StoreDamagedError(database.path, reason)
+    if found < _FORMAT:
+        database.transaction(_upgrade)
+
+
+def _upgrade(db: sqlite3.Connection) -> None:
+    [(found,)] = db.execute("PRAGMA user_version")  # another process may have been faster
+    if found == 1:
+        db.execute(_COMPACTIONS)
+        db.execute("PRAGMA user_version = 2")
 
 
 def find_session(db: sqlite3.Connection, session_id: str, path: Path) -> int | None:

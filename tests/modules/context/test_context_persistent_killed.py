@@ -16,10 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from tests._support.tree import ROOT
-from tests.modules.context.test_context_persistent import stored
+from tests.modules.context.test_context_persistent import opened, stored
 
 KILLS = int(os.environ.get("AMPLIFIER_TEST_KILLS", "60"))
 SEED = int(os.environ.get("AMPLIFIER_TEST_SEED", "0"))
@@ -83,14 +84,25 @@ def alternating_steps(seed: int) -> Steps:
             yield "clear", ()
 
 
-STEPS = {"mixed": mixed_steps, "alternating": alternating_steps}
+def compacting_steps(seed: int) -> Steps:
+    """A conversation that is compacted again and again, and now and then a compaction is undone."""
+    chance = random.Random(seed)
+    for number in range(1_000_000):
+        yield "add_message", ({"role": "user", "content": f"{seed}:{number} " + "x" * chance.randint(0, 400)},)
+        yield "get_messages_for_request", (1000,)
+        if chance.randrange(4) == 0:
+            yield "uncompact", ()
+
+
+STEPS = {"mixed": mixed_steps, "alternating": alternating_steps, "compacting": compacting_steps}
 
 
 def states(before: list[Any], kind: str, seed: int) -> Iterator[list[Any]]:
     """What must be stored after each step."""
     now = list(before)
     for step, argument in STEPS[kind](seed):
-        now = {"set_messages": [*argument[0]] if argument else [], "clear": []}.get(step, [*now, *argument])
+        if step in ("add_message", "set_messages", "clear"):
+            now = {"set_messages": [*argument[0]] if argument else [], "clear": []}.get(step, [*now, *argument])
         yield now
 
 
@@ -143,18 +155,33 @@ def kill_once(writers: subprocess.Popen[str], backend: str, kind: str, seed: int
     return acknowledged
 
 
+async def check_view(root: Path, messages: list[Any]) -> int:
+    """The journal of compactions that a killed writer left is one that the conversation was compacted by."""
+    async with opened(root) as context:
+        view = await context.get_messages_for_request(1_000_000)
+        assert view == messages, "with room for everything, everything is shown"
+        live = [made for made in context.compactions() if not made.is_undone]
+        assert all(made.start < len(messages) for made in live)
+        if live and messages:
+            again = context._conversation.after(live[-1])
+            assert [entry.message for entry in again] == [entry.message for entry in context._conversation.view]
+            assert again[-1].message == messages[-1]
+        return len(live)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "kills"),
     [
         pytest.param("mixed", KILLS, id="mixed"),
         pytest.param("alternating", 20, id="alternating"),
+        pytest.param("compacting", 20, id="compacting"),
         pytest.param("alternating", 300, id="alternating, many", marks=pytest.mark.long),
     ],
 )
 def test_a_killed_writer_has_stored_what_it_acknowledged_and_nothing_else(writers, tmp_path, capsys, kind, kills):
     before: list[Any] = []
-    acknowledged_in_all = in_flight = 0
+    acknowledged_in_all = in_flight = compactions = 0
     for kill in range(kills):
         root = tmp_path / str(kill // KILLS_PER_CONVERSATION)
         if kill % KILLS_PER_CONVERSATION == 0:
@@ -162,6 +189,7 @@ def test_a_killed_writer_has_stored_what_it_acknowledged_and_nothing_else(writer
         seed = SEED * 1_000_003 + kill
         last = kill_once(writers, ("asyncio", "trio")[kill % 2], kind, seed, root)
         found = stored(root)
+        compactions += anyio.run(check_view, root, found)
         expected = states(before, kind, seed)
         acknowledged = before
         for _ in range((last if last is not None else -1) + 1):
@@ -171,5 +199,6 @@ def test_a_killed_writer_has_stored_what_it_acknowledged_and_nothing_else(writer
         in_flight += found != acknowledged
         before = found
     assert acknowledged_in_all > kills
+    assert (compactions > 0) is (kind == "compacting")
     with capsys.disabled():
         print(f"\n{kills} kills: {acknowledged_in_all} acknowledged, 0 lost, 0 invented, {in_flight} stored in flight")

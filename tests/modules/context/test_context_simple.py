@@ -1,4 +1,4 @@
-"""context-simple: everything is kept, nothing is shared, and what the model is shown fits (clauses C1 to C19)."""
+"""context-simple: everything is kept, nothing is shared, and what the model is shown fits (clauses C1 to C21)."""
 
 from __future__ import annotations
 
@@ -288,7 +288,14 @@ async def test_a_compaction_is_told_before_and_after_with_its_counts():
         "before_tokens": before.tokens,
         "after_tokens": post["token_count"],
         "budget": 200,
+        "tier": "left_out",
+        "left_out": 40 - (len(view) - 1),
+        "summary": None,
+        "failure": None,
+        "usage": None,
     }
+    assert await context.get_messages_for_request(200) == view
+    assert len(hooks.heard) == 3, "the view stays, and nothing is told again"
 
 
 async def test_handlers_of_a_compaction_may_use_the_context():

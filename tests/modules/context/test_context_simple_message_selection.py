@@ -11,7 +11,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from amplifier.modules.context import ContextOptions, count_tokens
+from amplifier.modules.context import SOURCE, ContextOptions, count_tokens
 from amplifier.modules.context.simple import SimpleContext
 
 NOTE = "left out]"
@@ -131,8 +131,15 @@ async def view_of(messages: Sequence[dict[str, Any]], budget: int, options: Cont
     return view
 
 
+def said(view: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The view without the message that says what is left out."""
+    notes = [message for message in view if (message.get("metadata") or {}).get("source") == SOURCE]
+    assert len(notes) <= 1
+    return [message for message in view if message not in notes]
+
+
 def positions(view: list[dict[str, Any]]) -> list[int]:
-    return [int(message["name"]) for message in view]
+    return [int(message["name"]) for message in said(view)]
 
 
 # ── laws ─────────────────────────────────────────────────────────────────────────────────────────
@@ -189,7 +196,7 @@ def _noted(block: Any) -> Any:
 @given(transcript=transcripts(), budget=budgets(), options=options())
 async def test_what_is_shown_is_as_it_was_said_or_carries_a_note(transcript, budget, options):
     view = await view_of(transcript.messages, budget, options)
-    for message in view:
+    for message in said(view):
         original = transcript.messages[int(message["name"])]
         assert message["role"] == original["role"]
         assert message.get("tool_call_id") == original.get("tool_call_id")
@@ -249,7 +256,8 @@ async def test_the_beginning_of_the_view_stays_the_same_over_many_requests():
         await context.add_message({"role": "assistant", "content": f"answer {number} " * 5})
         view = await context.get_messages_for_request(2000)
         assert sum(count_tokens(message, 4) for message in view) <= 1600
-        beginnings.append(view[1]["content"])
+        beginnings.append(view[2]["content"])
+        assert view[1]["content"].startswith("question 0")
     # About 5400 tokens were added in all; the view begins elsewhere once for every 800 of them above its limit.
     assert len(set(beginnings)) <= 8
     assert len(view) > 15
@@ -259,7 +267,8 @@ async def test_a_long_turn_keeps_its_question_when_its_first_steps_are_left_out(
     history = [{"role": "user", "content": "find the bug"}, *(m for n in range(50) for m in turn(n))]
     view = await view_of(history, 600)
     assert view[0] == history[0]
-    assert view[1]["role"] == "assistant"
+    assert view[1]["content"].endswith("left out]")
+    assert view[2]["role"] == "assistant"
     assert 5 < len(view) < 60
     assert view[-1] == history[-1]
 
@@ -280,7 +289,7 @@ async def test_an_id_used_twice_belongs_to_the_latest_call():
         {"role": "assistant", "content": "b", "tool_calls": [{"id": "same", "name": "look"}]},
         {"role": "tool", "tool_call_id": "same", "content": "2"},
     ]
-    assert await view_of(history, 200) == history[3:]
+    assert said(await view_of(history, 200)) == [history[0], *history[3:]]
 
 
 async def test_a_result_that_came_long_after_its_call_brings_the_call_along():

@@ -64,6 +64,7 @@ class ChatCommands:
             "model": ("[PROVIDER:]MODEL: go on with another model; alone: what there is", self._model),
             "mode": ("[ask|edits|plan|full]: what is done without a question (also Shift-Tab)", self._mode),
             "compact": ("replace the conversation by a summary of it", self._compact),
+            "uncompact": ("undo the latest compaction of what the model is shown", self._uncompact),
             "clear": ("forget the conversation, on disk too", self._clear),
             "diff": ("what was edited in this chat", self._diff),
             "cost": ("what the session has cost", self._cost),
@@ -146,6 +147,11 @@ class ChatCommands:
         summary = f"Summary of our conversation so far:\n\n{outcome.response}"
         await context.set_messages([{"role": "user", "content": summary}])
         agent.display.notice(f"{len(messages)} messages became a summary; they are kept as session {kept}.")
+
+    async def _uncompact(self, _: str) -> None:
+        undo = getattr(self._agent.session.coordinator.get("context"), "uncompact", None)
+        is_undone = undo is not None and await undo()
+        self._show(f"  {'The latest compaction is undone.' if is_undone else 'There is no compaction to undo.'}")
 
     async def _clear(self, _: str) -> None:
         context = self._agent.session.coordinator.get("context")

@@ -33,7 +33,15 @@ _TRACING: Final = "hooks-otel"
 API_KEYS: Final = {"ANTHROPIC_API_KEY": "provider-anthropic", "OPENAI_API_KEY": "provider-openai"}
 """The first key that is set selects the provider."""
 
-DEFAULT_TOOLS: Final = ("tool-filesystem", "tool-search", "tool-todo", "tool-bash", "tool-web", "tool-task")
+DEFAULT_TOOLS: Final = (
+    "tool-filesystem",
+    "tool-search",
+    "tool-todo",
+    "tool-recall",
+    "tool-bash",
+    "tool-web",
+    "tool-task",
+)
 
 AGENTS: Final[dict[str, Any]] = {
     "explorer": {

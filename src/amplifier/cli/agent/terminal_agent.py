@@ -15,7 +15,7 @@ from amplifier.cli.sessions.store import EVENTS_FILE, INTERRUPTED, RUNNING, Sess
 from amplifier.cli.terminal.display import Display, spent
 from amplifier.cli.terminal.log_output import LogNotices
 from amplifier.errors import AmplifierError, NoOneToAskError, NoUnfinishedTurnError
-from amplifier.events import BUDGET_WARNING, TURN_RESUMED
+from amplifier.events import BUDGET_WARNING, CONTEXT_COMPACTION, TURN_RESUMED
 from amplifier.kernel import AmplifierSession, ModuleFailure
 from amplifier.live import run_turn
 from amplifier.models import TurnEvent
@@ -139,6 +139,8 @@ class TerminalAgent:
             self.display.notice(_resumed_message(event.data))
         elif event.name == BUDGET_WARNING:
             self.display.notice(_warning_message(event.data), "warning")
+        elif event.name == CONTEXT_COMPACTION:
+            self.display.notice(_compaction_message(event.data))
         self.display.show(event, self.latest)
 
     def _start_turn(self, prompt: str | None) -> None:
@@ -175,6 +177,16 @@ class TerminalAgent:
 def _warning_message(data: Mapping[str, Any]) -> str:
     what = str(data.get("what")).replace("_", " ")
     return visible_text(f"budget: {what} {data.get('used')} of {data.get('limit')} used", multiline=False)
+
+
+def _compaction_message(data: Mapping[str, Any]) -> str:
+    """What a compaction left of the view of the conversation."""
+    how = {"results": "old tool outputs shortened", "summary": "older messages summarised"}
+    before, after = data.get("before_tokens"), data.get("after_tokens")
+    tokens = f", {before:,} → {after:,} tokens" if isinstance(before, int) and isinstance(after, int) else ""
+    failure = f" (no summary: {data['failure']})" if data.get("failure") else ""
+    done = how.get(str(data.get("tier")), "older messages left out")
+    return visible_text(f"context: {done}{tokens}{failure}; /uncompact in a chat undoes it", multiline=False)
 
 
 def _resumed_message(data: Mapping[str, Any]) -> str:

@@ -368,7 +368,8 @@ def spent(record: TurnRecord, *, digits: int = 1) -> str:
     """The time, the tokens and the cost of a turn, as far as they are known."""
     parts = [f"{record.seconds:.{digits}f} s"]
     if record.input_tokens or record.output_tokens:
-        parts.append(f"{record.input_tokens + record.output_tokens:,} tokens")
+        cached = f" ({record.cache_hit_rate:.0%} of the input cached)" if record.cache_hit_rate else ""
+        parts.append(f"{record.input_tokens + record.output_tokens:,} tokens{cached}")
     if record.cost:
         parts.append(f"${record.cost:.4f}")
     return ", ".join(parts)

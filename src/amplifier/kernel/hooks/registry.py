@@ -21,6 +21,7 @@ from amplifier.contracts import DEFAULT, Inherited, OnFailure
 from amplifier.contracts._calls import parent_call_id
 from amplifier.errors import HookRecursionError
 from amplifier.events import (
+    CONTEXT_COMPACTION,
     EXECUTION_END,
     HOOK_FAILED,
     HOOK_TIMEOUT,
@@ -47,7 +48,7 @@ TERMINAL_SECONDS = 5.0
 DEEPEST = 32
 """How deep dispatches may be nested."""
 
-TOLD = frozenset({EXECUTION_END, PROMPT_SUBMIT, PROVIDER_RESPONSE, TOOL_ERROR, TOOL_POST, TOOL_PRE})
+TOLD = frozenset({CONTEXT_COMPACTION, EXECUTION_END, PROMPT_SUBMIT, PROVIDER_RESPONSE, TOOL_ERROR, TOOL_POST, TOOL_PRE})
 """Events that are kept for ``session.last_turn``, whoever else receives them."""
 
 _KERNEL_FIELDS = ("timestamp", "session_id", "parent_id", "parent_call_id")

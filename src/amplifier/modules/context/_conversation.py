@@ -1,4 +1,4 @@
-"""The conversation in memory: messages in order, with what the view needs to know of each, computed once.
+"""The conversation in memory: messages in order, with what the view needs to know of each, computed once, and the view.
 
 A stored message is never changed. What modules give and get are copies. No method awaits, so that on one event loop every method
 is one step.
@@ -6,7 +6,8 @@ is one step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from operator import itemgetter
 from typing import Any, final
 
 import attrs
@@ -14,34 +15,10 @@ import attrs
 from amplifier._json import LEAVES, Frame, copy_json, rebuild
 from amplifier.models import Model, to_dict
 
+from ._compaction import Compaction, shown_after
+from ._entries import SYSTEM_ROLES, Entry
 from ._token_estimate import count_tokens
-from ._tool_call_pairs import CallId, call_ids, result_ids
-
-SYSTEM_ROLES = frozenset({"system", "developer"})
-
-
-@final
-@attrs.define(eq=False, kw_only=True)
-class Entry:
-    """One stored message, with what every view asks of it.
-
-    Attributes:
-        message: As a dict, which is never changed.
-        is_flat: Nothing in it has to be copied.
-        tokens: What it takes of a budget, roughly.
-        answers: Positions of the messages whose tool calls it answers.
-        is_orphan: It answers calls that no message made, so that no provider would accept it.
-        is_system: It is an instruction, which no view leaves out.
-        is_prompt: It is text of a user; results in a user's message are not.
-    """
-
-    message: dict[str, Any]
-    is_flat: bool
-    tokens: int
-    answers: tuple[int, ...]
-    is_orphan: bool
-    is_system: bool
-    is_prompt: bool
+from ._tool_call_pairs import CallId, call_names, result_ids
 
 
 @final
@@ -52,35 +29,38 @@ class Statistics:
     Attributes:
         messages: How many are stored.
         tokens: What they take together, roughly.
-        compactions: How many views were compacted since the conversation began or was replaced.
+        compactions: How many are in force since the conversation began or was replaced.
+        error: By how much the latest expectation of a request's tokens was off, as a share of what the provider counted.
     """
 
     messages: int
     tokens: int
     compactions: int
+    error: float | None = None
 
 
 @final
 class Conversation:
-    """Messages in order.
+    """Messages in order, and the view of them: all, or what the latest compaction leaves.
 
     Args:
         chars_per_token: See `ContextOptions`.
+        plan_tools: See `ContextOptions`.
 
     Attributes:
+        chars_per_token: As given.
         entries: What is stored; a new list whenever everything is replaced, so that a reader may hold on to the old.
-        shown: The entries that a view may show: all but orphans. A new list whenever everything is replaced.
-        tokens: What can be shown of it takes, roughly.
-        compactions: How many views were compacted; counted by those who make them.
+        shown: The entries that can be shown: all but orphans. A new list whenever everything is replaced.
+        tokens: What these take, roughly.
+        view: What a request shows; ``shown`` itself as long as nothing is compacted.
+        view_tokens: What it takes, roughly.
+        journal: Every compaction, in order, those that were undone included.
     """
 
-    def __init__(self, chars_per_token: float) -> None:
-        self._chars_per_token = chars_per_token
-        self._call_positions: dict[CallId, int] = {}
-        self.entries: list[Entry] = []
-        self.shown: list[Entry] = []
-        self.tokens: int = 0
-        self.compactions: int = 0
+    def __init__(self, chars_per_token: float, plan_tools: Collection[str] = ()) -> None:
+        self.chars_per_token: float = chars_per_token
+        self._plan_tools = plan_tools
+        self.replace(())
 
     def append(self, message: dict[str, Any]) -> None:
         """Store a message, which belongs to the conversation from here on."""
@@ -89,28 +69,61 @@ class Conversation:
         # Ids should be unique over a conversation. Where they are not, a result belongs to the latest call of its id.
         positions = self._call_positions
         answers = tuple(dict.fromkeys(positions[call] for call in results if call in positions)) if results else ()
-        role = message["role"]
+        role, metadata = message["role"], message.get("metadata")
         is_orphan = bool(results) and not answers and _says_nothing_else(message)
+        calls = call_names(message) if role == "assistant" else {}
         entry = Entry(
             message=message,
+            position=position,
             is_flat=LEAVES.issuperset(map(type, message.values())),
-            tokens=count_tokens(message, self._chars_per_token),
+            tokens=count_tokens(message, self.chars_per_token),
             answers=answers,
+            part=self._part(position, answers),
             is_orphan=is_orphan,
             is_system=role in SYSTEM_ROLES,
             is_prompt=role == "user" and not answers and not is_orphan,
+            is_pinned=isinstance(metadata, dict) and metadata.get("pinned") is True,
+            is_plan=any(name in self._plan_tools for name in calls.values())
+            or any(self.entries[call].is_plan for call in answers),
         )
-        for call in call_ids(message) if role == "assistant" else ():
-            positions[call] = position
+        positions.update(dict.fromkeys(calls, position))
         self.entries.append(entry)
-        if not entry.is_orphan:
-            self.shown.append(entry)
-            self.tokens += entry.tokens
+        if entry.is_orphan:
+            return
+        self.shown.append(entry)
+        self.tokens += entry.tokens
+        latest = self.latest
+        if latest is None:
+            self.view_tokens += entry.tokens
+        elif answers and min(answers) < latest.start:  # its call may not be shown yet
+            self._make_view()
+        else:
+            self.view.append(entry)
+            self.view_tokens += entry.tokens
+
+    def _part(self, position: int, answers: Sequence[int]) -> list[int]:
+        """The positions of a call and all its results, which are shown or left out together; shared by their entries."""
+        if not answers:
+            return [position]
+        first, *others = sorted((self.entries[call].part for call in answers), key=itemgetter(0))
+        for other in others:  # a message with the results of several answers
+            if other is not first:
+                first.extend(other)
+                for member in other:
+                    self.entries[member].part = first
+        first.append(position)
+        first.sort()
+        return first
 
     def replace(self, messages: Iterable[dict[str, Any]]) -> None:
         """Replace everything by these messages, which belong to the conversation from here on."""
-        self.entries, self.shown, self.tokens, self.compactions = [], [], 0, 0
-        self._call_positions = {}
+        self.entries: list[Entry] = []
+        self.shown: list[Entry] = []
+        self.view: list[Entry] = self.shown
+        self.journal: list[Compaction] = []
+        self.tokens: int = 0
+        self.view_tokens: int = 0
+        self._call_positions: dict[CallId, int] = {}
         for message in messages:
             self.append(message)
 
@@ -119,9 +132,39 @@ class Conversation:
 
         Thousands of messages take time to go through; this way they can be in a worker thread.
         """
-        self.entries, self.shown = other.entries, other.shown
-        self.tokens, self.compactions = other.tokens, other.compactions
-        self._call_positions = other._call_positions
+        for name in ("entries", "shown", "view", "journal", "tokens", "view_tokens", "_call_positions"):
+            setattr(self, name, getattr(other, name))
+
+    # ── compactions ──
+
+    @property
+    def latest(self) -> Compaction | None:
+        """The compaction that the view follows."""
+        return next((made for made in reversed(self.journal) if not made.is_undone), None) if self.journal else None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the latest compaction was undone: the next one waits until nothing else helps."""
+        return bool(self.journal) and self.journal[-1].is_undone
+
+    def record(self, number: int, compaction: Compaction) -> None:
+        """Put a compaction into the journal, at the end or in place of one."""
+        self.journal[number : number + 1] = [compaction]
+        self._make_view()
+
+    def restore(self, journal: Iterable[Compaction]) -> None:
+        """Take over the journal that belongs to these messages."""
+        self.journal = list(journal)
+        self._make_view()
+
+    def after(self, compaction: Compaction) -> list[Entry]:
+        """The view that a compaction would leave."""
+        return shown_after(self.entries, compaction, self.chars_per_token)
+
+    def _make_view(self) -> None:
+        latest = self.latest
+        self.view = self.shown if latest is None else self.after(latest)
+        self.view_tokens = sum(entry.tokens for entry in self.view)
 
     def copy(self) -> list[dict[str, Any]]:
         """Everything that was stored."""
@@ -130,7 +173,8 @@ class Conversation:
     def statistics(self) -> Statistics:
         """The conversation now."""
         tokens = sum(entry.tokens for entry in self.entries)
-        return Statistics(messages=len(self.entries), tokens=tokens, compactions=self.compactions)
+        compactions = sum(not made.is_undone for made in self.journal)
+        return Statistics(messages=len(self.entries), tokens=tokens, compactions=compactions)
 
 
 def copies(entries: Sequence[Entry]) -> list[dict[str, Any]]:

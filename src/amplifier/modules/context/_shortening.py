@@ -1,8 +1,8 @@
 """Shortens messages that must all be shown and do not fit the budget, with a note in place of what is left out.
 
 What is cut keeps its beginning and its end around a note of how much is missing. The order: tool
-results; then the text of everything but the newest message and the system messages; then theirs; then every text down to
-the bare note; then pictures, thoughts, blocks of unknown kind and fields beyond the contract. Roles, ids, names and the shape of
+results; then the text of everything but the newest message, the newest prompt, pinned and system messages; then theirs; then every
+text down to the bare note; then pictures, thoughts, blocks of unknown kind and fields beyond the contract. Roles, ids, names and the shape of
 tool calls stay whatever happens, so a budget below that skeleton is exceeded.
 """
 
@@ -18,12 +18,15 @@ import attrs
 
 from amplifier._json import copy_json
 
-from ._conversation import SYSTEM_ROLES
+from ._entries import SYSTEM_ROLES, Entry
 from ._token_estimate import MEDIA, count_tokens
 from ._tool_call_pairs import CALL_BLOCKS, RESULT_BLOCKS
 
 _LEAST_TEXT = 400
-"""Characters that stay of a text in every stage but the last ones."""
+"""Characters that stay of a text in every stage but the last ones, and of old tool outputs."""
+
+_FIRST_PROMPT = 2000
+"""Characters that stay of the text of the first prompt when it is old."""
 
 _REFINEMENTS = 6
 
@@ -42,11 +45,12 @@ class _Rank(IntEnum):
 
 @attrs.frozen
 class _Stage:
-    """How far to go: cut texts up to this rank, to no less than this many characters; and what else to leave out."""
+    """How far to go: cut texts up to this rank, to no less than this many characters; what else to leave out; how notes begin."""
 
     rank: _Rank
     least: int
     bare: bool = False
+    label: str = ""
 
 
 _STAGES = (
@@ -58,13 +62,32 @@ _STAGES = (
 )
 
 
-def shorten(
-    messages: Sequence[dict[str, Any]], budget: int, chars_per_token: float
-) -> tuple[list[dict[str, Any]], int]:
+def shorten_results(entry: Entry, chars_per_token: float) -> Entry:
+    """An old message with its tool outputs cut; the notes name it, so that it can be read again."""
+    if not entry.answers or entry.is_pinned or entry.is_plan:
+        return entry
+    return _cut_entry(entry, _Rank.RESULT, _LEAST_TEXT, chars_per_token)
+
+
+def shorten_prompt(entry: Entry, chars_per_token: float) -> Entry:
+    """An old prompt, cut if it is long."""
+    return _cut_entry(entry, _Rank.LAST, _FIRST_PROMPT, chars_per_token)
+
+
+def _cut_entry(entry: Entry, rank: _Rank, most: int, chars_per_token: float) -> Entry:
+    if entry.tokens * chars_per_token <= most:
+        return entry
+    stage = _Stage(rank, most, label=f"message {entry.position + 1}: ")
+    message = _cut_message(entry.message, stage, most, False)
+    tokens = count_tokens(message, chars_per_token)
+    return attrs.evolve(entry, message=message, tokens=tokens, is_flat=False) if tokens < entry.tokens else entry
+
+
+def shorten(entries: Sequence[Entry], budget: int, chars_per_token: float) -> tuple[list[dict[str, Any]], int]:
     """Copies of all these messages, cut to fit.
 
     Args:
-        messages: In order; the last one counts as the newest.
+        entries: In order; the last one counts as the newest.
         budget: In tokens.
         chars_per_token: See `ContextOptions`.
 
@@ -74,10 +97,11 @@ def shorten(
     """
 
     def attempt(stage: _Stage, most: int) -> tuple[list[dict[str, Any]], int]:
-        newest = len(messages) - 1
-        cut = [_cut_message(message, stage, most, at == newest) for at, message in enumerate(messages)]
+        cut = [_cut_message(entry.message, stage, most, at in last) for at, entry in enumerate(entries)]
         return cut, sum(count_tokens(message, chars_per_token) for message in cut)
 
+    prompts = [at for at, entry in enumerate(entries) if entry.is_prompt]
+    last = {len(entries) - 1, *prompts[-1:], *(at for at, entry in enumerate(entries) if entry.is_pinned)}
     shortest: tuple[list[dict[str, Any]], int] = ([], 0)
     for stage in _STAGES:
         shortest = attempt(stage, stage.least)
@@ -110,9 +134,9 @@ def _longest(
     return found
 
 
-def _cut_message(message: dict[str, Any], stage: _Stage, most: int, is_newest: bool) -> dict[str, Any]:
+def _cut_message(message: dict[str, Any], stage: _Stage, most: int, is_last: bool) -> dict[str, Any]:
     role = message["role"]
-    rank = _Rank.LAST if is_newest or role in SYSTEM_ROLES else _Rank.OLDER
+    rank = _Rank.LAST if is_last or role in SYSTEM_ROLES else _Rank.OLDER
     if role == "tool":
         rank = _Rank.RESULT
     cut: dict[str, Any] = {name: value for name, value in message.items() if not stage.bare or name in _CONTRACT_FIELDS}
@@ -120,7 +144,7 @@ def _cut_message(message: dict[str, Any], stage: _Stage, most: int, is_newest: b
     if isinstance(content, list):
         cut["content"] = _cut_blocks(content, stage, most, rank)
     elif content is not None and rank <= stage.rank:
-        cut["content"] = _cut_value(content, most)
+        cut["content"] = _cut_value(content, most, stage.label)
     calls = message.get("tool_calls")
     if isinstance(calls, list | tuple) and rank <= stage.rank:
         cut["tool_calls"] = [_cut_call(call, most) for call in calls]
@@ -135,7 +159,7 @@ def _cut_blocks(blocks: list[Any], stage: _Stage, most: int, rank: _Rank) -> lis
             # A signed thought or a picture is of no use in part.
             kept += [_note_of_block(block, kind)] if stage.bare and not isinstance(block, str) else [block]
         elif (_Rank.RESULT if kind in RESULT_BLOCKS else rank) <= stage.rank:
-            kept.append(_cut_value(block, most))
+            kept.append(_cut_value(block, most, stage.label))
         else:
             kept.append(block)
     return kept
@@ -174,33 +198,33 @@ def _cut_json_text(text: str, most: int) -> str:
     return text if cut == value else json.dumps(cut, ensure_ascii=False)
 
 
-def _cut_value(value: Any, most: int, depth: int = 0) -> Any:
+def _cut_value(value: Any, most: int, label: str = "", depth: int = 0) -> Any:
     """Every text inside, cut; ids and names are left whole."""
     if isinstance(value, str):
-        return cut_text(value, most)
+        return cut_text(value, most, label)
     if depth > 50:
         return value
     if isinstance(value, dict):
         if depth and (kind := value.get("type")) in MEDIA:  # in a result it is of no use in part
             return value if count_tokens(value, 1) <= max(most, _LEAST_TEXT) else _note_of_block(value, kind)
         return {
-            key: inner if depth == 0 and key in _WHOLE_KEYS else _cut_value(inner, most, depth + 1)
+            key: inner if depth == 0 and key in _WHOLE_KEYS else _cut_value(inner, most, label, depth + 1)
             for key, inner in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_cut_value(inner, most, depth + 1) for inner in value]
+        return [_cut_value(inner, most, label, depth + 1) for inner in value]
     return value
 
 
-def cut_text(text: str, most: int) -> str:
-    """The beginning and the end of a text, `most` characters together, around a note of what is missing.
+def cut_text(text: str, most: int, label: str = "") -> str:
+    """The beginning and the end of a text, `most` characters together, around a note of what is missing, with a label.
 
     A text that the note would not make shorter comes back whole.
     """
     missing = len(text) - most
     if missing <= 0:
         return text
-    note = f"[{missing} characters left out]"
+    note = f"[{label}{missing} characters left out]"
     if most:
         note = f"\n{note}\n"
     if len(note) >= missing:

@@ -8,7 +8,7 @@ PDF counts by its size. Nothing here runs code of third-party classes or recurse
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, final
 
 import orjson
 
@@ -28,6 +28,57 @@ def count_tokens(message: Any, chars_per_token: float) -> int:
         if media:
             message = {**message, "content": rest}
     return max(1, math.ceil(_json_size(message) / chars_per_token) + media)
+
+
+_APART = 1000  # tokens between two requests that tell how many tokens of the model one of ours is
+_LEAST_RATE, _MOST_RATE = 0.7, 3.0
+_CREDIBLE = 0.5  # of the estimate: some providers leave out what came from a cache, and those of tests invent numbers
+
+
+@final
+class Calibration:
+    """Corrects estimates by what responses report: a line through the first request and the latest one.
+
+    A request takes more than its messages: tools and the service's own words are the part of it that does not grow.
+
+    Attributes:
+        error: By how much the latest expectation was off, as a share of what was reported; None before the first report.
+    """
+
+    def __init__(self) -> None:
+        self._expected = 0
+        self._first: tuple[int, int] | None = None
+        self._latest: tuple[int, int] = (0, 0)
+        self._rate = 1.0
+        self.error: float | None = None
+
+    def expect(self, estimate: int) -> None:
+        """The next request takes so many tokens, by our estimate."""
+        self._expected = estimate
+
+    def learn(self, reported: int) -> None:
+        """The request took so many, by the provider's count; one that cannot be right is left out."""
+        if reported < _CREDIBLE * self._expected:
+            return
+        if self._first is not None:
+            self.error = self.predicted(self._expected) / reported - 1
+        self._latest = self._expected, reported
+        if self._first is None or self._expected < self._first[0]:
+            self._first = self._latest
+        estimates, reports = (late - first for late, first in zip(self._latest, self._first, strict=True))
+        if estimates >= _APART:
+            self._rate = min(max(reports / estimates, _LEAST_RATE), _MOST_RATE)
+
+    def predicted(self, estimate: int) -> float:
+        """What the provider will count."""
+        return max(1.0, self._latest[1] + self._rate * (estimate - self._latest[0]))
+
+    def estimated(self, budget: int) -> int:
+        """What messages may take by our estimate for a request to fit a budget of the provider's tokens."""
+        if self._first is None:
+            return budget
+        found = int(self._latest[0] + (budget - self._latest[1]) / self._rate)
+        return min(max(min(budget, 1), found), int(budget / _LEAST_RATE))
 
 
 def _media_tokens(block: dict[str, Any]) -> int:

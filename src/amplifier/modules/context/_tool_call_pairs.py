@@ -39,16 +39,12 @@ class OpenCall:
 
 def call_ids(message: Mapping[str, Any]) -> list[CallId]:
     """The ids of the tool calls an assistant's message makes, in order, each once."""
-    listed = message.get("tool_calls")
-    found = dict.fromkeys(
-        call["id"]
-        for call in (listed if isinstance(listed, list | tuple) else ())
-        if isinstance(call, dict) and _is_id(call.get("id"))
-    )
-    for block in blocks_of(message):
-        if _kind(block) in CALL_BLOCKS and _is_id(block.get("id")):
-            found[block["id"]] = None
-    return list(found)
+    return list(_calls_of(message))
+
+
+def call_names(message: Mapping[str, Any]) -> dict[CallId, str | None]:
+    """The names of the tools an assistant's message calls, by the ids of the calls."""
+    return {call.id: call.name for call in _calls_of(message).values()}
 
 
 def _calls_of(message: Mapping[str, Any]) -> dict[CallId, OpenCall]:

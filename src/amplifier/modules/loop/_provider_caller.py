@@ -11,6 +11,7 @@ import itertools
 import random
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from decimal import Decimal
 from typing import Any, TypeVar
 
 import anyio
@@ -132,6 +133,15 @@ class ProviderCaller:
         self._messages: RequestMessages | None = None
         self._name = "call"
         self._used: set[Any] = set()
+
+    def price_of_input(self, request: ChatRequest, tokens: int) -> Decimal | None:
+        """The most that the service may charge for reading so many tokens, in US dollars; None if the provider does not know."""
+        try:
+            cost = self.provider.estimate_cost(request, input_tokens=tokens, output_tokens=0)  # type: ignore[attr-defined]  # optional
+        except BaseException as exc:  # noqa: BLE001 — foreign code
+            contained_failure(exc, can_wait=False)
+            return None
+        return cost if isinstance(cost, Decimal) else None
 
     def require_readable(self, attachments: list[dict[str, Any]]) -> None:
         """Refuse a prompt before it is stored, if the provider declares that it reads text only.

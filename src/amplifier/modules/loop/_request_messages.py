@@ -19,10 +19,11 @@ import orjson
 from amplifier._json import LEAVES, copy_json
 from amplifier.contracts import ContextManager, Hooks
 from amplifier.errors import ContractError
-from amplifier.models import ContextInjection, Message, Model, Role
+from amplifier.models import ContextInjection, Message, Model, Role, ToolSpec
 
 from ..context import call_ids
 from ._heard_events import knows_handlers
+from ._request_prefix import PrefixBreak, RequestPrefix
 
 ModelT = TypeVar("ModelT", bound=Model)
 
@@ -73,11 +74,16 @@ def _with_latest_instructions(messages: list[dict[str, Any]]) -> list[dict[str, 
 
 
 class KnownMessages:
-    """Builds the models of requests, and keeps those of the latest one that hold more than texts; no one else ever gets what is kept."""
+    """Builds the models of requests, and keeps those of the latest one that hold more than texts; no one else ever gets what is kept.
+
+    Attributes:
+        prefix: How the latest request began.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[bytes, Message] = {}
         """By their text in JSON, in which 1 is neither True nor 1.0."""
+        self.prefix = RequestPrefix()
 
     def models(self, messages: list[dict[str, Any]]) -> list[Message]:
         """The messages as models that belong to the caller.
@@ -124,8 +130,12 @@ class RequestMessages:
     """
 
     def __init__(self, messages: list[dict[str, Any]], known: KnownMessages) -> None:
-        self._messages = _with_latest_instructions(messages)
+        self._messages = self._lasting = _with_latest_instructions(messages)
         self._known = known
+
+    def cache_break(self, tools: Sequence[ToolSpec] | None) -> PrefixBreak | None:
+        """What a service's cache has of the request before and cannot use for this one."""
+        return self._known.prefix.follow(tools, self._lasting)
 
     def for_event(self, hooks: Hooks) -> list[dict[str, Any]]:
         """For the payload of an event, of which a `HookRegistry` gives each handler a copy."""
@@ -142,7 +152,7 @@ class RequestMessages:
 
     def add_ephemeral(self, injections: Sequence[ContextInjection]) -> None:
         """Add injections, which are shown once and never stored."""
-        messages = self._messages
+        messages = self._messages = [*self._lasting] if injections else self._messages
         for item in injections:
             last = messages[-1] if messages else {}
             if item.append_to_last_tool_result and last.get("role") == "tool":

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import anyio
+import attrs
 
 from amplifier.answers import AnswerFormat
 from amplifier.contracts import ContextManager, Coordinator, Hooks, Provider, Tool
@@ -20,6 +21,7 @@ from amplifier.errors import (
     NoUnfinishedTurnError,
 )
 from amplifier.events import (
+    CONTEXT_CACHE_BREAK,
     EXECUTION_END,
     EXECUTION_START,
     ORCHESTRATOR_COMPLETE,
@@ -327,6 +329,8 @@ class Turn:
         # Made for this request, of models: the constructor would check and copy both lists member by member.
         request.messages = messages.for_provider()
         request.tools = self._schemas.specs() or None
+        if self._is_heard(CONTEXT_CACHE_BREAK):
+            await self._tell_cache_break(messages, request, caller)
         step = self._steps.of_model(request)
         caller.expect(messages, f"call_{step.call.turn_number}_{step.call.iteration}")
         try:
@@ -371,6 +375,12 @@ class Turn:
         ran = await self._runner.run(calls)
         await self._hook_results.store_deferred()
         return self._answer is None or not await self._take_final_result(self._answer, ran)
+
+    async def _tell_cache_break(self, messages: RequestMessages, request: ChatRequest, caller: ProviderCaller) -> None:
+        broken = messages.cache_break(request.tools)
+        if broken is not None:
+            cost = caller.price_of_input(request, broken.tokens)
+            await self._hooks.emit(CONTEXT_CACHE_BREAK, {**attrs.asdict(broken), "cost_usd": cost and str(cost)})
 
     async def _take_final_result(self, answer: TypedAnswer, ran: list[ResumedCall]) -> bool:
         """Whether the model has given its answer with the tool for it."""

@@ -351,10 +351,12 @@ def _without_thinking(encoded: EncodedRequest, reason: str) -> None:
 
 
 def _mark_for_cache(body: dict[str, Any]) -> None:
-    """Set two cache marks: after the tools and system text, which stay the same, and after the newest user message."""
+    """Set up to three cache marks: after the tools and system text, which stay the same, and after the two newest user messages.
+
+    What hooks show once only is at the end of the newest one, so the next request is the same only up to the one before.
+    """
     places = [body.get("system") or body.get("tools") or []]
-    if body["messages"] and body["messages"][-1]["role"] == "user":
-        places.append(body["messages"][-1]["content"])
+    places += [message["content"] for message in body["messages"] if message["role"] == "user"][-2:]
     for blocks in places:
         if blocks and blocks[-1].get("type") not in _UNMARKABLE:
             blocks[-1] = {**blocks[-1], "cache_control": blocks[-1].get("cache_control", _CACHE_MARK)}

@@ -14,6 +14,7 @@ from amplifier.conformance.checks.registry import check
 from amplifier.conformance.inputs.conversations import Message, built, newest_unit, prose, spoken, tokens, tool_turn
 from amplifier.conformance.oracles.view_rules import is_whole, marks
 from amplifier.conformance.target.mounted import CheckContext
+from amplifier.errors import ProviderUnavailableError
 
 CONTEXT = ("context",)
 _OWN_SHARES = (0.7, 0.25, 0.2)
@@ -213,6 +214,58 @@ async def asks_the_provider(ctx: CheckContext) -> None:
         if observed is not None:
             await observed.add_all([spoken(number, "user", 5) for number in range(4)])
             await observed.view(provider=Window())  # a provider need not report its window
+
+
+@check("C20", kind="behaviour", types=CONTEXT)
+async def keeps_its_beginning(ctx: CheckContext) -> None:
+    """Requests views of a growing conversation that fits, twice after each message, and of one that does not, twice."""
+    history = [spoken(1, "system", 10), *built([{"role": "user", "words": 8}, {"calls": 2, "words": 6}] * 4, first=1)]
+    async with observe_context(ctx) as observed:
+        if observed is None:
+            return
+        before: list[Any] = []
+        for number, message in enumerate(history, 1):
+            if not await observed.add(message):
+                return
+            view, again = await observed.view(PLENTY), await observed.view(PLENTY)
+            if view is None or again is None:
+                return
+            if view != again:
+                ctx.fault("C20", f"two views of the same {number} messages differ")
+            elif view[: len(before)] != before:
+                ctx.fault(
+                    "C20", f"the view of {number} messages does not begin with that of {number - 1}, and both fit"
+                )
+            if ctx.faults:
+                return
+            before = view
+        small = tokens(history) // 3
+        if await observed.view(small) != await observed.view(small):
+            ctx.fault("C20", "two compacted views of the same messages differ")
+
+
+class _Failing(Window):
+    """A provider that cannot be asked."""
+
+    async def complete(self, request: Any, **kwargs: Any) -> Any:
+        """Refuse."""
+        raise ProviderUnavailableError("this provider is away", provider=self.name)
+
+
+@check("C21", kind="behaviour", types=CONTEXT)
+async def needs_no_summary(ctx: CheckContext) -> None:
+    """Requests a view that has to be compacted, for a provider that refuses to answer."""
+    async with observe_context(ctx) as observed:
+        if observed is None or not await observed.set([spoken(number, "user", 200) for number in range(80)]):
+            return
+        away = _Failing(9_000, 6_000)
+        outcome = await observed.mounted.call(observed.context.get_messages_for_request, provider=away)
+        if not outcome.returned:
+            ctx.fault(
+                "C21", f"get_messages_for_request {outcome}, because the provider does not answer", error=outcome.error
+            )
+        else:
+            await observed.compare("C6", "after a request for which the provider did not answer")
 
 
 @check("C14", kind="behaviour", types=CONTEXT)

@@ -22,11 +22,13 @@ from amplifier.store import encode_message
 
 from ..._shared.shielded import run_shielded
 from .. import (
+    Compaction,
     Conversation,
-    Statistics,
+    SharedContext,
+    as_dict,
     checked_copy,
+    from_record,
     is_aside,
-    messages_for_request,
     missing_results,
     open_calls,
     require_role,
@@ -42,7 +44,7 @@ INTERRUPTED = "[interrupted: the session ended before this call returned]"
 
 
 @final
-class PersistentContext:
+class PersistentContext(SharedContext):
     """Keeps messages in a file and in memory; to be opened before anything else, and closed.
 
     Args:
@@ -57,10 +59,8 @@ class PersistentContext:
     def __init__(
         self, options: PersistentOptions, hooks: Hooks | None = None, coordinator: Coordinator | None = None
     ) -> None:
-        self._options = options
-        self._hooks = hooks
-        self._coordinator = coordinator
-        self._conversation = Conversation(options.chars_per_token)
+        super().__init__(options, hooks, coordinator)
+        self._options: PersistentOptions = options
         self._stored = StoredConversation(options.folder, options.session_id)
         self._writing = anyio.Lock()
         self._thread: anyio.CapacityLimiter | None = None
@@ -101,6 +101,7 @@ class PersistentContext:
         found = self._stored.open()
         try:
             self.turn_number = sum(message["role"] == "user" and not is_aside(message) for message in found)
+            journal = self._stored.read_compactions()
             notes = missing_results(found, INTERRUPTED)
             if self._journal is not None:
                 self._left_open = {call.id for call in open_calls(found)}
@@ -115,10 +116,12 @@ class PersistentContext:
         except BaseException:
             self._stored.close()
             raise
-        return self._conversation_of([*found, *notes]), bool(found)
+        loaded = self._conversation_of([*found, *notes])
+        loaded.restore(map(from_record, journal))
+        return loaded, bool(found)
 
     def _conversation_of(self, messages: Iterable[dict[str, Any]]) -> Conversation:
-        conversation = Conversation(self._options.chars_per_token)
+        conversation = Conversation(self._options.chars_per_token, self._options.plan_tools)
         conversation.replace(messages)
         return conversation
 
@@ -195,21 +198,6 @@ class PersistentContext:
 
         await self._change(on_disk, in_memory)
 
-    async def get_messages_for_request(
-        self, token_budget: int | None = None, provider: Any | None = None
-    ) -> list[dict[str, Any]]:
-        """What the model is to be shown: everything if it fits, else a compacted view.
-
-        Args:
-            token_budget: What it must fit; without one the provider is asked, then the config decides.
-            provider: Its ``get_info().defaults`` have the context window and the longest answer.
-        """
-        return await messages_for_request(self._conversation, self._options, self._hooks, token_budget, provider)
-
-    async def get_messages(self) -> list[dict[str, Any]]:
-        """Everything stored, never compacted."""
-        return self._conversation.copy()
-
     async def set_messages(self, messages: list[dict[str, Any]]) -> None:
         """Replace everything stored, on disk, too; ignored where the conversation came from its file and has not gone on.
 
@@ -236,11 +224,13 @@ class PersistentContext:
         """
         await self._replace([])
 
-    def statistics(self) -> Statistics:
-        """How much is stored, and how many views had to be compacted."""
-        return self._conversation.statistics()
-
     # ── writing ──
+
+    async def _store_compaction(self, number: int, made: Compaction) -> None:
+        await self._change(
+            lambda: self._stored.write_compaction(number, as_dict(made)),
+            lambda: self._conversation.record(number, made),
+        )
 
     async def _replace(self, messages: list[dict[str, Any]]) -> None:
         made: list[Conversation] = []

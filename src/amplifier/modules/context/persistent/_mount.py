@@ -8,7 +8,6 @@ from typing import Any
 from amplifier.contracts import Coordinator
 from amplifier.events import TOOL_ERROR, TOOL_POST
 
-from .. import announce_events
 from ._context import PersistentContext
 from ._options import read_persistent_options
 
@@ -25,7 +24,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         await context.open()
         await coordinator.mount("context", context)
         coordinator.turn_number = context.turn_number
-        announce_events(coordinator, "context-persistent")
+        context.observe(coordinator, "context-persistent")
         if context.journal is not None:
             coordinator.register_step_wrapper(context.journal)
             for event in (TOOL_POST, TOOL_ERROR):

@@ -37,7 +37,7 @@ _ACTIONS: Mapping[str, Action] = {
     "auto_deny": "deny",
 }
 
-FREE_TOOLS = frozenset({"read_file", "list_directory", "glob", "grep", "todo"})
+FREE_TOOLS = frozenset({"read_file", "list_directory", "glob", "grep", "recall", "todo"})
 """Built-in tools that change nothing outside the session; every other tool needs approval unless the plan allows it."""
 
 DEFAULT_RULES = (

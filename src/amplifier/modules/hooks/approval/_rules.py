@@ -254,6 +254,7 @@ BUILT_IN_TOOLS: Mapping[str, tuple[str, ...]] = {
     "grep": ("tool-search",),
     "list_directory": ("tool-filesystem",),
     "read_file": ("tool-filesystem",),
+    "recall": ("tool-recall",),
     "task": ("tool-task",),
     "todo": ("tool-todo",),
     "web_fetch": ("tool-web",),

@@ -1,0 +1,357 @@
+"""Compactions of both built-in contexts: what stays, what falls back, what can be undone, and when the beginning of a view may change."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from typing import Any
+
+import anyio
+import attrs
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from amplifier.errors import BudgetError, ContentFilterError
+from amplifier.models import ChatResponse, TextBlock
+from amplifier.modules.context import SOURCE, ContextOptions, SharedContext
+from amplifier.modules.context._token_estimate import Calibration
+from amplifier.modules.context.persistent import PersistentContext
+from amplifier.modules.context.persistent._options import read_persistent_options
+from amplifier.modules.context.simple import SimpleContext
+from amplifier.store import SessionIndex
+from amplifier.testing import EventRecorder, MockProvider
+from tests.modules.context.test_context_simple_message_selection import options, said, transcripts
+
+WINDOW = {"context_window": 9000, "max_output_tokens": 0}
+Opened = Callable[..., AbstractAsyncContextManager[Any]]
+
+
+@asynccontextmanager
+async def simple(root: Any, hooks: Any = None, **config: Any) -> AsyncIterator[SharedContext]:
+    yield SimpleContext(ContextOptions(**config), hooks)
+
+
+@asynccontextmanager
+async def persistent(root: Any, hooks: Any = None, **config: Any) -> AsyncIterator[SharedContext]:
+    context = PersistentContext(read_persistent_options("s", {"path": str(root), **config}), hooks)
+    await context.open()
+    try:
+        yield context
+    finally:
+        await context.close()
+
+
+@pytest.fixture(params=[simple, persistent], ids=["simple", "persistent"])
+def opened(request, tmp_path) -> Opened:
+    return partial(request.param, tmp_path)
+
+
+def prompt(number: int, words: int = 60) -> dict[str, Any]:
+    return {"role": "user", "content": f"request {number} " + "word " * words}
+
+
+def call(number: int, tool: str = "look", size: int = 1200) -> list[dict[str, Any]]:
+    return [
+        {"role": "assistant", "content": None, "tool_calls": [{"id": f"{tool} {number}", "name": tool}]},
+        {"role": "tool", "tool_call_id": f"{tool} {number}", "content": f"{number:05} " + "x" * size},
+    ]
+
+
+async def talk(context: Any, turns: range, size: int = 1200) -> None:
+    for number in turns:
+        for message in [prompt(number), *call(number, size=size), {"role": "assistant", "content": f"answer {number}"}]:
+            await context.add_message(message)
+
+
+# ── the tiers ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_old_tool_outputs_are_shortened_first_and_say_where_they_are(opened):
+    async with opened() as context:
+        await talk(context, range(12), size=4000)
+        view = await context.get_messages_for_request(12_000)
+        stored = await context.get_messages()
+    assert [message["role"] for message in view] == [message["role"] for message in stored], "nothing is left out"
+    assert "\n[message 3: 3606 characters left out]\n" in view[2]["content"]
+    assert view[-2:] == stored[-2:], "the newest are whole"
+    assert [made.tier for made in context.compactions()] == ["results"]
+
+
+async def test_old_turns_are_left_out_with_a_summary_in_their_place(opened):
+    provider = MockProvider(["They looked at the first things.", "And at more."], defaults=WINDOW)
+    recorder = EventRecorder()
+    async with opened(recorder) as context:
+        await context.add_message({"role": "system", "content": "be brief"})
+        await talk(context, range(25))
+        view = await context.get_messages_for_request(provider=provider)
+        stored = await context.get_messages()
+        assert view[:2] == stored[:2], "the instructions and the first request"
+        assert view[2]["content"].endswith(":]\nThey looked at the first things.")
+        assert view[-1] == stored[-1]
+        asked = provider.last_request.messages[-1].content
+        assert "4. tool: " in asked
+        assert "request 1 word" in asked
+        await talk(context, range(25, 60))
+        view = await context.get_messages_for_request(provider=provider)
+        assert view[2]["content"].endswith(":]\nAnd at more.")
+        assert "Summary so far: They looked at the first things." in provider.last_request.messages[-1].content
+        assert [made.tier for made in context.compactions()] == ["summary", "summary"]
+    [first, _] = recorder.get_events("context:compaction")
+    assert first[1]["tier"] == "summary"
+    assert first[1]["summary"] == "They looked at the first things."
+    assert first[1]["usage"]["input_tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "failure"),
+    [
+        (ContentFilterError("no"), "ContentFilterError: no"),
+        (BudgetError("spent"), "BudgetError: spent"),
+        (SystemExit(1), "ContainedError: the provider raised SystemExit: 1"),
+        ("word " * 4000, "the summary is too long: 19999 characters"),
+        (ChatResponse(content=[TextBlock(text=" ")]), "the model wrote nothing"),
+    ],
+    ids=["refused", "budget", "exit", "too long", "empty"],
+)
+async def test_without_a_summary_the_next_tier_does_and_says_why(opened, answer, failure):
+    recorder = EventRecorder()
+    async with opened(recorder) as context:
+        await talk(context, range(25))
+        view = await context.get_messages_for_request(provider=MockProvider([answer], defaults=WINDOW))
+        assert view[1]["content"].endswith("left out]")
+        assert view[-1]["content"] == "answer 24"
+        assert [made.tier for made in context.compactions()] == ["left_out"]
+    [(_, told)] = recorder.get_events("context:compaction")
+    assert (told["tier"], told["failure"]) == ("left_out", failure)
+
+
+async def test_a_provider_that_does_not_answer_is_left_at_the_deadline(opened):
+    recorder = EventRecorder()
+    async with opened(recorder, summary_seconds=0.01) as context:
+        await talk(context, range(25))
+        provider = MockProvider(["late"], defaults=WINDOW, delay=3600)
+        with anyio.fail_after(120):
+            view = await context.get_messages_for_request(provider=provider)
+    assert view[-1]["content"] == "answer 24"
+    assert recorder.get_events("context:compaction")[0][1]["failure"].startswith("TimeoutError")
+
+
+async def test_no_one_is_asked_for_a_summary_if_that_is_configured(opened):
+    provider = MockProvider([], defaults=WINDOW)
+    async with opened(summary_seconds=None) as context:
+        await talk(context, range(25))
+        assert len(await context.get_messages_for_request(provider=provider)) < 60
+    assert provider.requests == []
+
+
+async def test_pinned_messages_the_plan_and_the_newest_request_stay_word_for_word(opened):
+    pinned = {"role": "user", "content": "never touch main " * 20, "metadata": {"pinned": True}}
+    async with opened() as context:
+        await talk(context, range(3))
+        await context.add_message(pinned)
+        for message in [*call(1, "todo", 2000), *call(2, "todo", 2000)]:
+            await context.add_message(message)
+        await talk(context, range(3, 30))
+        newest = prompt(30, 300)
+        await context.add_message(newest)
+        view: list[Any] = []
+        for number in range(40, 60):
+            for message in call(number):
+                await context.add_message(message)
+            view = await context.get_messages_for_request(9000)
+            assert [message for message in (pinned, newest) if message not in view] == []
+            assert [message for message in call(2, "todo", 2000) if message not in view] == []
+    assert call(1, "todo", 2000)[0] not in view, "only the latest plan"
+
+
+# ── laws ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(transcript=transcripts(), budgets=st.lists(st.integers(1, 3000), min_size=1, max_size=4), options=options())
+async def test_the_view_grows_at_its_end_until_a_compaction_is_told(transcript, budgets, options):
+    recorder = EventRecorder()
+    context = SimpleContext(options, recorder)  # type: ignore[arg-type]
+    before: list[dict[str, Any]] | None = None
+    for at, message in enumerate(transcript.messages):
+        await context.add_message(message)
+        is_late = any(
+            at in group and group[0] < (context._conversation.latest or _NONE).start for group in transcript.together
+        )
+        budget = budgets[0]
+        view = await context.get_messages_for_request(budget)
+        told = recorder.get_events("context:compaction")
+        if before is not None and not told and not is_late:
+            assert view[: len(before)] == before
+            event("grown")
+        elif told:
+            event(told[-1][1]["tier"])
+        recorder.clear()
+        before = view
+    # Whatever was compacted, a request with room for everything shows everything.
+    whole = [message for at, message in enumerate(transcript.messages) if at not in transcript.orphans]
+    assert await context.get_messages_for_request(10_000_000) == whole
+
+
+_NONE = attrs.make_class("Nothing", {"start": attrs.field(default=0)})()
+
+
+@given(transcript=transcripts(), budget=st.integers(200, 3000), options=options(), pins=st.sets(st.integers(0, 30)))
+async def test_what_must_stay_stays_word_for_word_where_the_budget_allows_it(transcript, budget, options, pins):
+    messages = transcript.messages
+    for at in pins & set(range(len(messages))) - set(transcript.orphans):
+        messages[at]["metadata"] = {"pinned": True}
+    recorder = EventRecorder()
+    context = SimpleContext(options, recorder)  # type: ignore[arg-type]
+    await context.set_messages(messages)
+    view = await context.get_messages_for_request(budget)
+    if sum(entry.tokens for entry in context._conversation.view) > budget:
+        return  # there is no room for what must stay, and everything is cut
+    must = [at for at in pins if at < len(messages) and at not in transcript.orphans]
+    must += [at for at, message in enumerate(messages) if message["role"] in ("system", "developer")]
+    asked = [
+        m for at, m in enumerate(messages) if m["role"] == "user" and not any(at in g for g in transcript.together)
+    ]
+    assert [messages[at] for at in must if messages[at] not in view] == []
+    assert [message for message in asked[-1:] if message not in view] == []
+    event("compacted" if len(said(view)) < len(messages) else "whole")
+
+
+# ── a transaction ────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_an_undone_compaction_gives_the_view_back_and_waits_until_nothing_else_helps(opened):
+    recorder = EventRecorder()
+    async with opened(recorder) as context:
+        assert not await context.uncompact()
+        await talk(context, range(25))
+        whole = await context.get_messages()
+        tokens = context.statistics().tokens
+        assert len(await context.get_messages_for_request(tokens + 10)) < len(whole), "above the threshold"
+        assert await context.uncompact()
+        assert await context.get_messages_for_request(tokens + 10) == whole, "it fits, so it is shown"
+        assert [data["tier"] for _, data in recorder.get_events("context:compaction")][-1] == "undone"
+        assert len(await context.get_messages_for_request(tokens - 10)) < len(whole)
+        assert [made.is_undone for made in context.compactions()] == [True, False]
+        assert context.statistics().compactions == 1
+
+
+async def test_compactions_are_there_again_when_the_conversation_is_opened_again(tmp_path):
+    provider = MockProvider(["They looked."], defaults=WINDOW)
+    async with persistent(tmp_path) as context:
+        await talk(context, range(25))
+        view = await context.get_messages_for_request(provider=provider)
+    async with persistent(tmp_path) as context:
+        assert await context.get_messages_for_request(provider=provider) == view
+        assert provider.call_count == 1
+        assert await context.uncompact()
+    async with persistent(tmp_path) as context:
+        assert [made.is_undone for made in context.compactions()] == [True]
+        assert isinstance(context, PersistentContext)
+        await context.clear()
+    async with persistent(tmp_path) as context:
+        assert context.compactions() == []
+
+
+async def test_compactions_are_deleted_with_their_session(tmp_path):
+    async with persistent(tmp_path) as context:
+        await talk(context, range(25))
+        await context.get_messages_for_request(3000)
+    SessionIndex(tmp_path).delete("s")
+    async with persistent(tmp_path) as context:  # it may get the same number in the store
+        assert context.compactions() == []
+
+
+async def test_a_store_of_the_format_before_is_taken_over(tmp_path):
+    async with persistent(tmp_path) as context:
+        await talk(context, range(25))
+    with sqlite3.connect(tmp_path / "store.db") as old:
+        old.execute("DROP TABLE compactions")
+        old.execute("PRAGMA user_version = 1")
+    old.close()
+    async with persistent(tmp_path) as context:
+        assert len(await context.get_messages()) == 100
+        assert len(await context.get_messages_for_request(3000)) < 100
+        assert len(context.compactions()) == 1
+
+
+async def test_cancelled_while_the_summary_is_written_everything_is_as_before(opened):
+    async def never(request: Any) -> str:
+        scope.cancel()
+        await anyio.sleep_forever()
+        return ""
+
+    async with opened() as context:
+        await talk(context, range(25))
+        before, statistics = await context.get_messages(), context.statistics()
+        with anyio.CancelScope() as scope:
+            await context.get_messages_for_request(provider=MockProvider(never, defaults=WINDOW))
+        assert scope.cancelled_caught
+        assert context.compactions() == []
+        assert (await context.get_messages(), context.statistics()) == (before, statistics)
+        assert len(await context.get_messages_for_request(provider=MockProvider(["so"], defaults=WINDOW))) < 60
+
+
+async def test_requests_at_the_same_time_make_one_compaction(opened):
+    async def slow(request: Any) -> str:
+        await anyio.wait_all_tasks_blocked()
+        return "They looked."
+
+    views: list[Any] = []
+
+    async def ask() -> None:
+        views.append(await context.get_messages_for_request(provider=MockProvider(slow, defaults=WINDOW)))
+
+    async with opened() as context:
+        await talk(context, range(25))
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(ask)
+        assert len(context.compactions()) == 1
+        assert views[0] == views[1] == views[2]
+        assert (views[0][1].get("metadata") or {})["source"] == SOURCE
+
+
+async def test_a_conversation_replaced_while_the_summary_is_written_is_not_compacted_by_it(opened):
+    async def replacing(request: Any) -> str:
+        await context.set_messages([prompt(99)])
+        return "They looked."
+
+    async with opened() as context:
+        await talk(context, range(25))
+        view = await context.get_messages_for_request(provider=MockProvider(replacing, defaults=WINDOW))
+        assert view == [prompt(99)]
+        assert context.compactions() == []
+
+
+# ── counting ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(
+    fixed=st.integers(0, 5000),
+    rate=st.floats(0.75, 2.5),
+    sizes=st.lists(st.integers(10, 40_000), min_size=2, max_size=8),
+)
+def test_the_count_is_corrected_by_what_responses_report(fixed, rate, sizes):
+    calibration = Calibration()
+    assert calibration.estimated(1000) == 1000
+    for size in [*sizes, sizes[-1]]:
+        calibration.expect(size)
+        calibration.learn(int(fixed + rate * size) + 1)
+    assert calibration.error is not None
+    assert abs(calibration.error) < 0.01, "the same request again is no surprise"
+    if max(sizes) - min(sizes) >= 2000 and sizes[-1] == max(sizes):
+        budget = int(fixed + rate * 50_000)
+        assert calibration.estimated(budget) == pytest.approx(50_000, rel=0.05)
+        event("two requests tell the rate")
+
+
+async def test_a_count_that_cannot_be_right_changes_nothing():
+    calibration = Calibration()
+    for size in (1000, 5000, 9000):
+        calibration.expect(size)
+        calibration.learn(10)
+    assert calibration.estimated(4000) == 4000
+    assert calibration.error is None

@@ -1,0 +1,95 @@
+"""Requests of one session begin alike, byte for byte; what breaks that is told with its reason, its size and its price."""
+
+from __future__ import annotations
+
+import itertools
+from decimal import Decimal
+from typing import Any
+
+import orjson
+import pytest
+
+from amplifier import AmplifierSession
+from amplifier.models import HookResult, to_dict
+from amplifier.testing import EventRecorder, MockProvider, MockTool
+
+LOOPS = ("loop-basic", "loop-streaming", "loop-events")
+
+
+def session(
+    provider: Any, loop: str = "loop-basic", context: Any = "context-simple", tools: Any = ()
+) -> AmplifierSession:
+    orchestrator = {"module": loop, "config": {"system_prompt": "Be brief."}}
+    plan = {"session": {"orchestrator": orchestrator, "context": context}, "providers": [provider], "tools": [*tools]}
+    return AmplifierSession(plan)
+
+
+def record(opened: AmplifierSession) -> EventRecorder:
+    recorder = EventRecorder()
+    for event in ("context:cache_break", "context:compaction"):
+        opened.coordinator.hooks.register(event, recorder, name="recorder")
+    return recorder
+
+
+def written(request: Any) -> tuple[bytes, list[bytes]]:
+    return orjson.dumps([to_dict(tool) for tool in request.tools or ()]), [
+        orjson.dumps(to_dict(message)) for message in request.messages
+    ]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_a_request_begins_as_the_one_before_and_nothing_is_told(loop):
+    provider = MockProvider([("look", {"path": "a"}), "Seen."] * 3)
+    async with session(provider, loop, tools=[MockTool("look"), MockTool("other")]) as opened:
+        recorder = record(opened)
+        for number in range(3):
+            await opened.execute(f"Look, time {number}.")
+    assert recorder.get_events("context:cache_break") == []
+    requests = [written(request) for request in provider.requests]
+    for (tools, before), (tools_then, then) in itertools.pairwise(requests):
+        assert tools == tools_then
+        assert then[: len(before)] == before
+
+
+async def test_what_a_hook_shows_once_is_no_break():
+    provider = MockProvider(["One.", "Two.", "Three."])
+
+    def remind(event: str, data: dict[str, Any]) -> HookResult:
+        return HookResult(action="inject_context", context_injection="It is late.", ephemeral=True)
+
+    async with session(provider) as opened:
+        recorder = record(opened)
+        opened.coordinator.hooks.register("provider:request", remind, name="remind")
+        for number in range(3):
+            await opened.execute(f"Go on, {number}.")
+    assert "It is late." in str(provider.last_request.messages)
+    assert recorder.get_events("context:cache_break") == []
+
+
+async def test_a_tool_that_is_mounted_breaks_it_with_everything_behind():
+    provider = MockProvider(["One.", "Two.", "Three."])
+    async with session(provider, tools=[MockTool("look")]) as opened:
+        recorder = record(opened)
+        await opened.execute("word " * 400)
+        await opened.coordinator.mount("tools", MockTool("other"))
+        await opened.execute("Go on.")
+        await opened.execute("Go on.")
+    [(_, told)] = recorder.get_events("context:cache_break")
+    assert (told["reason"], told["same_messages"]) == ("tools", 0)
+    assert told["tokens"] > 400
+    assert Decimal(told["cost_usd"]) >= 0
+
+
+async def test_a_compaction_breaks_it_and_both_are_told():
+    context = {"module": "context-simple", "config": {"summary_seconds": None}}
+    provider = MockProvider(lambda request: "word " * 100, defaults={"context_window": 3000, "max_output_tokens": 1000})
+    async with session(provider, context=context) as opened:
+        recorder = record(opened)
+        for number in range(20):
+            await opened.execute(f"Request {number}: " + "word " * 100)
+    breaks, compactions = recorder.get_events("context:cache_break"), recorder.get_events("context:compaction")
+    assert 0 < len(breaks) == len(compactions) < 10, "one for each, and few of them"
+    assert {told["reason"] for _, told in breaks} == {"messages"}
+    assert {told["same_messages"] for _, told in breaks} == {2}, (
+        "the instructions and the first request stay where they are"
+    )
