@@ -5,19 +5,16 @@ _sessions      all open sessions of a server, by id
 _questions     what waits for a person's answer
 _event_log     the latest events, for any number of readers
 _edits         what the writing tools change, as diffs
-_modes         what the agent does without being asked about it
 _client_tools  tools that a client carries out, and the conversations that wait for it
 """
 
 from ._client_tools import ClientTool, ClientTools, KeptMessages, with_results
 from ._event_log import EventLog
-from ._modes import MODES, Mode, PermissionModes
 from ._questions import Question, Questions, questions_on
 from ._session import LiveSession, LiveTurn, run_turn
 from ._sessions import LiveSessions, SessionRefused
 
 __all__ = [
-    "MODES",
     "ClientTool",
     "ClientTools",
     "EventLog",
@@ -25,8 +22,6 @@ __all__ = [
     "LiveSession",
     "LiveSessions",
     "LiveTurn",
-    "Mode",
-    "PermissionModes",
     "Question",
     "Questions",
     "SessionRefused",

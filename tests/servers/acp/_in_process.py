@@ -33,6 +33,7 @@ class Host:
     turns: list[tuple[str, str]] = attrs.field(factory=list)
     deleted: list[str] = attrs.field(factory=list)
     more: dict[str, Any] = attrs.field(factory=dict)
+    plan: dict[str, Any] = attrs.field(factory=dict)
 
     def new_id(self) -> str:
         return f"session-{len(self.made) + 1}"
@@ -40,8 +41,9 @@ class Host:
     def make(self, session_id: str, directory: Path, servers: Any, approvals: Any, *, is_resumed: bool) -> Any:
         modules = {"provider-scripted": mount_provider, "tool-scripted": mount_tools, "hooks-ask": mount_hook}
         loader = ModuleLoader(modules={**modules, **self.more})
-        plan = {**PLAN, "tools": [*PLAN["tools"], *self.more]}
+        plan = {**PLAN, "tools": [*PLAN["tools"], *self.more], **self.plan}
         self.made.append(AmplifierSession(plan, loader, session_id=session_id, approval_system=approvals))
+        self.made[-1].coordinator.register_capability("session.working_dir", str(directory))
         self.servers.append(servers)
         return self.made[-1]
 

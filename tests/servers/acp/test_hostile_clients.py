@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any, ClassVar
+from typing import Any
 
 import anyio
 import pytest
 
-from amplifier.models import HookResult, ToolResult
 from amplifier.servers.acp import serve
 from tests.servers.acp._in_process import Client, Host, connected
 
@@ -294,56 +293,33 @@ async def test_the_person_is_told_which_mcp_server_is_missing():
         await client.answer_to(number)
 
 
-EDITS = '{"tool": "edit_file", "file_path": "a.txt", "old_string": "a", "new_string": "b"}'
-
-
-@pytest.mark.parametrize(
-    ("mode", "module", "outcome"),
-    [
-        ("ask", "tool-filesystem", "asked"),
-        ("accept-edits", "tool-filesystem", "ran"),
-        ("accept-edits", "tool-other", "asked"),
-        ("plan", "tool-filesystem", "denied"),
-    ],
-)
-async def test_modes_decide_what_is_asked_about(mode, module, outcome):
-    ran: list[Any] = []
-
-    class Edits:
-        name = "edit_file"
-        description = "Edits."
-        input_schema: ClassVar[dict[str, Any]] = {"type": "object"}
-
-        async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002  # the contract's name
-            ran.append(input)
-            return ToolResult(output="edited")
-
-    async def mount(coordinator, config):
-        async def gate(event, data):
-            return HookResult(action="ask_user", approval_prompt="May it?")
-
-        await coordinator.mount("tools", Edits())
-        coordinator.hooks.register("tool:pre", gate)
-
-    async with connected(Host(more={module: mount})) as client:
-        session_id = await client.open()
-        answer = await client.answer_to(client.tell("session/set_mode", sessionId=session_id, modeId=mode))
-        assert answer["result"] == {}
-        number = client.ask(session_id, f"both {EDITS.replace(' ', '')}")
+@pytest.mark.parametrize(("mode", "outcome"), [("ask", "asked"), ("edits", "ran"), ("full", "ran"), ("plan", "denied")])
+async def test_modes_decide_what_is_asked_about(mode, outcome, tmp_path):
+    (tmp_path / "a.txt").write_text("old")
+    plan = {"tools": ["tool-filesystem"], "hooks": ["hooks-approval"]}
+    edit = {"tool": "edit_file", "file_path": "a.txt", "old_string": "old", "new_string": "new"}
+    async with connected(Host(plan=plan)) as client:
+        await client.answer_to(client.tell("initialize", protocolVersion=1))
+        opened = await client.answer_to(client.tell("session/new", cwd=str(tmp_path), mcpServers=[]))
+        session_id, modes = opened["result"]["sessionId"], opened["result"]["modes"]
+        assert [each["id"] for each in modes["availableModes"]] == ["ask", "edits", "plan", "full"]
+        assert modes["currentModeId"] == "ask"
+        refused = await client.answer_to(client.tell("session/set_mode", sessionId=session_id, modeId="yolo"))
+        assert "modeId: expected one of ask, edits, plan, full, got 'yolo'" in refused["error"]["message"]
+        switched = await client.answer_to(client.tell("session/set_mode", sessionId=session_id, modeId=mode))
+        assert switched["result"] == {}
+        number = client.ask(session_id, "both " + json.dumps(edit, separators=(",", ":")))
         if outcome == "asked":
             question = await client.question()
             client.reply(question["id"], result={"outcome": {"outcome": "selected", "optionId": "0"}})
         while "method" in (message := await client.next()):
             assert message["method"] == "session/update"
         assert message["id"] == number
-        assert bool(ran) == (outcome != "denied")
+        assert (tmp_path / "a.txt").read_text() == ("old" if outcome == "denied" else "new")
 
 
-async def test_modes_are_listed_and_an_unknown_one_is_refused():
+async def test_without_hooks_approval_there_are_no_modes():
     async with connected() as client:
-        await client.answer_to(client.tell("initialize", protocolVersion=1))
-        opened = (await client.answer_to(client.tell("session/new", cwd="/", mcpServers=[])))["result"]
-        assert [mode["id"] for mode in opened["modes"]["availableModes"]] == ["ask", "accept-edits", "plan"]
-        assert opened["modes"]["currentModeId"] == "ask"
-        answer = await client.answer_to(client.tell("session/set_mode", sessionId=opened["sessionId"], modeId="yolo"))
-        assert "modeId: expected a mode (ask, accept-edits, plan), got 'yolo'" in answer["error"]["message"]
+        session_id = await client.open()
+        answer = await client.answer_to(client.tell("session/set_mode", sessionId=session_id, modeId="plan"))
+        assert "the plan has no hooks-approval" in answer["error"]["message"]

@@ -14,8 +14,9 @@ import attrs
 
 from amplifier._json import redact_text
 from amplifier.errors import ContentFilterError, SessionBusyError, SessionStateError
-from amplifier.live import MODES, LiveSession, LiveSessions, LiveTurn, PermissionModes, SessionRefused
+from amplifier.live import LiveSession, LiveSessions, LiveTurn, SessionRefused
 from amplifier.models import TurnEvent
+from amplifier.modules.hooks.approval import MODES
 from amplifier.turns import Ended, TurnRecord
 
 from ._connection import ByteStream, Connection, Work
@@ -40,6 +41,7 @@ logger: logging.Logger = logging.getLogger("amplifier.servers.acp")
 PROTOCOL_VERSION: Final = 1
 
 _LAST = 2**31 + 1  # after the handler of the stream of events, which is what shows a call
+_SET_RULES: Final = "approval.set_rules"
 _PAGE = 50
 """Sessions in one answer to ``session/list``."""
 
@@ -60,24 +62,18 @@ async def serve(stream: ByteStream, host: SessionHost) -> OSError | None:
     return connection.lost
 
 
-@attrs.frozen
+@attrs.define
 class _Shown:
     """How a session is shown.
 
     Attributes:
         notes: What the user should know, shown with the first turn.
+        mode: What is done without a question.
     """
 
     updates: Updates
     notes: list[str]
-    approvals: EditorApprovals
-
-    @property
-    def modes(self) -> dict[str, Any]:
-        """What a client is told of them."""
-        current = self.approvals.modes
-        listed = [{"id": mode, "name": name, "description": about} for mode, (name, about) in MODES.items()]
-        return {"currentModeId": "ask" if current is None else current.mode, "availableModes": listed}
+    mode: str = "ask"
 
 
 class _Agent:
@@ -155,7 +151,7 @@ class _Agent:
             wanted = self._host.new_id()
             with self._sessions.reserved(wanted):
                 live = await self._open(wanted, directory, servers, is_resumed=False)
-            return {"sessionId": wanted, "modes": live.about.modes}
+            return {"sessionId": wanted, **_modes(live)}
 
         return work
 
@@ -178,7 +174,7 @@ class _Agent:
             if replay:
                 context = live.session.coordinator.get("context")
                 await live.about.updates.replay([] if context is None else await context.get_messages())
-            return {"modes": live.about.modes}
+            return _modes(live)
 
         return work
 
@@ -198,11 +194,10 @@ class _Agent:
         approvals = EditorApprovals(self._connection, updates, wanted)
         try:
             session = self._host.make(wanted, directory, servers, approvals, is_resumed=is_resumed)
-            live = await self._sessions.add(LiveSession(session, _Shown(updates, notes, approvals)), self._host.check)
+            live = await self._sessions.add(LiveSession(session, _Shown(updates, notes)), self._host.check)
         except Exception as error:  # third-party modules; the reason is for the person at the editor
             logger.debug("session %r cannot be opened", wanted, exc_info=True)
             raise RpcError(INTERNAL_ERROR, f"the session cannot be opened: {_reason(error)}") from error
-        approvals.modes = PermissionModes(session)
         status = session.coordinator.get_capability("mcp.status")
         for server in status() if callable(status) else ():
             if server["error"] is not None:
@@ -299,12 +294,13 @@ class _Agent:
         return {"stopReason": _stop_reason(ended, turn.record), "usage": usage}
 
     def _set_mode(self, params: dict[str, Any]) -> Work:
-        modes = self._find(params).about.approvals.modes
-        try:
-            assert modes is not None
-            modes.switch(params.get("modeId"))
-        except ValueError as error:
-            raise RpcError(INVALID_PARAMS, f"modeId: {error}") from None
+        live, mode = self._find(params), str(params.get("modeId"))
+        names = [each["id"] for each in _modes(live).get("modes", {}).get("availableModes", [])]
+        if mode not in names:
+            known = f"one of {', '.join(names)}" if names else "none: the plan has no hooks-approval, which keeps modes"
+            raise RpcError(INVALID_PARAMS, f"modeId: expected {known}, got {mode!r:.80}")
+        live.session.coordinator.get_capability(_SET_RULES)(MODES[mode][1])
+        live.about.mode = mode
 
         async def work() -> dict[str, Any]:
             return {}
@@ -324,6 +320,14 @@ class _Agent:
 
     def _cancel(self, params: dict[str, Any]) -> None:
         self._find(params).stop("the client cancelled the turn")
+
+
+def _modes(live: LiveSession[_Shown]) -> dict[str, Any]:
+    """What a client is told of modes; nothing if the plan has no module that keeps them."""
+    if live.session.coordinator.get_capability(_SET_RULES) is None:
+        return {}
+    listed = [{"id": name, "name": name.capitalize(), "description": words} for name, (words, _) in MODES.items()]
+    return {"modes": {"currentModeId": live.about.mode, "availableModes": listed}}
 
 
 def _stop_reason(ended: Ended, record: TurnRecord) -> str:

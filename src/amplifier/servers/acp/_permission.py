@@ -6,7 +6,6 @@ import logging
 from typing import Any
 
 from amplifier.contracts import CurrentCall, current_call
-from amplifier.live import PermissionModes
 
 from ._connection import Connection
 from ._messages import RpcError
@@ -25,9 +24,6 @@ class EditorApprovals:
     """The approval system of one session; whatever the client answers that is not an option denies.
 
     The kernel keeps the time limit and cancels a question when the time is over.
-
-    Attributes:
-        modes: Of the session, once it is open.
     """
 
     def __init__(self, connection: Connection, updates: Updates, session_id: str) -> None:
@@ -35,7 +31,6 @@ class EditorApprovals:
         self._updates = updates
         self._session_id = session_id
         self._asked = 0
-        self.modes: PermissionModes | None = None
 
     async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
         """Ask, and return the option that was chosen."""
@@ -43,10 +38,6 @@ class EditorApprovals:
             {"optionId": str(index), "name": option, "kind": _KINDS.get(option.lower(), "reject_once")}
             for index, option in enumerate(options)
         ]
-        if self.modes is not None and self.modes.accepts_question():
-            accepted = (each["name"] for each in choices if each["kind"] == "allow_once")
-            if (option := next(accepted, None)) is not None:
-                return str(option)
         question = {"sessionId": self._session_id, "toolCall": await self._subject(prompt), "options": choices}
         try:
             answer = await self._connection.request("session/request_permission", question)
