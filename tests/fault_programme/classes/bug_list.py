@@ -253,20 +253,20 @@ BUGS: Final = (
     _walk(
         "contributors of modules stay after the closing",
         "coordinator/ownership.py",
-        "            owner.enter(contributor, self)",
+        "            owner.enter(contributor, partial(self._remove, contributor))",
         "            pass",
     ),
     _walk(
         "what modules registered stays after the closing",
         "coordinator/ownership.py",
-        "            registry.withdraw(key, None)",
-        "            pass",
+        "                take_back()\n",
+        "",
     ),
     _walk(
         "what a module covered does not come back",
         "coordinator/ownership.py",
-        "        self._write(key, value)\n        layers.owner, layers.below = owner, below",
-        "        self._write(key, _EMPTY)\n        layers.owner, layers.below = owner, below",
+        "        self._write(key, value)\n        self._note(key, owner, below[:-1])",
+        "        self._write(key, _EMPTY)\n        self._note(key, owner, below[:-1])",
     ),
     # ── opening and turns ──
     _call(

@@ -541,7 +541,7 @@ class ModuleCoordinator(Coordinator):
         """The session is closed: drop whatever modules registered. A closed session goes with the last reference to it."""
         self._is_closed = True
         self.closing_time.until = math.inf
-        self.ledger.undo_all()
+        self.ledger.undo(None)
         self.watch.stop()
         self._cancellation.detach()
         if self._session is not None and type(self._session) is not weakref.ref:
