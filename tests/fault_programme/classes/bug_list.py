@@ -291,7 +291,7 @@ BUGS: Final = (
     _walk(
         "a turn that overran is reported as stopped",
         "session/turn.py",
-        "        overran = loop_clock()() >= scope.deadline",
+        "        overran = scope.deadline != math.inf and loop_clock()() >= scope.deadline",
         "        overran = False",
     ),
     _walk(
