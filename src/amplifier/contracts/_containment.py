@@ -88,13 +88,11 @@ def running_asyncio_loop() -> Any:
     Trio may run inside an asyncio program (guest mode, ``trio.run`` in a callback, trio-asyncio): then both have a running
     loop, and sniffio's thread-local name, which trio sets around each of its steps, decides.
     """
-    module = sys.modules.get("asyncio")
+    modules = sys.modules
     # get_running_loop() raises when there is none; this is the same question without an exception per call.
-    loop = None if module is None else module._get_running_loop()
-    if loop is not None:
-        sniffio = sys.modules.get("sniffio")
-        if sniffio is not None and sniffio.thread_local.name == "trio":
-            return None
+    loop = modules["asyncio"]._get_running_loop() if "asyncio" in modules else None
+    if loop is not None and "sniffio" in modules and modules["sniffio"].thread_local.name == "trio":
+        return None
     return loop
 
 

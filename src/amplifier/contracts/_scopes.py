@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from typing import cast
 
 import anyio
 
@@ -35,6 +34,7 @@ def cancel_scope(deadline: float = math.inf, *, shield: bool = False) -> anyio.C
 def loop_clock() -> Callable[[], float]:
     """The running loop's clock as a bare function; AnyIO's looks the backend up at every call, trio's the running loop."""
     loop = running_asyncio_loop()
-    if loop is not None:
-        return cast("Callable[[], float]", loop.time)
-    return cast("Callable[[], float]", sys.modules["trio"].lowlevel.current_clock().current_time)
+    clock: Callable[[], float] = (
+        sys.modules["trio"].lowlevel.current_clock().current_time if loop is None else loop.time
+    )
+    return clock

@@ -245,9 +245,9 @@ def is_built_in(package: str) -> bool:
 
 def is_published(package: str) -> bool:
     """Whether a Python module belongs to a package that was written for the published kernel."""
-    if is_built_in(package):
-        return False
     root = package.partition(".")[0]
+    if root == "amplifier":
+        return False
     # A published module is a package of its own; of anything else only the file with the mount function is read.
     file = getattr(sys.modules.get(root if root.startswith("amplifier_module_") else package), "__file__", None)
     return isinstance(file, str) and imports_alias(file)

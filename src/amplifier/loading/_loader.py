@@ -160,9 +160,9 @@ class ModuleLoader:
             ModuleConflictError: Several distributions claim the id.
             ModuleLoadError: The source pins what does not exist, or cannot be read.
         """
-        if is_pin(source):
-            return choose(module_id, self._claims(module_id, listing), source)
         if source is not None:
+            if is_pin(source):
+                return choose(module_id, self._claims(module_id, listing), source)
             return FoundModule(module_id=module_id, root=path_from_source(source, module_id))
         if module_id in self._registered:
             return self._registered[module_id]

@@ -180,8 +180,8 @@ BUGS: Final = (
     _walk(
         "a request to stop that met no turn is not announced",
         "session/session.py",
-        "            await self._announce(self._session._turns.announce_requests)\n",
-        "",
+        "                await self._announce(self._session._turns.announce_requests)\n",
+        "                pass\n",
     ),
     # ── cancellation ──
     _walk(
@@ -253,20 +253,20 @@ BUGS: Final = (
     _walk(
         "contributors of modules stay after the closing",
         "coordinator/ownership.py",
-        "            owner.enter(contributor, self)",
+        "            owner.enter(contributor, partial(self._remove, contributor))",
         "            pass",
     ),
     _walk(
         "what modules registered stays after the closing",
         "coordinator/ownership.py",
-        "            registry.withdraw(key, None)",
-        "            pass",
+        "                take_back()\n",
+        "",
     ),
     _walk(
         "what a module covered does not come back",
         "coordinator/ownership.py",
-        "        self._write(key, value)\n        layers.owner, layers.below = owner, below",
-        "        self._write(key, _EMPTY)\n        layers.owner, layers.below = owner, below",
+        "        self._write(key, value)\n        self._note(key, owner, below[:-1])",
+        "        self._write(key, _EMPTY)\n        self._note(key, owner, below[:-1])",
     ),
     # ── opening and turns ──
     _call(
@@ -291,7 +291,7 @@ BUGS: Final = (
     _walk(
         "a turn that overran is reported as stopped",
         "session/turn.py",
-        "        overran = loop_clock()() >= scope.deadline",
+        "        overran = scope.deadline != math.inf and loop_clock()() >= scope.deadline",
         "        overran = False",
     ),
     _walk(

@@ -93,6 +93,6 @@ def test_clearing_leaves_only_the_applications_and_the_same_dict(offers, ledger)
     offers.offer("mine", 1, None)
     offers.offer("mine", 2, "a")
     offers.offer("yours", 3, "b")
-    ledger.undo_all()
+    ledger.undo(None)
     assert offers.capabilities is values
     assert values == {"mine": 1}

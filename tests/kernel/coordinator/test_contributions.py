@@ -179,7 +179,7 @@ async def test_undoing_a_module_removes_its_contributors_from_every_channel(chan
     ledger.undo("a")
     assert await collect(channels) == ["of None", "of b"]
     assert list(channels.as_dict()) == ["x"]
-    ledger.undo_all()
+    ledger.undo(None)
     assert await collect(channels) == ["of None"]
 
 

@@ -288,7 +288,7 @@ def test_clearing_leaves_what_the_application_mounted_also_where_a_module_had_re
     mounts.mount("tools", 2, "mine", "a")
     mounts.mount("tools", 3, "yours", "a")
     mounts.mount("context", 4, None, "b")
-    ledger.undo_all()
+    ledger.undo(None)
     assert mounts.get("tools") == {"mine": 1}
     assert mounts.get("context") is None
 

@@ -148,7 +148,7 @@ def test_clearing_what_modules_registered_keeps_the_applications_own():
     of_module(hooks, "hooks-a", ledger).register("tool:pre", print, name="theirs")
     hooks.register("tool:pre", print, name="ours")
     of_module(hooks, "hooks-b", ledger).register("*", print, name="theirs")
-    ledger.undo_all()
+    ledger.undo(None)
     assert hooks.list_handlers() == {"tool:pre": ["ours"]}
 
 
@@ -742,7 +742,7 @@ def seconds_for(count: int, event: str) -> float:
         began = time.thread_time()
         for number in range(count):
             module.register(event, print, priority=number % 3)
-        ledger.undo_all()
+        ledger.undo(None)
         times.append(time.thread_time() - began)
         assert hooks.list_handlers() == {}
     return min(times)

@@ -13,6 +13,7 @@ import anyio.lowlevel
 import pytest
 
 from amplifier import AmplifierSession, ModuleLoader
+from amplifier.errors import ModuleLoadError
 from amplifier.kernel.runtime.deadlines import (
     LONGEST_INTERVAL,
     UNWINDING,
@@ -275,9 +276,41 @@ async def test_a_session_logs_and_announces_a_handler_that_refuses_its_cancellat
     assert (details["module_id"], details["seconds"], details["session_id"]) == ("hooks-stubborn", 2, "s-1")
     assert "handler 'stubborn' of module 'hooks-stubborn' for 'tool:pre'" in details["operation"]
     assert "test_watchdog.py:" in details["awaiting"]
-    logged = [r.getMessage() for r in caplog.records if "does not answer to its cancellation" in r.getMessage()]
+    logged = overdue(caplog)
     assert len(logged) == len(heard)
     assert "it had 2 s and is 1 s over" in logged[0]
+
+
+def overdue(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if "does not answer to its cancellation" in r.getMessage()]
+
+
+async def test_a_mount_that_refuses_its_cancellation_is_logged_while_the_session_opens(caplog):
+    async def mount(coordinator: Any, config: Any) -> None:
+        await refuse(4)
+
+    session = session_with(mount)
+    session.config["session"]["deadlines"] = {"mount": 2}
+    began = anyio.current_time()
+    async with session:
+        assert anyio.current_time() - began == pytest.approx(4)
+        assert [failure.module_id for failure in session.failures] == ["hooks-stubborn"]
+    (logged,) = overdue(caplog)
+    assert "mount of module 'hooks-stubborn'" in logged
+    assert "it had 2 s and is 1 s over" in logged
+
+
+async def test_a_refusing_cleanup_of_an_opening_that_failed_at_once_is_logged(caplog):
+    async def mount(coordinator: Any, config: Any) -> None:
+        raise ValueError("wrong")
+
+    session = session_with(mount, on_failure="deny")
+    session.coordinator.register_cleanup(lambda: refuse(4))
+    session.config["session"]["deadlines"] = {"cleanup": 2}
+    with pytest.raises(ModuleLoadError):
+        await session.__aenter__()
+    (logged,) = overdue(caplog)
+    assert "cleanup of the application" in logged
 
 
 async def test_a_collected_handler_that_refuses_its_cancellation_is_announced_too():

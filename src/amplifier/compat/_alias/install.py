@@ -35,6 +35,7 @@ VERSION: Final = "2.0.2"
 """The published version whose surface the mirror has."""
 
 MIRROR: Final = Path(__file__).parents[1] / ALIAS
+_MIRROR_FILE: Final = str(MIRROR / "__init__.py")
 
 _METADATA: Final = f"""\
 Metadata-Version: 2.1
@@ -54,14 +55,14 @@ _FILES: Final = {
 
 def alias_spec() -> ModuleSpec:
     """Where ``amplifier_core`` is imported from."""
-    spec = spec_from_file_location(ALIAS, MIRROR / "__init__.py", submodule_search_locations=[str(MIRROR)])
+    spec = spec_from_file_location(ALIAS, _MIRROR_FILE, submodule_search_locations=[str(MIRROR)])
     assert spec is not None  # a path that ends in .py always has a loader
     return spec
 
 
 def is_alias(module: ModuleType) -> bool:
     """Whether a module is the mirror's top level and not the published package."""
-    return getattr(module, "__file__", None) == str(MIRROR / "__init__.py")
+    return getattr(module, "__file__", None) == _MIRROR_FILE
 
 
 def alias_modules() -> list[str]:

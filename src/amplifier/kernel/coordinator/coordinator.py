@@ -233,8 +233,10 @@ class ModuleCoordinator(Coordinator):
 
         def mount(self, mount_point: str, module: Any, name: str | None = None) -> Done:
             """Put a module at a mount point. It is there when the call returns; awaiting the result is optional."""
-            self._check("a mount")
-            self.mounts.mount(mount_point, module, name, self.module_id)
+            owner = self._owner
+            if owner is not None:
+                owner.check("a mount")
+            self.mounts.mount(mount_point, module, name, None if owner is None else owner.name)
             return DONE
 
         def get(self, mount_point: str, name: str | None = None) -> Any:
@@ -518,10 +520,15 @@ class ModuleCoordinator(Coordinator):
         self.mounts.strict = plan.strict
         self.hosting.is_shut = False
         spawn = None if self.hosting.group is None else self.hosting.spawn
-        self.watch.start(spawn)
+        self.watch.start(None)
         self._cancellation.attach(
             loop, spawn or loop.spawn_timer, None if spawn is None else announce, self.closing_time, self.watch
         )
+
+    def watch_calls(self) -> None:
+        """The opening has to wait, or is over: on trio the watchdog takes a task from now on, which a short opening spares."""
+        if self.hosting.takes_work:
+            self.watch.start(self.hosting.spawn)
 
     def begin_closing(self) -> TimeBudget:
         """The session closes: from now on everything shares one deadline."""
@@ -529,7 +536,7 @@ class ModuleCoordinator(Coordinator):
         if teardown is not None:
             now = loop_clock()()
             self.closing_time.until = now + teardown
-            self.watch.tighten(now + self.closing_time.half(TERMINAL_SECONDS))
+            self.watch.tighten(now + min(TERMINAL_SECONDS, teardown / 2))
         return self.closing_time
 
     def refuse_work(self) -> None:
@@ -541,7 +548,7 @@ class ModuleCoordinator(Coordinator):
         """The session is closed: drop whatever modules registered. A closed session goes with the last reference to it."""
         self._is_closed = True
         self.closing_time.until = math.inf
-        self.ledger.undo_all()
+        self.ledger.undo(None)
         self.watch.stop()
         self._cancellation.detach()
         if self._session is not None and type(self._session) is not weakref.ref:

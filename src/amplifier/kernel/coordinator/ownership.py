@@ -11,8 +11,9 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Generator, Hashable
 from contextlib import nullcontext
+from functools import partial
 from inspect import isawaitable
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, final
 
 import anyio
 import attrs
@@ -30,13 +31,6 @@ Call = Callable[[], Awaitable[Any]]
 # ── the ledger ───────────────────────────────────────────────────────────────────────────────────
 
 
-class Registry(Protocol):
-    """Where things are registered."""
-
-    def withdraw(self, key: Any, module: str | None, /) -> None:
-        """Take back what a module registered under a key, or what every module did (None), and strike it out of the ledger."""
-
-
 @final
 class Ledger:
     """All that the modules of one session have registered, in the order in which they did.
@@ -44,30 +38,32 @@ class Ledger:
     It also knows which modules may register. Each undoing begins a new generation; an `Owner` keeps the one it was made in.
 
     Attributes:
-        entries: What there is now, and where. Who removes something by another way than `undo` strikes it out.
+        entries: What there is now: whose it is, and what takes it back. Who takes something back by another way than `undo` strikes
+            it out.
         generation: An owner of this generation may register; for an older one, `Owner.check` decides.
     """
 
     __slots__ = ("closed", "entries", "generation", "undone")
 
     def __init__(self) -> None:
-        self.entries: dict[Hashable, Registry] = {}
+        self.entries: dict[Hashable, tuple[str, Callable[[], None]]] = {}
         self.generation: int = 0
         self.closed: int = -1
         self.undone: dict[str, int] | None = None
 
-    def undo(self, module: str) -> None:
-        """Take back everything a module registered, the latest first; it may register nothing any more."""
-        for key, registry in reversed(list(self.entries.items())):
-            registry.withdraw(key, module)
-        self.undone = {**(self.undone or {}), module: self.generation}
-        self.generation += 1
+    def undo(self, module: str | None) -> None:
+        """Take back everything that a module registered, the latest first; it may register nothing any more.
 
-    def undo_all(self) -> None:
-        """Take back everything that modules registered; what the application registered stays. For the closing."""
-        for key, registry in reversed(list(self.entries.items())):
-            registry.withdraw(key, None)
-        self.undone, self.closed = None, self.generation
+        With None, for the closing, everything that any module registered; what the application registered stays.
+        """
+        for key, (owner, take_back) in reversed(list(self.entries.items())):
+            if module in (None, owner):
+                take_back()
+                self.entries.pop(key, None)
+        if module is None:
+            self.undone, self.closed = None, self.generation
+        else:
+            self.undone = {**(self.undone or {}), module: self.generation}
         self.generation += 1
 
 
@@ -88,9 +84,9 @@ class Owner:
         self._ledger = ledger
         self._generation = ledger.generation
 
-    def enter(self, key: Hashable, registry: Registry) -> None:
+    def enter(self, key: Hashable, take_back: Callable[[], None]) -> None:
         """It has registered something."""
-        self._ledger.entries[key] = registry
+        self._ledger.entries[key] = self.name, take_back
 
     def strike(self, key: Hashable) -> None:
         """That is gone."""
@@ -130,6 +126,12 @@ _EMPTY: Final[Any] = object()
 Key = tuple[str, str | None]
 """A place: its mount point, or that it is a capability, and its name where there are several."""
 
+_Layers = tuple[str | None, tuple[tuple[str | None, Any], ...]]
+"""Whose value is on top in a place in which a module has something, and the values below, each with its owner."""
+
+_APPLICATIONS: Final[_Layers] = (None, ())
+"""A place in which no module has anything."""
+
 
 @final
 class Done:
@@ -143,14 +145,6 @@ class Done:
 
 
 DONE = Done()
-
-
-@attrs.define(eq=False, weakref_slot=False)
-class _Layers:
-    """What is known of a place in which a module has something: who owns the value on top, and what it covers."""
-
-    owner: str | None
-    below: tuple[tuple[str | None, Any], ...]
 
 
 class Mounts:
@@ -204,7 +198,6 @@ class Mounts:
         if point in SINGLE_POINTS:
             name = None
         else:
-            self._named(point)
             if point == "providers" and self.instance is not None and self.instance[0] == owner:
                 name, self.instance = self.instance[1], None
             name = getattr(module, "name", None) if name is None else name
@@ -214,6 +207,7 @@ class Mounts:
                 )
             if not isinstance(name, str):
                 raise TypeError(f"the name of a module at {point!r} must be a str, got {name!r}")
+            module = module if self.meter is None else self.meter(point, module)
         self._put((point, name), module, owner)
 
     def unmount(self, point: str, name: str | None, owner: str | None = None) -> None:
@@ -229,18 +223,21 @@ class Mounts:
         if point not in SINGLE_POINTS and name is None:
             raise ValueError(f"Name required to unmount from {point}")
         key = (point, None if point in SINGLE_POINTS else name)
-        present = self._present(key)
+        present, (holder, below) = self._present(key), self._layers.get(key, _APPLICATIONS)
         if owner is None:
-            self._forget(key)  # for good: nothing comes back
-        elif self._holder(key) != owner:
-            if present is _EMPTY:
-                return
+            for each in (holder, *(each for each, _ in below)):  # for good: nothing comes back
+                self._entries.pop((key, each), None)
+            below = ()
+        elif holder == owner:
+            self._entries.pop((key, owner), None)
+        elif present is _EMPTY:
+            return
+        else:
             raise ContractError(
-                f"module {owner!r} may not unmount {name or point!r}: "
-                f"it was mounted by {self._holder(key) or 'the application'!r}",
+                f"module {owner!r} may not unmount {name or point!r}: it was mounted by {holder or 'the application'!r}",
                 module=owner,
             )
-        self._uncover(key)
+        self._uncover(key, below)
 
     def get(self, point: str, name: str | None = None) -> Any:
         """The module, the dict of modules, or None.
@@ -259,14 +256,14 @@ class Mounts:
 
     def owner_of(self, point: str, name: str | None = None) -> str | None:
         """The module that mounted it, if a module did."""
-        return self._holder((point, None if point in SINGLE_POINTS else name))
+        return self._layers.get((point, None if point in SINGLE_POINTS else name), _APPLICATIONS)[0]
 
     def mounted_by(self, owner: str) -> list[tuple[str, str | None, Any]]:
         """Everything one module has mounted: (point, name, module)."""
         return [
             (*key, None if (module := self._present(key)) is _EMPTY else module)
-            for key, layers in self._layers.items()
-            if layers.owner == owner and key[0] != _CAPABILITY
+            for key, (holder, _) in self._layers.items()
+            if holder == owner and key[0] != _CAPABILITY
         ]
 
     def _resolve(self, point: Any, name: str | None) -> tuple[str, str | None]:
@@ -285,17 +282,6 @@ class Mounts:
             )
         return named
 
-    def _put(self, key: Key, module: Any, owner: str | None) -> None:
-        point, name = key
-        holder = self._holder(key)
-        if self._present(key) is not _EMPTY and (holder != owner or point == "orchestrator"):
-            what = f"{point} {name!r}" if name else point
-            message = f"{what} mounted by {holder or 'the application'} is replaced by {owner or 'the application'}"
-            if self.strict and holder != owner:
-                raise ContractError(f"{message}; session.strict forbids that: rename one of them", module=owner)
-            logger.warning("%s", message)
-        self._cover(key, module if name is None or self.meter is None else self.meter(point, module), owner)
-
     # ── capabilities ──
 
     def offer(self, name: Any, value: Any, owner: str | None) -> None:
@@ -306,42 +292,61 @@ class Mounts:
         """
         if not isinstance(name, str) or not name:
             raise TypeError(f"a capability's name must be a non-empty str such as 'agents.list', got {name!r}")
-        key = (_CAPABILITY, name)
-        if name in self.capabilities and (holder := self._holder(key)) != owner:
-            logger.warning(
-                "capability %r registered by %s is replaced by %s",
-                name,
-                holder or "the application",
-                owner or "the application",
-            )
-        self._cover(key, value, owner)
+        self._put((_CAPABILITY, name), value, owner)
 
     # ── layers ──
 
-    def withdraw(self, key: Key, module: str | None) -> None:
-        """Take out a module's layer, or those of all modules; if it was on top, the one below comes back."""
-        layers = self._layers.get(key)
-        if layers is None:  # a withdrawal that was interrupted
-            self._forget(key)
-            return
-        is_on_top = module in (None, layers.owner) and layers.owner is not None
-        layers.below = tuple(layer for layer in layers.below if layer[0] is None or module not in (None, layer[0]))
-        if is_on_top:
-            self._uncover(key)
-        else:
-            self._settle(key)
+    def _put(self, key: Key, value: Any, owner: str | None) -> None:
+        """Put a value on top of what is there. What the same owner had in this place is not covered but gone."""
+        holder, below = self._layers.get(key, _APPLICATIONS)
+        present = self._present(key)
+        if present is not _EMPTY:
+            if holder != owner or key[0] == "orchestrator":
+                self._note_replaced(key, holder, owner)
+            below = tuple(layer for layer in (*below, (holder, present)) if layer[0] != owner)
+        if owner is not None:
+            self._entries[key, owner] = owner, partial(self._withdraw, key, owner)
+        self._note(key, owner, below)
+        self._write(key, value)
 
-    def _holder(self, key: Key) -> str | None:
-        """The module whose value is on top; None for the application, or if the place is empty."""
-        layers = self._layers.get(key)
-        return None if layers is None else layers.owner
+    def _note_replaced(self, key: Key, holder: str | None, owner: str | None) -> None:
+        point, name = key
+        what = f"{point} {name!r}" if name else point
+        how = "registered" if point == _CAPABILITY else "mounted"
+        message = f"{what} {how} by {holder or 'the application'} is replaced by {owner or 'the application'}"
+        if self.strict and holder != owner and point != _CAPABILITY:
+            raise ContractError(f"{message}; session.strict forbids that: rename one of them", module=owner)
+        logger.warning("%s", message)
+
+    def _withdraw(self, key: Key, module: str) -> None:
+        """Take out a module's layer; if it was on top, the one below comes back."""
+        holder, below = self._layers.get(key, _APPLICATIONS)
+        if below:
+            below = tuple(layer for layer in below if layer[0] != module)
+        if holder == module:
+            self._uncover(key, below)
+        else:
+            self._note(key, holder, below)
+
+    def _uncover(self, key: Key, below: tuple[tuple[str | None, Any], ...]) -> None:
+        """Take away the value on top, so that the one below comes back; interrupted, it can be done again."""
+        owner, value = below[-1] if below else (None, _EMPTY)
+        self._write(key, value)
+        self._note(key, owner, below[:-1])
+
+    def _note(self, key: Key, owner: str | None, below: tuple[tuple[str | None, Any], ...]) -> None:
+        """Note whose value is on top and what it covers, as long as a module has something there."""
+        if owner is None and not below:
+            self._layers.pop(key, None)
+        else:
+            self._layers[key] = owner, below
 
     def _present(self, key: Key) -> Any:
         point, name = key
         if name is None:
             present = self.points[point]
-            return _EMPTY if present is None else present
-        present = (self.capabilities if point == _CAPABILITY else self._named(point)).get(name, _EMPTY)
+        else:
+            present = (self.capabilities if point == _CAPABILITY else self._named(point)).get(name, _EMPTY)
         return _EMPTY if present is None and point != _CAPABILITY else present
 
     def _write(self, key: Key, value: Any) -> None:
@@ -356,40 +361,6 @@ class Mounts:
             named.pop(name, None)
         else:
             named[name] = value
-
-    def _cover(self, key: Key, value: Any, owner: str | None) -> None:
-        """Put a value on top of what is there. What the same owner had in this place is not covered but gone."""
-        present, layers = self._present(key), self._layers.get(key)
-        if layers is not None:
-            covered = layers.below if present is _EMPTY else (*layers.below, (layers.owner, present))
-            layers.owner, layers.below = owner, tuple(layer for layer in covered if layer[0] != owner)
-            self._settle(key)
-        elif owner is not None:
-            self._layers[key] = _Layers(owner, () if present is _EMPTY else ((None, present),))
-            self._entries[key] = self
-        self._write(key, value)
-
-    def _uncover(self, key: Key) -> None:
-        """Take away the value on top, so that the one below comes back; interrupted, it can be done again."""
-        layers = self._layers.get(key)
-        if layers is None or not layers.below:
-            self._write(key, _EMPTY)
-            self._forget(key)
-            return
-        (owner, value), below = layers.below[-1], layers.below[:-1]
-        self._write(key, value)
-        layers.owner, layers.below = owner, below
-        self._settle(key)
-
-    def _settle(self, key: Key) -> None:
-        """Forget a place in which no module has anything any more."""
-        layers = self._layers[key]
-        if layers.owner is None and not layers.below:
-            self._forget(key)
-
-    def _forget(self, key: Key) -> None:
-        self._layers.pop(key, None)
-        self._entries.pop(key, None)
 
 
 def _of_module(owner: Owner | None) -> str:
@@ -444,18 +415,15 @@ class Contributions:
         contributor = Contributor(channel, name, callback, owner)
         self._channels.setdefault(channel, []).append(contributor)
         if owner is not None:
-            owner.enter(contributor, self)
+            owner.enter(contributor, partial(self._remove, contributor))
 
-    def withdraw(self, contributor: Contributor, module: str | None) -> None:
-        """Remove a module's contributor, and its channel with the last one."""
-        if contributor.owner is None or module not in (None, contributor.module):
-            return
+    def _remove(self, contributor: Contributor) -> None:
+        """Remove a contributor, and its channel with the last one."""
         contributors = self._channels.get(contributor.channel, [])
         if contributor in contributors:  # or an interrupted call has removed it
             contributors.remove(contributor)
         if not contributors:
             self._channels.pop(contributor.channel, None)
-        contributor.owner.strike(contributor)
 
     def as_dict(self) -> dict[str, list[dict[str, Any]]]:
         """Channel → name and callback of each contributor, in order."""
@@ -524,14 +492,10 @@ class StepWrappers:
             raise TypeError(f"a step wrapper must be an async function (step, run), got {wrapper!r}")
         registration = _WrapperRegistration(wrapper, owner)
         self._registered = (*self._registered, registration)
+        remove = partial(self._remove, registration)
         if owner is not None:
-            owner.enter(registration, self)
-        return lambda: self._remove(registration)
-
-    def withdraw(self, registration: _WrapperRegistration, module: str | None) -> None:
-        """Remove a module's wrapper."""
-        if registration.owner is not None and module in (None, registration.owner.name):
-            self._remove(registration)
+            owner.enter(registration, remove)
+        return remove
 
     def _remove(self, registration: _WrapperRegistration) -> None:
         """Remove a wrapper; steps that are inside of it go on. Nothing happens if it was removed before."""

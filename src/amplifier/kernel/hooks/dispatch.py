@@ -52,7 +52,7 @@ class Owner(Protocol):
     def check(self, what: str) -> None:
         """Refuse a registration that comes too late."""
 
-    def enter(self, key: Hashable, registry: Any) -> None:
+    def enter(self, key: Hashable, take_back: Callable[[], None]) -> None:
         """The module has registered a handler."""
 
     def strike(self, key: Hashable) -> None:

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextvars import ContextVar, Token
+from functools import partial
 from typing import Any, ClassVar, Self, final
 
 import attrs
@@ -185,9 +186,10 @@ class HookRegistry:
         )
         bisect.insort(self._handlers.setdefault(event, []), registration, key=_order)
         self._forget_ready(event)
+        remove = partial(self.remove, registration)
         if owner is not None:
-            owner.enter(registration, self)
-        return lambda: self.remove(registration)
+            owner.enter(registration, remove)
+        return remove
 
     on = register
 
@@ -219,11 +221,6 @@ class HookRegistry:
         self._forget_ready(event)
         if registration.owner is not None:
             registration.owner.strike(registration)
-
-    def withdraw(self, registration: Registration, module: str | None) -> None:
-        """Remove a registration if this module made it; None for any."""
-        if module in (None, registration.module):
-            self.remove(registration)
 
     def _forget_ready(self, event: str) -> None:
         if event == EVERY_EVENT:

@@ -308,6 +308,9 @@ class Watchdog:
         """Watch from now on; timers that need a task take it from ``spawn``, and without it are not made."""
         self._spawn = spawn
         self.is_stopped = False
+        if spawn is not None and self._tasks:
+            self._disarm()
+            self.hasten(min(call.until for call in self._tasks))
 
     def enter(self, call: DeadlineGroup) -> None:
         """A call (or a series of them, its label changing) has become active in this task."""
@@ -319,10 +322,13 @@ class Watchdog:
     def hasten(self, until: float) -> None:
         """An active call has got this deadline. Later ones need no word: a wake-up that comes too early just looks again."""
         due = until + UNWINDING
-        if self._wakes_at == math.inf:  # soon, so that the shorter deadlines of a closing need no timer of their own
-            due = min(due, loop_clock()() + LOOK)
         if due < self._wakes_at and not self.is_stopped:
-            self._arm(due)
+            now = loop_clock()()
+            if (
+                self._wakes_at == math.inf
+            ):  # soon, so that the shorter deadlines of a closing need no timer of their own
+                due = min(due, now + LOOK)
+            self._arm(due, now)
 
     def leave(self, call: DeadlineGroup) -> None:
         """The call is over."""
@@ -340,11 +346,11 @@ class Watchdog:
         self._tasks.clear()
         self._disarm()
 
-    def _arm(self, at: float) -> None:
+    def _arm(self, at: float, now: float) -> None:
         self._disarm()
         if at < math.inf:
             self._wakes_at = at
-            self._stop_timer = start_timer(max(at - loop_clock()(), 0.0), self._look, self._spawn)
+            self._stop_timer = start_timer(max(at - now, 0.0), self._look, self._spawn)
 
     def _disarm(self) -> None:
         if self._stop_timer is not None:
@@ -367,4 +373,4 @@ class Watchdog:
                 progress.interval = min(progress.interval * 2, LONGEST_INTERVAL)
                 progress.next_report = now + progress.interval
             next_look = min(next_look, progress.next_report)
-        self._arm(next_look)
+        self._arm(next_look, now)

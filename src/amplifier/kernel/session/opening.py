@@ -147,7 +147,7 @@ class Opening:
         view = self._coordinator.view_for(owner, spec.on_failure)
         try:
             # A module that changes it does not change the plan.
-            config: dict[str, Any] = call_foreign(dict, spec.config)
+            config = dict(spec.config) if type(spec.config) is dict else call_foreign(dict, spec.config)
             if spec.thing is not None:
                 loaded: Any = call_foreign(load_thing, kind, spec)
             elif self._asks_no_other and self._coordinator.mounts.points["module-source-resolver"] is None:

@@ -254,7 +254,11 @@ class AmplifierSession:
         tokens = [session.coordinator.cancellation for session in (self, parent) if session is not None]
         # Now: the section begins a turn of the event loop later.
         was_stopped = any(token.is_immediate for token in tokens)
-        await run_section(self._mount_plan, was_stopped, name=f"amplifier open {self.session_id}", isolate=True)
+        name, watch_calls = f"amplifier open {self.session_id}", self.coordinator.watch_calls
+        try:
+            await run_section(self._mount_plan, was_stopped, name=name, isolate=True, on_wait=watch_calls)
+        finally:  # also for the cleanups of an opening that has failed
+            watch_calls()
         self._lifecycle.state = State.OPEN
         self._settle()
 
@@ -826,13 +830,14 @@ class _Closing:
             session._settle()
 
     async def _end_turn(self) -> None:
-        seconds = self._budget.half(math.inf)
-        if self._session is not None and not await self._session._turns.end_running_turn(seconds):
-            logger.error(
-                "a turn of session %r does not end although it was cancelled; the session is closed without waiting for it",
-                self._coordinator.session_id,
-            )
-            self._failures.append(CleanupFailure("turn", None, DeadlinePassed(seconds), True))
+        if self._session is not None and self._session._lifecycle.turn_running:
+            seconds = self._budget.half(math.inf)
+            if not await self._session._turns.end_running_turn(seconds):
+                logger.error(
+                    "a turn of session %r does not end although it was cancelled; the session is closed without waiting for it",
+                    self._coordinator.session_id,
+                )
+                self._failures.append(CleanupFailure("turn", None, DeadlinePassed(seconds), True))
         self._coordinator.cancellation.stop_children("the session it was forked from was closed")
 
     async def _announce_requests(self) -> None:
@@ -840,17 +845,20 @@ class _Closing:
         if self._session is not None:
             if self._session.status.status == "running":
                 self._session.status.status = "completed"
-            await self._announce(self._session._turns.announce_requests)
+            if self._coordinator.cancellation.has_requests:
+                await self._announce(self._session._turns.announce_requests)
 
     async def _announce_end(self) -> None:
         if self._owes_end and self._session is not None:
             self._owes_end = False  # once, also if it is interrupted
-            details = {"session_id": self._coordinator.session_id, "status": self._session.status.status}
-            await self._announce(self._coordinator.hooks.emit, SESSION_END, details)
+            if self._coordinator.hooks.has_handlers(SESSION_END):
+                details = {"session_id": self._coordinator.session_id, "status": self._session.status.status}
+                await self._announce(self._coordinator.hooks.emit, SESSION_END, details)
 
     async def _unwind(self) -> None:
         """Run all cleanups; the second time those that observers have registered meanwhile."""
-        await self._coordinator.unwind(self._failures, self._budget)
+        if self._coordinator.cleanups:
+            await self._coordinator.unwind(self._failures, self._budget)
 
     async def _announce_failures(self) -> None:
         self._coordinator.refuse_work()

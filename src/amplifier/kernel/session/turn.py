@@ -449,10 +449,12 @@ class TurnRunner:
         section = coordinator.config.get("session") or {}
         if not self._started:
             self._started = True
-            details: dict[str, Any] = {"session_id": coordinator.session_id, "parent_id": coordinator.parent_id}
-            if section.get("metadata"):
-                details["metadata"] = section["metadata"]
-            await coordinator.hooks.emit(SESSION_RESUME if self._is_resumed else SESSION_START, details)
+            start = SESSION_RESUME if self._is_resumed else SESSION_START
+            if coordinator.hooks.has_handlers(start):
+                details: dict[str, Any] = {"session_id": coordinator.session_id, "parent_id": coordinator.parent_id}
+                if section.get("metadata"):
+                    details["metadata"] = section["metadata"]
+                await coordinator.hooks.emit(start, details)
         if section.get("raw"):
             await coordinator.hooks.emit(
                 SESSION_CONFIG, {"session_id": coordinator.session_id, "raw": redact_secrets(coordinator.config)}
@@ -476,7 +478,7 @@ class TurnRunner:
         if not stopped:
             self._raise_refusal(None)
         # By the clock: asyncio notices a deadline only at an await, and both backends must report the same.
-        overran = loop_clock()() >= scope.deadline
+        overran = scope.deadline != math.inf and loop_clock()() >= scope.deadline
         if token.is_cancelled or scope.cancel_called or overran:
             self._status.status = "cancelled"  # before the first await: a held cancel may leave from there
             await self._announce_cancelled(None)
