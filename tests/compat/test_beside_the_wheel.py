@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,26 +28,167 @@ async def mount(coordinator, config=None):
 """
 
 
+def surroundings(folder: Path, *, has_wheel: bool = True) -> dict[str, str]:
+    """An environment, with the wheel, whose package has none of the names that modules import, or without it."""
+    found = {**os.environ, "AMPLIFIER_HOME": str(folder / "home"), "AMPLIFIER_MODULES": str(folder)}
+    if has_wheel:
+        place = folder / "installed"
+        found["PYTHONPATH"] = str(place if place.exists() else published_wheel(place))
+    return found
+
+
 def amplifier(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Our command in an environment with the wheel, whose package has none of the names that modules import."""
-    place = folder / "installed"
-    if not place.exists():
-        published_wheel(place)
-    surroundings = {**os.environ, "PYTHONPATH": str(place), "AMPLIFIER_HOME": str(folder / "home")}
-    surroundings["AMPLIFIER_MODULES"] = str(folder)
+    """Our command in an environment with the wheel."""
     command = [sys.executable, "-m", "amplifier", *arguments]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=280, cwd=folder, check=False, env=surroundings
+        command, capture_output=True, text=True, timeout=280, cwd=folder, check=False, env=surroundings(folder)
     )
 
 
-def plan_in(folder: Path, *hooks: str) -> str:
+SPEAKS = """
+from amplifier_core import ModuleCoordinator, ProviderInfo
+from amplifier_core.message_models import ChatResponse, TextBlock
+
+async def mount(coordinator: ModuleCoordinator, config=None):
+    await coordinator.mount("providers", Speaks(coordinator.hooks), name="speaks")
+
+class Speaks:
+    name = "speaks"
+
+    def __init__(self, hooks):
+        self.hooks = hooks
+
+    def get_info(self):
+        return ProviderInfo(id="speaks", display_name="Speaks")
+
+    async def list_models(self):
+        return []
+
+    def parse_tool_calls(self, response):
+        return []
+
+    async def complete(self, request, **kwargs):
+        about = {"request_id": "r", "block_index": 0, "block_type": "text"}
+        await self.hooks.emit("llm:stream_block_start", about)
+        for sequence, text in enumerate(["Good ", "day"]):
+            await self.hooks.emit("llm:stream_block_delta", {**about, "sequence": sequence, "text": text})
+        await self.hooks.emit("llm:stream_block_end", about)
+        return ChatResponse(content=[TextBlock(text="Good day")])
+"""
+
+WORKER = """
+import json, sys
+import anyio
+from amplifier import AmplifierSession
+from amplifier.durable import open_local_engine
+
+async def main():
+    plan = json.load(open("plan.json"))
+    async with open_local_engine("turns.db") as engine, anyio.create_task_group() as group:
+        group.start_soon(engine.work, lambda session_id: AmplifierSession(plan, session_id=session_id))
+        print(await engine.result(await engine.start("a", "hello")))
+        group.cancel_scope.cancel()
+
+anyio.run(main, backend=sys.argv[-1])
+"""
+
+
+class Door:
+    """A command of ours in a process, which is asked by lines or by HTTP."""
+
+    def __init__(self, folder: Path, has_wheel: bool, *command: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=folder,
+            env=surroundings(folder, has_wheel=has_wheel),
+        )
+
+    def __enter__(self) -> Door:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        self.process.communicate(timeout=60)
+
+    def lines(self) -> Iterator[str]:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:  # noqa: UP028  # `yield from` closes it with the generator
+            yield line
+        raise AssertionError("it has ended")
+
+    def ask(self, number: int, method: str, **params: Any) -> tuple[Any, list[Any]]:
+        """The answer to a request of JSON-RPC, and what came before it."""
+        assert self.process.stdin is not None
+        request = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+        print(json.dumps(request), file=self.process.stdin, flush=True)
+        before = []
+        for line in self.lines():
+            said = json.loads(line) if line.startswith("{") else {}
+            if said.get("id") == number:
+                return said["result"], before
+            before.append(said)
+        raise AssertionError("no answer")
+
+
+def by_http(door: Door) -> list[str]:
+    address = next(found[0] for line in door.lines() if (found := re.search(r"http://[\w.:]+", line)))
+    body = {"model": "amplifier", "stream": True, "messages": [{"role": "user", "content": "hello"}]}
+    headers = {"Content-Type": "application/json"}
+    asked = urllib.request.Request(f"{address}/v1/chat/completions", json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(asked, timeout=100) as answer:
+        return re.findall(r'"content":"([^"]*)"', answer.read().decode())
+
+
+def by_acp(door: Door) -> list[str]:
+    door.ask(1, "initialize", protocolVersion=1, clientCapabilities={})
+    opened, _ = door.ask(2, "session/new", cwd="/", mcpServers=[])
+    prompt = [{"type": "text", "text": "hello"}]
+    _, told = door.ask(3, "session/prompt", sessionId=opened["sessionId"], prompt=prompt)
+    updates = [each["params"]["update"] for each in told if each.get("method") == "session/update"]
+    return [each["content"]["text"] for each in updates if each["sessionUpdate"] == "agent_message_chunk"]
+
+
+def by_mcp(door: Door) -> list[str]:
+    client = {"name": "test", "version": "1"}
+    door.ask(1, "initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo=client)
+    result, _ = door.ask(2, "tools/call", name="run", arguments={"prompt": "hello"})
+    return [result["content"][0]["text"]]
+
+
+LIVE = ["Good ", "day"]
+DOORS: dict[str, tuple[tuple[str, ...], Callable[[Door], list[str]], list[str]]] = {
+    "serve": (("-m", "amplifier", "serve", "plan.json", "--no-token", "--port", "0", "--backend"), by_http, LIVE),
+    "acp": (("-m", "amplifier", "acp", "--plan", "plan.json", "--backend"), by_acp, LIVE),
+    "mcp serve": (("-m", "amplifier", "mcp", "serve", "plan.json", "--backend"), by_mcp, ["Good day"]),
+    "durable worker": (("-c", WORKER), lambda door: [next(door.lines()).strip()], ["Good day"]),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("has_wheel", [True, False])
+@pytest.mark.parametrize("door", DOORS)
+def test_a_published_loop_and_provider_answer_at_every_door_live_where_it_streams(
+    tmp_path: Path, door: str, has_wheel: bool, backend: str
+):
+    plan_in(tmp_path, provider="provider-speaks")
+    write_package(tmp_path, "provider-speaks", SPEAKS)
+    command, ask, expected = DOORS[door]
+    with Door(tmp_path, has_wheel, *command, backend) as opened:
+        assert ask(opened) == expected
+
+
+def plan_in(folder: Path, *hooks: str, provider: str = "provider-offline") -> str:
     write_modules(folder)
     write_package(folder, "hooks-no", DENIES)
     session = {"orchestrator": {"module": "loop-small-small"}, "context": {"module": "context-list-small"}}
     plan = {
         "session": session,
-        "providers": [{"module": "provider-offline"}],
+        "providers": [{"module": provider}],
         "hooks": [{"module": module} for module in hooks],
     }
     (folder / "plan.json").write_text(json.dumps(plan))
