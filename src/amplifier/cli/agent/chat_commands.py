@@ -79,7 +79,10 @@ class ChatCommands:
     @property
     def summaries(self) -> dict[str, str]:
         """Each command in a few words."""
-        own = {name: text.partition("\n")[0].lstrip("# ") for name, text in self._own.items()}
+        own = {
+            name: visible_text(text.partition("\n")[0].lstrip("# "), multiline=False)
+            for name, text in self._own.items()
+        }
         return {**own, **{name: summary for name, (summary, _) in self._commands.items()}}
 
     async def run(self, line: str) -> str | None:

@@ -36,7 +36,7 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of all commands, in the order of the help."""
-        return [*super().list_commands(ctx), *self._lazy]
+        return [*self._lazy, *super().list_commands(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command, if there is one of that name."""
