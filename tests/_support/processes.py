@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 _PROC = Path("/proc")
@@ -30,14 +30,19 @@ def _asked_of_ps(text: str) -> list[str]:
     return [line for state, line in lines if text in line and not state.startswith("Z")]
 
 
-def processor_seconds(session: int) -> float:
-    """How long the processes of a session have used the processor, with those of their children that have ended; 0 where it is not known."""
-    ticks = 0
+def processor_times(leader: int) -> dict[str, tuple[int, int]]:
+    """Nanoseconds that each thread of a process and of its descendants has run, and has waited for a processor; empty where it is not known."""
+    parents = {}
     for folder in _PROC.glob("[0-9]*"):
-        try:
-            fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
-        except OSError:  # gone meanwhile
-            continue
-        if int(fields[3]) == session:
-            ticks += sum(map(int, fields[11:15]))
-    return ticks / os.sysconf("SC_CLK_TCK")
+        with suppress(OSError):  # gone meanwhile
+            parents[folder.name] = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
+    family = {str(leader)}
+    while more := {process for process, parent in parents.items() if parent in family} - family:
+        family |= more
+    found = {}
+    for process in family:
+        for thread in _PROC.glob(f"{process}/task/*/schedstat"):
+            with suppress(OSError):
+                ran, waited, _ = map(int, thread.read_text().split())
+                found[str(thread)] = ran, waited
+    return found

@@ -7,10 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-from tests._support.processes import processor_seconds
+from tests._support.processes import processor_times
 from tests._support.tree import ROOT
 
 from .parts import Chunk, FaultClass, Outcome
@@ -52,7 +53,7 @@ def run_in_child(
             _running.discard(child.pid)
             _kill(child.pid)
     if output is None:
-        return Outcome(failures=[f"{chunk.name}: hangs, or has used the processor for {limit:g} s"])
+        return Outcome(failures=[f"{chunk.name}: hangs, or has run for {limit:g} s"])
     last = output.rstrip().rpartition("\n")[2]
     try:
         found = json.loads(last)["outcome"]
@@ -62,18 +63,21 @@ def run_in_child(
 
 
 def _output_of(child: subprocess.Popen[bytes], limit: float) -> str | None:
-    """What a chunk wrote; None if it has used the processor for ``limit`` seconds, or not at all at so many looks, a second apart.
+    """What a chunk wrote; None if it has run for ``limit`` seconds, or has for so long neither run nor waited for a processor.
 
     Seconds on the wall would end a chunk that a busy machine makes slow, and count as caught a bug that no one has noticed.
     """
-    used, silent = 0.0, 0
+    known: dict[str, tuple[int, int]] = {}
+    busy, idle, looked = 0.0, 0.0, time.monotonic()
     while True:
         try:
             return child.communicate(timeout=1.0)[0].decode(errors="replace")
         except subprocess.TimeoutExpired:
-            before, used = used, processor_seconds(child.pid)
-            silent = silent + 1 if used == before else 0
-            if max(used, silent) >= limit:
+            now, times = time.monotonic(), processor_times(child.pid)
+            ran, waited = (sum(t[i] - known.get(name, (0, 0))[i] for name, t in times.items()) / 1e9 for i in (0, 1))
+            busy, idle = busy + ran, idle + max(0.0, now - looked - ran - waited)
+            known, looked = times, now
+            if max(busy, idle) >= limit:
                 return None
 
 

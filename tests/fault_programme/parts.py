@@ -63,7 +63,7 @@ class FaultClass:
         chunks: All chunks, given the share of the whole programme to run: 1 is all of it.
         run: Runs one chunk.
         quick_share: The share that takes a second or two per backend.
-        seconds: Of processor time or of silence after which a chunk that has not ended is killed and has failed.
+        seconds: Of running or of idleness after which a chunk that has not ended is killed and has failed.
     """
 
     name: str

@@ -21,7 +21,7 @@ from . import crash_images, foreign_calls, holes, hostile_inputs, kills, lifecyc
 from .bug_list import BUGS
 
 SECONDS = 120.0
-"""A chunk with a bug that uses the processor for longer or is silent for so long hangs, and the bug is caught."""
+"""A chunk with a bug that runs or is idle for so long hangs, and the bug is caught."""
 
 RUNNERS: dict[str, Callable[..., Outcome]] = {
     "foreign-calls": foreign_calls.run,

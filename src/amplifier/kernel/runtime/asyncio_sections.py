@@ -10,6 +10,7 @@ import contextvars
 import gc
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import suppress
 from typing import Any, cast
 
 import anyio
@@ -191,7 +192,8 @@ class Section:
 
     def _wake(self) -> None:
         if self._future is not None and not self._future.done():
-            self._future.set_result(None)
+            with suppress(asyncio.InvalidStateError):  # Ctrl-C can cancel it between asking and setting
+                self._future.set_result(None)
 
 
 def new_task(
