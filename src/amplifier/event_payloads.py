@@ -325,7 +325,7 @@ class ContextCompactionPayload(EventPayload, total=False):
 class ContextCacheBreakPayload(EventPayload, total=False):
     """``context:cache_break``: A request does not begin as the one before did, so the service reads so many tokens anew; reason is tools, instructions or messages."""
 
-    reason: Literal["tools", "instructions", "messages"]
+    reason: str | None
     same_messages: int
     tokens: int
     cost_usd: str | None

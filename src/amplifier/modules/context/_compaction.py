@@ -13,16 +13,13 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import attrs
 
 from ._entries import Entry
 from ._shortening import shorten_prompt, shorten_results
 from ._token_estimate import count_tokens
-
-if TYPE_CHECKING:
-    from ._conversation import Conversation
 
 Tier: TypeAlias = Literal["results", "summary", "left_out"]
 
@@ -70,6 +67,21 @@ class Compaction:
         return _NOTE.format(self.start)
 
 
+class Compactable(Protocol):
+    """What is needed of a conversation."""
+
+    chars_per_token: float
+    view: list[Entry]
+    view_tokens: int
+
+    @property
+    def latest(self) -> Compaction | None:
+        """The compaction that the view follows."""
+
+    def after(self, compaction: Compaction) -> list[Entry]:
+        """The view that a compaction would leave."""
+
+
 def shown_after(entries: Sequence[Entry], made: Compaction, chars_per_token: float) -> list[Entry]:
     """The view that a compaction leaves of a conversation, with what came after it."""
     # A result may come after its call was left out: then the call comes back.
@@ -93,7 +105,7 @@ def _kept(entry: Entry, made: Compaction, chars_per_token: float) -> Entry:
     return shorten_results(entry, chars_per_token)
 
 
-def draft(conversation: Conversation, *, budget: int, limit: int, target: int, reserve: int) -> Compaction | None:
+def draft(conversation: Compactable, *, budget: int, limit: int, target: int, reserve: int) -> Compaction | None:
     """The compaction by the cheapest tier that comes down to the target, or comes nearest; None if nothing makes the view smaller.
 
     Args:
@@ -120,7 +132,7 @@ def draft(conversation: Conversation, *, budget: int, limit: int, target: int, r
     return shorter if tokens < before else None
 
 
-def _measured(conversation: Conversation, made: Compaction) -> tuple[Compaction, int]:
+def _measured(conversation: Compactable, made: Compaction) -> tuple[Compaction, int]:
     tokens = sum(entry.tokens for entry in conversation.after(made))
     return attrs.evolve(made, after_tokens=tokens), tokens
 

@@ -41,9 +41,9 @@ class RequestPrefix:
 
     def __init__(self) -> None:
         self._tools: Any = None
-        self._messages: Sequence[dict[str, Any]] = ()
+        self._messages: list[dict[str, Any]] = []
 
-    def follow(self, tools: Sequence[ToolSpec] | None, messages: Sequence[dict[str, Any]]) -> PrefixBreak | None:
+    def follow(self, tools: Sequence[ToolSpec] | None, messages: list[dict[str, Any]]) -> PrefixBreak | None:
         """Take the next request, without what is shown once only; returns what of the one before it cannot be used again."""
         described = [to_dict(tool) for tool in tools or ()]
         before, self._messages = self._messages, messages
@@ -52,10 +52,10 @@ class RequestPrefix:
             return None
         if known != described:
             return PrefixBreak("tools", 0, _tokens(known) + sum(map(_tokens, messages)))
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, messages, strict=False)))
-        if same == len(before):
+        if messages[: len(before)] == before:  # thousands of them, and nearly always
             return None
-        changed = (before[same], *messages[same : same + 1])
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, messages, strict=False)))
+        changed = (*before[same : same + 1], *messages[same : same + 1])
         is_instruction = any(message.get("role") in ("system", "developer") for message in changed)
         return PrefixBreak("instructions" if is_instruction else "messages", same, sum(map(_tokens, messages[same:])))
 
