@@ -242,12 +242,20 @@ class AmplifierSession:
         try:
             self._lifecycle.state = State.OPENING
             await self._open()
-        except BaseException as exc:
-            try:
-                self._note_failed_opening(exc)
-            finally:  # also if Ctrl-C comes there
-                await self._close_to_the_end(was_open=False)
-            raise
+            return
+        except BaseException as exc:  # noqa: BLE001 — raised again below
+            problem = exc
+        try:
+            while True:
+                try:
+                    self._note_failed_opening(problem)
+                    await self._close(was_open=False)
+                    break
+                except KeyboardInterrupt as interrupt:  # not closed, `cleanup` would wait for this opening
+                    problem = interrupt
+            raise problem
+        finally:
+            del problem  # an exception that names its own frame is a reference cycle
 
     async def _open(self) -> None:
         parent = self._parent
