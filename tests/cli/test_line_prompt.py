@@ -155,8 +155,9 @@ def test_tab_completes_commands_and_lists_them(backend, home, workdir, plan):
         terminal.expect("forget the conversation, on disk too")
         terminal.type("\x7fsay /sta\t\n")  # not at the start of the line: nothing to complete
         terminal.expect("\n/sta\n")
+        terminal.expect("$0.0001)")  # the turn is over: what is typed before is for the turn
         terminal.expect("› ")
-        terminal.type("/ex\t")
+        terminal.type("/exi\t")
         terminal.expect("/exit")
         terminal.type("\n")
         assert terminal.end() == 0

@@ -69,7 +69,9 @@ def test_error_for_a_misspelt_command_suggests_the_nearest_one(words, meant, cap
 def test_error_for_an_unknown_command_lists_all_commands(word, capsys):
     assert main([word]) == 2
     captured = capsys.readouterr().err
-    assert "There are: run, session, acp, serve, module, plan, mcp, config, permissions, doctor, completion." in captured
+    assert (
+        "There are: run, session, acp, serve, module, plan, mcp, config, permissions, doctor, completion." in captured
+    )
     assert "`amplifier run` asks an agent" in captured
 
 

@@ -48,7 +48,7 @@ def test_the_answer_and_nothing_else_is_on_standard_output(backend, home, workdi
     lines = finished.stderr.splitlines()
     assert [lines[0].split()[:2], lines[1].split()[:2]] == [["→", "wait_for"], ["✓", "wait_for"]]
     assert lines[2].startswith("session ")
-    assert lines[2].endswith("30 tokens, $0.0002)")
+    assert lines[2].endswith("30 tokens (40% of the input cached), $0.0002)")
     assert len(lines) == 3
 
 

@@ -25,9 +25,13 @@ def test_the_trace_of_a_run_arrives_at_a_collector(backend, home, workdir):
     assert receiver.services == {"amplifier"}
     assert receiver.metrics == {
         "gen_ai.client.operation.duration",
+        "gen_ai.client.operation.time_per_output_chunk",
+        "gen_ai.client.operation.time_to_first_chunk",
         "gen_ai.client.token.usage",
         "gen_ai.execute_tool.duration",
         "gen_ai.invoke_agent.duration",
+        "gen_ai.invoke_agent.inference_calls",
+        "gen_ai.invoke_agent.tool_calls",
     }
     assert PROMPT not in str(receiver.spans)
 

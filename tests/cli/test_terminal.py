@@ -46,7 +46,7 @@ def test_markdown_is_rendered_at_a_terminal_and_piped_as_it_is(columns, item, ba
         rows = terminal.rows
         last = next(number for number, row in enumerate(rows) if row.startswith("session "))
         assert rows[:last] == ["Title", "", *item, " • b", "", "x = 1", ""]
-        assert "".join(rows[last:]).endswith("15 tokens, $0.0001)")
+        assert "".join(rows[last:]).endswith("15 tokens (40% of the input cached), $0.0001)")
     assert run_cli(*arguments, home=home, cwd=workdir).stdout.rstrip() == text
 
 

@@ -41,6 +41,7 @@ CHECKED: dict[str, dict[str, Any]] = {
     "tool-mcp": {"config": {"servers": {"small": {"command": sys.executable, "args": ["-SE", SMALL_SERVER]}}}},
     "tool-search": {},
     "tool-task": {"plan": {"agents": {"helper": {"description": "Helps."}}}},
+    "tool-recall": {},
     "tool-todo": {},
     "tool-web": {"config": {"allow_private": ["{service_host}"]}},
 }

@@ -180,8 +180,8 @@ BUGS: Final = (
     _walk(
         "a request to stop that met no turn is not announced",
         "session/session.py",
-        "                await self._announce(self._session._turns.announce_requests)\n",
-        "                pass\n",
+        "            await self._announce(self._session._turns.announce_requests)\n",
+        "",
     ),
     # ── cancellation ──
     _walk(

@@ -49,6 +49,6 @@ def run(kind: str, first: int, count: int) -> Outcome:
 
 
 def chunks(share: float) -> list[Chunk]:
-    """Half of the kills among steps of all kinds, half while clearing and adding alternate."""
-    kills = part_of(KILLS // len(STEPS), share)
+    """As many kills of each kind of steps."""
+    kills = part_of(-(-KILLS // len(STEPS)), share)
     return [chunk for kind in STEPS for chunk in ranges(kind, kills, KILLS_PER_CHUNK, kind=kind)]

@@ -401,8 +401,8 @@ def test_a_session_over_it_is_whole_wherever_it_is_cancelled():
     compacted: list[int] = []
 
     def make():
-        small = {"context_window": 1100, "max_output_tokens": 40}
-        agent = session([[("look", {}), ("look", {})], "done"], plan(), defaults=small)
+        small = {"context_window": 1400, "max_output_tokens": 40}
+        agent = session(["yes", [("look", {}), ("look", {})], "done"], plan(), defaults=small)
         stored: list[dict[str, Any]] = []
 
         async def linger(event: str, data: dict[str, Any]) -> None:
@@ -414,7 +414,8 @@ def test_a_session_over_it_is_whole_wherever_it_is_cancelled():
                     agent.coordinator.hooks.register(event, linger)
                 context = agent.coordinator.get("context")
                 try:
-                    await agent.execute("hello " * 60)
+                    await agent.execute("hello " * 120)
+                    await agent.execute("look " * 120)
                 finally:
                     stored.extend(context._conversation.copy())
                     compacted.append(context.statistics().compactions)

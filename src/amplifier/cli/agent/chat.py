@@ -45,7 +45,7 @@ class Chat:
         self._was_interrupted = False
         self._is_over = False
         self._typed: list[str | None] = []  # while a turn ran, and not for it
-        self.commands = ChatCommands(agent, terminal)
+        self.commands: ChatCommands = ChatCommands(agent, terminal)
 
     async def run(self) -> None:
         """Chat until the person leaves, or goes on with another session: `ChatCommands.reopen`."""

@@ -198,8 +198,8 @@ class Project:
     """
 
     def __init__(self, directory: Path) -> None:
-        self.root = project_root(directory)
-        self.file = self.root / ".amplifier" / "config.toml"
+        self.root: Path = project_root(directory)
+        self.file: Path = self.root / ".amplifier" / "config.toml"
 
     def is_trusted(self) -> bool:
         """Whether the file is the one that the user has trusted."""

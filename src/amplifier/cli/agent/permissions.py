@@ -31,7 +31,7 @@ class Permissions:
         self._project = Project(directory)
         self._set_rules: Any = None
         self._allowed: list[dict[str, Any]] = []
-        self.mode = mode
+        self.mode: str = mode
 
     def open(self, coordinator: Coordinator) -> None:
         """Decide for this session.

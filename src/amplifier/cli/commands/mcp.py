@@ -33,6 +33,7 @@ from amplifier.plan import expand_variables
 from .lazy_group import LazyGroup
 from .shared_options import (
     PLAN_FILE,
+    Decorator,
     add_options,
     agent_options,
     backend_option,
@@ -100,7 +101,7 @@ _PRINTED: set[str] = set()
 """Failures that the running command has printed."""
 
 
-server_options = add_options(
+server_options: Decorator = add_options(
     click.option(
         "--plan",
         "file",
@@ -423,9 +424,9 @@ def serve(
         run = partial(
             run,
             host=host,
-            listening=listen_on(host, http["port"]),
             token=token,
-            hosts=server_names(host, http["hosts"], has_token=token != ""),
+            hosts=server_names(host, http["hosts"], has_token=token != ""),  # refuses, so before anything listens
+            listening=listen_on(host, http["port"]),
             origins=http["origins"],
             on_listening=announce,
         )

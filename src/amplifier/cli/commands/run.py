@@ -24,6 +24,7 @@ from amplifier.plan import validate_session_id
 
 from .shared_options import (
     PLAN_FILE,
+    Decorator,
     GlobalOptions,
     add_options,
     agent_options,
@@ -50,7 +51,7 @@ _REPLAY = "Take the model's answers from a file of --record; no model is asked."
 _MODE = "edits: edit files without a question; plan: change nothing; full: also run commands in the sandbox."
 _PLAIN = "Write plain text line by line, as for a screen reader: nothing rendered, redrawn or coloured."
 
-run_options = add_options(
+run_options: Decorator = add_options(
     plan_option,
     agent_options,
     click.option(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PLAN_FILE",
+    "Decorator",
     "GlobalOptions",
     "add_options",
     "agent_options",
@@ -96,7 +97,15 @@ def complete_provider(_context: click.Context, _parameter: click.Parameter, inco
 PLAN_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-def add_options(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+class Decorator(Protocol):
+    """Adds options to a command."""
+
+    def __call__(self, command: F, /) -> F:
+        """The command with the options."""
+        ...
+
+
+def add_options(*options: Callable[[Any], Any]) -> Decorator:
     """Add several options to a command, in the order of its help."""
 
     def add(command: F) -> F:
@@ -107,10 +116,10 @@ def add_options(*options: Callable[[Any], Any]) -> Callable[[F], F]:
     return add
 
 
-backend_option = click.option(
+backend_option: Decorator = click.option(
     "--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", help="The event loop to run on."
 )
-agent_options = add_options(
+agent_options: Decorator = add_options(
     click.option(
         "-p", "--provider", metavar="NAME", shell_complete=complete_provider, help="Who answers, e.g. anthropic."
     ),
@@ -164,6 +173,6 @@ def read_token(file: Path | None, *, none: bool) -> str | None:
     return given
 
 
-plan_option = click.option(
+plan_option: Decorator = click.option(
     "--plan", type=PLAN_FILE, metavar="FILE", help="A mount plan (YAML, TOML, JSON) of your own."
 )

@@ -853,8 +853,7 @@ class _Closing:
         if self._session is not None:
             if self._session.status.status == "running":
                 self._session.status.status = "completed"
-            if self._coordinator.cancellation.has_requests:
-                await self._announce(self._session._turns.announce_requests)
+            await self._announce(self._session._turns.announce_requests)
 
     async def _announce_end(self) -> None:
         if self._owes_end and self._session is not None:

@@ -83,7 +83,7 @@ class KnownMessages:
     def __init__(self) -> None:
         self._kept: dict[bytes, Message] = {}
         """By their text in JSON, in which 1 is neither True nor 1.0."""
-        self.prefix = RequestPrefix()
+        self.prefix: RequestPrefix = RequestPrefix()
 
     def models(self, messages: list[dict[str, Any]]) -> list[Message]:
         """The messages as models that belong to the caller.
