@@ -511,6 +511,27 @@ def test_commands_share_placeholders_and_the_last_one_removes_them(tmp_path):
         pass
 
 
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_a_placeholder_is_one_from_its_first_moment(tmp_path, monkeypatch, mask):
+    """Another command that takes it for a folder of the user does not hold it, and loses it when this one ends."""
+    path, seen = str(tmp_path / ".idea"), []
+    opened = os.open
+
+    def look(name, flags, *args, **options):
+        seen.append(is_placeholder(path)) if name == ".idea" else None
+        return opened(name, flags, *args, **options)
+
+    monkeypatch.setattr(os, "open", look)
+    before = os.umask(mask)
+    try:
+        with placeholders([path]):
+            assert is_placeholder(path)
+    finally:
+        os.umask(before)
+    assert seen == [True]
+    assert not os.path.lexists(path)
+
+
 @in_bubblewrap
 async def test_parallel_commands_cannot_create_what_is_missing(tmp_path):
     coordinator = await opened(tmp_path, sandbox="bwrap")

@@ -42,7 +42,8 @@ def is_placeholder(path: str) -> bool:
     """Whether a folder was made here and is empty."""
     try:
         mode = Path(path).lstat().st_mode
-        return stat.S_ISDIR(mode) and stat.S_IMODE(mode) == _MODE and not os.listdir(path)  # noqa: PTH208 - text
+        is_marked = stat.S_ISDIR(mode) and bool(mode & stat.S_ISVTX) and not mode & (stat.S_IWGRP | stat.S_IWOTH)
+        return is_marked and not os.listdir(path)  # noqa: PTH208 - text
     except OSError:
         return False
 
@@ -75,10 +76,8 @@ def _hold(path: str) -> int:
     for _ in range(_MOST_TRIES):
         try:
             with _folder_of(path) as folder:
-                is_new = False
                 with contextlib.suppress(FileExistsError):
-                    os.mkdir(name, dir_fd=folder)
-                    is_new = True
+                    os.mkdir(name, _MODE, dir_fd=folder)  # marked at once: another command may look now
                 flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
                 descriptor = os.open(name, flags, dir_fd=folder)
         except FileNotFoundError:  # another command has just removed it
@@ -87,8 +86,6 @@ def _hold(path: str) -> int:
             if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise PermissionError(error.errno, error.strerror) from None
             raise ValueError(f"{path} cannot be protected: {error.strerror}") from None
-        if is_new:
-            os.fchmod(descriptor, _MODE)
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         with contextlib.suppress(OSError):
             if Path(path).lstat().st_ino == os.fstat(descriptor).st_ino:
