@@ -40,16 +40,16 @@ async def test_f90_three_hundred_sessions_leave_nothing_and_cost_the_same_each()
     before = Resources()
     tasks = len(anyio.get_running_tasks())
     costs = []
-    for _ in range(4):
+    for _ in range(10):
         with counted_calls() as calls:
-            for _ in range(75):
+            for _ in range(30):
                 await one_life(living.add)
         costs.append(calls.count)
     gc.collect()
     assert list(living) == []
     assert before.leaks() == []
     assert len(anyio.get_running_tasks()) == tasks
-    assert min(costs[2:]) / min(costs[:2]) < 1.05  # a busy machine may add calls to one of them
+    assert min(costs[5:]) / min(costs[:5]) < 1.05  # a busy machine adds calls to some of them
 
 
 async def test_f90_sessions_that_live_at_the_same_time_do_not_make_each_other_slower():
