@@ -324,9 +324,8 @@ class Watchdog:
         due = until + UNWINDING
         if due < self._wakes_at and not self.is_stopped:
             now = loop_clock()()
-            if (
-                self._wakes_at == math.inf
-            ):  # soon, so that the shorter deadlines of a closing need no timer of their own
+            # The first wake-up is soon, so that the shorter deadlines of a closing need no timer of their own.
+            if self._wakes_at == math.inf:
                 due = min(due, now + LOOK)
             self._arm(due, now)
 
