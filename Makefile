@@ -4,13 +4,14 @@
 #   make test         the suite on this Python             make test-slow    the tests marked slow
 #   make test-all     both on every Python from 3.11       make test-compat  the alias against the published kernel
 #   make faults       75 faults, here and upstream         make conformance  the built-in modules, thoroughly
-#   make corpus       the kit on every corpus module       make docs         the manual: docs/_build/html
+#   make corpus       the kit on every corpus module       make mutants      the kit on mutants of sound modules
+#   make docs         the manual: docs/_build/html          make clean        remove everything that make built
 #   make bench        against the published kernel         make bench-quick  the same in two minutes, less exact
 #   make format       format and sort imports with ruff    make parts        servers, a small model and a browser for tests
 #   make release      wheel, sdist, list of dependencies   make lock         the versions that CI installs
 #   make audit        their known vulnerabilities          make screenshots  the pictures of the manual
 #   make load         200 clients on amplifier serve       make fault-programme  faults by the thousand, resumable
-#   make test-long    the tests marked long, and the last  make clean        remove everything that make built
+#   make test-long    the tests marked long, and the last
 #
 # PYTHON=... selects the interpreter, ARGS=... is passed to pytest: make test ARGS="-k hooks -x". JOBS=0 runs one process.
 
@@ -30,7 +31,7 @@ PARALLEL := -n $(JOBS) --dist worksteal
 CODE := src tests docs $(wildcard benchmarks examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup downloads parts engines run test test-slow test-long test-all load fault-programme check check-style check-format check-types check-imports check-prose format bench bench-quick bench-docs conformance corpus faults test-compat docs screenshots lock release audit clean
+.PHONY: help setup downloads parts engines run test test-slow test-long test-all load fault-programme check check-style check-format check-types check-imports check-prose format bench bench-quick bench-docs conformance corpus mutants faults test-compat docs screenshots page lock release audit clean
 .DELETE_ON_ERROR:
 .PRECIOUS: .venv-3.%/.ready
 
@@ -160,6 +161,11 @@ conformance: $(READY)
 corpus: $(READY)
 	WHOLE_CORPUS=1 $(BIN)/python -m pytest $(PARALLEL) tests/conformance/test_corpus.py $(ARGS)
 
+# COUNT mutants of sound modules, drawn anew each time; those that survive are in .mutants.diff, to be judged by hand.
+COUNT ?= 60
+mutants: $(READY)
+	$(BIN)/python -m tests.conformance.mutants $(COUNT) --survivors .mutants.diff $(ARGS)
+
 # One target each, so that `make -k check` reports everything at once; the longest first.
 check: check-types check-style check-format check-imports check-prose
 
@@ -204,6 +210,10 @@ docs: $(READY)
 screenshots: parts
 	$(BIN)/python -m tests.tracing.screenshots
 	$(BIN)/python -m tests.cli.screenshot
+
+# The libraries of the chat page, from the versions of page/package-lock.json into one file of the wheel, which is committed.
+page: $(READY)
+	$(BIN)/python -m tests._support.node_parts page
 
 # What CI installs: the newest versions that satisfy every extra and the group, with the hashes of their files for all Pythons and platforms.
 # The benchmarks need the published kernel beside them, so they have a file of their own. Run it after a change of the dependencies.

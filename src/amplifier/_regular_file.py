@@ -1,4 +1,4 @@
-"""Reads files that someone else may have put there: in a repository, a session's folder, a package.
+"""Reads files that someone else may have put there: in a repository, a session's folder, a package; replaces files of one's own.
 
 What is no regular file is refused instead of waited for: nothing ever comes out of a FIFO that no one writes to, and ``/dev/zero`` has no end.
 """
@@ -47,3 +47,32 @@ def read_file(path: Path, *, most: int | None = None) -> bytes:
             return file.read()
     finally:
         os.close(descriptor)
+
+
+def make_folders(folder: Path) -> None:
+    """Make a folder, and every missing one above it, for its owner alone; `Path.mkdir` applies the mode to the last one only.
+
+    Raises:
+        OSError: The system refuses.
+    """
+    for missing in reversed([each for each in (folder, *folder.parents) if not each.exists()]):
+        missing.mkdir(0o700, exist_ok=True)  # another process may have been faster
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file that only its owner may read, atomically: readers see the old content or all of the new one.
+
+    Raises:
+        OSError: The system refuses; the old file is unchanged.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        temporary.replace(path)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:  # of a file that is open, the system names none
+            error.filename = str(path)
+        raise

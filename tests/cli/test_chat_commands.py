@@ -13,7 +13,7 @@ from amplifier.cli.agent.chat_commands import mentioned_files
 from amplifier.cli.sessions.store import SessionStore
 from amplifier.live._edits import Edits
 from amplifier.tracing._conversation import write_conversation
-from tests._support.terminal import Terminal, open_terminal
+from tests._support.terminal import Terminal, open_terminal, run_cli
 
 
 @contextmanager
@@ -46,17 +46,16 @@ def test_the_model_changes_and_the_conversation_goes_on(backend, home, workdir, 
     assert record.model == "large"
 
 
-def test_compact_leaves_a_summary_and_keeps_the_whole_conversation(backend, home, workdir, plan):
+def test_compact_makes_what_the_model_is_shown_smaller_and_can_be_undone(backend, home, workdir, plan):
     with chat(home, workdir, "--plan", plan, "--backend", backend) as terminal:
-        enter(terminal, "say one", "one")
-        enter(terminal, "/compact", "2 messages became a summary; they are kept as session")
-        enter(terminal, "/status", "messages   1")
-    copy, chatted = sorted(
-        SessionStore(home / "sessions").records(), key=lambda each: each.forked_from or "", reverse=True
-    )
-    assert copy.forked_from == chatted.session_id
-    kept = SessionStore(home / "sessions").transcript(copy.session_id)
-    assert [message["role"] for message in kept] == ["user", "assistant"]
+        enter(terminal, "/compact", "There is too little to compact")
+        for number in range(4):
+            enter(terminal, f"say {number} {'word ' * 120}", "word")
+        enter(terminal, "/compact", "context: older messages", "/uncompact in a chat undoes it")
+        enter(terminal, "/status", "messages   8")
+        enter(terminal, "/uncompact", "The latest compaction is undone.")
+    (record,) = SessionStore(home / "sessions").records()
+    assert len(SessionStore(home / "sessions").transcript(record.session_id)) == 8
 
 
 @pytest.mark.parametrize("columns", [100, 40])
@@ -178,3 +177,38 @@ def test_diff_shows_what_was_edited(home, workdir):
         enter(terminal, "/diff", "+++", "+hello")
         enter(terminal, "/cost", "1 turn, ")
     assert json.dumps((workdir / "a.txt").read_text()) == '"hello\\n"'
+
+
+def test_undo_takes_a_turn_back_and_redo_does_it_again(backend, home, workdir, plan):
+    with chat(home, workdir, "--plan", plan, "--backend", backend, "--session-id", "one") as terminal:
+        enter(terminal, "/undo", "there is no turn to undo")
+        enter(terminal, "say hello", "hello")
+        terminal.type(f"call risky {json.dumps({'path': str(workdir / 'made')})}\n")
+        terminal.expect("Your answer: ")
+        terminal.type("a\n")
+        terminal.expect("it was done")
+        terminal.expect("› ")
+        assert (workdir / "made").exists()
+        enter(terminal, "/undo", "Taken back: call risky", "  made", "cannot be taken back: what risky did outside")
+        assert not (workdir / "made").exists()
+        enter(terminal, "history", "2 prompts so far")
+        enter(terminal, "/redo", "there is nothing to redo")
+        enter(terminal, "/undo", "Taken back: history")
+        enter(terminal, "/redo", "Done again: history")
+        enter(terminal, "history", "3 prompts so far")
+
+
+def test_a_stored_session_is_taken_back_and_its_files_with_it(home, workdir, plan):
+    made = json.dumps({"path": str(workdir / "made")})
+    run = ("run", "--plan", plan, "--session-id", "one", "-y")
+    assert run_cli(*run, f"call risky {made}", home=home, cwd=workdir).returncode == 0
+    undone = run_cli("session", "undo", "one", home=home, cwd=home)
+    assert undone.stdout.startswith("Taken back: call risky")
+    assert not (workdir / "made").exists()
+    assert SessionStore(home / "sessions").transcript("one") == []
+    again = run_cli("session", "undo", "--redo", home=home, cwd=home)
+    assert again.stdout.startswith("Done again: call risky")
+    assert (workdir / "made").exists()
+    assert len(SessionStore(home / "sessions").transcript("one")) == 4
+    nothing = run_cli("session", "undo", "--redo", home=home, cwd=home)
+    assert (nothing.returncode, nothing.stderr) == (2, "amplifier: there is nothing to redo\n")

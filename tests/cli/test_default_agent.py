@@ -33,7 +33,7 @@ def test_it_answers_from_the_files_at_once(backend, home, files):
     events = [json.loads(line) for line in Path(shown["files"]["events"]).read_text().splitlines()]
     assert {"session:start", "tool:pre", "tool:post", "execution:end"} <= {event["event"] for event in events}
     folder = home / "sessions" / shown["session_id"]
-    assert sorted(os.listdir(folder)) == ["events.jsonl", "lock"]
+    assert sorted(os.listdir(folder)) == ["checkpoints.json", "events.jsonl", "lock"]
 
 
 @pytest.mark.slow

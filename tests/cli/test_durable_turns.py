@@ -75,7 +75,7 @@ def test_a_call_that_was_cut_off_is_not_repeated_without_permission(backend, hom
     store = sessions(home)
     assert store.find("last").status == "success"
     left = {path.name for path in store.folder(store.find("last").session_id).iterdir()}
-    assert left == {"lock"}
+    assert left == {"checkpoints.git", "checkpoints.json", "lock"}
     assert (store.steps(store.find("last").session_id), store.turn_plan(store.find("last").session_id)) == ([], None)
 
 

@@ -52,6 +52,19 @@ def test_the_answer_and_nothing_else_is_on_standard_output(backend, home, workdi
     assert len(lines) == 3
 
 
+def test_everything_that_is_kept_is_for_its_owner_alone(tmp_path, workdir, plan):
+    home = tmp_path / "not" / "there yet"
+    before = os.umask(0)
+    try:
+        done = run_cli("run", "--plan", str(plan), "hello", home=home, cwd=workdir)
+    finally:
+        os.umask(before)
+    assert done.returncode == 0, done.stderr
+    kept = [home.parent, home, *home.rglob("*")]
+    assert len(kept) > 4
+    assert [path for path in kept if path.stat().st_mode & 0o077] == []
+
+
 def test_quiet_leaves_the_answer(home, workdir, plan):
     finished = run_cli("run", "say hello", "-q", "--plan", plan, home=home, cwd=workdir)
     assert (finished.returncode, finished.stdout, finished.stderr) == (0, "hello \n", "")

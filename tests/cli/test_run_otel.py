@@ -1,13 +1,16 @@
-"""`amplifier run --otel`: the trace of a run at a collector, by the official exporter and the official messages."""
+"""`--otel`: the traces of a run and of every door at a collector, by the official exporter and the official messages."""
 
 from __future__ import annotations
 
+import json
 import socket
+from collections.abc import Callable
 
 import pytest
 
+from tests._support.doors import Door, by_acp, by_http, by_mcp
 from tests._support.otlp_receiver import running_receiver
-from tests._support.terminal import run_cli
+from tests._support.terminal import environment, run_cli
 
 PROMPT = "list the files"
 
@@ -34,6 +37,52 @@ def test_the_trace_of_a_run_arrives_at_a_collector(backend, home, workdir):
         "gen_ai.invoke_agent.tool_calls",
     }
     assert PROMPT not in str(receiver.spans)
+
+
+WORKER = """
+import json, sys
+import anyio
+from amplifier import AmplifierSession
+from amplifier.durable import open_local_engine
+from amplifier.tracing import export_traces
+
+async def main():
+    plan = {**json.load(open("plan.json")), "hooks": ["hooks-otel"]}
+    async with open_local_engine("turns.db") as engine, anyio.create_task_group() as group:
+        group.start_soon(engine.work, lambda session_id: AmplifierSession(plan, session_id=session_id))
+        answer = await engine.result(await engine.start("a", "hello"))
+        group.cancel_scope.cancel()
+    return answer
+
+with export_traces(sys.argv[2], print):
+    answer = anyio.run(main, backend=sys.argv[-1])
+print(answer.splitlines()[0])
+"""
+PLAN = {
+    "session": {"orchestrator": "loop-streaming", "context": "context-simple"},
+    "providers": ["provider-offline"],
+}
+DOORS: dict[str, tuple[tuple[str, ...], Callable[[Door], list[str]]]] = {
+    "serve": (("-m", "amplifier", "serve", "plan.json", "--no-token", "--port", "0"), by_http),
+    "acp": (("-m", "amplifier", "acp", "--plan", "plan.json"), by_acp),
+    "mcp serve": (("-m", "amplifier", "mcp", "serve", "plan.json"), by_mcp),
+    "durable worker": (("-c", WORKER), lambda door: [next(door.lines()).strip()]),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("door", DOORS)
+def test_the_traces_of_every_door_arrive_at_a_collector(door, backend, home, workdir):
+    (workdir / "plan.json").write_text(json.dumps(PLAN))
+    words, ask = DOORS[door]
+    with running_receiver() as receiver:
+        options = ["--otel", receiver.url, "--backend", backend]
+        with Door(workdir, environment(home), *words, *options) as opened:
+            assert ask(opened) != []
+    turn = ["invoke_agent amplifier", ["chat offline-rules"]]
+    of_the_library = door == "mcp serve"  # the SDK traces its own requests
+    assert receiver.tree() == ([["initialize"], ["tools/call run", turn]] if of_the_library else [turn])
+    assert "gen_ai.invoke_agent.duration" in receiver.metrics
 
 
 @pytest.mark.slow

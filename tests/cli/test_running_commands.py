@@ -16,17 +16,12 @@ import pytest
 from amplifier.cli import main
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.sessions import running_commands as _tasks
-from amplifier.cli.sessions.running_commands import (
-    RunningCommand,
-    answer_task_requests,
-    find_running,
-    request_tasks,
-    running_commands,
-)
+from amplifier.cli.sessions.running_commands import find_running, request_tasks
 from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.output import StandardStreams
 from amplifier.models import from_json
 from amplifier.tracing import TaskTree
+from amplifier.tracing._running_commands import RunningCommand, answer_task_requests, running_commands
 from tests._support.terminal import command, environment, open_terminal, run_cli
 
 
@@ -207,7 +202,7 @@ def test_a_run_stuck_in_c_code_is_shown_by_its_thread_stacks(backend, home, work
 
 _THREAD = """
 import os, signal, sys, threading
-from amplifier.cli.sessions.running_commands import main_thread_stack
+from amplifier.tracing._running_commands import main_thread_stack
 
 def deep(levels):
     return levels and deep(levels - 1)
@@ -273,7 +268,7 @@ def test_invalid_records_of_running_commands_are_ignored(tmp_path):
 
 def test_a_running_command_is_found_by_process_and_session_id(tmp_path, monkeypatch, capsys):
     screen = Display(StandardStreams())
-    with answer_task_requests(tmp_path, "monday", "asyncio", screen):
+    with answer_task_requests(tmp_path, "monday", "asyncio", screen.show_immediately):
         (own,) = running_commands(tmp_path)
         assert (own.pid, own.session_id, own.backend) == (os.getpid(), "monday", "asyncio")
         assert find_running(tmp_path, "mon") == own
@@ -287,7 +282,7 @@ def test_a_running_command_is_found_by_process_and_session_id(tmp_path, monkeypa
 
 def test_a_command_runs_without_a_writable_state_folder(tmp_path, capsys):
     (tmp_path / "file").touch()
-    with answer_task_requests(tmp_path / "file", "monday", "asyncio", Display(StandardStreams())):
+    with answer_task_requests(tmp_path / "file", "monday", "asyncio", Display(StandardStreams()).show_immediately):
         signal.raise_signal(signal.SIGUSR1)
     assert "tasks of process" in capsys.readouterr().err
 

@@ -24,6 +24,7 @@ from amplifier.store import Conversation, encode_message
 from amplifier.store._tables import open_sessions
 from amplifier.tracing._conversation import heading_of_message, text_of_message
 from tests._support.terminal import open_terminal, run_cli
+from tests.tracing._logs import model_call
 
 MESSAGES: list[dict[str, Any]] = [
     {"role": "user", "content": "first"},
@@ -87,6 +88,18 @@ def test_sessions_are_listed_latest_first(store, capsys):
     assert [record["session_id"] for record in json.loads(capsys.readouterr().out)] == ["newer"]
 
 
+def test_the_list_shows_what_sessions_have_cost(store, capsys):
+    keep(store, "free", updated="2026-01-01T00:00:00+00:00")
+    keep(store, "paid", updated="2026-01-02T00:00:00+00:00")
+    calls = [*model_call(0.0, 1.0, "paid"), *model_call(2.0, 1.0, "paid", cost="0.02")]
+    (store.folder("paid") / "events.jsonl").write_bytes(b"".join(calls))
+    assert main(["session", "list", "--cost"]) == 0
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [(line[0], line[-1]) for line in lines] == [("paid", "0.03"), ("free", "")]
+    assert main(["session", "list", "--cost", "--json"]) == 0
+    assert [record["cost"] for record in json.loads(capsys.readouterr().out)] == ["0.03", None]
+
+
 def test_sessions_are_searched_and_filtered_by_folder(store, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     keep(store, "one", title="Fix the Parser", directory=str(tmp_path))
@@ -122,6 +135,16 @@ def test_a_session_is_exported_as_markdown_and_as_a_page(store, tmp_path, monkey
     assert "<h2>user</h2>" in (tmp_path / "talk.html").read_text()
     assert main(["session", "export", "one", "-o", "talk.html"]) == 2  # nothing is replaced
     assert "talk.html: File exists" in capsys.readouterr().err
+
+
+def test_a_session_is_written_as_a_test(store, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    keep(store, "one", title="first")
+    assert main(["session", "to-test", "one", "-o", "checks"]) == 0
+    assert capsys.readouterr().out == "checks/test_session_one.py\n"
+    compile((tmp_path / "checks" / "test_session_one.py").read_text(), "test", "exec")
+    assert "first" in (tmp_path / "checks" / "test_session_one.json").read_text()
+    assert main(["session", "to-test", "one", "-o", "checks"]) == 2  # nothing is replaced
 
 
 def test_a_resumed_chat_begins_with_a_recap(store, tmp_path):

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from tests._support.doors import Door, by_acp, by_http, by_mcp
 
 from .published_modules import write_modules, write_package
 from .test_install import published_wheel
@@ -93,72 +92,6 @@ anyio.run(main, backend=sys.argv[-1])
 """
 
 
-class Door:
-    """A command of ours in a process, which is asked by lines or by HTTP."""
-
-    def __init__(self, folder: Path, has_wheel: bool, *command: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=folder,
-            env=surroundings(folder, has_wheel=has_wheel),
-        )
-
-    def __enter__(self) -> Door:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.terminate()
-        self.process.communicate(timeout=60)
-
-    def lines(self) -> Iterator[str]:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:  # noqa: UP028  # `yield from` closes it with the generator
-            yield line
-        raise AssertionError("it has ended")
-
-    def ask(self, number: int, method: str, **params: Any) -> tuple[Any, list[Any]]:
-        """The answer to a request of JSON-RPC, and what came before it."""
-        assert self.process.stdin is not None
-        request = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
-        print(json.dumps(request), file=self.process.stdin, flush=True)
-        before = []
-        for line in self.lines():
-            said = json.loads(line) if line.startswith("{") else {}
-            if said.get("id") == number:
-                return said["result"], before
-            before.append(said)
-        raise AssertionError("no answer")
-
-
-def by_http(door: Door) -> list[str]:
-    address = next(found[0] for line in door.lines() if (found := re.search(r"http://[\w.:]+", line)))
-    body = {"model": "amplifier", "stream": True, "messages": [{"role": "user", "content": "hello"}]}
-    headers = {"Content-Type": "application/json"}
-    asked = urllib.request.Request(f"{address}/v1/chat/completions", json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(asked, timeout=100) as answer:
-        return re.findall(r'"content":"([^"]*)"', answer.read().decode())
-
-
-def by_acp(door: Door) -> list[str]:
-    door.ask(1, "initialize", protocolVersion=1, clientCapabilities={})
-    opened, _ = door.ask(2, "session/new", cwd="/", mcpServers=[])
-    prompt = [{"type": "text", "text": "hello"}]
-    _, told = door.ask(3, "session/prompt", sessionId=opened["sessionId"], prompt=prompt)
-    updates = [each["params"]["update"] for each in told if each.get("method") == "session/update"]
-    return [each["content"]["text"] for each in updates if each["sessionUpdate"] == "agent_message_chunk"]
-
-
-def by_mcp(door: Door) -> list[str]:
-    client = {"name": "test", "version": "1"}
-    door.ask(1, "initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo=client)
-    result, _ = door.ask(2, "tools/call", name="run", arguments={"prompt": "hello"})
-    return [result["content"][0]["text"]]
-
-
 LIVE = ["Good ", "day"]
 DOORS: dict[str, tuple[tuple[str, ...], Callable[[Door], list[str]], list[str]]] = {
     "serve": (("-m", "amplifier", "serve", "plan.json", "--no-token", "--port", "0", "--backend"), by_http, LIVE),
@@ -178,7 +111,7 @@ def test_a_published_loop_and_provider_answer_at_every_door_live_where_it_stream
     plan_in(tmp_path, provider="provider-speaks")
     write_package(tmp_path, "provider-speaks", SPEAKS)
     command, ask, expected = DOORS[door]
-    with Door(tmp_path, has_wheel, *command, backend) as opened:
+    with Door(tmp_path, surroundings(tmp_path, has_wheel=has_wheel), *command, backend) as opened:
         assert ask(opened) == expected
 
 

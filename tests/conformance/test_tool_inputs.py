@@ -12,7 +12,14 @@ from hypothesis import given, settings
 
 from amplifier.conformance.engine.cases.tool import texts, tool_inputs, wild_values
 from amplifier.conformance.inputs.json_schema import acceptor, fingerprint, json_problem, resolved, schema_problem
-from amplifier.conformance.inputs.values import ODD_VALUES, invalid_inputs, is_harmless, sample_inputs, valid_inputs
+from amplifier.conformance.inputs.values import (
+    IRREGULAR,
+    ODD_VALUES,
+    invalid_inputs,
+    is_harmless,
+    sample_inputs,
+    valid_inputs,
+)
 from amplifier.conformance.strategies import json_values
 from amplifier.conformance.target.literals import choices_in
 from amplifier.conformance.target.locate import find_target
@@ -177,7 +184,7 @@ def test_every_choice_and_both_bounds_are_among_the_listed_inputs():
 
 def test_words_of_the_source_are_tried_where_any_text_will_do():
     found = valid_inputs(SCHEMAS["plain"], "canary.txt", ["archive", "rm -rf /", "../up"])
-    assert {each["text"] for each in found} == {"text", "archive"}
+    assert {each["text"] for each in found} == {"text", "archive", *IRREGULAR}
 
 
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)

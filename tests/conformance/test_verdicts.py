@@ -431,3 +431,16 @@ def test_nothing_is_left_in_the_working_directory(tmp_path, monkeypatch):
     report = check("tool-todo", only=["T5"], backends=["asyncio"])
     assert report.ok, str(report)
     assert list(tmp_path.iterdir()) == []
+
+
+# ── recommendations ──
+
+
+def test_with_strict_a_broken_recommendation_counts(tmp_path):
+    untyped = SOUND_TOOL.replace('__amplifier_module_type__ = "tool"', "")
+    file = write_module(tmp_path, untyped)
+    assert check(file, static=True).verdict != "violations"
+    report = check(file, static=True, strict=True)
+    assert report.verdict == "violations", str(report)
+    assert [found.clause for found in report.recommendations] == ["A20"]
+    assert main(["module", "validate", str(file), "--static", "--strict"]) == 1

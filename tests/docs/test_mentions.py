@@ -19,7 +19,7 @@ _MADE = ("docs/_build/", "benchmarks/results/")
 """Folders that a make target writes and that are not committed."""
 _PATH = re.compile(r"(?:src|tests|docs|examples|benchmarks|\.ci)(?:/\w[\w.-]*)+/?")
 _MAKE = re.compile(r"\bmake ((?:-\w+ )*)([a-z][\w.-]*)")
-_COMMAND = re.compile(r"(?:`|^\$ )amplifier ((?:[a-z]+ ?)+)", re.MULTILINE)
+_COMMAND = re.compile(r"(?:`|^\$ )amplifier ((?:[a-z]+(?:-[a-z]+)* ?)+)", re.MULTILINE)
 
 
 def missing_files(text: str) -> list[str]:

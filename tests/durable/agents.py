@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -86,6 +87,20 @@ def effect_agent(folder: Path) -> Callable[[str], AmplifierSession]:
         session = agent(ScriptedModel(), *tools)(session_id)
         session.coordinator.approval_system = Denying()  # else a tool that declares nothing would wait for an answer
         return session
+
+    return make_session
+
+
+def quick_agent(folder: Path) -> Callable[[str], AmplifierSession]:
+    """Two model calls and one tool call; notes when it begins."""
+
+    def look_or_end(request: ChatRequest) -> Any:
+        return "Two shelves." if request.messages[-1].role == "tool" else [("look", {})]
+
+    def make_session(session_id: str) -> AmplifierSession:
+        (folder / f"{session_id}.begun").write_text(repr(time.time()))
+        look = tool("look", lambda given: "two shelves", repeatable=True)
+        return agent(answering(look_or_end, look_or_end), look)(session_id)
 
     return make_session
 

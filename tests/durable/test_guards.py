@@ -12,12 +12,12 @@ import pytest
 import sqlalchemy as sa
 
 from amplifier._json import redact_secrets
-from amplifier.contracts import CurrentCall, Step
 from amplifier.durable import TurnFailedError, TurnStoppedError
 from amplifier.durable import _running_turn as running_turn
 from amplifier.durable._suspects import WorkerOptions
 from amplifier.durable._tables._turn_store import TurnStore
 from amplifier.durable._temporal._workflows import TurnWorkflow
+from amplifier.durable._turn_rows import StepName
 from amplifier.durable._worker import LoopWatch
 from tests.durable.agents import ENGINES, agent, answering, asking_agent, die_with, open_engine, tool, until, working
 
@@ -107,8 +107,7 @@ async def test_a_turn_is_taken_away_from_a_worker_that_gets_nowhere(kind, place)
 @TABLES
 async def test_a_graceful_stop_does_not_weaken_an_immediate_one(kind, place):
     """Of a turn that runs, waits and runs again: whoever records something hears of the immediate stop."""
-    call = CurrentCall(kind="tool", session_id="s", turn_number=1, iteration=1, call_id="c", tool_name="pay")
-    step = Step(call=call, arguments={})
+    step = StepName(key="1/1/c", kind="tool", name="pay")
     async with open_engine(kind, place) as engine:
         store = store_of(engine)
         turn_id = await engine.start("s", "go")

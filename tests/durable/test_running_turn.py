@@ -10,6 +10,7 @@ from amplifier.durable import TurnStoppedError
 from amplifier.durable._running_turn import RunningTurn
 from amplifier.durable._tables._turn_store import TurnStore
 from amplifier.durable._turn_rows import StopRequest
+from amplifier.testing import MockProvider
 from tests.durable.agents import agent, answering, asking_agent, die_with, open_engine, tool
 
 
@@ -92,3 +93,49 @@ async def test_a_turn_whose_workers_always_die_can_be_stopped(tmp_path, deaths):
         with anyio.fail_after(30):
             assert await running.run(agent(answering("unreached")))
         assert (await engine.status(turn)).state == "stopped"
+
+
+async def test_compactions_are_decided_once_whoever_runs_the_turn_and_the_next_one_knows_them(tmp_path):
+    """The second attempt of the first turn, and then the second turn, show the model what the first attempt has shown it."""
+    shown: list[list[str]] = []
+    known: list[int] = []
+    summaries = 0
+    scope = anyio.CancelScope()
+
+    def model(request):
+        nonlocal summaries
+        if str(request.messages[0].content).startswith("You keep the memory"):
+            summaries += 1
+            return f"Summary {summaries}."
+        shown.append([str(message.content) for message in request.messages])
+        known.append(summaries)
+        if len(shown) == 11:
+            scope.cancel()  # the worker leaves with a compaction in force
+        return [("look", {"at": "y" * 3500})] if len(shown) < 14 else "Done."
+
+    window = {"context_window": 9000, "max_output_tokens": 0}
+
+    def make_session(session_id):
+        provider = MockProvider(model, defaults=window)
+        return agent(provider, tool("look", lambda given: "seen"))(session_id)
+
+    async with open_engine("local", tmp_path) as engine:
+        turn = await engine.start("s", "go")
+        with scope:
+            await (await claimed_turn(engine, turn)).run(make_session)
+        asked = summaries
+        assert asked > 0
+        await store_of(engine).release(turn)
+        with anyio.fail_after(60):
+            assert await (await claimed_turn(engine, turn)).run(make_session)
+        assert await engine.result(turn) == "Done."
+        assert shown[11] == shown[10], "the request that was cut off, once more"
+        assert known[11] == asked, "and nobody was asked for a summary again"
+        before = summaries
+        second = await engine.start("s", "and now?")
+        assert await (await claimed_turn(engine, second)).run(make_session)
+        assert shown[-1][: len(shown[-2])] == shown[-2]
+        assert summaries == before
+        stored = await engine.messages("s")
+        assert "metadata" not in stored[-1]
+        assert [message["role"] for message in stored][-3:] == ["assistant", "user", "assistant"]

@@ -16,6 +16,7 @@ from amplifier.durable import (
     TurnConflictError,
     TurnStoppedError,
 )
+from amplifier.durable._engine import TurnPolicy
 from amplifier.durable._temporal import _hosting
 from amplifier.durable._temporal._client import TemporalTurns
 from amplifier.durable._temporal._hosting import Host
@@ -341,7 +342,7 @@ async def test_a_refusal_of_the_server_leaves_no_error_that_no_one_took(kind, pl
     async with open_engine(kind, place) as engine:
         with anyio.fail_after(60):
             with pytest.raises(DurableError, match="refused a call"):
-                await turns_of(engine).start("s", "go", "t" * 2000)  # more than the id of a workflow can have
+                await turns_of(engine).start("s", "go", "t" * 2000, False, TurnPolicy())  # a workflow has no such id
             await engine.start("s", "go")
     gc.collect()
     assert "never retrieved" not in caplog.text

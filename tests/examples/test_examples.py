@@ -132,7 +132,7 @@ def test_the_custom_tool_keeps_its_contract_by_the_test_beside_it(tmp_path):
         command, cwd=tmp_path, stdin=subprocess.DEVNULL, check=False, capture_output=True, text=True, timeout=280
     )
     assert ended.returncode == 0, ended.stdout
-    assert re.search(r"^76 passed", ended.stdout, re.MULTILINE)
+    assert re.search(r"^80 passed", ended.stdout, re.MULTILINE)
 
 
 def test_every_example_is_in_the_list_and_in_a_test():

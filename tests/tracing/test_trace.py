@@ -39,6 +39,33 @@ def only(trace: Trace, kind: str) -> Row:
     return row
 
 
+@pytest.mark.parametrize("is_reported", [True, False])
+def test_a_compaction_is_a_row_with_its_summary_below_and_counts_once(is_reported):
+    counted = {"input_tokens": 100, "output_tokens": 10, "cache_read_tokens": 80}
+    wire = [line("llm:request", 1, model="m-1"), line("llm:response", 2, model="m-1", usage=counted)]
+    told: dict[str, Any] = {"tier": "summary", "before_tokens": 900, "after_tokens": 400, "usage": counted}
+    inside = [
+        line("context:pre_compact", 1, message_count=9, token_count=900),
+        *(wire if is_reported else []),
+        line("context:post_compact", 2.5, message_count=4, token_count=400),
+        line("context:compaction", 3, **told),
+    ]
+    trace = read(line("session:start"), *turn(1, *inside, *model_call(3, 1, cost=None), end=4))
+    below = ["      model model ok"] if is_reported else []
+    assert tree(trace) == [
+        "session s open",
+        "  turn turn ok",
+        "    compaction compaction ok",
+        *below,
+        "    model mock ok",
+    ]
+    row = only(trace, "compaction")
+    assert (row.text, row.seconds) == ("summary: 900 → 400 tokens", 2.0)
+    total = totals(trace)
+    assert (total.input_tokens, total.cache_read_tokens) == (110, 80)
+    assert "125 tokens (73% of the input cached)" in write_text(trace)
+
+
 def test_a_session_is_a_tree_of_turns_and_calls():
     trace = read(*small_session())
     assert tree(trace) == [
@@ -259,7 +286,7 @@ KINDS = {
     "chat": {"model"},
     "execute_tool": {"tool"},
     "none": {"model"},
-    "event": {"event", "approval", "hook", "cancel"},
+    "event": {"event", "approval", "hook", "cancel", "compaction"},
     "session": {"session", "event", "cancel"},
 }
 

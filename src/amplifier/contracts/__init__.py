@@ -1,7 +1,7 @@
 """What a module must be and what it may expect: Protocols with numbered clauses."""
 
 from ._approval import ApprovalProvider, ApprovalSystem, UserInput
-from ._calls import CallKind, CurrentCall, Step, StepWrapper, call_scope, current_call, ordered_steps
+from ._calls import CHILD_STEPS, CallKind, CurrentCall, Step, StepWrapper, call_scope, current_call, ordered_steps
 from ._catalogue import COMMON_CLAUSES, CONTRACTS, Contract, clauses_for
 from ._clause import Clause, Level
 from ._containment import contained_failure
@@ -17,6 +17,7 @@ from ._source import AsyncModuleSourceResolver, ModuleSource, ModuleSourceResolv
 from ._tool import Tool, tool_repeatable, tool_schema
 
 __all__ = [
+    "CHILD_STEPS",
     "COMMON_CLAUSES",
     "CONTRACTS",
     "DEFAULT",

@@ -22,7 +22,8 @@ class CurrentCall:
         kind: What is called.
         session_id: The session whose turn it belongs to.
         turn_number: The turn, counted from 1 over the conversation.
-        iteration: The model call of the turn, counted from 1; tool calls have that of the answer that asked for them.
+        iteration: The model call of the turn, counted from 1; tool calls have that of the answer that asked for them. 0 for a summary
+            that a context asks for.
         call_id: Of a tool call, the id that the model gave it; of a model call, one made of turn and iteration.
         tool_name: The tool; None for a model call.
         parent: The call inside which this one is made; in a child session, the tool call that runs the child.
@@ -72,6 +73,15 @@ def parent_call_id(session_id: str) -> str | None:
     while call is not None and call.session_id == session_id:
         call = call.parent
     return None if call is None else call.call_id
+
+
+CHILD_STEPS = "turn.child_steps"
+"""The capability of a session whose calls are recorded: makes the step wrapper of a child session that the current call runs.
+
+It takes a name for the child that is the same when the call is made again. A module that runs children registers the wrapper with the
+child, and its own form of the capability, ``wrapper.of_child``, with it; then a call that was cut off can be made again, and the
+child goes on where it was.
+"""
 
 
 # ── a call as the wrappers around it see it ──────────────────────────────────────────────────────

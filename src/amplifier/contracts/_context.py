@@ -140,4 +140,9 @@ CLAUSES = numbered(
         hint="Ask under a deadline, catch what the provider raises, and leave the oldest messages out instead.",
         look_at=("get_messages_for_request",),
     ),
+    C22=advised(
+        "The view shows the newest request word for word, where the budget has room for it and all that came after it.",
+        hint="Shorten and summarise what is older than the newest message of the user that is no tool result.",
+        look_at=("get_messages_for_request",),
+    ),
 )

@@ -62,7 +62,7 @@ CLAUSES = numbered(
         "line.",
         look_at=("mount",),
     ),
-    A6=advised(
+    A6=clarified(  # the kernel does not call another one, so the module is never ready
         "on_session_ready, if there is one, is async and takes the coordinator alone.",
         hint="Write async def on_session_ready(coordinator).",
         look_at=("on_session_ready",),
@@ -150,12 +150,22 @@ CLAUSES = numbered(
         hint="Look other modules up in on_session_ready, or when they are needed.",
         look_at=("mount",),
     ),
-    A22=advised(
+    A22=clarified(  # traces, logs and transcripts are kept and shared
         "Keys that the module is given appear in no event, no log and no error.",
         hint="Leave keys out of payloads, log records and messages, and off the objects whose repr ends up there.",
     ),
     A23=advised(
         "A call closes the files it opens: equal calls do not leave more and more descriptors of a file open until cleanup.",
         hint="Open a file with a with statement in the call, or once for the session.",
+    ),
+    A24=clarified(
+        "What all code of a process shares, such as environment, working directory, random seed and signal handlers, is left as it was found.",
+        law="L8",
+        hint="Give a child process its own env and cwd, use random.Random(seed) and decimal.localcontext(), and undo in cleanup what mount installed.",
+    ),
+    A25=clarified(
+        "Results depend neither on the local time zone nor on the locale, unless the module's description or documentation names them.",
+        law="L10",
+        hint='Use datetime.now(timezone.utc) and encoding="utf-8"; take the zone or the language as a setting, and name it.',
     ),
 )

@@ -25,6 +25,8 @@ class Provider(Protocol):
     Two more optional members serve budgets. ``estimate_cost(request, *, input_tokens, output_tokens, **kwargs)`` returns the most that
     a call may cost, in US dollars, as a Decimal, or None if the price is not known. ``output_limit(request, **kwargs)`` returns the
     most output tokens that the call may return. Both take the keywords of ``complete``, and ask no service.
+
+    One serves contexts: ``async count_tokens(request, **kwargs)`` returns what the service counts for a request, or None.
     """
 
     @property
@@ -159,7 +161,7 @@ CLAUSES = numbered(
         hint="Put context_window and max_output_tokens into the defaults of get_info.",
         look_at=("get_info",),
     ),
-    P21=advised(
+    P21=clarified(  # what a user saw and what is stored would differ
         "stream, if it is offered, ends with the response that complete gives, and its pieces make that up.",
         hint="Let complete collect the stream, so that there is one path only.",
         look_at=("stream",),

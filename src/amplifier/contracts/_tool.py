@@ -185,7 +185,7 @@ CLAUSES = numbered(
     T14=advised(
         "The name is snake_case and at most 64 characters long.", hint="Use lower-case words joined by underscores."
     ),
-    T15=advised(
+    T15=clarified(  # a changed input is stored as if the model had written it
         "execute does not change the input it was given.",
         law="L5",
         hint="Copy what you want to change; the transcript keeps the input you were given.",

@@ -7,7 +7,7 @@
 Workers, in this process or others, run ``await engine.work(make_session)``.
 """
 
-from ._engine import DurableEngine, SessionFactory, TurnState, TurnStatus, WatchedEvent
+from ._engine import DurableEngine, SessionFactory, TurnCounts, TurnState, TurnStatus, WatchedEvent
 from ._errors import (
     DurableError,
     EngineClosedError,
@@ -20,9 +20,11 @@ from ._errors import (
     TurnStoppedError,
     UnknownTurnError,
 )
-from ._local import open_local_engine
+from ._local import open_engine, open_local_engine
+from ._suspects import CallLimit
 
 __all__ = [
+    "CallLimit",
     "DurableEngine",
     "DurableError",
     "EngineClosedError",
@@ -31,6 +33,7 @@ __all__ = [
     "QuestionClosedError",
     "SessionFactory",
     "TurnConflictError",
+    "TurnCounts",
     "TurnFailedError",
     "TurnHeldError",
     "TurnState",
@@ -38,5 +41,6 @@ __all__ = [
     "TurnStoppedError",
     "UnknownTurnError",
     "WatchedEvent",
+    "open_engine",
     "open_local_engine",
 ]

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from typing import Any, Literal, Protocol, TypeAlias
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
 
+import anyio
 import attrs
 from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskStatus
 
+from amplifier.errors import PlanError
 from amplifier.kernel import AmplifierSession
 from amplifier.live import Question
-from amplifier.models import Prompt
+from amplifier.models import Prompt, to_json
+from amplifier.models._prompts import read_prompt
+from amplifier.plan import validate_session_id
 
-__all__ = ["DurableEngine", "Question", "SessionFactory", "TurnState", "TurnStatus", "WatchedEvent"]
+from ._errors import TurnFailedError, TurnHeldError, TurnStoppedError, unknown_turn_error
+from ._metrics import is_measured, note_counts
+from ._storable import storable_text, without_compactions
+from ._suspects import CallLimit, CallLimits
+
+__all__ = ["DurableEngine", "Question", "SessionFactory", "TurnCounts", "TurnState", "TurnStatus", "WatchedEvent"]
+
+_MOST_SECONDS: Final = 100 * 365 * 86400.0
 
 TurnState: TypeAlias = Literal["queued", "running", "held", "completed", "failed", "stopped"]
-"""What a turn does: the first three are open, the others final. A ``held`` turn waits for `DurableEngine.resume`."""
+"""What a turn does: the first three are open, the others final. A ``held`` turn waits for a worker with its plan, or for `DurableEngine.resume`."""
 
 SessionFactory: TypeAlias = Callable[[str], AmplifierSession]
 """Makes the session of an id, not opened; called by workers for every attempt of a turn, on their event loop.
@@ -25,6 +42,11 @@ It is a plain function and has to be quick. What it raises ends the turn.
 
 Its context has to begin empty, as context-simple does: the engine keeps the conversation and hands it over.
 """
+
+_REPORT_SECONDS = 10.0
+
+BLOCKS = "\x1eblocks:"
+"""Begins a stored prompt that is JSON: a list of blocks, or a text that begins like this."""
 
 
 @attrs.frozen(kw_only=True)
@@ -36,17 +58,23 @@ class TurnStatus:
         session_id: Its session.
         state: What it does.
         attempt: How often a worker has begun it or gone on with it.
+        takeovers: How many workers have died while they ran it, so that another one took it over.
+        started: When it was handed over with `DurableEngine.start`, in seconds since 1970.
+        ended: When it ended; None while it is open.
         worker: Who runs it, or ran it last.
         answer: The text of a completed turn; of one that was stopped gracefully, the text so far.
         error_type: The class of the error that it failed with or is held for.
         error: Its message.
-        questions: What waits for an answer.
+        questions: What waits for an answer; empty in `DurableEngine.list`.
     """
 
     turn_id: str
     session_id: str
     state: TurnState
     attempt: int
+    takeovers: int = 0
+    started: float = 0.0
+    ended: float | None = None
     worker: str | None = None
     answer: str | None = None
     error_type: str | None = None
@@ -57,6 +85,27 @@ class TurnStatus:
     def is_final(self) -> bool:
         """Whether it has ended."""
         return self.state in ("completed", "failed", "stopped")
+
+
+@attrs.frozen(kw_only=True)
+class TurnCounts:
+    """The turns of an engine at one moment.
+
+    Attributes:
+        states: How many there are in each state.
+        oldest: Seconds for which the oldest open turn has been open; 0 if there is none.
+        attempts: Of the open turns together.
+        takeovers: Of the open turns together.
+    """
+
+    states: Mapping[TurnState, int]
+    oldest: float = 0.0
+    attempts: int = 0
+    takeovers: int = 0
+
+
+_Statuses: TypeAlias = list[TurnStatus]  # `DurableEngine.list` hides the name of the type
+_Messages: TypeAlias = list[dict[str, Any]]
 
 
 @attrs.frozen(kw_only=True)
@@ -76,15 +125,63 @@ class WatchedEvent:
     data: dict[str, Any]
 
 
-class DurableEngine(Protocol):
-    """Runs turns so that they survive the processes that run them.
+@attrs.frozen(kw_only=True)
+class TurnPolicy:
+    """How a turn is to be run; moments are in seconds since 1970."""
+
+    priority: int = 3
+    due_at: float | None = None
+    deadline_at: float | None = None
+
+
+class ClientStore(Protocol):
+    """Where clients find turns; methods and errors as in `DurableEngine`."""
+
+    async def start(self, session_id: str, prompt: str, turn_id: str | None, queue: bool, policy: TurnPolicy) -> str:
+        """Store a turn; `queue` says whether it may wait behind another one."""
+        ...
+
+    async def status(self, turn_id: str) -> TurnStatus: ...
+    async def find(
+        self, state: str | None, session: str | None, since: float | None, limit: int
+    ) -> list[TurnStatus]: ...
+    async def counts(self, *, only_open: bool = False) -> TurnCounts: ...
+    async def events_after(self, turn_id: str, position: int) -> tuple[list[WatchedEvent], TurnStatus]:
+        """Events behind a position, and what the turn did when there were no more."""
+        ...
+
+    async def answer(self, turn_id: str, question_id: str, option: str) -> None: ...
+    async def request_stop(self, turn_id: str, graceful: bool, reason: str | None) -> None: ...
+    async def resume(self, turn_id: str) -> None: ...
+    async def release(self, turn_id: str) -> None: ...
+    async def messages(self, session_id: str) -> list[dict[str, Any]]: ...
+    async def forget(self, before: float) -> int: ...
+
+
+class DurableEngine(ABC):
+    """Runs turns so that they survive the processes that run them; `open_local_engine` and others open one.
 
     An application starts turns and looks after them; workers, in the same process or others, run them. A turn belongs to a
     session; a session has one open turn at a time, and the engine keeps its conversation between turns. Every method raises
-    `EngineClosedError` when the engine has been closed.
+    `EngineClosedError` when the engine has been closed, and `EngineUnavailableError` when it cannot be asked, or nothing was stored.
     """
 
-    async def start(self, session_id: str, prompt: Prompt, *, turn_id: str | None = None) -> str:
+    def __init__(self, turns: ClientStore, poll: float, lease: float) -> None:
+        self._turns = turns
+        self._poll = poll
+        self._lease = lease
+
+    async def start(
+        self,
+        session_id: str,
+        prompt: Prompt,
+        *,
+        turn_id: str | None = None,
+        queue: bool = False,
+        priority: int = 3,
+        delay: float = 0.0,
+        deadline: float | None = None,
+    ) -> str:
         """Hand a turn over; on return it is stored, and a worker will run it.
 
         Args:
@@ -92,42 +189,101 @@ class DurableEngine(Protocol):
             prompt: The text of the user, or a list of texts and blocks, as for `AmplifierSession.execute`.
             turn_id: A name of the caller's for the turn, in the form of a session id. Starting it again with the same session and
                 prompt does nothing.
+            queue: If the session has an open turn, wait behind it and those that wait already, in the order of their starts.
+            priority: 1 is begun before 5, if both wait for a worker.
+            delay: Seconds before which it is not begun. For a schedule use the engine's own, or cron, and a `turn_id` per date.
+            deadline: Seconds after which it fails, counted from now, whatever it does then; one that waits fails when its turn comes.
 
         Returns:
             The turn's id.
 
         Raises:
-            SessionBusyError: The session has an open turn.
+            SessionBusyError: The session has an open turn, and this one was not to be queued.
             TurnConflictError: The id belongs to another turn.
             PlanError: The session id is wrong.
-            ValueError: The turn id is wrong, or the prompt has NUL or lone surrogates.
-            EngineUnavailableError: Nothing was stored.
+            ValueError: The turn id is wrong, the prompt has NUL or lone surrogates, or one of the numbers makes no sense.
         """
-        ...
+        validate_session_id(session_id)
+        if (
+            type(priority) is not int
+            or not 1 <= priority <= 5
+            or not _is_seconds(delay)
+            or (deadline is not None and not (_is_seconds(deadline) and deadline > delay))
+        ):
+            raise ValueError(
+                "priority must be 1 to 5, delay a number of seconds, at most a hundred years, and deadline such a number above delay, or "
+                f"None; got priority={priority!r:.80}, delay={delay!r:.80}, deadline={deadline!r:.80}"
+            )
+        now = time.time()
+        policy = TurnPolicy(
+            priority=priority,
+            due_at=now + delay if delay else None,
+            deadline_at=None if deadline is None else now + deadline,
+        )
+        stored = stored_prompt(prompt)
+        if turn_id is not None:
+            _check_turn_id(turn_id)
+        return await self._turns.start(session_id, stored, turn_id, queue, policy)
 
     async def status(self, turn_id: str) -> TurnStatus:
         """What a turn does now.
 
         Raises:
             UnknownTurnError: There is no such turn.
-            EngineUnavailableError: The engine cannot be asked.
         """
-        ...
+        return await self._turns.status(_found_form(turn_id))
+
+    async def list(
+        self,
+        *,
+        state: TurnState | None = None,
+        session: str | None = None,
+        since: datetime | float | None = None,
+        limit: int = 100,
+    ) -> _Statuses:
+        """Turns, the one that was started last first; on Temporal as of a moment ago.
+
+        Args:
+            state: Only those in this state.
+            session: Only those of this session.
+            since: Only those that were started at this moment or later; a number is seconds since 1970.
+            limit: At most so many.
+
+        Raises:
+            ValueError: There is no such state.
+        """
+        if state is not None and state not in get_args(TurnState):
+            raise ValueError(f"state must be one of {', '.join(get_args(TurnState))}; got {state!r:.80}")
+        if isinstance(since, datetime):
+            since = since.timestamp()
+        if session is not None and session != storable_text(session, allows_nul=False):
+            return []
+        return await self._turns.find(state, session, since, limit)
+
+    async def counts(self) -> TurnCounts:
+        """How many turns there are, by state, and how long the oldest open one has been open; on Temporal as of a moment ago."""
+        return await self._turns.counts()
 
     async def result(self, turn_id: str) -> str:
-        """Wait for a turn's answer; use a cancel scope to limit the wait.
+        """Wait for a turn's answer, from any process; use a cancel scope to limit the wait.
 
         Raises:
             TurnFailedError: It ended with an error.
             TurnStoppedError: It was stopped.
-            TurnHeldError: It does not go on by itself.
+            TurnHeldError: No worker could go on with it for the time of a lease, see `TurnStatus.error`.
             UnknownTurnError: There is no such turn.
-            EngineUnavailableError: The engine cannot be asked.
         """
-        ...
+        held_since: float | None = None
+        while True:
+            status = await self.status(turn_id)
+            now = anyio.current_time()
+            held_since = (held_since or now) if status.state == "held" else None
+            if status.is_final or (held_since is not None and now - held_since >= self._lease):
+                return answer_of(status)
+            await anyio.sleep(self._poll)
 
     def watch(self, turn_id: str, *, after: int = 0) -> AsyncIterator[WatchedEvent]:
-        """The events of a turn, until it ends; any number of watchers, also afterwards.
+        """The events of a turn, until it ends; any number of watchers, in any process, also afterwards.
 
         Args:
             turn_id: The turn.
@@ -135,9 +291,8 @@ class DurableEngine(Protocol):
 
         Raises:
             UnknownTurnError: There is no such turn.
-            EngineUnavailableError: The engine cannot be asked.
         """
-        ...
+        return _Watch(self._turns, self._poll, turn_id, after)
 
     async def approve(self, turn_id: str, question_id: str, option: str) -> None:
         """Answer a question; on return the answer is stored, whether a worker is there or not.
@@ -145,9 +300,9 @@ class DurableEngine(Protocol):
         Raises:
             QuestionClosedError: It does not wait, or does not offer this option.
             UnknownTurnError: There is no such turn.
-            EngineUnavailableError: Nothing was stored.
         """
-        ...
+        shown = [storable_text(text, allows_nul=False) for text in (question_id, option)]  # as status() has them
+        await self._turns.answer(_found_form(turn_id), *shown)
 
     async def stop(self, turn_id: str, *, graceful: bool = False, reason: str | None = None) -> None:
         """Ask for the end of a turn; returns at once, `result` waits. Nothing happens to a turn that has ended.
@@ -159,18 +314,16 @@ class DurableEngine(Protocol):
 
         Raises:
             UnknownTurnError: There is no such turn.
-            EngineUnavailableError: Nothing was stored.
         """
-        ...
+        await self._turns.request_stop(_found_form(turn_id), graceful, reason)
 
     async def resume(self, turn_id: str) -> None:
         """Let a turn that is held go on, with the plan that workers have now. Nothing happens to others.
 
         Raises:
             UnknownTurnError: There is no such turn.
-            EngineUnavailableError: Nothing was stored.
         """
-        ...
+        await self._turns.resume(_found_form(turn_id))
 
     async def release(self, turn_id: str) -> None:
         """Take a running turn away from its worker, whatever that does, and let another one go on. Nothing happens to others.
@@ -179,23 +332,35 @@ class DurableEngine(Protocol):
 
         Raises:
             UnknownTurnError: There is no such turn.
-            EngineUnavailableError: Nothing was stored.
         """
-        ...
+        await self._turns.release(_found_form(turn_id))
 
-    async def messages(self, session_id: str) -> list[dict[str, Any]]:
-        """The conversation of a session after its latest ended turn; empty if there is none.
+    async def messages(self, session_id: str) -> _Messages:
+        """The conversation of a session after its latest ended turn; empty if there is none."""
+        is_possible = session_id == storable_text(session_id, allows_nul=False)
+        return without_compactions(await self._turns.messages(session_id))[0] if is_possible else []
+
+    async def forget(self, *, older_than: float) -> int:
+        """Forget turns that ended so many seconds ago or earlier, with their events; their conversations stay.
+
+        Returns:
+            How many.
 
         Raises:
-            EngineUnavailableError: The engine cannot be asked.
+            DurableError: The engine forgets turns by itself, as Temporal does after the retention period of the namespace.
+            ValueError: The number makes no sense.
         """
-        ...
+        if not _is_seconds(abs(older_than)):
+            raise ValueError(f"older_than must be a number of seconds, at most a hundred years; got {older_than!r:.80}")
+        return await self._turns.forget(time.time() - older_than)
 
     async def work(
         self,
         make_session: SessionFactory,
         *,
         concurrency: int = 10,
+        limits: Mapping[str, CallLimit] = MappingProxyType({}),
+        drain: float = 0.0,
         task_status: TaskStatus[None] = TASK_STATUS_IGNORED,
     ) -> None:
         """Run turns until cancelled; those that are running then are handed over to other workers.
@@ -203,6 +368,9 @@ class DurableEngine(Protocol):
         Args:
             make_session: Makes the session of a turn.
             concurrency: Turns that run at the same time.
+            limits: Of the calls of all its turns, by the name of a tool, or ``model``.
+            drain: Seconds for which model calls and tool calls may go on after a cancellation, so that none is interrupted; no new
+                ones begin, and each turn is handed over when it has no running call.
             task_status: Is told when turns are accepted.
 
         Raises:
@@ -210,4 +378,171 @@ class DurableEngine(Protocol):
                 when it is started again.
             EngineClosedError: The engine's block was left.
         """
-        ...
+        check_work(make_session, concurrency)
+        leaving, ended = anyio.Event(), anyio.Event()
+        scope = anyio.CancelScope(shield=drain > 0)
+
+        async def run() -> None:
+            with scope:
+                try:
+                    await self._work(make_session, concurrency, CallLimits(limits), leaving, task_status.started)
+                finally:
+                    ended.set()
+
+        async with raises_one_error(), anyio.create_task_group() as group:
+            group.start_soon(run)
+            if is_measured():
+                group.start_soon(self._report)
+            try:
+                await ended.wait()
+            finally:
+                leaving.set()
+                with anyio.move_on_after(drain, shield=True):
+                    await ended.wait()
+                scope.cancel()
+            group.cancel_scope.cancel()
+
+    async def _report(self) -> None:
+        """Pass figures about all turns to OpenTelemetry, for ever; every worker has the same ones."""
+        while True:
+            counts = await self._turns.counts(only_open=True)
+            note_counts(counts.states, counts.oldest)
+            await anyio.sleep(max(self._lease, _REPORT_SECONDS))
+
+    @abstractmethod
+    async def _work(
+        self,
+        make_session: SessionFactory,
+        concurrency: int,
+        limits: CallLimits,
+        leaving: anyio.Event,
+        on_start: Callable[[], None],
+    ) -> None:
+        """Run turns until cancelled. Once `leaving` is set, begin nothing, and return when no running turn has a running call."""
+
+
+def check_work(make_session: object, concurrency: int) -> None:
+    """Refuse what no worker can work with.
+
+    Raises:
+        TypeError: The first is a plan or a session, which would belong to one process, and no function that makes one.
+        ValueError: The number of turns is less than 1.
+    """
+    if not callable(make_session):
+        example = "lambda session_id: AmplifierSession(plan, session_id=session_id)"
+        raise TypeError(
+            "expected a function that makes the session of a turn, because every worker process makes its own, got "
+            f"{type(make_session).__name__}; write {example}"
+        )
+    if concurrency < 1:
+        raise ValueError(f"concurrency must be at least 1, got {concurrency}: it is the number of turns run at a time")
+
+
+@asynccontextmanager
+async def raises_one_error() -> AsyncIterator[None]:
+    """Let the one error that ends a worker leave as itself, and not as a group of the tasks that met it."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        errors, rest = group.split((Exception, KeyboardInterrupt))
+        if rest is not None or errors is None:
+            raise
+        error: BaseException = errors.subgroup(KeyboardInterrupt) or errors
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from error.__cause__
+
+
+def stored_prompt(given: Prompt) -> str:
+    """A prompt as the text that engines store; one in blocks is JSON behind a mark.
+
+    Raises:
+        TypeError: It is no prompt.
+        ValueError: A database cannot store it.
+    """
+    prompt = read_prompt(given)
+    if isinstance(prompt, list) or prompt.startswith(BLOCKS):
+        return BLOCKS + to_json(prompt)
+    _check_text(prompt)
+    return prompt
+
+
+def _check_text(prompt: str) -> None:
+    if prompt != storable_text(prompt, allows_nul=False):
+        raise ValueError(
+            f"a prompt must be text without NUL and lone surrogates, which databases do not store, got {prompt!r:.80}; remove them "
+            "from the text, or decode it with errors='replace'"
+        )
+
+
+def _is_seconds(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST_SECONDS
+
+
+def _check_turn_id(turn_id: object) -> None:
+    if not isinstance(turn_id, str):
+        raise TypeError(f"a turn_id must be a str, got {type(turn_id).__name__}: {turn_id!r:.80}")
+    try:
+        validate_session_id(turn_id)
+    except PlanError:
+        raise ValueError(
+            "a turn_id must have the form of a session id, 1 to 200 of: letters, digits, '.', '_', ':', '-', not beginning with "
+            f"'.'; got {turn_id!a:.80}"
+        ) from None
+
+
+def _found_form(turn_id: Any) -> str:
+    """The id, if a turn can have it.
+
+    Raises:
+        UnknownTurnError: It cannot be stored, so it cannot be asked for.
+    """
+    if isinstance(turn_id, str) and turn_id == storable_text(turn_id, allows_nul=False):
+        return turn_id
+    raise unknown_turn_error(turn_id)
+
+
+class _Watch:
+    """The events of one turn; no async generator, which someone would have to close."""
+
+    def __init__(self, store: ClientStore, poll: float, turn_id: str, after: int) -> None:
+        self._store = store
+        self._poll = poll
+        self._turn_id = turn_id
+        self._after = after
+        self._read: deque[WatchedEvent] = deque()
+
+    def __aiter__(self) -> AsyncIterator[WatchedEvent]:
+        return self
+
+    async def __anext__(self) -> WatchedEvent:
+        while not self._read:
+            events, status = await self._store.events_after(_found_form(self._turn_id), self._after)
+            if not events:
+                if status.is_final:
+                    raise StopAsyncIteration
+                await anyio.sleep(self._poll)
+            self._read.extend(events)
+        event = self._read.popleft()
+        self._after = event.position
+        return event
+
+
+def answer_of(status: TurnStatus) -> str:
+    """The answer of a turn that does not go on.
+
+    Raises:
+        TurnFailedError: It has none, because it failed; or was stopped, or is held.
+    """
+    turn_id = status.turn_id
+    if status.state == "completed":
+        return status.answer or ""
+    if status.state == "stopped":
+        raise TurnStoppedError(f"turn {turn_id!r} was stopped before it had an answer", turn_id=turn_id)
+    if status.state == "held":
+        raise TurnHeldError(f"turn {turn_id!r} is held: {status.error}", turn_id=turn_id)
+    raise TurnFailedError(
+        f"turn {turn_id!r} failed with {status.error_type}: {status.error}",
+        turn_id=turn_id,
+        error_type=status.error_type or "",
+    )

@@ -67,6 +67,14 @@ class UnknownTurnError(_TurnError, LookupError):
     """
 
 
+def unknown_turn_error(turn_id: str) -> UnknownTurnError:
+    """The error about an id that no turn has."""
+    return UnknownTurnError(
+        f"there is no turn {turn_id!r}; expected an id that start() returned, and the engine it was started on",
+        turn_id=turn_id,
+    )
+
+
 class TurnConflictError(_TurnError, ValueError):
     """A turn with this id exists, for another session or prompt.
 

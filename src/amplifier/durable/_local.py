@@ -2,45 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import anyio
-import anyio.to_thread
-from anyio import TASK_STATUS_IGNORED
-from anyio.abc import TaskStatus
 
 from ._engine import DurableEngine, SessionFactory
-from ._stored_turns import StoredTurns
-from ._suspects import WorkerOptions
-from ._tables._database import Database, DatabaseConflict, Run, SqliteDatabase, Transactions
-from ._tables._schema import create_tables
+from ._suspects import MOST_DEATHS, CallLimits, WorkerOptions
+from ._tables._database import SqliteDatabase
+from ._tables._schema import open_store
 from ._tables._turn_store import TurnStore
-from ._turn_rows import MOST_DEATHS
 from ._worker import Worker
 
 
 @final
-class LocalEngine(StoredTurns):
+class LocalEngine(DurableEngine):
     """See `open_local_engine`."""
 
     def __init__(self, store: TurnStore, options: WorkerOptions) -> None:
-        super().__init__(store, options.poll)
+        super().__init__(store, options.poll, options.lease)
         self._store = store
         self._options = options
 
-    async def work(
+    async def _work(
         self,
         make_session: SessionFactory,
-        *,
-        concurrency: int = 10,
-        task_status: TaskStatus[None] = TASK_STATUS_IGNORED,
+        concurrency: int,
+        limits: CallLimits,
+        leaving: anyio.Event,
+        on_start: Callable[[], None],
     ) -> None:
-        """See `DurableEngine.work`."""
-        check_work(make_session, concurrency)
-        worker = Worker(self._store, make_session, self._options)
+        worker = Worker(self._store, make_session, self._options, limits)
         slots = anyio.Semaphore(concurrency)
         in_hand: set[str] = set()
 
@@ -51,75 +45,31 @@ class LocalEngine(StoredTurns):
                 in_hand.remove(turn_id)
                 slots.release()
 
+        async def begin(turn_id: str) -> None:
+            await slots.acquire()
+            in_hand.add(turn_id)
+            group.start_soon(run, turn_id)
+
         try:
             await worker.register()
-            async with raises_one_error(), anyio.create_task_group() as group:
+            async with anyio.create_task_group() as group:
                 group.start_soon(worker.beat)
                 group.start_soon(worker.listen)
-                task_status.started()
-                while True:
+                group.start_soon(worker.adopt, begin)
+                on_start()
+                while not leaving.is_set():
                     await slots.acquire()
                     turn_id = await self._store.next_queued(in_hand)
+                    slots.release()
                     if turn_id is not None:
-                        in_hand.add(turn_id)
-                        group.start_soon(run, turn_id)
+                        await begin(turn_id)
                     else:
-                        slots.release()
-                        await anyio.sleep(self._poll)
+                        with anyio.move_on_after(self._poll):
+                            await leaving.wait()
+                await worker.drain()
+                group.cancel_scope.cancel()
         finally:
             await worker.leave()
-
-
-def check_work(make_session: object, concurrency: int) -> None:
-    """Refuse what no worker can work with.
-
-    Raises:
-        TypeError: The first is a plan or a session, which would belong to one process, and no function that makes one.
-        ValueError: The number of turns is less than 1.
-    """
-    if not callable(make_session):
-        example = "lambda session_id: AmplifierSession(plan, session_id=session_id)"
-        raise TypeError(
-            "expected a function that makes the session of a turn, because every worker process makes its own, got "
-            f"{type(make_session).__name__}; write {example}"
-        )
-    if concurrency < 1:
-        raise ValueError(f"concurrency must be at least 1, got {concurrency}: it is the number of turns run at a time")
-
-
-@asynccontextmanager
-async def raises_one_error() -> AsyncIterator[None]:
-    """Let the one error that ends a worker leave as itself, and not as a group of the tasks that met it."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        errors, rest = group.split((Exception, KeyboardInterrupt))
-        if rest is not None or errors is None:
-            raise
-        error: BaseException = errors.subgroup(KeyboardInterrupt) or errors
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        raise error from error.__cause__
-
-
-@asynccontextmanager
-async def open_store(database: Database, patience: float) -> AsyncIterator[Transactions]:
-    """Connect to a database and create the tables; on leaving, close it.
-
-    Raises:
-        EngineUnavailableError: It cannot be reached.
-        NewerFormatError: A newer version wrote the tables.
-    """
-    transactions = Transactions(database, patience)
-    try:
-        try:
-            await transactions(create_tables, patience=0)
-        except DatabaseConflict:  # another process was creating them at the same moment
-            await transactions(create_tables, patience=0)
-        yield transactions
-    finally:
-        with anyio.CancelScope(shield=True):  # closing a connection does not wait for a server
-            await anyio.to_thread.run_sync(database.close)
 
 
 @asynccontextmanager
@@ -148,9 +98,32 @@ async def open_local_engine(
         ValueError: One of the numbers makes no sense.
     """
     options = WorkerOptions(poll=poll, lease=lease, attempts=attempts, stuck=stuck)
-
-    def enqueue(run: Run, turn_id: str) -> None:
-        """Workers look for turns that are queued; there is no other queue."""
-
     async with open_store(SqliteDatabase(path), patience) as transactions:
-        yield LocalEngine(TurnStore(transactions, enqueue), options)
+        yield LocalEngine(
+            TurnStore(transactions), options
+        )  # workers look for turns that are queued; there is no other queue
+
+
+def open_engine(url: str, **options: Any) -> AbstractAsyncContextManager[DurableEngine]:
+    """Open the engine that a text names, for example of a setting.
+
+    Args:
+        url: A file for `open_local_engine`; ``postgresql://…`` or ``sqlite:///…`` for DBOS; or
+            ``temporal://host:port/namespace/task-queue``, of which the last two parts may be missing.
+        options: Of the engine's own function.
+
+    Raises:
+        ValueError: It names no engine.
+    """
+    kind, has_kind, rest = url.partition("://")
+    if not has_kind:
+        return open_local_engine(url, **options)
+    if kind == "temporal":
+        from .temporal import open_temporal_engine  # noqa: PLC0415 — an extra
+
+        address, namespace, queue = (*rest.split("/"), "", "")[:3]
+        places = {"namespace": namespace or "default", "task_queue": queue or "amplifier"}
+        return open_temporal_engine(address, **{**places, **options})
+    from .dbos import open_dbos_engine  # noqa: PLC0415 — an extra
+
+    return open_dbos_engine(url, **options)

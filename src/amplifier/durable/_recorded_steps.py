@@ -7,6 +7,8 @@ calls that run at the same time may finish in any order.
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -14,14 +16,46 @@ import anyio
 import orjson
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from amplifier.contracts import Step
+from amplifier.contracts import Step, current_call
 from amplifier.errors import ModelError
 from amplifier.models import ChatResponse, ToolResult, from_dict, to_dict
 
 from ._errors import DurableError
 from ._storable import as_json, storable_key
 from ._stores import AttemptStore
-from ._turn_rows import ClaimedTurn, StopRequest
+from ._suspects import NO_LIMITS, CallLimits
+from ._turn_rows import ClaimedTurn, StepName, StopRequest
+
+
+class RunningCalls:
+    """The calls of a turn and of its children that run now, so that a worker that leaves need not cut one off.
+
+    Attributes:
+        keys: Of the calls' records, by session and step.
+    """
+
+    def __init__(self) -> None:
+        self.keys: dict[tuple[str, str], str] = {}
+        self._running: set[str] = set()
+        self._on_idle: Callable[[], None] | None = None
+
+    async def begin(self, key: str) -> None:
+        """Note that a call begins; when the worker is leaving, it waits instead for the end of this attempt."""
+        if self._on_idle is not None:
+            await anyio.sleep_forever()
+        self._running.add(key)
+
+    def end(self, key: str) -> None:
+        """Note that a call has ended, and its result is recorded, or that it may be cut off."""
+        self._running.discard(key)
+        if self._on_idle is not None and not self._running:
+            self._on_idle()
+
+    def leave(self, on_idle: Callable[[], None]) -> None:
+        """Let no more calls begin, and have ``on_idle()`` called when none runs."""
+        self._on_idle = on_idle
+        if not self._running:
+            on_idle()
 
 
 class RecordedSteps:
@@ -32,6 +66,7 @@ class RecordedSteps:
         turn: The attempt.
         on_new_step: Awaited before every step that has no recorded result.
         on_stop: Called with a stop that is found while a step is recorded, before the worker may have heard of it.
+        limits: Of the worker.
     """
 
     def __init__(
@@ -40,30 +75,60 @@ class RecordedSteps:
         turn: ClaimedTurn,
         on_new_step: Callable[[Step], Awaitable[None]],
         on_stop: Callable[[StopRequest], None] = lambda stop: None,
+        limits: CallLimits = NO_LIMITS,
     ) -> None:
         self._store = store
         self._turn = turn
         self._on_new_step = on_new_step
         self._on_stop = on_stop
+        self._limits = limits
+        self._leave: dict[str, Callable[[], object]] = {}
+        self._prefix = ""
+        self._children: Counter[str] = Counter()
+        self.calls = RunningCalls()
 
     async def __call__(self, step: Step, run: Callable[[], Awaitable[Any]]) -> Any:
         """Return the recorded result of a step, or run it and record its result."""
         kind = ChatResponse if step.kind == "model" else ToolResult
-        key = storable_key(step.key)
+        name = StepName(key=self._prefix + step.key, kind=step.kind, name=step.call.tool_name or "", since=time.time())
+        key = storable_key(name.key)
         if key in self._turn.results:
             return from_dict(kind, self._turn.results[key])
         await self._on_new_step(step)
         if step.kind == "tool" and key in self._turn.started:
             step.is_resumed = step.was_started = True
-        step.before_start(lambda: self._begin(step))
-        result = await run()
-        if isinstance(result, kind):
-            stop = await self._store.finish_step(self._turn, step, _as_json(step, result))
-            if stop is not None:
-                self._on_stop(stop)
+        step.before_start(lambda: self._begin(name))
+        self.calls.keys[step.call.session_id, step.key] = key
+        try:
+            result = await run()
+            if isinstance(result, kind):
+                stop = await self._store.finish_step(self._turn, name, _as_json(step, result))
+                if stop is not None:
+                    self._on_stop(stop)
+        finally:
+            self._leave.pop(name.key, lambda: None)()
+            self.calls.end(name.key)
         return result
 
-    async def _begin(self, step: Step) -> None:
+    def of_child(self, name: str) -> RecordedSteps:
+        """The step wrapper of a child session that the current call runs: its calls are recorded as part of that call.
+
+        Args:
+            name: The same in every attempt, for example made of the agent and its task.
+        """
+        call = current_call()
+        key = self._prefix + ("" if call is None else f"{call.turn_number}/{call.iteration}/{call.call_id}")
+        self.calls.end(key)  # what the child does is recorded, so this call may be cut off
+        prefix = f"{key}>{name}"
+        self._children[prefix] += 1
+        child = RecordedSteps(self._store, self._turn, self._on_new_step, self._on_stop, self._limits)
+        child._prefix = f"{prefix}.{self._children[prefix]}>"
+        child.calls = self.calls
+        return child
+
+    async def _begin(self, step: StepName) -> None:
+        self._leave[step.key] = await self._limits.enter(step.name or "model")
+        await self.calls.begin(step.key)
         stop = await self._store.begin_step(self._turn, step)
         if stop is not None:
             self._on_stop(stop)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
+import time
 from collections.abc import Mapping
 from itertools import islice
 from typing import Any
@@ -15,19 +16,21 @@ import attrs
 import orjson
 
 from amplifier._json import redact_secrets, redact_text
-from amplifier.contracts import Step, current_call
+from amplifier.contracts import CHILD_STEPS, Step, current_call
 from amplifier.contracts._containment import text_of
-from amplifier.errors import ContractError, ExecutionCancelled
+from amplifier.errors import ContractError, ExecutionCancelled, ExecutionTimeout
 from amplifier.kernel import AmplifierSession
 from amplifier.live import Question, Questions
 from amplifier.plan._changes import module_hashes, plan_changes
 
 from ._engine import SessionFactory, TurnState
 from ._errors import DurableError, EngineClosedError, EngineUnavailableError, TurnLost
+from ._metrics import count_attempt, count_end
 from ._recorded_steps import RecordedSteps
-from ._storable import as_json, storable_key, storable_text
+from ._storable import as_json, storable_text, with_compactions, without_compactions
 from ._stores import AttemptStore
-from ._turn_rows import MOST_DEATHS, ClaimedTurn, Outcome, StopRequest, prompt_of
+from ._suspects import MOST_DEATHS, NO_LIMITS, CallLimits
+from ._turn_rows import PLAN_CHANGED, ClaimedTurn, Outcome, StopRequest, prompt_of
 from ._unopened import recorded_messages
 
 _LAST = 2**31
@@ -57,12 +60,16 @@ class RunningTurn:
         store: Where it is recorded.
         turn: The attempt.
         most_deaths: Workers that may die while they run it; then it fails.
+        limits: Of the worker.
     """
 
-    def __init__(self, store: AttemptStore, turn: ClaimedTurn, most_deaths: int = MOST_DEATHS) -> None:
+    def __init__(
+        self, store: AttemptStore, turn: ClaimedTurn, most_deaths: int = MOST_DEATHS, limits: CallLimits = NO_LIMITS
+    ) -> None:
         self.turn = turn
         self._most_deaths = most_deaths
         self._store = store
+        self._steps = RecordedSteps(store, turn, self._before_new_step, self.stop, limits)
         self._session: AmplifierSession | None = None
         self._stop_wanted = turn.stop
         self._stopped = False
@@ -91,6 +98,10 @@ class RunningTurn:
         """Another worker has it: end without a trace."""
         self._is_lost = True
         self._scope.cancel()
+
+    def leave(self) -> None:
+        """Hand it over as soon as none of its calls runs; no new ones begin."""
+        self._steps.calls.leave(self.lose)
 
     def stop(self, wanted: StopRequest) -> None:
         """End it as a client asks; nothing happens the second time, unless an immediate stop follows a graceful one.
@@ -158,12 +169,15 @@ class RunningTurn:
         Raises:
             EngineUnavailableError: What happens cannot be recorded; nothing was, and the turn goes on elsewhere.
         """
+        delay = time.time() - self.turn.since if self.turn.attempt == 1 and self.turn.since else None
+        count_attempt(is_takeover=self.turn.deaths > 0, delay=delay)
         with self._scope:
             try:
                 outcome = await self._attempt(make_session)
                 async with self._storing:  # events that are being stored by `flush` come first
                     self._is_over = True
                     await self._finish(outcome)
+                count_end(outcome.state)
                 return True
             except TurnLost:
                 pass
@@ -191,16 +205,20 @@ class RunningTurn:
             return self._too_many_deaths()
         if self.turn.deaths == self._most_deaths:
             return await self._end_unopened(self._too_many_deaths())
+        if self._seconds_left() == 0:
+            late = Outcome(
+                state="failed", error_type=ExecutionTimeout.__name__, error="the deadline of the turn has passed"
+            )
+            return await self._end_unopened(late)
         try:
-            session = self._session = _made(make_session, self.turn.session_id)
+            session = self._session = made(make_session, self.turn.session_id)
             await self._check_plan(session)
         except _PlanChanged as changed:
-            return Outcome(state="held", error_type="PlanChanged", error=str(changed))
+            return Outcome(state="held", error_type=PLAN_CHANGED, error=str(changed))
         except Exception as exc:  # noqa: BLE001 — the application's code; the turn fails with it
             return await self._end_unopened(_failed(exc, None))
-        session.coordinator.register_step_wrapper(
-            RecordedSteps(self._store, self.turn, self._before_new_step, self.stop)
-        )
+        session.coordinator.register_step_wrapper(self._steps)
+        session.coordinator.register_capability(CHILD_STEPS, self._steps.of_child)
         if session.coordinator.approval_system is None:
             session.coordinator.approval_system = self
         session.coordinator.hooks.register("*", self._note_event, priority=_LAST, name="durable", timeout=None)
@@ -247,11 +265,8 @@ class RunningTurn:
         now = module_hashes(session.config)
         if self.turn.plan is None:
             await self._store.note_plan(self.turn, now)
-        elif self._stop_wanted is None and (changes := plan_changes(self.turn.plan, session.config)):
-            raise _PlanChanged(
-                f"the plan is not the one that the turn began with: {'; '.join(changes)}. Nothing was run: give the workers "
-                "the former plan and call resume(), call resume() to go on with the new one, or stop the turn"
-            )
+        elif self._stop_wanted is None and (problem := plan_problem(session, self.turn.plan)) is not None:
+            raise _PlanChanged(problem)
 
     async def _execute(self, session: AmplifierSession) -> Outcome:
         context: Any = session.coordinator.get("context")
@@ -260,20 +275,28 @@ class RunningTurn:
                 "the context of the session has messages before its turn begins; expected one that begins empty, such as "
                 "context-simple: the engine keeps the conversation"
             )
-        await context.set_messages(self.turn.messages)
+        messages, compactions = without_compactions(self.turn.messages)
+        await context.set_messages(messages)
+        if compactions and hasattr(context, "restore_compactions"):
+            await context.restore_compactions(compactions)
         session.coordinator.turn_number = self.turn.number - 1
         self._is_played_back = bool(self.turn.results)
         try:
-            answer = await session.execute(prompt_of(self.turn))
+            seconds = self._seconds_left()
+            limit: dict[str, Any] = {} if seconds is None else {"timeout": max(seconds, 0.001)}
+            answer = await session.execute(prompt_of(self.turn), **limit)
         except ExecutionCancelled:
             if not self._stopped:
                 raise
-            return Outcome(state="stopped", messages=await context.get_messages())
+            return Outcome(state="stopped", messages=await _conversation(context))
         except Exception as exc:  # noqa: BLE001 — whatever the turn raises is how it ends
-            return _failed(exc, await context.get_messages())
+            return _failed(exc, await _conversation(context))
         return Outcome(
-            state="stopped" if self._stopped else "completed", answer=answer, messages=await context.get_messages()
+            state="stopped" if self._stopped else "completed", answer=answer, messages=await _conversation(context)
         )
+
+    def _seconds_left(self) -> float | None:
+        return None if self.turn.deadline_at is None else max(self.turn.deadline_at - time.time(), 0.0)
 
     async def _before_new_step(self, step: Step) -> None:
         """Obey a stop before something new begins. A model call, beside which no tool runs, is cancelled."""
@@ -316,9 +339,10 @@ class RunningTurn:
         offered = {storable_text(option, allows_nul=False): option for option in options}  # as clients see them
         is_tool = call is not None and call.kind == "tool"
         key = "" if call is None else f"{call.turn_number}/{call.iteration}/{call.call_id}"
-        begun = self.turn.started.get(storable_key(key), 0) if is_tool else 0
+        recorded = self._steps.calls.keys.get((call.session_id, key), key) if call is not None else key
+        begun = self.turn.started.get(recorded, 0) if is_tool else 0
         # An answer permits one execution: a call that has begun since then and was cut off is a new question.
-        parts = [key, prompt, options, begun] if begun else [key, prompt, options]
+        parts = [recorded, prompt, options, begun] if begun else [recorded, prompt, options]
         name = hashlib.sha256(as_json(parts).encode()).hexdigest()[:16]
         question = Question(
             question_id=name,
@@ -338,7 +362,24 @@ class RunningTurn:
         return offered.get(answer, answer)
 
 
-def _made(make_session: SessionFactory, session_id: str) -> AmplifierSession:
+async def _conversation(context: Any) -> list[dict[str, Any]]:
+    """The conversation of a context with the journal of its compactions, so that the next turn decides none of them anew."""
+    records = context.compaction_records() if hasattr(context, "compaction_records") else []
+    return with_compactions(await context.get_messages(), records)
+
+
+def plan_problem(session: AmplifierSession, plan: Mapping[str, str]) -> str | None:
+    """Why a worker that makes this session cannot go on with a turn that began with this plan; None if it can."""
+    changes = plan_changes(dict(plan), session.config)
+    if not changes:
+        return None
+    return (
+        f"the plan is not the one that the turn began with: {'; '.join(changes)}. Nothing was run: start a worker with the former plan, "
+        "call resume() to go on with the new one, or stop the turn"
+    )
+
+
+def made(make_session: SessionFactory, session_id: str) -> AmplifierSession:
     """The session that the application makes.
 
     Raises:

@@ -62,3 +62,25 @@ def storable_key(key: str) -> str:
     if len(key) <= _LONGEST_KEY and "\0" not in key:
         return key
     return f"sha256-{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+_COMPACTIONS = "compactions"
+
+
+def with_compactions(messages: list[dict[str, Any]], records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A conversation as engines store it: the journal of its compactions is in the metadata of its last message."""
+    if not messages or not records:
+        return messages
+    *before, last = messages
+    return [*before, {**last, "metadata": {**(last.get("metadata") or {}), _COMPACTIONS: records}}]
+
+
+def without_compactions(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What `with_compactions` was given."""
+    metadata = messages[-1].get("metadata") if messages else None
+    if not metadata or _COMPACTIONS not in metadata:
+        return messages, []
+    *before, last = messages
+    rest = {name: value for name, value in metadata.items() if name != _COMPACTIONS}
+    own = {name: value for name, value in last.items() if name != "metadata"}
+    return [*before, {**own, "metadata": rest} if rest else own], metadata[_COMPACTIONS]

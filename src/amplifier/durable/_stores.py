@@ -1,50 +1,12 @@
-"""What turns need of their engine: what clients ask it, and where an attempt records what happens."""
+"""What turns need of their engine: where an attempt records what happens."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from amplifier.contracts import Step
-
-from ._engine import Question, TurnStatus, WatchedEvent
-from ._turn_rows import ClaimedTurn, Outcome, StopRequest
-
-
-class ClientStore(Protocol):
-    """Where clients find turns; errors as in `DurableEngine`."""
-
-    async def start(self, session_id: str, prompt: str, turn_id: str | None) -> str:
-        """Store a turn and make it ready for a worker."""
-        ...
-
-    async def status(self, turn_id: str) -> TurnStatus:
-        """What a turn does now."""
-        ...
-
-    async def events_after(self, turn_id: str, position: int) -> tuple[list[WatchedEvent], TurnStatus]:
-        """Events behind a position, and what the turn did when there were no more."""
-        ...
-
-    async def answer(self, turn_id: str, question_id: str, option: str) -> None:
-        """Store the answer to a question."""
-        ...
-
-    async def request_stop(self, turn_id: str, graceful: bool, reason: str | None) -> None:
-        """Note that a turn is to end."""
-        ...
-
-    async def resume(self, turn_id: str) -> None:
-        """Let a held turn go on with any plan."""
-        ...
-
-    async def release(self, turn_id: str) -> None:
-        """Take a turn away from the worker that runs it."""
-        ...
-
-    async def messages(self, session_id: str) -> list[dict[str, Any]]:
-        """The conversation of a session."""
-        ...
+from ._engine import Question
+from ._turn_rows import ClaimedTurn, Outcome, StepName, StopRequest
 
 
 class AttemptStore(Protocol):
@@ -57,11 +19,11 @@ class AttemptStore(Protocol):
         """Record the plan that a turn begins with."""
         ...
 
-    async def begin_step(self, turn: ClaimedTurn, step: Step) -> StopRequest | None:
+    async def begin_step(self, turn: ClaimedTurn, step: StepName) -> StopRequest | None:
         """Record that a model call or a tool call begins now; not if an immediate stop is stored. Returns the stop."""
         ...
 
-    async def finish_step(self, turn: ClaimedTurn, step: Step, result: str) -> StopRequest | None:
+    async def finish_step(self, turn: ClaimedTurn, step: StepName, result: str) -> StopRequest | None:
         """Record the result of a step, which may never have begun: a hook may have denied the call. Returns a stop, if known."""
         ...
 

@@ -1,14 +1,18 @@
-"""Turns that workers have died with: each waits a while before the next attempt and runs alone, so that it takes no other one along."""
+"""When turns and calls may begin. Turns that workers have died with: each waits a while before the next attempt and runs alone, so that it takes no other one along."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 import anyio
 import attrs
 
-from ._turn_rows import LONGEST_PAUSE, MOST_DEATHS
+MOST_DEATHS = 5
+"""Workers that may die while they run a turn, for want of memory for example, unless an engine is opened with another number."""
+
+LONGEST_PAUSE = 60.0
+"""Seconds before a turn that workers have died with is tried again."""
 
 
 @attrs.frozen(kw_only=True)
@@ -41,6 +45,53 @@ class WorkerOptions:
         if not self.is_suspect(deaths):
             return 0.0
         return min(self.lease * 2.0 ** min(deaths - (self.attempts + 1) // 2, 10), LONGEST_PAUSE)
+
+
+@attrs.frozen(kw_only=True)
+class CallLimit:
+    """How many calls of a tool, or of models, a worker makes.
+
+    Attributes:
+        at_once: At the same time; None for no limit.
+        per_second: In a second, evenly spread; None for no limit.
+    """
+
+    at_once: int | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.ge(1)))
+    per_second: float | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.gt(0)))
+
+
+class CallLimits:
+    """Lets calls of all turns of a worker pass as its limits allow.
+
+    Args:
+        limits: By the name of a tool, or ``model``.
+    """
+
+    def __init__(self, limits: Mapping[str, CallLimit]) -> None:
+        self._limits = limits
+        self._slots = {name: anyio.Semaphore(each.at_once) for name, each in limits.items() if each.at_once is not None}
+        self._next: dict[str, float] = {}
+
+    async def enter(self, name: str) -> Callable[[], object]:
+        """Wait until a call may begin; returns what has to be called at its end."""
+        limit, slots = self._limits.get(name), self._slots.get(name)
+        if limit is None:
+            return lambda: None
+        if slots is not None:
+            await slots.acquire()
+        leave: Callable[[], object] = (lambda: None) if slots is None else slots.release
+        try:
+            if limit.per_second is not None:
+                begins = max(self._next.get(name, 0.0), anyio.current_time())
+                self._next[name] = begins + 1 / limit.per_second
+                await anyio.sleep_until(begins)
+        except BaseException:
+            leave()
+            raise
+        return leave
+
+
+NO_LIMITS = CallLimits({})
 
 
 class Admission:

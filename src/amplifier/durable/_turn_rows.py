@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
 import orjson
 
+from amplifier.contracts import CallKind
 from amplifier.errors import SessionBusyError
 
-from ._engine import Question, TurnState, TurnStatus, WatchedEvent
-from ._errors import QuestionClosedError, TurnConflictError, TurnLost, UnknownTurnError
+from ._engine import BLOCKS, Question, TurnState, TurnStatus, WatchedEvent
+from ._errors import QuestionClosedError, TurnConflictError, TurnLost, unknown_turn_error
 from ._storable import as_json
 from ._tables._database import Run
 
-MOST_DEATHS = 5
-"""Workers that may die while they run a turn, for want of memory for example, unless an engine is opened with another number."""
+OPEN = ("queued", "running", "held")
+WAITS = 2
+"""The value of ``is_open`` of a turn that waits behind the open one of its session."""
+PLAN_CHANGED = "PlanChanged"
+"""The error type of a turn that is held because workers have another plan."""
 
-LONGEST_PAUSE = 60.0
-"""Seconds before a turn that workers have died with is tried again."""
-_OPEN = ("queued", "running", "held")
+
+@attrs.frozen(kw_only=True)
+class StepName:
+    """A model call or a tool call as it is recorded.
+
+    Attributes:
+        key: The same in every attempt; that of a call in a child session begins with the call that runs the child.
+        kind: What is called.
+        name: The tool; empty for a model call.
+        since: When it was wanted, in seconds since 1970.
+    """
+
+    key: str
+    kind: CallKind
+    name: str = ""
+    since: float = 0.0
 
 
 @attrs.frozen(kw_only=True)
@@ -29,10 +47,6 @@ class StopRequest:
 
     graceful: bool
     reason: str | None
-
-
-BLOCKS = "\x1eblocks:"
-"""Begins a stored prompt that is JSON: a list of blocks, or a text that begins like this."""
 
 
 def prompt_of(turn: ClaimedTurn) -> Any:
@@ -54,6 +68,8 @@ class ClaimedTurn:
         last_position: Of the events so far.
         stop: How the turn is to be stopped, if that was asked for before.
         deaths: Workers that have died while they ran it.
+        since: When it was started, in seconds since 1970; 0 if that is not known.
+        deadline_at: When it fails, in the same way; None for never.
     """
 
     turn_id: str
@@ -68,6 +84,8 @@ class ClaimedTurn:
     last_position: int
     stop: StopRequest | None
     deaths: int
+    since: float = 0.0
+    deadline_at: float | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -88,7 +106,9 @@ def move(run: Run, turn_id: str, state: str, attempt: int, /, **changes: Any) ->
     changes locks the row until the end of the transaction.
     """
     if "state" in changes:
-        changes["is_open"] = int(changes["state"] in _OPEN)
+        changes["is_open"] = int(changes["state"] in OPEN)
+        if not changes["is_open"]:
+            changes["ended_at"] = time.time()
     assignments = ", ".join(f"{name} = :new_{name}" for name in changes) or "attempt = attempt"
     moved = run(
         f"UPDATE amplifier_turns SET {assignments} WHERE turn_id = :turn AND state = :state AND attempt = :attempt RETURNING 1",
@@ -106,18 +126,14 @@ def hold_turn(run: Run, turn: ClaimedTurn, **changes: Any) -> StopRequest | None
     Raises:
         TurnLost: It does not.
     """
-    if not move(run, turn.turn_id, "running", turn.attempt, **changes):
-        raise TurnLost
-    [(stop,)] = run("SELECT stop FROM amplifier_turns WHERE turn_id = :turn", turn=turn.turn_id)
-    return read_stop_request(stop)
-
-
-def unknown_turn_error(turn_id: str) -> UnknownTurnError:
-    """The error about an id that no turn has."""
-    return UnknownTurnError(
-        f"there is no turn {turn_id!r}; expected an id that start() returned, and the engine it was started on",
-        turn_id=turn_id,
+    held = run(
+        "SELECT stop FROM amplifier_turns WHERE turn_id = :turn AND state = 'running' AND attempt = :attempt FOR UPDATE",
+        turn=turn.turn_id,
+        attempt=turn.attempt,
     )
+    if not held or (changes and not move(run, turn.turn_id, "running", turn.attempt, **changes)):
+        raise TurnLost
+    return read_stop_request(held[0][0])
 
 
 def busy_error(session_id: str, turn_id: str, state: str) -> SessionBusyError:
@@ -174,31 +190,32 @@ def check_answer(status: TurnStatus, question_id: str, option: str) -> None:
         )
 
 
+def read_turns(run: Run, which: str, **values: Any) -> list[TurnStatus]:
+    """What turns do now, without their questions."""
+    found = run(
+        "SELECT turn_id, session_id, state, attempt, deaths, started_at, ended_at, worker, answer, error_type, error "
+        f"FROM amplifier_turns WHERE {which}",
+        **values,
+    )
+    names = [each.name for each in attrs.fields(TurnStatus)]
+    return [TurnStatus(**dict(zip(names, row, strict=False))) for row in found]
+
+
 def read_status(run: Run, turn_id: str) -> TurnStatus:
     """What a turn does now."""
-    rows = run(
-        "SELECT session_id, state, attempt, worker, answer, error_type, error FROM amplifier_turns WHERE turn_id = :turn",
-        turn=turn_id,
-    )
-    if not rows:
+    found = read_turns(run, "turn_id = :turn", turn=turn_id)
+    if not found:
         raise unknown_turn_error(turn_id)
-    session_id, state, attempt, worker, answer, error_type, error = rows[0]
     asked = run(
         "SELECT details FROM amplifier_questions WHERE turn_id = :turn AND answer IS NULL ORDER BY question_id",
         turn=turn_id,
     )
-    questions = [orjson.loads(details) for (details,) in asked]
-    return TurnStatus(
-        turn_id=turn_id,
-        session_id=session_id,
-        state=state,
-        attempt=attempt,
-        worker=worker,
-        answer=answer,
-        error_type=error_type,
-        error=error,
-        questions=tuple(Question(**{**details, "options": tuple(details["options"])}) for details in questions),
-    )
+    return attrs.evolve(found[0], questions=tuple(read_question(orjson.loads(details)) for (details,) in asked))
+
+
+def read_question(details: dict[str, Any]) -> Question:
+    """A question as it is stored."""
+    return Question(**{**details, "options": tuple(details["options"])})
 
 
 def read_stop_request(stop: str | None) -> StopRequest | None:

@@ -14,10 +14,12 @@ from amplifier.loading import ModuleLoader
 from amplifier.models import ChatRequest, ChatResponse, ModelInfo, ProviderInfo, ToolCall, ToolCallBlock
 
 from ._recorded_steps import RecordedSteps
+from ._storable import with_compactions, without_compactions
 from ._stores import AttemptStore
 from ._turn_rows import ClaimedTurn, prompt_of
 
 _MOST_ITERATIONS = 1_000_000  # the loop of the turn had a limit of its own
+_CONTEXT = {"module": "context-simple", "config": {"summary_seconds": None}}
 
 
 class _NoModel:
@@ -60,7 +62,7 @@ async def recorded_messages(
 
     loop = {"max_iterations": _MOST_ITERATIONS, "system_prompt": _system_prompt(session)}
     plan: dict[str, Any] = {
-        "session": {"orchestrator": {"module": "loop-basic", "config": loop}, "context": "context-simple"},
+        "session": {"orchestrator": {"module": "loop-basic", "config": loop}, "context": _CONTEXT},
         "providers": ["provider-recorded"],
     }
     playback = AmplifierSession(
@@ -77,12 +79,13 @@ async def recorded_messages(
     playback.coordinator.register_step_wrapper(RecordedSteps(store, turn, stop))
     async with playback:
         context: Any = playback.coordinator.get("context")
-        await context.set_messages(turn.messages)
+        before, compactions = without_compactions(turn.messages)
+        await context.set_messages(before)
         playback.coordinator.turn_number = turn.number - 1
         with suppress(ExecutionCancelled):
             await playback.execute(prompt_of(turn))
         messages: list[dict[str, Any]] = await context.get_messages()
-        return messages
+        return with_compactions(messages, compactions)
 
 
 def _system_prompt(session: AmplifierSession | None) -> str | None:

@@ -8,17 +8,19 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 
 import anyio
 import anyio.to_thread
 
+from amplifier.contracts._containment import text_of
+
 from ._engine import SessionFactory
 from ._errors import EngineClosedError
-from ._running_turn import RunningTurn
-from ._suspects import Admission, WorkerOptions
+from ._running_turn import RunningTurn, made, plan_problem
+from ._suspects import NO_LIMITS, Admission, CallLimits, WorkerOptions
 from ._tables._database import DatabaseDown
 from ._tables._turn_store import TurnStore
 from ._turn_rows import ClaimedTurn
@@ -70,6 +72,7 @@ class Worker:
         store: Where turns are.
         make_session: Makes the session of a turn.
         options: How it behaves.
+        limits: Of its calls.
         look_after: Called in a thread after each look at the others, for what else an engine has to do.
 
     Attributes:
@@ -81,12 +84,14 @@ class Worker:
         store: TurnStore,
         make_session: SessionFactory,
         options: WorkerOptions,
+        limits: CallLimits = NO_LIMITS,
         look_after: Callable[[], None] = lambda: None,
     ) -> None:
         self.name: str = new_worker_name()
         self._store = store
         self._make_session = make_session
         self._options = options
+        self._limits = limits
         self._look_after = look_after
         self._watch = LoopWatch(options)
         self._running: dict[str, RunningTurn] = {}
@@ -94,6 +99,10 @@ class Worker:
         self._looked = time.monotonic()
         self._admission = Admission(options, self._is_asking)
         self._is_over = threading.Event()
+        self._is_leaving = False
+        self._is_idle = anyio.Event()
+        self._unfit: dict[str, int] = {}
+        self._adopted: set[str] = set()
 
     async def take(self, turn_id: str) -> bool:
         """Claim a turn that waits, and run it until it ends or is lost. A suspect runs alone.
@@ -104,6 +113,8 @@ class Worker:
         Raises:
             EngineUnavailableError: What happens cannot be recorded any more.
         """
+        if self._is_leaving:
+            return False
         waiting = await self._store.queued(turn_id)
         if waiting is None:
             return True
@@ -114,7 +125,8 @@ class Worker:
             return await self._store.queued(turn_id) is not None
 
         async with self._admission.admit(turn_id, deaths, pause, still_waits):
-            turn = await self._store.claim(turn_id, self.name)
+            turn = await self._store.claim(turn_id, self.name, adopts=turn_id in self._adopted)
+            self._adopted.discard(turn_id)
             return turn is None or await self.run_turn(turn)
 
     def _is_asking(self, turn_id: str) -> bool:
@@ -131,12 +143,45 @@ class Worker:
         """
         if turn.turn_id in self._running:  # this worker was taken for dead, and given its own turn
             self._running[turn.turn_id].lose()
-        running = self._running[turn.turn_id] = RunningTurn(self._store, turn, self._options.attempts)
+        running = self._running[turn.turn_id] = RunningTurn(self._store, turn, self._options.attempts, self._limits)
+        if self._is_leaving:
+            running.leave()
         try:
             return await running.run(self._make_session)
         finally:
             if self._running.get(turn.turn_id) is running:
                 del self._running[turn.turn_id]
+            if self._is_leaving and not self._running:
+                self._is_idle.set()
+
+    async def drain(self) -> None:
+        """Begin nothing more, and wait until no turn has a running call."""
+        self._is_leaving = True
+        for running in list(self._running.values()):
+            running.leave()
+        if self._running:
+            await self._is_idle.wait()
+
+    async def adopt(self, begin: Callable[[str], Awaitable[object]]) -> None:
+        """Look for turns that are held and began with the plan of this worker, for ever.
+
+        Args:
+            begin: Gets each of them; it has to come to `take`.
+        """
+        while True:
+            held = await self._store.held()
+            self._unfit = {turn_id: attempt for turn_id, attempt, *_ in held if self._unfit.get(turn_id) == attempt}
+            for turn_id, attempt, session_id, plan in held:
+                if turn_id not in self._unfit and not self._is_leaving:
+                    self._unfit[turn_id] = attempt
+                    try:
+                        problem = plan_problem(made(self._make_session, session_id), plan)
+                    except Exception as error:  # noqa: BLE001 — the application's code; the turn stays as it is
+                        problem = text_of(error)
+                    if problem is None:
+                        self._adopted.add(turn_id)
+                        await begin(turn_id)
+            await anyio.sleep(self._options.lease / _LOOKS)
 
     async def listen(self) -> None:
         """Pass news to the running turns and their events to watchers, for ever."""

@@ -2,7 +2,7 @@
 
 DBOS has the queue, gives each turn to one worker, and gives it to another one when the first has died. A turn is one DBOS workflow. What
 happens inside it is in tables of our own beside those of DBOS, with keys: DBOS numbers the steps of a workflow in the order in which
-they are made, and tools that run at the same time have no such order.
+they are made, and tools that run at the same time have no such order. For its pages and tools every step is one of the workflow's as well.
 """
 
 from __future__ import annotations
@@ -16,18 +16,15 @@ from typing import Any, TypeAlias, TypeVar, final
 
 import anyio
 import anyio.to_thread
-from anyio import TASK_STATUS_IGNORED
-from anyio.abc import TaskStatus
 from anyio.from_thread import BlockingPortal
 
 from amplifier.errors import MissingExtraError, SessionStateError
 
 from ._engine import DurableEngine, SessionFactory
 from ._errors import EngineUnavailableError
-from ._local import check_work, open_store, raises_one_error
-from ._stored_turns import StoredTurns
-from ._suspects import WorkerOptions
+from ._suspects import MOST_DEATHS, CallLimits, WorkerOptions
 from ._tables._database import (
+    FOR_UPDATE,
     DatabaseBusy,
     DatabaseConflict,
     DatabaseDown,
@@ -38,8 +35,9 @@ from ._tables._database import (
     storable_values,
     unstorable,
 )
+from ._tables._schema import open_store
 from ._tables._turn_store import TurnStore
-from ._turn_rows import MOST_DEATHS
+from ._turn_rows import StepName
 from ._worker import Worker
 
 try:
@@ -69,6 +67,10 @@ _dispatch: _Dispatch | None = None
 """Runs a turn in the worker of this process; DBOS has one instance per process."""
 
 
+_workflows: dict[str, str] = {}
+"""The latest workflow of each turn that this process has run."""
+
+
 class _HandedOver(BaseException):
     """Leaves the workflow of a turn that goes on elsewhere. No Exception: DBOS would record that as the workflow's end."""
 
@@ -77,18 +79,21 @@ class _HandedOver(BaseException):
 def _run_turn(turn_id: str) -> None:
     if _dispatch is None:
         raise _HandedOver
+    _workflows[turn_id] = str(DBOS.workflow_id)
     _dispatch(turn_id)
 
 
 class _SqlRun:
     """Runs statements on one connection, which DBOS can use in the same transaction."""
 
-    def __init__(self, connection: sa.Connection, *, allows_nul: bool) -> None:
+    def __init__(self, connection: sa.Connection, *, is_sqlite: bool) -> None:
         self.connection = connection
-        self._allows_nul = allows_nul
+        self._is_sqlite = is_sqlite
 
     def __call__(self, statement: str, /, **values: Any) -> list[Row]:
-        safe = storable_values(values, allows_nul=self._allows_nul)
+        safe = storable_values(values, allows_nul=self._is_sqlite)
+        if self._is_sqlite:
+            statement = statement.removesuffix(FOR_UPDATE)
         result = self.connection.execute(sa.text(statement), safe)
         return [tuple(row) for row in result] if result.returns_rows else []
 
@@ -124,7 +129,7 @@ class _SqlDatabase:
                 self._engine.connect().execution_options(**{_ONLY_READS: only_reads}) as connection,
                 connection.begin(),
             ):
-                return work(_SqlRun(connection, allows_nul=self._is_sqlite))
+                return work(_SqlRun(connection, is_sqlite=self._is_sqlite))
         except sa.exc.IntegrityError as error:
             raise DatabaseConflict(str(error)) from error
         except sa.exc.DataError as error:
@@ -173,37 +178,34 @@ def _transaction_seconds(options: WorkerOptions) -> float:
 
 
 @final
-class _DbosEngine(StoredTurns):
+class _DbosEngine(DurableEngine):
     """See `open_dbos_engine`."""
 
     def __init__(self, store: TurnStore, options: WorkerOptions, url: str, client: DBOSClient) -> None:
-        super().__init__(store, options.poll)
+        super().__init__(store, options.poll, options.lease)
         self._store = store
         self._options = options
         self._url = url
         self._client = client
-        table = "workflow_status" if url.startswith("sqlite") else "dbos.workflow_status"  # SQLite has no schemas
         self._dead = (
-            f"SELECT DISTINCT executor_id FROM {table} WHERE status = 'PENDING' AND queue_name = :queue "
+            f"SELECT DISTINCT executor_id FROM {_table(url, 'workflow_status')} WHERE status = 'PENDING' AND name = :name "
             "AND executor_id NOT IN (SELECT worker FROM amplifier_workers)"
         )
 
-    async def work(
+    async def _work(
         self,
         make_session: SessionFactory,
-        *,
-        concurrency: int = 10,
-        task_status: TaskStatus[None] = TASK_STATUS_IGNORED,
+        concurrency: int,
+        limits: CallLimits,
+        leaving: anyio.Event,
+        on_start: Callable[[], None],
     ) -> None:
-        """See `DurableEngine.work`.
-
-        DBOS keeps ``concurrency`` with the queue: the worker that was started last sets it for all.
+        """Run turns. DBOS keeps ``concurrency`` with the queue: the worker that was started last sets it for all.
 
         Raises:
             SessionStateError: This process has a worker, or uses DBOS itself: DBOS has one instance per process.
         """
-        check_work(make_session, concurrency)
-        worker = Worker(self._store, make_session, self._options, self._recover)
+        worker = Worker(self._store, make_session, self._options, limits, self._recover)
         failures: list[Exception] = []
 
         async def run(turn_id: str) -> bool:
@@ -223,15 +225,21 @@ class _DbosEngine(StoredTurns):
             if not is_over:
                 raise _HandedOver
 
+        async def begin(turn_id: str) -> None:
+            await anyio.to_thread.run_sync(DBOS.start_workflow, _run_turn, turn_id)
+
         try:
             await worker.register()  # first: DBOS would connect again for an engine that was closed
-            async with raises_one_error(), anyio.create_task_group() as group, BlockingPortal() as portal:
+            async with anyio.create_task_group() as group, BlockingPortal() as portal:
                 try:
                     async with _serving(dispatch), self._launched(worker, concurrency):
                         group.start_soon(worker.beat)
                         group.start_soon(worker.listen)
-                        task_status.started()
-                        await anyio.sleep_forever()
+                        group.start_soon(worker.adopt, begin)
+                        on_start()
+                        await leaving.wait()
+                        await worker.drain()
+                        group.cancel_scope.cancel()
                 finally:
                     await portal.stop(cancel_remaining=True)
         finally:
@@ -281,7 +289,7 @@ class _DbosEngine(StoredTurns):
 
         Turns that such a worker had claimed have new workflows; one whose turn does not wait ends at once.
         """
-        if dead := [str(name) for (name,) in self._store.read(self._dead, queue=_QUEUE)]:
+        if dead := [str(name) for (name,) in self._store.read(self._dead, name=_WORKFLOW)]:
             DBOS._recover_pending_workflows(dead)  # what DBOS's own recovery service calls
 
 
@@ -335,18 +343,42 @@ async def open_dbos_engine(
 
     def enqueue(run: Run, turn_id: str) -> None:
         assert isinstance(run, _SqlRun)
-        options: Any = {"queue_name": _QUEUE, "workflow_name": _WORKFLOW, "app_version": _VERSION}
+        [(priority, due_at)] = run("SELECT priority, due_at FROM amplifier_turns WHERE turn_id = :turn", turn=turn_id)
+        options: Any = {"queue_name": _QUEUE, "workflow_name": _WORKFLOW, "app_version": _VERSION, "priority": priority}
+        if due_at is not None and due_at > time.time():
+            options["delay_seconds"] = due_at - time.time()
         client.enqueue_in_transaction(run.connection, options, turn_id)
 
+    text = parsed.render_as_string(hide_password=False)
+    steps = _table(text, "operation_outputs")
+    noted = (
+        f"INSERT INTO {steps} (workflow_uuid, function_id, function_name, output, serialization, started_at_epoch_ms, "
+        "completed_at_epoch_ms, application_name, retention_timestamp) SELECT CAST(:workflow AS TEXT), "
+        "COALESCE(MAX(function_id), 0) + 1, CAST(:name AS TEXT), CAST(:output AS TEXT), 'portable_json', CAST(:since AS BIGINT), "
+        f"CAST(:now AS BIGINT), CAST(:app AS TEXT), CAST(:now AS BIGINT) FROM {steps} WHERE workflow_uuid = :workflow RETURNING 1"
+    )
+
+    def note_step(run: Run, turn_id: str, step: StepName, result: str) -> None:
+        """Show a step as one of the turn's workflow; DBOS numbers the steps that it makes itself, and the workflow makes none."""
+        if turn_id in _workflows:
+            since, now = round(step.since * 1000), round(time.time() * 1000)
+            name = f"{step.kind} {step.name} {step.key}".replace("  ", " ")
+            workflow = _workflows[turn_id]
+            run(noted, workflow=workflow, name=name, output=result, since=since, now=now, app=_APPLICATION)
+
     async with open_store(_SqlDatabase(parsed, worker_options), patience) as transactions:
-        text = parsed.render_as_string(hide_password=False)
         name = parsed.render_as_string(hide_password=True)
         client = await anyio.to_thread.run_sync(_open_client, text, name, _transaction_seconds(worker_options))
         try:
-            yield _DbosEngine(TurnStore(transactions, enqueue), worker_options, text, client)
+            yield _DbosEngine(TurnStore(transactions, enqueue, note_step), worker_options, text, client)
         finally:
             with anyio.CancelScope(shield=True):  # closes connections, which waits for no one
                 await anyio.to_thread.run_sync(client.destroy)
+
+
+def _table(url: str, name: str) -> str:
+    """A table of DBOS; SQLite has no schemas."""
+    return name if url.startswith("sqlite") else f"dbos.{name}"
 
 
 def _parsed(url: str) -> sa.URL:

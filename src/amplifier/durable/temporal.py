@@ -10,30 +10,25 @@ from ._temporal import sdk_runtime  # first: it reports that the SDK is not inst
 
 # isort: split
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, final
 
 import anyio
-from anyio import TASK_STATUS_IGNORED
-from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint_if_cancelled
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from ._engine import DurableEngine, SessionFactory
-from ._local import check_work, raises_one_error
-from ._stored_turns import StoredTurns
-from ._suspects import WorkerOptions
+from ._engine import DurableEngine, SessionFactory, raises_one_error
+from ._suspects import MOST_DEATHS, CallLimits, WorkerOptions
 from ._temporal._asyncio_thread import closed, open_asyncio_thread
 from ._temporal._client import TemporalTurns
 from ._temporal._hosting import Host, polling
 from ._temporal._server import Server, unavailable
 from ._temporal._workflows import SessionWorkflow, TurnWorkflow
-from ._turn_rows import MOST_DEATHS
 
 __all__ = ["open_temporal_engine"]
 
@@ -44,35 +39,36 @@ _LEAVING_SECONDS = 15.0
 
 
 @final
-class _TemporalEngine(StoredTurns):
+class _TemporalEngine(DurableEngine):
     """See `open_temporal_engine`."""
 
     def __init__(self, server: Server, queue: str, options: WorkerOptions) -> None:
-        super().__init__(TemporalTurns(server, queue, options.lease, options.poll), options.poll)
+        turns = TemporalTurns(server, queue, options.lease, options.poll)
+        super().__init__(turns, options.poll, options.lease)
         self._server = server
         self._queue = queue
         self._options = options
         self._workers: dict[anyio.CancelScope, anyio.Event] = {}
         self._is_closing = False
 
-    async def work(
+    async def _work(
         self,
         make_session: SessionFactory,
-        *,
-        concurrency: int = 10,
-        task_status: TaskStatus[None] = TASK_STATUS_IGNORED,
+        concurrency: int,
+        limits: CallLimits,
+        leaving: anyio.Event,
+        on_start: Callable[[], None],
     ) -> None:
-        """See `DurableEngine.work`."""
-        check_work(make_session, concurrency)
         if self._is_closing:
             raise closed()
-        host = Host(self._server, self._queue, make_session, self._options)
+        host = Host(self._server, self._queue, make_session, self._options, limits)
         ended = anyio.Event()
         async with raises_one_error():
             with anyio.CancelScope() as scope:  # inside, so that on trio its own cancellation is no further error
                 self._workers[scope] = ended
                 try:
-                    await host.run(concurrency, task_status.started)
+                    await host.run(concurrency, leaving, on_start)
+                    return
                 finally:
                     del self._workers[scope]
                     ended.set()

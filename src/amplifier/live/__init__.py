@@ -5,6 +5,7 @@ _sessions      all open sessions of a server, by id
 _questions     what waits for a person's answer
 _event_log     the latest events, for any number of readers
 _edits         what the writing tools change, as diffs
+_checkpoints   what turns changed, to take it back
 _client_tools  tools that a client carries out, and the conversations that wait for it
 """
 

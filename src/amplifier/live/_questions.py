@@ -93,6 +93,8 @@ class Questions:
         self._asked = asked
         self._closed = closed
         self._waiting: dict[str, _Waiting] = {}
+        self.waited: dict[str | None, float] = {}
+        """Seconds that persons took to answer, by the call that they were asked about."""
 
     def __repr__(self) -> str:
         return f"<Questions: {len(self._waiting)} wait for an answer>"
@@ -104,12 +106,14 @@ class Questions:
     async def ask(self, question: Question) -> Any:
         """Ask, and wait for the answer."""
         waiting = self._waiting[question.question_id] = _Waiting(question)
+        began, call = anyio.current_time(), question.tool_call_id
         try:
             if self._asked is not None:
                 await self._asked(question)
             await waiting.answered.wait()
         finally:  # answered, too late, or the turn was stopped
             del self._waiting[question.question_id]
+            self.waited[call] = self.waited.get(call, 0.0) + anyio.current_time() - began
             if self._closed is not None:
                 self._closed(question, waiting.answer)
         return waiting.answer

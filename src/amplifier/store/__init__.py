@@ -4,7 +4,8 @@
     ├── store.db      0600   sessions, messages, steps; with ``store.db-wal`` and ``store.db-shm`` while it is open
     └── <id>/         0700   one per session
         ├── lock      0600   held (flock) by the process that has the conversation open, and names it
-        └── events.jsonl     the event log, if hooks-logging writes one
+        ├── events.jsonl     the event log, if hooks-logging writes one
+        └── checkpoints.*    what turns changed of files, see `amplifier.live._checkpoints`
 
 All calls block; callers make them in a worker thread. `_database` opens a file and runs transactions, `_folders` has permissions and locks,
 `_conversations` messages and steps, `_sessions` the index.

@@ -8,6 +8,7 @@
                          fakes that keep the contracts; those with a script fail on steps too many and on steps unused
     EventRecorder        remembers events
     Cassette             a file with recorded answers of a model; the pytest fixture amplifier_cassette makes one for a test
+    replay_session       plays a session that `amplifier session to-test` has recorded
     wait_for             looks until something is true
 
 Virtual time is in `amplifier.testing.virtual_time`. Importing this package imports neither pytest nor
@@ -15,6 +16,7 @@ Hypothesis nor trio.
 """
 
 from amplifier.testing._cassettes import Cassette, CassetteMode
+from amplifier.testing._sessions import replay_session
 from amplifier.testing._waiting import wait_for
 from amplifier.testing.cancel_sweep.cancel_at import CancelledAt, cancel_at
 from amplifier.testing.cancel_sweep.report import SweepReport, Violation
@@ -50,6 +52,7 @@ __all__ = [
     "cancel_at",
     "cancel_everywhere",
     "create_test_coordinator",
+    "replay_session",
     "script",
     "wait_for",
 ]

@@ -18,17 +18,20 @@ _FLUSH_SECONDS = 5.0
 
 
 @contextmanager
-def export_traces(url: str, warn: Callable[[str], None]) -> Iterator[None]:
+def export_traces(url: str | None, warn: Callable[[str], None]) -> Iterator[None]:
     """Set up OpenTelemetry for this process; at the end deliver what is left, in bounded time.
 
     Args:
-        url: The collector, such as ``http://localhost:4318``.
+        url: The collector, such as ``http://localhost:4318``; None to send nothing.
         warn: Shows a warning.
 
     Raises:
         PlanError: This is no URL of a collector.
         MissingExtraError: The exporter is not installed.
     """
+    if url is None:
+        yield
+        return
     base = _base(url)
     try:
         from opentelemetry import metrics, trace  # noqa: PLC0415  # belongs to an extra

@@ -12,9 +12,9 @@ from ._log_lines import LogEvent, UnreadLine
 __all__ = ["Row", "RowKind", "RowStatus"]
 
 RowKind: TypeAlias = Literal[
-    "session", "turn", "model", "tool", "approval", "hook", "cancel", "event", "message", "unread"
+    "session", "turn", "model", "tool", "approval", "compaction", "hook", "cancel", "event", "message", "unread"
 ]
-"""A session, a turn, a model call, a tool call, a question to the user, a failure or verdict of a hook, a cancellation, any other
+"""A session, a turn, a model call, a tool call, a question to the user, a compaction of what the model is shown, a failure or verdict of a hook, a cancellation, any other
 event; a message of the transcript, if there is no event log; lines that cannot be read."""
 
 RowStatus: TypeAlias = Literal["", "ok", "error", "denied", "cancelled", "open"]
@@ -50,6 +50,7 @@ class Row:
     model: str = ""
     input_tokens: int | None = None
     output_tokens: int | None = None
+    cache_read_tokens: int | None = None
     cost: Decimal | None = None
     first_token: float | None = None
     revision: int = 0
@@ -62,4 +63,4 @@ class Row:
     @property
     def has_duration(self) -> bool:
         """Whether it lasts, and is not just an event."""
-        return self.kind in ("session", "turn", "model", "tool", "approval")
+        return self.kind in ("session", "turn", "model", "tool", "approval", "compaction")

@@ -10,6 +10,9 @@ from amplifier.events import (
     APPROVAL_DENIED,
     APPROVAL_GRANTED,
     APPROVAL_REQUIRED,
+    CONTEXT_COMPACTION,
+    CONTEXT_POST_COMPACT,
+    CONTEXT_PRE_COMPACT,
     EXECUTION_END,
     EXECUTION_START,
     LLM_REQUEST,
@@ -85,6 +88,7 @@ class SessionRows:
         self._turn: Row | None = None
         self._is_in_turn = False
         self._model: Row | None = None
+        self._compaction: Row | None = None
         self._tools: dict[str, Row] = {}
         self._open_tools: list[Row] = []
         self._questions: list[tuple[tuple[str, str, str], Row]] = []
@@ -100,6 +104,9 @@ class SessionRows:
             PROVIDER_ERROR: self._fail_model_call,
             LLM_REQUEST: self._add_wire_request,
             LLM_RESPONSE: self._add_wire_response,
+            CONTEXT_PRE_COMPACT: self._begin_compaction,
+            CONTEXT_POST_COMPACT: self._add_to_compaction,
+            CONTEXT_COMPACTION: self._end_compaction,
             TOOL_PRE: self._begin_tool_call,
             TOOL_POST: self._end_tool_call,
             TOOL_ERROR: self._end_tool_call,
@@ -165,15 +172,15 @@ class SessionRows:
 
     def _abandon(self) -> None:
         """Forget what has no end in the log; its rows stay open."""
-        self._model, self._is_in_turn = None, False
+        self._model, self._compaction, self._is_in_turn = None, None, False
         self._open_tools.clear()
         self._questions.clear()
 
     def _close_calls(self, at: float | None, status: RowStatus) -> None:
-        for row in [*self._open_tools, *([self._model] if self._model else [])]:
+        for row in [*self._open_tools, *filter(None, (self._model, self._compaction))]:
             row.end, row.status = at, status
             self._mark(row)
-        self._model = None
+        self._model = self._compaction = None
         self._open_tools.clear()
 
     # ── model calls ──
@@ -185,6 +192,8 @@ class SessionRows:
         provider, model = event.text("provider"), event.text("model")
         self._model = self._new_row("model", _name(provider) or "model", event, self._enclosing())
         self._model.status, self._model.model = "open", _name(model)
+        if self._compaction is not None:
+            self._compaction.model = self._model.model or self._model.name
         return self._model
 
     def _end_model_call(self, event: LogEvent) -> None:
@@ -274,6 +283,29 @@ class SessionRows:
         name = _name(event.text("tool_name")) or "tool"
         return next((row for row in self._open_tools if row.name == name), None)
 
+    # ── compactions ──
+
+    def _begin_compaction(self, event: LogEvent) -> None:
+        self._compaction = self._new_row("compaction", "compaction", event, self._enclosing())
+        self._compaction.status = "open"
+
+    def _add_to_compaction(self, event: LogEvent) -> None:
+        if self._compaction is None:
+            self._add_event(event)
+        else:
+            self._touch(self._compaction, event)
+
+    def _end_compaction(self, event: LogEvent) -> None:
+        row, data = self._compaction, event.data
+        if row is None:
+            row = self._new_row("compaction", "compaction", event, self._enclosing())
+        else:
+            self._touch(row, event)
+        if not row.model:  # the provider has not reported the call for the summary itself
+            _count(row, ModelAnswer.read(data))
+        row.text = _line(f"{event.text('tier')}: {data.get('before_tokens')} → {data.get('after_tokens')} tokens")
+        row.end, row.status, self._compaction = event.at, "ok", None
+
     # ── approvals and everything else ──
 
     def _ask(self, event: LogEvent) -> None:
@@ -304,7 +336,9 @@ class SessionRows:
             row.status = "denied"
 
     def _enclosing(self) -> Row:
-        """The turn, or the session between turns."""
+        """The compaction whose summary is written, else the turn, or the session between turns."""
+        if self._compaction is not None:
+            return self._compaction
         return self._turn if self._is_in_turn and self._turn is not None else self.row
 
     def _innermost(self, event: LogEvent) -> Row:
@@ -375,6 +409,6 @@ def _name(text: str) -> str:
 
 def _count(row: Row, answer: ModelAnswer) -> None:
     row.model = _name(answer.model) or row.model
-    for name in ("input_tokens", "output_tokens", "cost"):
+    for name in ("input_tokens", "output_tokens", "cache_read_tokens", "cost"):
         if (value := getattr(answer, name)) is not None:
             setattr(row, name, value)

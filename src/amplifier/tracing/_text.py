@@ -66,7 +66,7 @@ def _lines(trace: Trace) -> Iterator[str]:
 
 def row_title(row: Row) -> str:
     """The kind and the name of a row."""
-    if row.kind in ("event", "hook", "cancel", "unread", "turn", "approval"):
+    if row.kind in ("event", "hook", "cancel", "unread", "turn", "approval", "compaction"):
         return row.name
     model = f" ({row.model})" if row.model and row.model != row.name else ""
     return f"{row.kind} {row.name}{model}"
@@ -85,11 +85,12 @@ def row_facts(row: Row) -> list[str]:
 
 def write_summary(total: Totals) -> str:
     """A trace in one line."""
+    cached = f" ({total.cache_hit_rate:.0%} of the input cached)" if total.cache_read_tokens else ""
     facts = [
         count(total.turns, "turn"),
         count(total.model_calls, "model call"),
         count(total.tool_calls, "tool call"),
-        f"{number(total.tokens)} tokens",
+        f"{number(total.tokens)} tokens{cached}",
         dollars(total.cost),
         duration(total.seconds),
         count(total.sessions - 1, "child session") if total.sessions > 1 else "",

@@ -21,6 +21,7 @@ class Totals:
         seconds: The turns of the session itself; what its child sessions take is part of that.
         model_seconds: All model calls; calls at the same time count each.
         tool_seconds: All tool calls, without the child sessions inside.
+        cache_read_tokens: What of the input the services read from their prompt caches.
         cost: In dollars; None if no model call has one.
         errors: Calls and events that failed.
         unread: Lines that could not be read.
@@ -38,6 +39,7 @@ class Totals:
     unread: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
+    cache_read_tokens: int = 0
     cost: Decimal | None = None
     seconds: float = 0.0
     model_seconds: float = 0.0
@@ -52,6 +54,11 @@ class Totals:
     def tokens(self) -> int:
         """Of all requests and answers."""
         return self.input_tokens + self.output_tokens
+
+    @property
+    def cache_hit_rate(self) -> float:
+        """The share of the input that came from prompt caches."""
+        return self.cache_read_tokens / self.input_tokens if self.input_tokens else 0.0
 
 
 def totals(trace: Trace) -> Totals:
@@ -76,6 +83,7 @@ def totals(trace: Trace) -> Totals:
         unread=sum(len(row.events) for row in rows if row.kind == "unread"),
         input_tokens=sum(row.input_tokens or 0 for row in rows),
         output_tokens=sum(row.output_tokens or 0 for row in rows),
+        cache_read_tokens=sum(row.cache_read_tokens or 0 for row in rows),
         cost=sum(costs, Decimal(0)) if costs else None,
         seconds=sum(row.seconds or 0.0 for row in rows if row.kind == "turn" and row.session_id == trace.session_id),
         model_seconds=sum(row.seconds or 0.0 for row in rows if row.kind == "model"),

@@ -25,7 +25,7 @@ def test_each_clause_is_a_test_case(tmp_path, monkeypatch):
     worst = finding("T5", what="it raised", location="x.py:7", file=str(file))
     suite = suite_of(report(worst, finding("T13", level="recommended"), missed=("T8",), notes=["why"]))
     counts = {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped", "time")}
-    assert counts == {"tests": "38", "failures": "1", "errors": "0", "skipped": "2", "time": "1.250"}
+    assert counts == {"tests": "40", "failures": "1", "errors": "0", "skipped": "2", "time": "1.250"}
     cases = {case.attrib["name"].partition(" ")[0]: case for case in suite.findall("testcase")}
     failure = cases["T5"].find("failure")
     assert failure is not None
@@ -42,7 +42,7 @@ def test_each_clause_is_a_test_case(tmp_path, monkeypatch):
 
 def test_a_module_that_was_not_examined_is_an_error():
     suite = suite_of(report(verdict="unchecked", notes=["it could not be mounted"]))
-    assert (suite.get("tests"), suite.get("errors")) == ("39", "1")
+    assert (suite.get("tests"), suite.get("errors")) == ("41", "1")
     error = suite.find("testcase/error")
     assert error is not None
     assert "it could not be mounted" in (error.text or "")

@@ -43,6 +43,7 @@ def _hole(name: str, file: str, old: str, new: str, test: str, match: str) -> Bu
 
 _OWN_FILES = "modules/tools/test_tool_bash_own_files.py"
 _GUARDS = "durable/test_guards.py"
+_CTRL_C = "kernel/sweeps/test_interrupts.py"
 
 BUGS: Final = (
     # ── hooks ──
@@ -546,8 +547,8 @@ BUGS: Final = (
     _hole(
         "a claim whose commit was not acknowledged is taken for another worker's",
         "durable/_tables/_turn_store.py",
-        "            if found != mine:",
-        "            if found:",
+        "            if (state, attempt, owner) != mine:",
+        "            if True:",
         "durable/test_faults.py",
         "lost_while_a_change and claim",
     ),
@@ -562,16 +563,16 @@ BUGS: Final = (
     _hole(
         "a turn cannot be taken away from a worker",
         "durable/_tables/_turn_store.py",
-        '            if status.state == "running" and not self._requeue(run, turn_id, "running", status.attempt):',
-        '            if status.state == "held" and not self._requeue(run, turn_id, "running", status.attempt):',
+        '        while (status := read_status(run, turn_id)).state == "running":',
+        '        while (status := read_status(run, turn_id)).state == "never":',
         _GUARDS,
         "taken_away_from_a_worker and local",
     ),
     _hole(
         "one consent permits every repeat",
         "durable/_running_turn.py",
-        "        parts = [key, prompt, options, begun] if begun else [key, prompt, options]",
-        "        parts = [key, prompt, options]",
+        "        parts = [recorded, prompt, options, begun] if begun else [recorded, prompt, options]",
+        "        parts = [recorded, prompt, options]",
         _GUARDS,
         "consent_permits_one_repeat and local",
     ),
@@ -623,5 +624,45 @@ BUGS: Final = (
         "    try:\n        float(str(seconds))\n    except (TypeError, ValueError) as problem:",
         "kernel/hooks/test_approvals.py",
         "wrong_timeout",
+    ),
+    _hole(
+        "a cleanup that was taken and then interrupted is lost",
+        "kernel/runtime/tasks.py",
+        "                self._taken[entry] = False\n",
+        "                del self._taken[entry]\n",
+        _CTRL_C,
+        "twice_within_a_moment and by_hand",
+    ),
+    _hole(
+        "Ctrl-C is not held off while one is about to be raised",
+        "kernel/runtime/interrupts.py",
+        "        interrupts.hold = functools.partial(set_handler, signal.SIGINT, _answer)\n",
+        "        interrupts.hold = int\n",
+        _CTRL_C,
+        "twice_within_a_moment",
+    ),
+    _hole(
+        "a second Ctrl-C leaves a session opening for ever",
+        "kernel/session/session.py",
+        "                except KeyboardInterrupt as interrupt:  # not closed, `cleanup` would wait for this opening\n",
+        "                except KeyError as interrupt:\n",
+        _CTRL_C,
+        "does_not_keep_cleanup_waiting",
+    ),
+    _hole(
+        "Ctrl-C while a section wakes its caller leaves an error",
+        "kernel/runtime/asyncio_sections.py",
+        "            with suppress(asyncio.InvalidStateError):",
+        "            with suppress(KeyError):",
+        _CTRL_C,
+        "wakes_its_caller",
+    ),
+    _hole(
+        "the end of an interrupted section wakes no one",
+        "kernel/runtime/asyncio_sections.py",
+        "            task.add_done_callback(self._future.cancel)",
+        "            pass",
+        _CTRL_C,
+        "twice_within_a_moment or wakes_its_caller",
     ),
 )

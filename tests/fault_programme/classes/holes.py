@@ -12,6 +12,7 @@ from tests._support.tree import ROOT
 from ..parts import Chunk, Outcome, part_of
 from .bug_list import BUGS
 
+NAME = "holes"
 _TAIL = 800
 
 
@@ -39,8 +40,6 @@ def run(test: str, match: str) -> Outcome:
 def chunks(share: float) -> list[Chunk]:
     """One for each test of a hole."""
     wanted = {
-        bug.arguments["test"] + " " + bug.arguments["match"]: bug.arguments
-        for bug in BUGS
-        if bug.fault_class == "holes"
+        bug.arguments["test"] + " " + bug.arguments["match"]: bug.arguments for bug in BUGS if bug.fault_class == NAME
     }
     return [Chunk(name, arguments) for name, arguments in list(wanted.items())[: part_of(len(wanted), share)]]

@@ -212,6 +212,7 @@ class Interpreter:
             self.model.in_block = True
             async with self.session:
                 self.model.open()
+                await self.compare()  # requests from before are announced meanwhile, or a step could overtake them
                 for operation in block:
                     await self.step(operation)
             self.model.close()

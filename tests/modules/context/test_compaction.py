@@ -14,6 +14,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from amplifier import AmplifierSession
 from amplifier.errors import BudgetError, ContentFilterError
 from amplifier.models import ChatResponse, TextBlock
 from amplifier.modules.context import SOURCE, ContextOptions, SharedContext
@@ -238,6 +239,56 @@ async def test_an_undone_compaction_gives_the_view_back_and_waits_until_nothing_
         assert context.statistics().compactions == 1
 
 
+async def test_a_compaction_that_is_asked_for_is_followed_although_everything_fits_and_can_be_undone(opened):
+    provider = MockProvider(["They looked."], defaults={"context_window": 200_000, "max_output_tokens": 0})
+    recorder = EventRecorder()
+    async with opened(recorder) as context:
+        assert await context.compact(provider) is None, "there is nothing"
+        await talk(context, range(25))
+        whole, before = await context.get_messages(), context.statistics().tokens
+        assert await context.get_messages_for_request(provider=provider) == whole
+        told = await context.compact(provider)
+        assert (told["tier"], told["summary"], told["before_tokens"]) == ("summary", "They looked.", before)
+        assert told["after_tokens"] <= before // 4
+        assert recorder.get_events("context:compaction")[-1][1] == told
+        view = await context.get_messages_for_request(provider=provider)
+        assert view[1]["content"].endswith("They looked.")
+        assert view[-1] == whole[-1]
+        assert await context.get_messages() == whole
+        await context.add_message(prompt(99))
+        assert await context.get_messages_for_request(provider=provider) == [*view, prompt(99)]
+        assert await context.uncompact()
+        assert await context.get_messages_for_request(provider=provider) == [*whole, prompt(99)]
+    assert provider.call_count == 1
+
+
+async def test_a_session_finds_the_provider_for_a_compaction_that_is_asked_for():
+    provider = MockProvider(["They looked."], defaults=WINDOW)
+    plan = {"session": {"orchestrator": "loop-basic", "context": "context-simple"}, "providers": [provider]}
+    async with AmplifierSession(plan) as session:
+        context: Any = session.coordinator.get("context")
+        await talk(context, range(25))
+        assert (await context.compact())["summary"] == "They looked."
+
+
+async def test_the_summary_is_a_step_of_the_turn_that_wrappers_see():
+    steps: list[tuple[str, int, str]] = []
+
+    async def note(step: Any, run: Any) -> Any:
+        steps.append((step.kind, step.call.iteration, step.call.call_id))
+        return await run()
+
+    provider = MockProvider(["They looked.", "Done."], defaults=WINDOW)
+    plan = {"session": {"orchestrator": "loop-basic", "context": "context-simple"}, "providers": [provider]}
+    async with AmplifierSession(plan) as session:
+        context: Any = session.coordinator.get("context")
+        await talk(context, range(25))
+        session.coordinator.register_step_wrapper(note)
+        assert await session.execute("go on") == "Done."
+        [made] = context.compactions()
+        assert steps == [("model", 0, f"summary-1-{made.start - 1}"), ("model", 1, "model-1-1")]
+
+
 async def test_compactions_are_there_again_when_the_conversation_is_opened_again(tmp_path):
     provider = MockProvider(["They looked."], defaults=WINDOW)
     async with persistent(tmp_path) as context:
@@ -336,7 +387,7 @@ async def test_a_conversation_replaced_while_the_summary_is_written_is_not_compa
 )
 def test_the_count_is_corrected_by_what_responses_report(fixed, rate, sizes):
     calibration = Calibration()
-    assert calibration.estimated(1000) == 1000
+    assert calibration.estimated(10_000) == 10_000
     for size in [*sizes, sizes[-1]]:
         calibration.expect(size)
         calibration.learn(int(fixed + rate * size) + 1)
@@ -346,6 +397,73 @@ def test_the_count_is_corrected_by_what_responses_report(fixed, rate, sizes):
         budget = int(fixed + rate * 50_000)
         assert calibration.estimated(budget) == pytest.approx(50_000, rel=0.05)
         event("two requests tell the rate")
+
+
+class Counting:
+    """Counts half of what we estimate, and 500 for everything else; or fails."""
+
+    failure: BaseException | None = None
+    counts = 0
+
+    def __init__(self) -> None:
+        self._inner = MockProvider(["They looked."] * 3, defaults={"context_window": 21_000, "max_output_tokens": 0})
+        self.get_info = self._inner.get_info
+        self.complete = self._inner.complete
+
+    async def count_tokens(self, request: Any) -> int:
+        self.counts += 1
+        if self.failure is not None:
+            raise self.failure
+        return 500 + sum(len(str(message.content)) for message in request.messages) // 8
+
+
+async def test_the_provider_counts_where_that_decides_and_only_then(opened):
+    provider = Counting()
+    async with opened() as context:
+        await talk(context, range(10))
+        await context.get_messages_for_request(provider=provider)
+        assert provider.counts == 0, "far from the budget"
+        await talk(context, range(10, 40))
+        whole = await context.get_messages()
+        assert context.statistics().tokens > 0.8 * 20_000, "by the estimate it is too much"
+        for _ in range(3):
+            assert await context.get_messages_for_request(provider=provider) == whole
+        assert provider.counts == 1, "nothing is new since"
+        await context.add_message({"role": "user", "content": [PICTURE] * 4})
+        await context.get_messages_for_request(provider=provider)
+        assert provider.counts == 2
+        assert context.statistics().error > 0.2, "four pictures were expected to take more"
+
+
+PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aaaa"}}
+
+
+@pytest.mark.parametrize("failure", [ContentFilterError("no"), SystemExit(1), TimeoutError()])
+async def test_where_the_provider_cannot_count_the_estimate_does(opened, failure):
+    provider = Counting()
+    provider.failure = failure
+    async with opened() as context:
+        await talk(context, range(40))
+        whole = await context.get_messages()
+        for _ in range(3):
+            assert await context.get_messages_for_request(provider=provider) != whole
+        assert provider.counts == 1, "it is not asked again"
+
+
+async def test_cancelled_while_the_provider_counts_everything_is_as_before(opened):
+    class Hanging(Counting):
+        async def count_tokens(self, request: Any) -> int:
+            scope.cancel()
+            await anyio.sleep_forever()
+            return 0
+
+    provider = Hanging()
+    async with opened() as context:
+        await talk(context, range(40))
+        with anyio.CancelScope() as scope:
+            await context.get_messages_for_request(provider=provider)
+        assert scope.cancelled_caught
+        assert context.compactions() == []
 
 
 async def test_a_count_that_cannot_be_right_changes_nothing():

@@ -19,6 +19,7 @@ from typing import Any
 import anyio
 import pytest
 
+from amplifier.testing import MockProvider
 from tests._support.tree import ROOT
 from tests.modules.context.test_context_persistent import opened, stored
 
@@ -85,13 +86,17 @@ def alternating_steps(seed: int) -> Steps:
 
 
 def compacting_steps(seed: int) -> Steps:
-    """A conversation that is compacted again and again, and now and then a compaction is undone."""
+    """A conversation that is compacted again and again, with summaries, and now and then a compaction is asked for or undone."""
     chance = random.Random(seed)
+    provider = MockProvider(lambda request: "They spoke of x.")
     for number in range(1_000_000):
-        yield "add_message", ({"role": "user", "content": f"{seed}:{number} " + "x" * chance.randint(0, 400)},)
-        yield "get_messages_for_request", (1000,)
-        if chance.randrange(4) == 0:
-            yield "uncompact", ()
+        yield "add_message", ({"role": "user", "content": f"{seed}:{number} " + "x" * chance.randint(0, 4000)},)
+        yield "get_messages_for_request", (4000, provider)
+        match chance.randrange(8):
+            case 0:
+                yield "compact", (provider,)
+            case 1 | 2:
+                yield "uncompact", ()
 
 
 STEPS = {"mixed": mixed_steps, "alternating": alternating_steps, "compacting": compacting_steps}
@@ -159,8 +164,9 @@ async def check_view(root: Path, messages: list[Any]) -> int:
     """The journal of compactions that a killed writer left is one that the conversation was compacted by."""
     async with opened(root) as context:
         view = await context.get_messages_for_request(1_000_000)
-        assert view == messages, "with room for everything, everything is shown"
         live = [made for made in context.compactions() if not made.is_undone]
+        if not (live and live[-1].is_asked):
+            assert view == messages, "with room for everything, everything is shown"
         assert all(made.start < len(messages) for made in live)
         if live and messages:
             again = context._conversation.after(live[-1])

@@ -1,4 +1,4 @@
-"""context-simple: everything is kept, nothing is shared, and what the model is shown fits (clauses C1 to C21)."""
+"""context-simple: everything is kept, nothing is shared, and what the model is shown fits (clauses C1 to C22)."""
 
 from __future__ import annotations
 
@@ -288,6 +288,7 @@ async def test_a_compaction_is_told_before_and_after_with_its_counts():
         "before_tokens": before.tokens,
         "after_tokens": post["token_count"],
         "budget": 200,
+        "count_error": None,
         "tier": "left_out",
         "left_out": 40 - (len(view) - 1),
         "summary": None,
@@ -414,8 +415,8 @@ def test_a_session_over_it_is_whole_wherever_it_is_cancelled():
                     agent.coordinator.hooks.register(event, linger)
                 context = agent.coordinator.get("context")
                 try:
-                    await agent.execute("hello " * 120)
-                    await agent.execute("look " * 120)
+                    await agent.execute("hello " * 140)
+                    await agent.execute("look " * 140)
                 finally:
                     stored.extend(context._conversation.copy())
                     compacted.append(context.statistics().compactions)

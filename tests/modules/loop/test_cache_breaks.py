@@ -8,6 +8,8 @@ from typing import Any
 
 import orjson
 import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
 
 from amplifier import AmplifierSession
 from amplifier.models import HookResult, to_dict
@@ -26,8 +28,8 @@ def session(
 
 def record(opened: AmplifierSession) -> EventRecorder:
     recorder = EventRecorder()
-    for event in ("context:cache_break", "context:compaction"):
-        opened.coordinator.hooks.register(event, recorder, name="recorder")
+    for name in ("context:cache_break", "context:compaction"):
+        opened.coordinator.hooks.register(name, recorder, name="recorder")
     return recorder
 
 
@@ -93,3 +95,39 @@ async def test_a_compaction_breaks_it_and_both_are_told():
     assert {told["same_messages"] for _, told in breaks} == {2}, (
         "the instructions and the first request stay where they are"
     )
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 400)), min_size=2, max_size=8),
+    mounted=st.sets(st.integers(1, 7), max_size=2),
+    asked=st.sets(st.integers(1, 7), max_size=2),
+)
+async def test_every_request_begins_as_the_one_before_unless_a_break_is_told(sizes, mounted, asked):
+    """Turns with tool results of drawn sizes in a small window, between which tools are mounted and compactions asked for."""
+    window = {"context_window": 3000, "max_output_tokens": 1000}
+    broken: list[bool] = []
+    recorder = EventRecorder()
+
+    def answer(request: Any) -> Any:
+        broken.append(bool(recorder.get_events("context:cache_break")))
+        recorder.clear()
+        return "Seen." if request.messages[-1].role == "tool" else [("look", {})]
+
+    provider = MockProvider(answer, defaults=window)
+    found = iter(words for _, words in sizes)
+    look = MockTool("look", respond=lambda given: "seen " * next(found))
+    context = {"module": "context-simple", "config": {"summary_seconds": None}}
+    async with session(provider, context=context, tools=[look]) as opened:
+        for name in ("context:cache_break", "context:compaction"):
+            opened.coordinator.hooks.register(name, recorder, name="recorder")
+        for number, (words, _) in enumerate(sizes):
+            if number in mounted:
+                await opened.coordinator.mount("tools", MockTool(f"tool_{number}"))
+            if number in asked:
+                await opened.coordinator.get("context").compact()
+            await opened.execute(f"Request {number} " + "word " * words)
+    requests = [written(request) for request in provider.requests]
+    for is_told, (before, then) in zip(broken[1:], itertools.pairwise(requests), strict=True):
+        is_same = then[0] == before[0] and then[1][: len(before[1])] == before[1]
+        assert is_told is not is_same
+        event("broken" if is_told else "alike")

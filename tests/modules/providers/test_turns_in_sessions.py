@@ -16,7 +16,7 @@ from amplifier.modules.context import simple as context_simple
 from amplifier.modules.loop import basic as loop_basic
 from amplifier.modules.loop import streaming as loop_streaming
 from amplifier.testing import EventRecorder, MockTool
-from tests.modules.providers.scripted_http_server import EVENT_STREAM, STALL, ScriptedHttpServer
+from tests.modules.providers.scripted_http_server import EVENT_STREAM, STALL, ScriptedHttpServer, reply
 from tests.modules.providers.services import KEY, SERVICES, ServiceCase, arguments
 
 LOOPS = {"loop-basic": loop_basic, "loop-streaming": loop_streaming}
@@ -83,6 +83,30 @@ async def test_a_turn_with_two_tools_ends_in_words(service, server, loop):
     assert "look" in str(server.requests[0].body["tools"])
     if service.name == "anthropic":
         assert server.last.body["messages"][1]["content"][0]["signature"] == "c2lnbmVk"
+
+
+async def test_a_service_that_can_count_is_asked_before_anything_is_left_out(service, server, loop):
+    counts = {"/v1/messages": "/v1/messages/count_tokens", "/v1/responses": "/v1/responses/input_tokens"}
+    counted = counts.get(service.path)
+    answer = service.answer(["Done."])
+    server.answers(*([[reply({"input_tokens": 9000})]] if counted else []), answer)
+    window = {"context_window": 22_000, "max_tokens": 1000}
+    async with session_with(service, server, loop, MockTool("look", schema=SCHEMA), **window) as session:
+        context = session.coordinator.get("context")
+        for number in range(50):
+            await context.add_message(
+                {"role": ("user", "assistant")[number % 2], "content": f"m{number}: {'abc ' * 350}"}
+            )
+        assert await session.execute("go on") == "Done."
+        assert len(context.compactions()) == (0 if counted else 1)
+    assert ("m3: abc" in str(server.last.body)) is bool(counted), "half of what we estimate, so nothing was left out"
+    if counted:
+        asked, sent = server.requests
+        assert asked.path == counted
+        assert "stream" not in asked.body
+        assert "max_tokens" not in asked.body
+        assert asked.body["tools"][0]["name"] == sent.body["tools"][0]["name"] == "look"
+        assert all(f"m{number}: abc" in str(asked.body) for number in range(50))
 
 
 async def test_images_and_pdf_files_go_out_in_the_form_of_the_service(service, server, loop):

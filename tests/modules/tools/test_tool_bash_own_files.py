@@ -19,6 +19,7 @@ from typing import Any
 import anyio
 import pytest
 
+import amplifier
 from amplifier._programs import find_program, safe_search_path
 from amplifier.errors import ModuleLoadError, PlanError
 from amplifier.modules.tools import bash as tool_bash
@@ -29,6 +30,9 @@ from amplifier.modules.tools.bash._seccomp import filter_program
 from amplifier.testing import TestCoordinator
 from tests._support.tree import ROOT
 from tests.modules.tools.test_tool_bash_sandbox import BWRAP, SANDBOXES, opened, run
+
+SOURCES = Path(amplifier.__file__).parent
+"""What is imported, and not always below this repository: the fault programme plants bugs in a copy."""
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there are sandboxes for Linux only")
 in_bubblewrap = pytest.mark.skipif(BWRAP is None, reason="needs bubblewrap")
@@ -131,7 +135,7 @@ def environment():
     (workspace / "bin").mkdir(parents=True)
     venv.create(environment, symlinks=True)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(environment)}))
-    shutil.copytree(ROOT / "src" / "amplifier", site / "amplifier", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(SOURCES, site / "amplifier", ignore=shutil.ignore_patterns("__pycache__"))
     (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
     marker = folder / "marker"
     (workspace / "payload").write_text(PAYLOAD.format(marker=marker, python=sys.executable))
@@ -186,7 +190,7 @@ def test_no_command_changes_a_package_that_is_installed_in_place(environment):
     """With an editable installation the package is in the working directory, outside of the environment."""
     workspace, own, _, marker = environment
     project = workspace / "project"
-    shutil.copytree(ROOT / "src" / "amplifier", project / "amplifier", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(SOURCES, project / "amplifier", ignore=shutil.ignore_patterns("__pycache__"))
     before = snapshot(project)
     commands = [
         "for file in $(find project/amplifier -name '*.py'); do cat planted.py >> $file; done",
@@ -230,7 +234,7 @@ async def test_a_link_to_the_agents_environment_and_a_folder_inside_of_it_are_re
     monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{Path(BWRAP or '/').parent}")
     monkeypatch.chdir("/")
     with pytest.raises(ModuleLoadError, match="choose another working directory, or install amplifier elsewhere"):
-        await opened(ROOT / "src" / "amplifier" / "modules", sandbox=kind)
+        await opened(SOURCES / "modules", sandbox=kind)
 
 
 @pytest.mark.parametrize("kind", SANDBOXES)

@@ -291,35 +291,3 @@ async def test_the_person_is_told_which_mcp_server_is_missing():
         shown = (await client.next())["params"]["update"]["content"]["text"]
         assert shown == "The tools of an MCP server are missing: server 'docs' cannot be started\n\n"
         await client.answer_to(number)
-
-
-@pytest.mark.parametrize(("mode", "outcome"), [("ask", "asked"), ("edits", "ran"), ("full", "ran"), ("plan", "denied")])
-async def test_modes_decide_what_is_asked_about(mode, outcome, tmp_path):
-    (tmp_path / "a.txt").write_text("old")
-    plan = {"tools": ["tool-filesystem"], "hooks": ["hooks-approval"]}
-    edit = {"tool": "edit_file", "file_path": "a.txt", "old_string": "old", "new_string": "new"}
-    async with connected(Host(plan=plan)) as client:
-        await client.answer_to(client.tell("initialize", protocolVersion=1))
-        opened = await client.answer_to(client.tell("session/new", cwd=str(tmp_path), mcpServers=[]))
-        session_id, modes = opened["result"]["sessionId"], opened["result"]["modes"]
-        assert [each["id"] for each in modes["availableModes"]] == ["ask", "edits", "plan", "full"]
-        assert modes["currentModeId"] == "ask"
-        refused = await client.answer_to(client.tell("session/set_mode", sessionId=session_id, modeId="yolo"))
-        assert "modeId: expected one of ask, edits, plan, full, got 'yolo'" in refused["error"]["message"]
-        switched = await client.answer_to(client.tell("session/set_mode", sessionId=session_id, modeId=mode))
-        assert switched["result"] == {}
-        number = client.ask(session_id, "both " + json.dumps(edit, separators=(",", ":")))
-        if outcome == "asked":
-            question = await client.question()
-            client.reply(question["id"], result={"outcome": {"outcome": "selected", "optionId": "0"}})
-        while "method" in (message := await client.next()):
-            assert message["method"] == "session/update"
-        assert message["id"] == number
-        assert (tmp_path / "a.txt").read_text() == ("old" if outcome == "denied" else "new")
-
-
-async def test_without_hooks_approval_there_are_no_modes():
-    async with connected() as client:
-        session_id = await client.open()
-        answer = await client.answer_to(client.tell("session/set_mode", sessionId=session_id, modeId="plan"))
-        assert "the plan has no hooks-approval" in answer["error"]["message"]

@@ -60,6 +60,13 @@ async def test_run_of_ag_ui_has_messages_and_tool_calls(tmp_path):
         assert kinds == ["RUN_STARTED", *calls, *text, "RUN_FINISHED"]
 
 
+async def test_properties_that_a_frontend_forwards_reach_the_model_request():
+    async with serving() as client:
+        events = await run(client, "settings", forwardedProps={"tenant": "7"})
+        text = "".join(event["delta"] for event in events if event["type"] == "TEXT_MESSAGE_CONTENT")
+        assert json.loads(text)["metadata"] == {"tenant": "7"}
+
+
 async def test_failure_in_a_run_of_ag_ui_is_an_event():
     async with serving() as client:
         body = {"threadId": "a", "runId": "b", "messages": [{"id": "1", "role": "user", "content": "fail"}]}
@@ -75,6 +82,7 @@ async def test_failure_in_a_run_of_ag_ui_is_an_event():
     [
         ({"threadId": None}, "threadId"),
         ({"runId": ""}, "runId"),
+        ({"forwardedProps": ["x"]}, "forwardedProps: expected an object"),
         ({"tools": [{"description": "x"}]}, "name: is missing"),
         ({"resume": {}}, "resume: expected list, got dict"),
         ({"resume": ["x"]}, "resume[0]: expected Resume or dict, got str"),
@@ -373,6 +381,8 @@ async def test_call_of_a_frontend_tool_ends_the_run_and_its_result_comes_with_th
         finished = [event["toolCallId"] for event in events if event["type"] == "TOOL_CALL_RESULT"]
         assert (len(started), finished) == (2, [started[1]])  # the agent's own
         assert events[-1]["outcome"] == {"type": "success"}
+        answers = {event["parentMessageId"] for event in events if event["type"] == "TOOL_CALL_START"}
+        assert len(answers) == 1  # both are calls of one answer
         calls = [
             {
                 "id": f"m{at}",

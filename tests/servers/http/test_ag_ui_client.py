@@ -51,6 +51,19 @@ def test_ag_ui_client_accepts_every_event_and_keeps_the_conversation(server, wor
     roles = [message["role"] for message in found["messages"]]
     assert roles == [*["user", "assistant", "tool", "assistant"] * 2, "user", "assistant", "user"]
     assert found["messages"][-2]["content"] == "3 prompts so far "
+    ids = [message["id"] for message in found["messages"]]
+    assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.slow
+def test_ag_ui_client_keeps_calls_of_one_answer_in_one_message(server):
+    town = {"type": "object", "properties": {"town": {"type": "string"}}}
+    weather = {"name": "weather", "description": "The weather of a town.", "parameters": town}
+    inputs = [{"tool": "weather", "town": town} for town in ("Oslo", "Rome")]
+    prompt = "both " + " ".join(json.dumps(each, separators=(",", ":")) for each in inputs)
+    found = ag_ui(server, prompt, tools=[weather])
+    assert [message["role"] for message in found["messages"]] == ["user", "assistant"]
+    assert len(found["messages"][1]["toolCalls"]) == 2
 
 
 @pytest.mark.slow

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests._support import node_parts
 from tests._support.browser import Tab, open_tab
+from tests._support.tree import ROOT
 from tests.servers.http._server import Server
 
-ANSWER = "[...document.querySelectorAll('#log .agent .text')].at(-1)?.textContent"
+ANSWER = "[...document.querySelectorAll('#log .agent .text')].at(-1)?.textContent.trim()"
 STATE = "document.getElementById('state').textContent"
 
 
@@ -60,10 +66,22 @@ def test_page_asks_for_the_token_sends_streams_asks_stops_and_reconnects(server,
         assert tab.evaluate("location.href") == f"{server.address}/"  # the token does not stay in the address
 
         type_prompt(tab, "say <img src=x onerror=alert(1)> <script>alert(1)</script> one two")
-        wait_until(tab, f"{ANSWER}?.endsWith('one two ')")
-        assert tab.evaluate(ANSWER) == "<img src=x onerror=alert(1)> <script>alert(1)</script> one two "
-        assert tab.evaluate("document.images.length + document.scripts.length") == 1
+        wait_until(tab, f"{ANSWER}?.endsWith('one two')")
+        assert tab.evaluate(ANSWER) == "<img src=x onerror=alert(1)> <script>alert(1)</script> one two"
+        assert tab.evaluate("document.images.length + document.scripts.length") == 2
         wait_until(tab, f"{STATE} === 'Ready'")
+
+        told = {
+            "type": "compaction",
+            "tier": "summary",
+            "before_tokens": 900,
+            "after_tokens": 400,
+            "summary": "<b>so</b>",
+        }
+        tab.evaluate(f"show({json.dumps(told)}), true")
+        card = "document.querySelector('#log > :last-child details').innerText"
+        assert tab.evaluate(card).startswith("Context compacted (summary): 900 → 400 tokens")
+        assert tab.evaluate("document.querySelector('#log > :last-child pre').textContent") == "<b>so</b>"
 
         type_prompt(tab, call("risky", path=str(workdir / "trace")))
         wait_until(tab, "document.querySelectorAll('#questions button').length === 3")
@@ -74,16 +92,20 @@ def test_page_asks_for_the_token_sends_streams_asks_stops_and_reconnects(server,
         wait_until(tab, f"{ANSWER}?.startsWith('done: it was done')")
         assert (workdir / "trace").exists()
         assert tab.evaluate("document.querySelectorAll('#questions button').length") == 0
-        assert tab.evaluate("[...document.querySelectorAll('details')].map((d) => [d.open, d.innerText]).at(-1)") == [
-            False,
-            "risky: done",
-        ]
+        assert (
+            tab.evaluate("[...document.querySelectorAll('details')].map((d) => [d.open, d.innerText]).at(-1)")[0]
+            is False
+        )
+        assert re.fullmatch(
+            rf"risky done \(\d+\.\d s\) {re.escape(str(workdir / 'trace'))}",
+            tab.evaluate("[...document.querySelectorAll('.tool summary')].at(-1).innerText"),
+        )
         wait_until(tab, f"{STATE} === 'Ready'")
 
         type_prompt(tab, "hang")
-        wait_until(tab, f"{ANSWER} === 'hanging '")
+        wait_until(tab, f"{ANSWER} === 'hanging'")
         tab.open(f"{server.address}/", width=800)
-        wait_until(tab, f"{STATE} === 'The agent is working' && {ANSWER} === 'hanging '")
+        wait_until(tab, f"{STATE} === 'The agent is working' && {ANSWER} === 'hanging'")
         press(tab, "Escape")
         wait_until(tab, f"{STATE} === 'Ready'")
         assert tab.evaluate("document.getElementById('log').lastElementChild.textContent") == "Stopped."
@@ -111,8 +133,187 @@ def test_page_can_be_used_without_a_mouse_and_by_a_screen_reader(server):
         assert "status" in {role for role, _ in named}
         assert not [role for role, name in named if role in ("button", "textbox") and not name]
         order = []
-        tab.evaluate("document.getElementById('new').focus()")
-        for _ in range(3):
+        tab.evaluate("document.getElementById('search').focus()")
+        tab.evaluate("document.getElementById('conversations').replaceChildren()")
+        for _ in range(4):
             press(tab, "Tab")
             order.append(tab.evaluate("document.activeElement.id"))
-        assert order == ["log", "prompt", "send"]
+        assert order == ["log", "prompt", "send", "attach"]
+
+
+def serious_findings(tab: Tab) -> list[Any]:
+    """What axe finds on the page as it is."""
+    tab.evaluate(Path(node_parts.program("axe-core", "axe.min.js")).read_text() + "; 0")
+    found = tab.evaluate(
+        "axe.run().then((found) => found.violations.map((each) => [each.impact, each.id, each.nodes.map((node) => node.html)]))"
+    )
+    return [each for each in found if each[0] in ("serious", "critical")]
+
+
+ATTACKS = (
+    "<img src=x onerror=alert(1)>",
+    "[a](javascript:alert(1))",
+    "[a](JaVaScRiPt&colon;alert(1))",
+    "[a](data:text/html,<script>alert(1)</script>)",
+    "![a](javascript:alert(1))",
+    "![a](https://e.example/track.png)",
+    "<svg onload=alert(1)>",
+    "<a href='javascript:alert(1)'>x</a>",
+    "[a]: javascript:alert(1)\n\n[a]",
+    "```html\n<script>alert(1)</script>\n```",
+    '```"><script>alert(1)</script>\nx\n```',
+    "<iframe srcdoc='<script>alert(1)</script>'></iframe>",
+    "<style>*{display:none}</style>",
+    "[^1]\n\n[^1]: <img src=x onerror=alert(1)>",
+    "<form action=https://e.example><button>x</button></form>",
+)
+
+
+@pytest.mark.slow
+def test_markdown_is_rendered_and_nothing_in_it_runs_or_loads(server):
+    with open_tab() as tab:
+        open_page(tab, server)
+        tab.send("Network.enable")
+        type_prompt(
+            tab, "say # Title\n\n**bold** `code`\nnext\n\n| a |\n|---|\n| 1 |\n\n```python\ndef f(): pass\n```\n"
+        )
+        wait_until(tab, f"{STATE} === 'Ready' && document.querySelector('.agent .hljs-keyword') !== null")
+        counts = "['h1', 'strong', 'table', 'pre', 'br', '.copy'].map((each) => document.querySelectorAll(`.agent ${each}`).length)"
+        assert tab.evaluate(counts) == [1, 1, 1, 1, 1, 2]
+        assert serious_findings(tab) == []
+        tab.evaluate("window.alert = () => { window.attacked = true; }")
+        for number, attack in enumerate(ATTACKS, 2):
+            type_prompt(tab, f"say {attack}")
+            wait_until(tab, f"{STATE} === 'Ready' && document.querySelectorAll('.agent .actions').length === {number}")
+        elements = "[...document.querySelectorAll('.text *')].map((each) => each.tagName.toLowerCase())"
+        assert not set(tab.evaluate(elements)) & {"img", "script", "svg", "iframe", "style", "form", "object", "embed"}
+        links = "[...document.querySelectorAll('.text a')].map((each) => each.getAttribute('href') ?? '')"
+        assert all(link.startswith(("http", "#", "mailto:")) or not link for link in tab.evaluate(links))
+        handlers = "[...document.querySelectorAll('.text *')].flatMap((each) => each.getAttributeNames()).filter((each) => each.startsWith('on') || each === 'style')"
+        assert tab.evaluate(handlers) == []
+        assert tab.evaluate("window.attacked === undefined")
+        assert all(address.startswith(server.address) for address in tab.requests)
+        assert tab.problems == []
+
+
+@pytest.mark.slow
+def test_conversations_are_listed_searched_renamed_copied_and_deleted(server):
+    titles = "[...document.querySelectorAll('#conversations li > button')].map((each) => each.textContent)"
+    with open_tab() as tab:
+        open_page(tab, server)
+        before = tab.evaluate(titles)
+        for prompt in ("say listed first", "say listed second"):
+            tab.evaluate("document.getElementById('new').click()")
+            type_prompt(tab, prompt)
+            wait_until(tab, f"{STATE} === 'Ready' && ({titles}).includes({prompt!r})")
+        assert tab.evaluate(titles) == ["say listed second", "say listed first", *before]
+        tab.evaluate("document.getElementById('search').focus()")
+        tab.send("Input.insertText", text="FIRST")
+        assert "say listed second" not in tab.evaluate(titles)
+        tab.evaluate("document.querySelector('#conversations li > button').click()")
+        wait_until(tab, f"{ANSWER} === 'listed first' && document.querySelector('#conversations .current') !== null")
+        tab.evaluate("document.querySelector('#conversations .current .buttons button').click()")
+        tab.evaluate("document.activeElement.select()")
+        tab.send("Input.insertText", text="listed first, renamed")
+        press(tab, "Enter", "\r")
+        wait_until(tab, f"({titles}).includes('listed first, renamed')")
+        tab.evaluate("document.querySelectorAll('#conversations .current .buttons button')[1].click()")
+        wait_until(tab, f"({titles}).includes('say listed first (copy)') && {ANSWER} === 'listed first'")
+        assert serious_findings(tab) == []
+        tab.evaluate("document.querySelectorAll('#conversations .current .buttons button')[2].click()")
+        assert tab.evaluate("document.activeElement.textContent") == "Keep"
+        tab.evaluate("document.activeElement.previousSibling.click()")
+        wait_until(
+            tab, f"!({titles}).includes('say listed first (copy)') && document.querySelectorAll('.agent').length === 0"
+        )
+        assert tab.problems == []
+
+
+@pytest.mark.slow
+def test_a_message_is_retried_and_edited_and_a_file_is_attached(server):
+    prompts = "[...document.querySelectorAll('.user .text')].map((each) => each.textContent)"
+    with open_tab() as tab:
+        open_page(tab, server)
+        for number in (1, 2):
+            type_prompt(tab, "history")
+            wait_until(tab, f"{STATE} === 'Ready' && {ANSWER} === '{number} prompts so far'")
+        tab.evaluate("document.querySelectorAll('.user')[1].dataset.old = 'yes'")
+        tab.evaluate("document.querySelectorAll('.user')[1].querySelectorAll('button')[1].click()")
+        again = (
+            "document.querySelector('[data-old]') === null && document.querySelectorAll('.agent .actions').length === 2"
+        )
+        wait_until(tab, f"{STATE} === 'Ready' && {ANSWER} === '2 prompts so far' && {again}")
+        tab.evaluate("document.querySelectorAll('.user')[0].querySelectorAll('button')[0].click()")
+        assert tab.evaluate("document.activeElement.value") == "history"
+        tab.evaluate("document.activeElement.select()")
+        type_prompt(tab, "say edited")
+        wait_until(tab, f"{STATE} === 'Ready' && {ANSWER} === 'edited'")
+        assert tab.evaluate(prompts) == ["say edited"]
+        type_prompt(tab, "history")
+        wait_until(tab, f"{STATE} === 'Ready' && {ANSWER} === '2 prompts so far'")
+        pixel = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+        data = f"Uint8Array.from(atob('{pixel}'), (each) => each.charCodeAt(0))"
+        tab.evaluate(f"attach([new File([{data}], 'pixel.png', {{ type: 'image/png' }})])")
+        wait_until(tab, "document.querySelectorAll('#attached button').length === 1")
+        type_prompt(tab, "blocks")
+        wait_until(tab, f"{STATE} === 'Ready' && {ANSWER} === 'text image'")
+        assert tab.evaluate("document.querySelectorAll('#attached button').length") == 0
+        assert tab.problems == []
+
+
+@pytest.mark.slow
+def test_tool_calls_show_arguments_time_and_how_they_ended(server, workdir):
+    summary = "[...document.querySelectorAll('.tool summary')].at(-1)?.innerText"
+    with open_tab() as tab:
+        open_page(tab, server)
+        type_prompt(tab, call("crash"))
+        wait_until(tab, f"{STATE} === 'Ready' && /^crash failed \\(\\d+\\.\\d s\\)$/.test({summary}.trim())")
+        type_prompt(tab, call("risky", path=str(workdir / "trace")))
+        wait_until(tab, f"{summary}?.startsWith('risky waits for your permission')")
+        assert serious_findings(tab) == []
+        press(tab, "Enter", "\r")  # Deny has the focus
+        wait_until(tab, f"{STATE} === 'Ready' && {summary}.startsWith('risky not allowed (')")
+        type_prompt(tab, call("wait_for", path=str(workdir / "never")))
+        wait_until(tab, f"{summary}?.startsWith('wait_for running')")
+        press(tab, "Escape")
+        wait_until(tab, f"{STATE} === 'Ready' && {summary}.startsWith('wait_for stopped')")
+        assert "crash" in tab.evaluate("document.querySelector('.tool').textContent")
+        assert tab.problems == []
+
+
+@pytest.mark.slow
+def test_a_phone_and_a_long_conversation(server):
+    with open_tab() as tab:
+        open_page(tab, server)
+        type_prompt(tab, "say on the phone")
+        wait_until(tab, f"{STATE} === 'Ready' && {ANSWER} === 'on the phone'")
+        tab.open(f"{server.address}/", width=390)
+        wait_until(tab, f"{STATE} === 'Ready' && {ANSWER} === 'on the phone'")
+        assert tab.evaluate("document.documentElement.scrollWidth") == 390
+        assert serious_findings(tab) == []
+        tab.evaluate("document.getElementById('menu').click()")
+        assert tab.evaluate("document.querySelector('#conversations .current').getBoundingClientRect().width") > 300
+        assert serious_findings(tab) == []
+        tab.evaluate("document.getElementById('menu').click()")
+        message = "{ role: n % 2 ? 'assistant' : 'user', content: `**message** ${n}` }"
+        tab.evaluate(f"showAll(Array.from({{ length: 1000 }}, (_, n) => ({message})))")
+        assert tab.evaluate("document.querySelectorAll('#log strong').length") == 500
+        below = "log.scrollHeight - log.scrollTop - log.clientHeight"
+        assert tab.evaluate(below) < 2
+        tab.evaluate("log.scrollTop = 0; show({ type: 'text', text: 'more' })")
+        assert tab.evaluate("log.scrollTop") == 0  # who reads above is left there
+
+
+@pytest.mark.slow
+def test_the_bundled_libraries_are_those_of_the_lock_file(tmp_path):
+    sources, built = tmp_path / "page", tmp_path / "built"
+    sources.mkdir()
+    for name in ("package.json", "package-lock.json", "markdown.js", "build.mjs"):
+        shutil.copy(ROOT / "page" / name, sources)
+    node_parts.build_page(sources, built)
+    committed = ROOT / "src" / "amplifier" / "servers" / "http" / "chat_page"
+    for name in ("markdown.js", "markdown.licences.txt"):
+        assert (built / name).read_bytes() == (committed / name).read_bytes()
+    assert "://" not in "".join(
+        line for line in (ROOT / "page" / "package-lock.json").read_text().splitlines() if "resolved" in line
+    )

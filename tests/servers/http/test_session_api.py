@@ -10,6 +10,7 @@ import attrs
 import pytest
 
 from amplifier.servers.http import Limits
+from amplifier.store import SessionIndex
 from tests.servers.http._asgi_client import Client, Factory, serving
 
 
@@ -368,3 +369,69 @@ async def test_shutdown_closes_the_sessions_and_ends_the_responses_of_watchers()
         assert client.factory.open() == 0
         answer = await client.ask("POST", "/api/sessions", {})
         assert (answer.status, answer.json()["error"]["code"]) == (503, "stopping")
+
+
+async def ask_and_wait(client: Client, session_id: str, prompt: Any, **more: Any) -> dict[str, Any]:
+    body = {"prompt": prompt, "wait": True, **more}
+    answer: dict[str, Any] = (await client.ask("POST", f"/api/sessions/{session_id}/turns", body)).json()
+    return answer
+
+
+async def test_kept_conversations_are_listed_named_copied_and_deleted(tmp_path):
+    index = SessionIndex(tmp_path)
+    async with serving(storage=index) as client:
+        await client.ask("POST", "/api/sessions", {"session_id": "anna"})
+        assert (await client.ask("GET", "/api/sessions?stored")).json()["stored"] == []  # nothing was said yet
+        await ask_and_wait(client, "anna", "say  hello\nyou")
+        (listed,) = (await client.ask("GET", "/api/sessions?stored")).json()["stored"]
+        assert (listed["title"], listed["status"]) == ("say hello you", "success")
+        renamed = await client.ask("PATCH", "/api/sessions/anna", {"title": " A  name "})
+        assert renamed.json() == {"session_id": "anna", "title": "A name"}
+        assert (await client.ask("PATCH", "/api/sessions/anna", {"title": " "})).status == 400
+        assert (await client.ask("PATCH", "/api/sessions/nobody", {"title": "x"})).status == 404
+        copied = (await client.ask("POST", "/api/sessions", {"fork_of": "anna"})).json()["session_id"]
+        assert (await ask_and_wait(client, copied, "history"))["result"] == "2 prompts so far "
+        shorter = (await client.ask("POST", "/api/sessions", {"fork_of": "anna", "keep": 0})).json()["session_id"]
+        assert (await ask_and_wait(client, shorter, "history"))["result"] == "1 prompts so far "
+        titles = {each["title"] for each in (await client.ask("GET", "/api/sessions?stored")).json()["stored"]}
+        assert titles == {"A name", "say hello you (copy)", "history"}
+        await client.ask("DELETE", "/api/sessions/anna")
+        assert not index.exists("anna")
+        index.write(attrs.evolve(index.record("anna"), title="not open"))
+        assert (await client.ask("DELETE", "/api/sessions/anna")).status == 204
+        assert not index.exists("anna")
+        assert (await client.ask("DELETE", "/api/sessions/anna")).status == 404
+
+
+async def test_a_turn_begins_again_from_an_earlier_message_and_takes_images(tmp_path):
+    async with serving() as client:
+        session_id = await client.open_session()
+        for prompt in ("history", "history"):
+            await ask_and_wait(client, session_id, prompt)
+        assert (await ask_and_wait(client, session_id, "history", keep=2))["result"] == "2 prompts so far "
+        assert (await ask_and_wait(client, session_id, "history", keep=0))["result"] == "1 prompts so far "
+        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+        ended = await ask_and_wait(client, session_id, [{"type": "text", "text": "blocks"}, image])
+        assert ended["result"] == "text image "
+        assert (ended["cost"], ended["model"]) == ("0.0001", None)
+        wrong = await client.ask("POST", f"/api/sessions/{session_id}/turns", {"prompt": [{"type": "sound"}]})
+        assert (wrong.status, "this server takes no sound" in wrong.json()["error"]["message"]) == (400, True)
+        assert (
+            await client.ask("POST", f"/api/sessions/{session_id}/turns", {"prompt": "x", "keep": -1})
+        ).status == 400
+
+
+async def test_the_end_of_a_tool_call_tells_how_it_ended_and_the_time_without_the_question(tmp_path):
+    async with serving() as client:
+        session_id = await client.open_session()
+        watching = await follow(client, session_id)
+        await begin_turn(client, session_id, call("risky", path=str(tmp_path / "trace")))
+        question = await watching.until("approval_required")
+        path = f"/api/sessions/{session_id}/approvals/{question['question']}"
+        await client.ask("POST", path, {"option": "Deny"})
+        finished = await watching.until("tool_finished")
+        assert (finished["status"], finished["success"]) == ("denied", False)
+        assert 0 <= finished["seconds"] < 30
+        await watching.until("turn_ended")
+        await begin_turn(client, session_id, call("crash"))
+        assert (await watching.until("tool_finished"))["status"] == "error"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import signal
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from amplifier.cli.core.error_messages import error_message, exit_code_of, trace
 from amplifier.cli.core.exit_codes import CommandError, Exit, OutputLostError
 from amplifier.cli.core.outcome import Outcome, as_json
 from amplifier.cli.sessions.home_folder import running_folder
-from amplifier.cli.sessions.running_commands import answer_task_requests
 from amplifier.cli.sessions.store import SessionRecord, SessionStore, now
 from amplifier.cli.terminal.display import Display, OutputFormat
 from amplifier.cli.terminal.keyboard import Keyboard
@@ -28,12 +27,14 @@ from amplifier.contracts import ApprovalSystem
 from amplifier.errors import AmplifierError, NoUnfinishedTurnError
 from amplifier.errors import ModuleNotFoundError as UnknownModuleError
 from amplifier.kernel import AmplifierSession
+from amplifier.live._checkpoints import Checkpoints
 from amplifier.loading import ModuleLoader
 from amplifier.loading._installed import require_backend
 from amplifier.plan import check_plan
 from amplifier.plan._changes import plan_changes
 from amplifier.tracing import export_traces
 from amplifier.tracing._conversation import text_of_message
+from amplifier.tracing._running_commands import answer_task_requests
 from amplifier.turns import TurnRecord
 
 from .approvals import AllowEverything, AskAtTerminal, LeaveTheTurn
@@ -111,11 +112,9 @@ def run_agent(request: RunRequest) -> int:
     try:
         with (
             answer_task_requests(
-                running_folder(request.store.root.parent), request.session_id, request.backend, display
+                running_folder(request.store.root.parent), request.session_id, request.backend, display.show_immediately
             ),
-            nullcontext()
-            if request.otel is None
-            else export_traces(request.otel, partial(display.notice, level="warning")),
+            export_traces(request.otel, partial(display.notice, level="warning")),
         ):
             anyio.run(agent_run.run, backend=request.backend)
     except BrokenPipeError:
@@ -215,9 +214,10 @@ class _AgentRun:
             session.coordinator.hooks.register("tool:pre", self._display.edits, name="cli-diffs")
             record = self._session_record(agent_plan)
             self._permissions.open(session.coordinator)
-            agent = self._agent = TerminalAgent(
-                session, request.store, record, agent_plan.plan, self._display, self._signal_handler, self._permissions
-            )
+            checkpoints = Checkpoints(request.store.folder(session.session_id), Path.cwd())
+            session.coordinator.hooks.register("tool:pre", checkpoints, name="cli-checkpoints")
+            own = (self._display, self._signal_handler, self._permissions, checkpoints)
+            agent = self._agent = TerminalAgent(session, request.store, record, agent_plan.plan, *own)
             agent.check_modules(self._log, wanted=None if request.plan is None else request.provider)
             if request.plan is None and self._streams.err.is_terminal and not self._is_reopened:
                 tools, hooks = (session.coordinator.get("tools") or {}), agent_plan.plan["hooks"]

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -28,14 +28,10 @@ from amplifier.tracing._conversation import write_conversation
 from amplifier.tracing._sessions import read_trace
 
 from .project_instructions import project_root
-from .terminal_agent import TerminalAgent
+from .terminal_agent import TerminalAgent, compaction_message
 
 __all__ = ["ChatCommands", "mentioned_files"]
 
-_SUMMARISE: Final = (
-    "Summarise our conversation for yourself: what I want, what was decided, what was done to which files, what is open. "
-    "Only this summary will be kept. Call no tool."
-)
 _MENTION = re.compile(r"(?<!\S)@(\S+)")
 _SECONDS_TO_LIST = 20.0
 _LONGEST_TEXT = 200_000
@@ -63,9 +59,11 @@ class ChatCommands:
             "help": ("this list", self._help),
             "model": ("[PROVIDER:]MODEL: go on with another model; alone: what there is", self._model),
             "mode": ("[ask|edits|plan|full]: what is done without a question (also Shift-Tab)", self._mode),
-            "compact": ("replace the conversation by a summary of it", self._compact),
+            "compact": ("replace older messages, in what the model is shown, by a summary", self._compact),
             "uncompact": ("undo the latest compaction of what the model is shown", self._uncompact),
             "clear": ("forget the conversation, on disk too", self._clear),
+            "undo": ("take back what the latest turn changed, files and conversation", self._undo),
+            "redo": ("do again what was taken back", lambda _: self._undo("redo")),
             "diff": ("what was edited in this chat", self._diff),
             "cost": ("what the session has cost", self._cost),
             "status": ("the session, its model and its files", self._status),
@@ -126,9 +124,8 @@ class ChatCommands:
             self._list([("now", agent.latest.model or agent.record.model or f"chosen by {agent.record.provider}")], "")
             with anyio.move_on_after(_SECONDS_TO_LIST):
                 for each in agent.session.coordinator.get("providers").values():
-                    self._list(
-                        [(model.id, f"{model.context_window:,} tokens") for model in await each.list_models()], ""
-                    )
+                    models = await each.list_models()
+                    self._list([(model.id, f"{model.context_window:,} tokens") for model in models], "")
             return
         if agent.turns and not agent.store.has_messages(agent.session.session_id):
             raise CommandError("the plan of this chat keeps no conversation, so it cannot go on with another model")
@@ -140,16 +137,11 @@ class ChatCommands:
         self._show(f"  {self._agent.permissions.switch(argument) if argument else now}")
 
     async def _compact(self, _: str) -> None:
-        agent, messages = self._agent, await self.messages()
-        context = agent.session.coordinator.get("context")
-        outcome = await agent.run_turn(_SUMMARISE)
-        agent.session.coordinator.cancellation.reset()
-        if outcome.status != "success" or not outcome.response or context is None:
-            raise CommandError(f"the conversation stays as it is: {outcome.error or 'there is no summary'}")
-        kept = await anyio.to_thread.run_sync(agent.store.copy, agent.record, messages)
-        summary = f"Summary of our conversation so far:\n\n{outcome.response}"
-        await context.set_messages([{"role": "user", "content": summary}])
-        agent.display.notice(f"{len(messages)} messages became a summary; they are kept as session {kept}.")
+        compact = getattr(self._agent.session.coordinator.get("context"), "compact", None)
+        told = None if compact is None else await compact()
+        self._agent.display.notice(
+            compaction_message(told) if told else "There is too little to compact; the conversation stays as it is."
+        )
 
     async def _uncompact(self, _: str) -> None:
         undo = getattr(self._agent.session.coordinator.get("context"), "uncompact", None)
@@ -162,6 +154,11 @@ class ChatCommands:
             await context.clear()
         self._agent.display.notice("The conversation is forgotten.")
 
+    async def _undo(self, argument: str) -> None:
+        context = self._agent.session.coordinator.get("context")
+        for line in await self._agent.checkpoints.undo_open(context, redo=argument == "redo"):
+            self._show(f"  {line}")
+
     async def _diff(self, _: str) -> None:
         lines = await anyio.to_thread.run_sync(self._agent.display.edits.changes)
         for line in lines or ["nothing was edited with write_file or edit_file"]:
@@ -169,18 +166,18 @@ class ChatCommands:
 
     async def _cost(self, _: str) -> None:
         trace = await anyio.to_thread.run_sync(read_trace, self._agent.store, self._agent.session.session_id)
-        total, chat = (
-            totals(trace),
-            f"{self._agent.turns} turns and {self._agent.tokens:,} tokens in this chat; no event log",
-        )
+        total, turns, tokens = totals(trace), self._agent.turns, self._agent.tokens
+        chat = f"{turns} turns and {tokens:,} tokens in this chat; no event log"
         self._show(f"  {write_summary(total) if total.turns else chat}")
+        statistics = getattr(self._agent.session.coordinator.get("context"), "statistics", None)
+        error = getattr(statistics() if callable(statistics) else None, "error", None)
+        if isinstance(error, float):
+            self._show(f"  the tokens of the latest request were estimated {error:+.1%} off the provider's count")
 
     async def _tools(self, _: str) -> None:
         tools = self._agent.session.coordinator.get("tools") or {}
-        described = [
-            (name, str(getattr(tool, "description", "")).strip().partition("\n")[0]) for name, tool in tools.items()
-        ]
-        self._list(described, "no tools are mounted")
+        texts = {name: str(getattr(tool, "description", "")).strip() for name, tool in tools.items()}
+        self._list([(name, text.partition("\n")[0]) for name, text in texts.items()], "no tools are mounted")
 
     async def _tasks(self, _: str) -> None:
         store = self._agent.store
@@ -190,18 +187,15 @@ class ChatCommands:
 
     async def _mcp(self, _: str) -> None:
         status = self._agent.session.coordinator.get_capability("mcp.status")
-        rows = [
-            (each["server"], each["error"] or f"{len(each['tools'])} tools") for each in (status() if status else ())
-        ]
+        found = status() if status else ()
+        rows = [(each["server"], each["error"] or f"{len(each['tools'])} tools") for each in found]
         self._list(rows, "no MCP servers; add one with: amplifier mcp add")
 
     async def _resume(self, argument: str) -> None:
         store, here = self._agent.store, str(Path.cwd())
         if not argument:
-            found = [each for each in store.records() if each.directory == here][:10]
-            self._list(
-                [(each.session_id, each.title or "") for each in found], "there is no other session of this folder"
-            )
+            found = [(each.session_id, each.title or "") for each in store.records() if each.directory == here][:10]
+            self._list(found, "there is no other session of this folder")
             return
         record = store.find(argument)
         if record.directory not in (None, here) or store.is_open(record.session_id):

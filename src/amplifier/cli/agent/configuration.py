@@ -16,9 +16,8 @@ import attrs
 
 from amplifier._json import visible_text
 from amplifier._reading import Kind, choice, list_of, mapping, mapping_each, option, record, text
-from amplifier._regular_file import read_file
+from amplifier._regular_file import make_folders, read_file, replace_file
 from amplifier.cli.core.exit_codes import CommandError
-from amplifier.cli.core.private_file import replace_file
 from amplifier.cli.sessions.home_folder import config_folder, find_home
 from amplifier.errors import PlanError
 from amplifier.modules.hooks.approval import read_approval_options
@@ -182,7 +181,7 @@ def change_user_file(table: str, name: str, value: Any) -> Path:
         members[name] = value
     elif members.pop(name, None) is None:
         raise CommandError(f"{file} has no {table}.{name}; it has: {', '.join(members) or 'none'}")
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folders(file.parent)
     replace_file(file, tomlkit.dumps(document).encode())
     return file
 
@@ -217,7 +216,7 @@ class Project:
     def change(self, **changes: Any) -> None:
         """Keep something; None forgets it."""
         kept = {key: value for key, value in {**self.state(), **changes}.items() if value}
-        find_home().mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folders(find_home())
         replace_file(
             find_home() / "projects.json", json.dumps({**_projects(), str(self.root): kept}, indent=2).encode()
         )

@@ -26,7 +26,7 @@ from .project_instructions import ProjectInstructions, find_instructions
 if TYPE_CHECKING:
     from amplifier.testing import CassetteMode
 
-__all__ = ["AgentPlan", "build_plan", "with_recordings", "with_storage_paths", "with_traces"]
+__all__ = ["AgentPlan", "available_providers", "build_plan", "with_recordings", "with_storage_paths", "with_traces"]
 
 OFFLINE_PROVIDER: Final = "provider-offline"
 _TRACING: Final = "hooks-otel"
@@ -174,11 +174,7 @@ def _default_plan(
                 "source": BUILT_IN_SOURCE,
                 "config": {"system_prompt": system_prompt},
             },
-            "context": {
-                "module": "context-persistent",
-                "source": BUILT_IN_SOURCE,
-                "config": {"durable_turns": True},
-            },
+            "context": {"module": "context-persistent", "source": BUILT_IN_SOURCE, "config": {"durable_turns": True}},
         },
         "providers": [{"module": provider}],
         "tools": [
@@ -212,6 +208,14 @@ def _choose_provider(
                 f"install it with: pip install 'amplifier[{missing[1]}]'"
             )
     return OFFLINE_PROVIDER, notes
+
+
+def available_providers(available: Collection[str], configuration: Configuration) -> list[str]:
+    """The configured one, those with a key, and the local one if it is installed."""
+    keyed = [module_id for variable, module_id in API_KEYS.items() if os.environ.get(variable)]
+    configured = [_provider_id(name, available) for name in (configuration.get("provider"),) if name is not None]
+    found = [each for each in (*configured, *keyed, "provider-local") if each in available]
+    return [each for each in dict.fromkeys(found) if missing_package(each) is None]
 
 
 def _provider_id(wanted: str, available: Collection[str]) -> str:

@@ -6,6 +6,7 @@ import secrets
 import signal
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ import anyio
 
 from amplifier.cli.core.exit_codes import CommandError, Exit
 from amplifier.cli.sessions.home_folder import running_folder
-from amplifier.cli.sessions.running_commands import answer_task_requests
 from amplifier.cli.sessions.store import SessionStore
 from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.log_output import install_log_handler
@@ -23,6 +23,8 @@ from amplifier.kernel import AmplifierSession
 from amplifier.loading._installed import require_backend
 from amplifier.servers._access import address_of, listen_on, reachability_warning, server_names
 from amplifier.servers.http import Limits, SessionRequest, application, run_server
+from amplifier.tracing import export_traces
+from amplifier.tracing._running_commands import answer_task_requests
 
 from .approvals import DenyEverything
 from .served_sessions import ServedSessions
@@ -50,11 +52,14 @@ def serve_http(
         install_log_handler(display, debug=debug)
 
         async def serve() -> int:
-            chosen = {name: options[name] for name in ("provider", "model")}
+            chosen = {name: options[name] for name in ("provider", "model", "otel")}
             sessions = await ServedSessions.prepare(store, display, backend=backend, plan=plan, **chosen)
             return await _serve(sessions, listening, hosts, token, options)
 
-        with answer_task_requests(running_folder(store.root.parent), "serve", backend, display):
+        with (
+            answer_task_requests(running_folder(store.root.parent), "serve", backend, display.show_immediately),
+            export_traces(options["otel"], partial(display.notice, level="warning")),
+        ):
             return anyio.run(serve, backend=backend)
 
 
@@ -72,15 +77,15 @@ async def _serve(
         approvals = wanted.approvals or DenyEverything(display)
         if wanted.session_id is None:
             return sessions.make_temporary(directory, approvals)
-        made = sessions.make(wanted.session_id, directory, {}, approvals, is_resumed=wanted.is_resumed)
-        sessions.records.pop(wanted.session_id, None)  # the server describes its sessions itself
-        return made
+        return sessions.make(wanted.session_id, directory, {}, approvals, is_resumed=wanted.is_resumed)
 
     def check(session: AmplifierSession) -> None:
         try:
             sessions.check(session)
         except CommandError as error:
             raise AmplifierError(str(error)) from error
+        if (record := sessions.records.pop(session.session_id, None)) is not None:
+            sessions.store.write(record)  # from now on the server describes it
 
     app = application(
         make,

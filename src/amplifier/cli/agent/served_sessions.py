@@ -18,12 +18,11 @@ from amplifier.plan import check_plan
 from amplifier.servers.acp import StoredSession
 
 from .configuration import read_configuration
-from .default_plan import AgentPlan, build_plan, with_storage_paths
-from .terminal_agent import check_failures
+from .default_plan import AgentPlan, build_plan, with_storage_paths, with_traces
+from .terminal_agent import TITLE_LENGTH, check_failures
 
 __all__ = ["ServedSessions"]
 
-_TITLE_LENGTH = 80
 _MCP = "tool-mcp"
 
 
@@ -36,6 +35,7 @@ class ServedSessions:
         available: Module ids that can be loaded.
         plan: The user's own plan; the default plan if None.
         backend: The event loop, for the records.
+        otel: The collector that gets traces of the sessions.
     """
 
     store: SessionStore
@@ -45,6 +45,7 @@ class ServedSessions:
     provider: str | None = None
     model: str | None = None
     backend: str = "asyncio"
+    otel: str | None = None
     records: dict[str, SessionRecord] = attrs.field(factory=dict)
 
     @classmethod
@@ -76,7 +77,7 @@ class ServedSessions:
 
     def _agent_plan(self, directory: Path) -> AgentPlan:
         configuration = read_configuration(directory) if self.plan is None else None
-        return build_plan(
+        built = build_plan(
             self.available,
             file=self.plan,
             provider=self.provider,
@@ -84,6 +85,7 @@ class ServedSessions:
             directory=directory,
             configuration=configuration,
         )
+        return built if self.otel is None else attrs.evolve(built, plan=with_traces(built.plan))
 
     def make(
         self,
@@ -174,7 +176,7 @@ class ServedSessions:
     def turn_begins(self, session_id: str, prompt: str) -> None:
         """Record that a turn runs, and the title of a new session."""
         record = self.records[session_id]
-        title = record.title or redact_text(" ".join(prompt.split()))[:_TITLE_LENGTH] or None
+        title = record.title or redact_text(" ".join(prompt.split()))[:TITLE_LENGTH] or None
         self._write(attrs.evolve(record, title=title, updated=now(), status=RUNNING))
 
     def turn_ended(self, session_id: str, status: str) -> None:

@@ -18,6 +18,7 @@ from amplifier.errors import AmplifierError, NoOneToAskError, NoUnfinishedTurnEr
 from amplifier.events import BUDGET_WARNING, CONTEXT_COMPACTION, TURN_RESUMED
 from amplifier.kernel import AmplifierSession, ModuleFailure
 from amplifier.live import run_turn
+from amplifier.live._checkpoints import Checkpoints
 from amplifier.models import TurnEvent
 from amplifier.plan._changes import module_hashes
 from amplifier.turns import TurnRecord
@@ -26,9 +27,9 @@ from .default_plan import OFFLINE_PROVIDER
 from .permissions import Permissions
 from .signals import SignalHandler
 
-__all__ = ["TerminalAgent", "check_failures"]
+__all__ = ["TITLE_LENGTH", "TerminalAgent", "check_failures"]
 
-_TITLE_LENGTH = 80
+TITLE_LENGTH = 80
 
 
 @attrs.define
@@ -49,6 +50,7 @@ class TerminalAgent:
     display: Display
     signal_handler: SignalHandler
     permissions: Permissions
+    checkpoints: Checkpoints
     latest: TurnRecord = attrs.field(factory=TurnRecord)
     tokens: int = 0
     turns: int = 0
@@ -115,6 +117,7 @@ class TerminalAgent:
             NoUnfinishedTurnError: There is no turn to go on with.
         """
         self._start_turn(prompt)
+        await self.checkpoints.begin(prompt, self.session.coordinator.get("context"))
         outcome, stays_cut_off = (
             Outcome(status="cancelled"),
             False,
@@ -131,6 +134,7 @@ class TerminalAgent:
             self.display.end_turn(ended.result)
         finally:
             self.display.end_turn(None)  # of a turn that raised as well
+            await self.checkpoints.end()
             self._end_turn(outcome, stays_cut_off=stays_cut_off)
         return outcome
 
@@ -140,13 +144,13 @@ class TerminalAgent:
         elif event.name == BUDGET_WARNING:
             self.display.notice(_warning_message(event.data), "warning")
         elif event.name == CONTEXT_COMPACTION:
-            self.display.notice(_compaction_message(event.data))
+            self.display.notice(compaction_message(event.data))
         self.display.show(event, self.latest)
 
     def _start_turn(self, prompt: str | None) -> None:
         self.latest = TurnRecord()
         self.turns += 1
-        title = self.record.title or redact_text(" ".join((prompt or "").split()))[:_TITLE_LENGTH] or None
+        title = self.record.title or redact_text(" ".join((prompt or "").split()))[:TITLE_LENGTH] or None
         self.record = attrs.evolve(self.record, title=title, updated=now(), status=RUNNING)
         self.store.write(self.record, turn_plan=module_hashes(self.plan))
 
@@ -179,7 +183,7 @@ def _warning_message(data: Mapping[str, Any]) -> str:
     return visible_text(f"budget: {what} {data.get('used')} of {data.get('limit')} used", multiline=False)
 
 
-def _compaction_message(data: Mapping[str, Any]) -> str:
+def compaction_message(data: Mapping[str, Any]) -> str:
     """What a compaction left of the view of the conversation."""
     how = {"results": "old tool outputs shortened", "summary": "older messages summarised"}
     before, after = data.get("before_tokens"), data.get("after_tokens")

@@ -20,6 +20,7 @@ import attrs
 import click
 
 from amplifier._json import visible_text
+from amplifier._regular_file import make_folders
 from amplifier._requirements import unmet_requirements
 from amplifier.cli.agent.configuration import read_configuration
 from amplifier.cli.agent.default_plan import API_KEYS, DEFAULT_TOOLS, OFFLINE_PROVIDER, build_plan
@@ -27,7 +28,7 @@ from amplifier.cli.agent.mcp_servers import open_servers, read_servers
 from amplifier.cli.core.error_messages import error_message
 from amplifier.cli.core.exit_codes import Exit
 from amplifier.cli.sessions.home_folder import HOME_VARIABLE, find_home, running_folder, sessions_folder
-from amplifier.cli.sessions.running_commands import find_running, request_tasks, running_commands
+from amplifier.cli.sessions.running_commands import find_running, request_tasks
 from amplifier.errors import AmplifierError
 from amplifier.loading import ModuleLoader
 from amplifier.loading._importing import is_published
@@ -39,6 +40,7 @@ from amplifier.loading._installed import (
     modules_on_island,
 )
 from amplifier.models import to_json
+from amplifier.tracing._running_commands import running_commands
 
 from .app import SECOND_NAME
 from .shared_options import PLAN_FILE, complete_running, debug_option, json_option
@@ -251,7 +253,7 @@ def _check_state() -> Iterator[Finding]:
     sessions = sessions_folder(find_home())
     source = HOME_VARIABLE if os.environ.get(HOME_VARIABLE) else "the default"
     try:
-        sessions.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folders(sessions)
         with tempfile.TemporaryFile(dir=sessions):
             pass
     except OSError as error:

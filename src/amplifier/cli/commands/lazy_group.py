@@ -16,7 +16,7 @@ class LazyGroup(click.Group):
     """A group that knows its commands by name.
 
     Args:
-        lazy: Where each command is: ``file:attribute`` in this package.
+        lazy: Where each command is: ``file:attribute`` in this package, or with dots before it above.
         summaries: First sentences of commands, for a help that does not import these.
         advice: Added to the error message about a name that resembles no command.
     """
@@ -43,7 +43,7 @@ class LazyGroup(click.Group):
         if cmd_name not in self._lazy:
             return super().get_command(ctx, cmd_name)
         file, _, attribute = self._lazy[cmd_name].partition(":")
-        command: click.Command = getattr(importlib.import_module(f"{__package__}.{file}"), attribute)
+        command: click.Command = getattr(importlib.import_module(f".{file}", __package__), attribute)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -18,7 +18,7 @@ import click
 from amplifier._json import redact_text, visible_text
 from amplifier._spelling import suggestion
 from amplifier.cli.agent.configuration import change_user_file, read_configuration
-from amplifier.cli.agent.default_plan import build_plan
+from amplifier.cli.agent.default_plan import build_plan, with_traces
 from amplifier.cli.agent.mcp_servers import open_servers, read_servers, servers_of, with_variables_of_plans
 from amplifier.cli.agent.plan_files import read_plan_file
 from amplifier.cli.agent.signals import until_signal
@@ -81,10 +81,15 @@ def add_server(name: str, command: tuple[str, ...], env: tuple[str, ...], header
         if pairs:
             server[key] = {word.partition("=")[0]: word.partition("=")[2] for word in pairs}
     read_mcp_options({"servers": {name: server}})
-    for key, value in {**server.get("env", {}), **server.get("headers", {})}.items():
-        if "${" not in value and redact_text(f"{key}: {value}") != f"{key}: {value}":
-            click.echo(f"note: {key} is a secret in plain text; write '${{NAME}}' for a variable of yours", err=True)
+    _note_secrets(name, server)
     click.echo(f"{name} is in {change_user_file('mcpServers', name, server)}; try it: amplifier mcp test {name}")
+
+
+def _note_secrets(name: str, server: dict[str, Any]) -> None:
+    for section in ("env", "headers"):
+        for key, value in (server.get(section) or {}).items():
+            if "${" not in value and redact_text(f"{key}: {value}") != f"{key}: {value}":
+                click.echo(f"note: {name}.{section}.{key} is a secret in plain text; use ${{NAME}} instead", err=True)
 
 
 @mcp.command("remove")
@@ -256,12 +261,7 @@ def login(server: str, file: Path | None, backend: str) -> int:
 
 
 def _described(tool: Any) -> dict[str, Any]:
-    return {
-        "name": tool.name,
-        "description": tool.description,
-        "annotations": tool.annotations,
-        "input_schema": tool.input_schema,
-    }
+    return {name: getattr(tool, name) for name in ("name", "description", "annotations", "input_schema")}
 
 
 def _hints(tool: Any) -> str:
@@ -372,12 +372,7 @@ def import_servers(file: Path, form: str) -> None:
         raise CommandError(f"{file}: there is no object mcpServers in it")
     read_mcp_options({"servers": servers})
     for name, server in servers.items():
-        for section in ("env", "headers"):
-            for key, value in (server.get(section) or {}).items():
-                if "${" not in value and redact_text(f"{key}: {value}") != f"{key}: {value}":
-                    click.echo(
-                        f"note: {name}.{section}.{key} is a secret in plain text; use ${{NAME}} instead", err=True
-                    )
+        _note_secrets(name, server)
     made = {"tools": [{"module": "tool-mcp", "config": {"servers": servers}}]}
     if form == "json":
         click.echo(json.dumps(made, indent=2, ensure_ascii=False))
@@ -395,7 +390,13 @@ def import_servers(file: Path, form: str) -> None:
 @http_options(port=8000)
 @agent_options
 def serve(
-    plan: Path, transport: Literal["stdio", "http"], provider: str | None, model: str | None, backend: str, **http: Any
+    plan: Path,
+    transport: Literal["stdio", "http"],
+    provider: str | None,
+    model: str | None,
+    otel: str | None,
+    backend: str,
+    **http: Any,
 ) -> int:
     """Serve the agent of PLAN to MCP clients, with one session for each client.
 
@@ -405,11 +406,13 @@ def serve(
     """
     from amplifier.servers._access import listen_on, reachability_warning, server_names  # noqa: PLC0415
     from amplifier.servers.mcp import serve as serve_agent  # noqa: PLC0415  # the other commands save the time
+    from amplifier.tracing import export_traces  # noqa: PLC0415
 
     made = build_plan(installed_ids(), file=plan, provider=provider, model=model)
     for note in made.notes:
         click.echo(note, err=True)
-    run = partial(serve_agent, lambda: AmplifierSession(made.plan), transport=transport)
+    served = made.plan if otel is None else with_traces(made.plan)
+    run = partial(serve_agent, lambda: AmplifierSession(served), transport=transport)
     if transport == "http":
         host, given = http["host"], read_token(http["token_file"], none=http["no_token"])
         token = secrets.token_urlsafe(32) if given is None else given
@@ -430,5 +433,6 @@ def serve(
             origins=http["origins"],
             on_listening=announce,
         )
-    ended_by = anyio.run(until_signal, run, backend=backend)
+    with export_traces(otel, partial(click.echo, err=True)):
+        ended_by = anyio.run(until_signal, run, backend=backend)
     return Exit.OK if ended_by is None else 128 + ended_by

@@ -39,6 +39,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--static", is_flag=True, help="Run nothing of the module; read its files only.")
 @click.option("--backend", "backends", multiple=True, type=click.Choice(["asyncio", "trio"]), help="Default: both.")
 @click.option("--thorough", is_flag=True, help="More inputs, and every await is cancelled.")
+@click.option("--strict", is_flag=True, help="Recommendations count, too.")
 @click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same result.")
 @click.option("--only", multiple=True, metavar="CLAUSE", help="Only this clause or check; may be given again.")
 @click.option("--replay", metavar="TOKEN", help="Reproduce one finding, by the token from its report.")
@@ -56,6 +57,7 @@ def validate(
     static: bool,
     backends: tuple[str, ...],
     thorough: bool,
+    strict: bool,
     seed: int,
     only: tuple[str, ...],
     replay: str | None,
@@ -85,6 +87,7 @@ def validate(
             plan=_read_object("--plan", plan),
             static=static,
             thorough=thorough,
+            strict=strict,
             seed=seed,
             backends=backends or ("asyncio", "trio"),
             only=only,
@@ -106,16 +109,7 @@ def validate(
 
 def _failure(target: str, seed: int, error: Exception) -> Report:
     """The report on a module that could not be examined at all."""
-    return Report(
-        module=target,
-        type="unknown",
-        source=target,
-        verdict="unchecked",
-        profile="quick",
-        seed=seed,
-        backends=[],
-        notes=[error_message(error)],
-    )
+    return Report(module=target, source=target, verdict="unchecked", seed=seed, notes=[error_message(error)])
 
 
 def _publish(report: Report, files: dict[str, Path], annotations: Output | None) -> None:

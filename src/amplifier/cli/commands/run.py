@@ -61,9 +61,6 @@ run_options: Decorator = add_options(
     click.option("--output-format", type=click.Choice(["text", "json", "json-trace"]), default="text", help=_JSON),
     click.option("--record", type=_NEW_FILE, metavar="FILE", help="Record the model's answers in a new file."),
     click.option("--replay", type=PLAN_FILE, metavar="FILE", help=_REPLAY),
-    click.option(
-        "--otel", metavar="URL", help="Send traces and metrics to an OpenTelemetry collector (OTLP over HTTP)."
-    ),
     click.option("--max-cost", type=click.FloatRange(min=0), metavar="USD", help=_COST),
     click.option("--max-total-tokens", type=click.IntRange(min=0), metavar="N", help=_TOKENS),
     click.option("--accept-plan-changes", is_flag=True, help=_CHANGES),

@@ -14,14 +14,15 @@ import click
 
 from amplifier._json import visible_text
 from amplifier._programs import with_safe_search_path
+from amplifier._regular_file import replace_file
 from amplifier.cli.commands.run import PROMPT_SETTINGS, reject_unquoted_prompt, run_options, start_run
 from amplifier.cli.commands.shared_options import GlobalOptions, complete_session, debug_option, json_option, open_store
 from amplifier.cli.core.exit_codes import CommandError, Exit
-from amplifier.cli.core.private_file import replace_file
-from amplifier.cli.sessions.store import SessionRecord, SessionStore
+from amplifier.cli.sessions.store import EVENTS_FILE, SessionRecord, SessionStore
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.output import print_table
 from amplifier.errors import MissingExtraError
+from amplifier.live._checkpoints import undo_stored
 from amplifier.tracing import (
     compare,
     totals,
@@ -54,9 +55,12 @@ def session() -> None:
 @click.option(
     "-s", "--search", metavar="TEXT", default="", help="Only those with this in id, title, provider or folder."
 )
+@click.option("--cost", "with_cost", is_flag=True, help="Also what each has cost; reads their event logs.")
 @json_option
 @debug_option
-def list_sessions(limit: int | None, with_children: bool, here: bool, search: str, as_json: bool) -> None:
+def list_sessions(
+    limit: int | None, with_children: bool, here: bool, search: str, with_cost: bool, as_json: bool
+) -> None:
     """List sessions, the one used last first."""
     store, folder = open_store(), str(Path.cwd()) if here else None
     records = [
@@ -65,8 +69,12 @@ def list_sessions(limit: int | None, with_children: bool, here: bool, search: st
         if (folder is None or each.directory == folder)
         and search.casefold() in "\n".join(filter(None, attrs.astuple(each))).casefold()
     ][:limit]
+    costs = [str(totals(read_trace(store, record.session_id)).cost or "") for record in records if with_cost]
     if as_json:
-        click.echo(json.dumps([attrs.asdict(record) for record in records], indent=2))
+        more = [{"cost": cost or None} for cost in costs] or [{}] * len(records)
+        click.echo(
+            json.dumps([{**attrs.asdict(one), **cost} for one, cost in zip(records, more, strict=True)], indent=2)
+        )
         return
     if not records:
         which = "like that" if here or search else "yet"
@@ -81,7 +89,10 @@ def list_sessions(limit: int | None, with_children: bool, here: bool, search: st
             [name, _in_local_time(used), status, who.removeprefix("provider-"), title, _below_home(where)]
             for name, used, status, who, title, where in rows
         ]
-    print_table(["session", "last used", "status", "provider", "began with", "folder"], rows)
+    headings = ["session", "last used", "status", "provider", "began with", "folder"]
+    if with_cost:
+        headings, rows = [*headings, "cost"], [[*row, cost] for row, cost in zip(rows, costs, strict=True)]
+    print_table(headings, rows)
 
 
 def _below_home(folder: str) -> str:
@@ -148,6 +159,20 @@ def export_session(session_id: str, output: Path | None, html: bool) -> None:
     with output.open("x", encoding="utf-8", errors="backslashreplace") as new:
         new.write(written)
     click.echo(output)
+
+
+@session.command("to-test")
+@_SESSION
+@click.option("-o", "--output", type=click.Path(path_type=Path), default="tests", metavar="FOLDER", show_default=True)
+@debug_option
+def write_session_test(session_id: str, output: Path) -> None:
+    """Write a session as a pytest that plays it again offline, up to its stop, on both backends; without secrets."""
+    from amplifier.testing._sessions import write_test  # noqa: PLC0415 — only this command needs the doubles
+
+    store = open_store()
+    record = store.find(session_id)
+    session_id, log = record.session_id, store.folder(record.session_id) / EVENTS_FILE
+    click.echo(write_test(session_id, store.transcript(session_id), output, log))
 
 
 @session.command("trace")
@@ -253,6 +278,20 @@ def fork_session(session_id: str, turns: int | None) -> None:
         counted = "1 turn" if len(starts) == 1 else f"{len(starts)} turns"
         click.echo(f"session {origin.session_id!r} has only {counted}; all of them are taken over", err=True)
     click.echo(store.copy(origin, messages))
+
+
+@session.command("undo")
+@click.argument("session_id", metavar="[ID]", default="last", shell_complete=complete_session)
+@click.option("--redo", is_flag=True, help="Do again what was taken back last.")
+@debug_option
+def undo_session(session_id: str, redo: bool) -> None:
+    """Take back the latest turn: the files it changed, also by commands, and its part of the conversation.
+
+    Call it again for the turn before. Files that were changed since then stay as they are; git's index and history are not touched.
+    """
+    store = open_store()
+    for line in undo_stored(store, store.find(session_id).session_id, redo=redo):
+        click.echo(line)
 
 
 @session.command("delete")

@@ -80,7 +80,7 @@ def complete_session(_context: click.Context, _parameter: click.Parameter, incom
 def complete_running(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Process ids of running commands, for the shell."""
     from amplifier.cli.sessions.home_folder import find_home, running_folder  # noqa: PLC0415  # only completion needs it
-    from amplifier.cli.sessions.running_commands import running_commands  # noqa: PLC0415  # the same
+    from amplifier.tracing._running_commands import running_commands  # noqa: PLC0415  # the same
 
     pids = [str(each.pid) for each in running_commands(running_folder(find_home()))]
     return [pid for pid in pids if pid.startswith(incomplete)]
@@ -124,10 +124,13 @@ agent_options: Decorator = add_options(
         "-p", "--provider", metavar="NAME", shell_complete=complete_provider, help="Who answers, e.g. anthropic."
     ),
     click.option("-m", "--model", metavar="NAME", help="The model to ask; else the provider's own choice."),
+    click.option(
+        "--otel", metavar="URL", help="Send traces and metrics to an OpenTelemetry collector (OTLP over HTTP)."
+    ),
     backend_option,
     debug_option,
 )
-"""The options that choose an agent: provider, model and backend."""
+"""The options that choose an agent and its backend, and where its traces go."""
 
 
 def http_options(*, port: int) -> Callable[[F], F]:

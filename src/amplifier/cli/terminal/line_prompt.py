@@ -37,7 +37,7 @@ from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
 
 from amplifier._json import sanitize_text, visible_text
-from amplifier.cli.core.private_file import replace_file
+from amplifier._regular_file import make_folders, replace_file
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.output import Output
 
@@ -231,7 +231,7 @@ class PromptHistory:
     def add(self, entry: str) -> None:
         """Append an entry in one write, so that entries of several chats do not mix."""
         with suppress(OSError):
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folders(self._path.parent)
             descriptor = os.open(self._path, _APPEND, 0o600)
             try:
                 os.write(descriptor, json.dumps(entry).encode() + b"\n")

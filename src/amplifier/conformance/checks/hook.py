@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
+import anyio
 import attrs
 
 from amplifier.conformance.checks.registry import check
@@ -21,7 +22,8 @@ from amplifier.conformance.target.calls import Outcome, binding_error, call_with
 from amplifier.conformance.target.literals import choices_in, inputs_in, settings_in, texts_in
 from amplifier.conformance.target.mounted import OWNER, CheckContext, MountedModule, MountFailed
 from amplifier.conformance.target.process import captured_logs
-from amplifier.errors import HookRecursionError
+from amplifier.conformance.target.use import typical_operations
+from amplifier.errors import ApprovalTimeoutError, HookRecursionError
 from amplifier.events import ALL_EVENTS, HOOK_FAILED
 from amplifier.models import HookResult, to_dict
 
@@ -97,6 +99,8 @@ class EventSeries(CallSeries):
         elif result.action == "ask_user":
             prompts = [each.prompt for each in result.approval_gates] or [result.approval_prompt]
             self.expect(all(prompts), "H13", "a question carries no prompt", given)
+            defaults = [each.default for each in result.approval_gates] or [result.approval_default]
+            self.expect("allow" not in defaults, "H15", "a question that nobody answers in time allows", given)
         if result.action in ("deny", "ask_user") and registration.on_failure != "deny":
             what = f"the handler {registration.name!r} can {result.action}, and is skipped when it fails"
             self.fault("H14", what, given)
@@ -179,7 +183,9 @@ async def _events_with(ctx: CheckContext, config: dict[str, Any]) -> set[str] | 
         return None
 
 
-@check("H1", "H3", "H4", "H5", "H6", "H7", "H8", "H13", "H14", kind="behaviour", types=_HOOK, inputs="hook_events")
+@check(
+    "H1", "H3", "H4", "H5", "H6", "H7", "H8", "H13", "H14", "H15", kind="behaviour", types=_HOOK, inputs="hook_events"
+)
 async def answers_events(ctx: CheckContext) -> None:
     """Passes events to every handler: known and unknown ones with payloads right and wrong, and those of a session in which tools fail."""
     events = [(str(each["event"]), each["data"]) for each in ctx.case["events"]]
@@ -199,6 +205,39 @@ async def answers_events(ctx: CheckContext) -> None:
         series.check_payloads()
 
 
+class _NobodyAnswers:
+    """An approval system whose user is away."""
+
+    asked = 0
+
+    async def request_approval(
+        self, prompt: str, options: Any = (), timeout: float = 3600.0, *rest: Any, **more: Any
+    ) -> Any:
+        self.asked += 1
+        await anyio.sleep(timeout)
+        raise ApprovalTimeoutError(f"nobody has answered {prompt!r}")
+
+
+@check("H15", kind="behaviour", types=("hook",))
+async def denies_without_an_answer(ctx: CheckContext) -> None:
+    """Passes events to handlers that ask the user themselves, with an approval system that never answers."""
+    async with ctx.mount() as mounted:
+        away = _NobodyAnswers()
+        mounted.session.coordinator.approval_system = away
+        for operation in typical_operations(mounted):
+            asked = away.asked
+            outcome = await mounted.call(operation.run, mounted, seconds=_LONGEST_QUESTION)
+            action = outcome.value.get("action") if isinstance(outcome.value, dict) else None
+            if away.asked > asked and action in ("continue", "modify", "inject_context"):
+                ctx.fault(
+                    "H15",
+                    f"{operation.name} asked, got no answer, and let it pass with {action!r}",
+                    given=operation.given,
+                )
+                return
+
+
+_LONGEST_QUESTION = 4_000.0
 _SECONDS = 2.0
 _CALLS = 2_000
 _MAX_PAYLOADS = 8

@@ -109,12 +109,16 @@ def _cache_directory() -> Path:
 
 def _environment(home: str) -> dict[str, str]:
     """The worker's environment variables: what running Python takes, and no credentials."""
-    kept = ("PATH", "LANG", "LC_ALL", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")
+    kept = ("PATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")
     return {
         **{name: os.environ[name] for name in kept if name in os.environ},
         "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
         "HOME": home,
         "TMPDIR": home,
+        "LC_ALL": "C.UTF-8",
+        "PYTHONUTF8": "0"
+        if sys.platform == "linux"
+        else "1",  # so that a file opened without an encoding depends on the locale
         "PYTHONHASHSEED": "0",
         "PYTHONDONTWRITEBYTECODE": "1",
         "HYPOTHESIS_STORAGE_DIRECTORY": str(_cache_directory() / "hypothesis"),
@@ -143,6 +147,7 @@ async def check_module(
     plan: dict[str, Any] | None = None,
     static: bool = False,
     thorough: bool = False,
+    strict: bool = False,
     seed: int = 0,
     backends: Sequence[str] = ("asyncio", "trio"),
     only: Iterable[str] = (),
@@ -158,6 +163,7 @@ async def check_module(
         plan: What else the plan of its session holds, such as ``agents``, for a module that reads it.
         static: Execute nothing of it.
         thorough: Draw more cases and try every suspension point.
+        strict: Let broken recommendations count: such a module does not conform.
         seed: Equal seeds draw equal cases.
         backends: What to run it on.
         only: Clauses or checks to restrict the examination to.
@@ -192,6 +198,8 @@ async def check_module(
     report = await _examine(job, static=static, progress=progress)
     # Once more, because some types are only known after the module was imported.
     reject_inapplicable(report.type, static=static, only=only, replay=replay)
+    if strict and report.recommendations:
+        report.verdict = "violations"
     return report
 
 

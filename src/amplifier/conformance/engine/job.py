@@ -199,7 +199,7 @@ def _nearest(name: str, names: list[str]) -> str:
 
 
 def _clauses_of(module_type: str) -> str:
-    """The clauses of a type of module, as ranges: A1 to A23 and T1 to T15."""
+    """The clauses of a type of module, as ranges: A1 to A25 and T1 to T15."""
     groups: dict[str, list[int]] = {}
     for clause in {clause for check in checks_for(module_type) for clause in check.clauses}:
         groups.setdefault(clause[0], []).append(int(clause[1:]))

@@ -31,6 +31,7 @@ from amplifier.conformance.target.literals import choices_in, inputs_in, pattern
 from amplifier.conformance.target.locate import LoadedTarget
 from amplifier.conformance.target.mounted import CheckContext, Fault, MountFailed, StepCoverage
 from amplifier.conformance.target.process import started_processes
+from amplifier.conformance.target.process_state import ProcessState
 from amplifier.conformance.target.use import run_typical_operations, schema_of
 from amplifier.conformance.target.virtual_clock import machine_load, run_virtually, skipped, unstalled_time
 
@@ -181,6 +182,7 @@ class Runner:
         self._coverage = StepCoverage()
         self._playing: tuple[Step, CheckContext] | None = None
         self._sent: set[str] = set()
+        self._state = ProcessState()
         self.step: str = ""
 
     def steps(self) -> list[Step]:
@@ -204,6 +206,7 @@ class Runner:
             started = unstalled_time() - skipped()
             if number == 0:
                 self._guess_config(step)
+            self._state.restore()  # what one step changed, another must not take for given
             self._coverage = StepCoverage(backends=[step.backend])
             self._playing, self._sent = None, set()
             try:

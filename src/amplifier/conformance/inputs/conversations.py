@@ -7,6 +7,7 @@ shortened it.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ Message = dict[str, Any]
 
 CHARACTERS_PER_TOKEN = 4
 _WORDS = ["the", "old", "man", "and", "his", "dog", "ran", "out", "for", "one", "day", "but", "not", "all"]
+_LONG_CALLS = 30
 _MARK = re.compile(r"m\d{4}")
 
 
@@ -48,9 +50,10 @@ def tool_turn(number: int, calls: int, words: int, *, between: str | None = None
         content: The content of the assistant's message.
     """
     ids = [f"call-{number}-{index}" for index in range(calls)]
-    requests = [
-        {"id": each, "type": "function", "function": {"name": "look", "arguments": '{"at": "here"}'}} for each in ids
-    ]
+    # Some calls say more than their results.
+    at = prose(number, words) if number % _LONG_CALLS == 0 else "here"
+    made = {"name": "look", "arguments": json.dumps({"at": at})}
+    requests = [{"id": each, "type": "function", "function": dict(made)} for each in ids]
     messages: list[Message] = [{"role": "assistant", "content": content, "tool_calls": requests}]
     for index, each in enumerate(ids):
         if between is not None and index == 1:

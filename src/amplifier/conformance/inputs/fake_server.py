@@ -140,6 +140,15 @@ def _counts(blocks: list[Block], body: dict[str, Any]) -> tuple[int, int]:
 
 # ── the wire formats: the whole response, and the events of a stream ──
 
+_PIECES = 3
+"""A block comes in so many deltas, cut without regard to words."""
+
+
+def _cut(text: str) -> list[str]:
+    step = max(1, -(-len(text) // _PIECES))
+    return [text[at : at + step] for at in range(0, len(text), step)] or [""]
+
+
 Encoded = tuple[dict[str, Any], list[tuple[str | None, Any]]]
 
 
@@ -162,8 +171,15 @@ def _chat(blocks: list[Block], body: dict[str, Any]) -> Encoded:
     choice = {"index": 0, "message": message, "finish_reason": reason}
     whole = {**about, "object": "chat.completion", "choices": [choice], "usage": usage}
     part = {**about, "object": "chat.completion.chunk"}
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": piece} for piece in _cut(text)]
+    for call in calls:
+        begun = {**call, "function": {**call["function"], "arguments": ""}}
+        pieces = [
+            {"index": call["index"], "function": {"arguments": each}} for each in _cut(call["function"]["arguments"])
+        ]
+        deltas += [{"tool_calls": [each]} for each in (begun, *pieces)]
     events: list[tuple[str | None, Any]] = [
-        (None, {**part, "choices": [{"index": 0, "delta": message, "finish_reason": None}]}),
+        *((None, {**part, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}) for delta in deltas),
         (None, {**part, "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}),
         (None, {**part, "choices": [], "usage": usage}),
         (None, "[DONE]"),
@@ -207,15 +223,16 @@ def _messages(blocks: list[Block], body: dict[str, Any]) -> Encoded:
 
 def _begun(block: Block) -> tuple[Block, list[Block]]:
     if block["type"] == "text":
-        return {"type": "text", "text": ""}, [{"type": "text_delta", "text": block["text"]}]
+        return {"type": "text", "text": ""}, [{"type": "text_delta", "text": piece} for piece in _cut(block["text"])]
     if block["type"] == "thinking":
         deltas = [
-            {"type": "thinking_delta", "thinking": block["thinking"]},
+            *({"type": "thinking_delta", "thinking": piece} for piece in _cut(block["thinking"])),
             {"type": "signature_delta", "signature": block["signature"]},
         ]
         return {"type": "thinking", "thinking": "", "signature": ""}, deltas
     if block["type"] == "tool_use":
-        return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": json.dumps(block["input"])}]
+        pieces = _cut(json.dumps(block["input"]))
+        return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]
     return block, []
 
 

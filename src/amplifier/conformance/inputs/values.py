@@ -37,6 +37,9 @@ ODD_TEXTS = (
 )
 """Texts that break naive code: empty, control characters, patterns, templates, out-of-range numbers, very long."""
 
+IRREGULAR = ("naïve e\u0301 漢字 👩\u200d👧 " * 40, "Straße", "Strasse", "STRASSE", "9", "10")
+"""Texts that ordinary users write: longer in bytes than in characters, nearly equal, and sorted differently as numbers and as texts."""
+
 DEEP: Any = json.loads('{"deep": [' * 40 + '"leaf"' + "]}" * 40)
 
 ODD_VALUES: tuple[Any, ...] = (
@@ -128,6 +131,10 @@ FORMATS = {
     "regex": "t.xt",
 }
 """A text for each format that a schema may ask for; no address leads out of this machine."""
+
+
+_SUGGESTED = {"date": "date", "regex": "regex", "pattern": "regex", "email": "email", "timestamp": "date-time"}
+"""What a property's name says of its format, where its schema does not."""
 
 
 def use_address(address: str) -> None:
@@ -222,10 +229,11 @@ class Values:
         elif kind in ("integer", "number"):
             bounds = [schema.get(key) for key in ("minimum", "maximum")]
             yield from (each for each in bounds if isinstance(each, (int, float)) and abs(each) <= _MAX_NUMBER)
-            yield from (2, 7) if kind == "integer" else (2, 1.5)
+            yield from (2, 7) if kind == "integer" else (2, 0.1, 1.5)
         elif kind == "string" and "pattern" not in schema and "format" not in schema:
             least, most = schema.get("minLength"), schema.get("maxLength")
             yield from ("t" * count for count in (least, most) if isinstance(count, int) and 0 < count <= _MAX_LENGTH)
+            yield from (_of_length(text, schema) for text in IRREGULAR)
         elif kind == "array":
             for item in self.alternatives(schema.get("items", {}), name, depth + 1)[:4]:
                 yield [item]
@@ -265,6 +273,9 @@ class Values:
             return "."
         if "command" in name or name == "cmd":
             return "true"
+        for word, form in _SUGGESTED.items():
+            if word in name:
+                return _of_length(FORMATS[form], schema)
         return _of_length("text", schema)
 
 

@@ -71,6 +71,22 @@ class CallSeries:
             self.fault(clause, what, given)
 
 
+_AROUND = 24
+_LONGEST = 60
+
+
+def first_difference(usual: str, other: str) -> str:
+    """Two texts where they begin to differ, for a report: the other one, and what was expected."""
+    at = next((place for place, (one, two) in enumerate(zip(usual, other, strict=False)) if one != two), None)
+    at = min(len(usual), len(other)) if at is None else at
+    start = max(0, at - _AROUND)
+    usual, other = (
+        ("…" if start else "") + text[start : at + _LONGEST] + ("…" if len(text) > at + _LONGEST else "")
+        for text in (usual, other)
+    )
+    return f"{other}; expected {usual}"
+
+
 MARKS = ("alphamark", "bravomark")
 HEAD_STARTS = (0, 1, 3)
 """Steps of the loop that the first call is ahead."""

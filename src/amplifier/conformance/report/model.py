@@ -305,12 +305,12 @@ class Report:
     """
 
     module: str
-    type: str
+    type: str = "unknown"
     source: str
     verdict: Verdict
-    profile: str
+    profile: str = "quick"
     seed: int
-    backends: list[str]
+    backends: list[str] = Factory(list)
     clauses: list[ClauseOutcome] = Factory(list)
     limitations: list[str] = Factory(list)
     notes: list[str] = Factory(list)

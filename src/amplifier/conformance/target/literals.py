@@ -109,7 +109,7 @@ def _listed(node: ast.AST) -> Iterator[str]:
 
 
 def _compared(node: ast.AST) -> Iterator[str]:
-    """Texts that something is compared with, or that are keys of a table."""
+    """Texts that something is compared with, that are keys of a table, or that make up a list with a name."""
     parts: list[ast.AST | None] = []
     if isinstance(node, ast.Compare):
         for side in (node.left, *node.comparators):
@@ -120,6 +120,8 @@ def _compared(node: ast.AST) -> Iterator[str]:
         parts = list(node.keys)
     elif isinstance(node, ast.Set):
         parts = list(node.elts)
+    elif isinstance(node, ast.Assign) and isinstance(node.value, (ast.Tuple, ast.List)):
+        parts = list(node.value.elts)
     elif isinstance(node, ast.Call) and _is_method(node, "startswith", "endswith"):
         parts = list(node.args)
     return _texts(parts)

@@ -76,6 +76,7 @@ class StepCoverage:
 
 CANARY = "canary.txt"
 """A user's file in the working directory; it must be there, unchanged, to the end."""
+_CANARY_TEXT = "this file belongs to the user\n" + "naïve e\u0301 漢字 👩\u200d👧\n" * 30
 
 
 @contextmanager
@@ -93,7 +94,7 @@ def private_directories(shared_root: Path | None = None) -> Iterator[tuple[Path,
         directory, home, temporary = Path(root, "work"), Path(root, "home"), Path(root, "tmp")
         for folder in (directory, home, temporary):
             folder.mkdir()
-        (directory / CANARY).write_text("this file belongs to the user\n", encoding="utf-8")
+        (directory / CANARY).write_text(_CANARY_TEXT, encoding="utf-8")
         if shared_root is not None:
             home, temporary = shared_root / "home", shared_root / "tmp"
         os.environ["HOME"], os.environ["TMPDIR"] = str(home), str(temporary)

@@ -307,7 +307,7 @@ _BY_TYPE: dict[str, Callable[[MountedModule], list[Operation]]] = {
 _PLAIN, _OTHER = "text", "other text"
 
 
-def other_operations(mounted: MountedModule) -> list[Operation]:
+def other_operations(mounted: MountedModule, text: str = _OTHER) -> list[Operation]:
     """The operations of a tool with other texts, those of a hook in another order; none for the other types."""
     typical = [each for each in typical_operations(mounted) if not each.is_last]
     if mounted.loaded.module_type == "hook":
@@ -317,7 +317,7 @@ def other_operations(mounted: MountedModule) -> list[Operation]:
     found = []
     for operation in typical:
         name, given = operation.given["tool"], operation.given["input"]
-        changed = _with_other_texts(given)
+        changed = _with_other_texts(given, text)
         accepts = acceptor(schema_of(mounted.instances[name]))
         if changed != given and (accepts is None or accepts(changed)):
             run = partial(execute, name, changed)
@@ -325,9 +325,9 @@ def other_operations(mounted: MountedModule) -> list[Operation]:
     return found
 
 
-def _with_other_texts(value: Any) -> Any:
+def _with_other_texts(value: Any, text: str) -> Any:
     if isinstance(value, dict):
-        return {key: _with_other_texts(member) for key, member in value.items()}
+        return {key: _with_other_texts(member, text) for key, member in value.items()}
     if isinstance(value, list):
-        return [_with_other_texts(member) for member in value]
-    return _OTHER if value == _PLAIN else value
+        return [_with_other_texts(member, text) for member in value]
+    return text if value == _PLAIN else value

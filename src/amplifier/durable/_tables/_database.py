@@ -24,6 +24,9 @@ T = TypeVar("T")
 
 Row = tuple[Any, ...]
 
+FOR_UPDATE = " FOR UPDATE"
+"""Locks the rows that a statement reads until the end of the transaction; SQLite has one writer at a time, and no such words."""
+
 
 class Run(Protocol):
     """Runs one statement inside a transaction and returns its rows."""
@@ -142,7 +145,7 @@ class SqliteDatabase:
 
 
 def _run_statement(connection: sqlite3.Connection, statement: str, /, **values: Any) -> list[Row]:
-    return connection.execute(statement, storable_values(values, allows_nul=True)).fetchall()
+    return connection.execute(statement.removesuffix(FOR_UPDATE), storable_values(values, allows_nul=True)).fetchall()
 
 
 class Transactions:

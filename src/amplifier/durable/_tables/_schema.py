@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from .._errors import DurableError, NewerFormatError
-from ._database import Run
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
-FORMAT = 2
+import anyio
+import anyio.to_thread
+
+from .._errors import DurableError, NewerFormatError
+from ._database import Database, DatabaseConflict, Run, Transactions
+
+FORMAT = 3
 """Of the tables and what is in them; a version that changes it has to read the ones before."""
 
 _TABLES = (
@@ -20,6 +26,11 @@ _TABLES = (
         attempt INTEGER NOT NULL,
         deaths INTEGER NOT NULL,
         queued_at DOUBLE PRECISION NOT NULL,
+        started_at DOUBLE PRECISION NOT NULL DEFAULT 0,
+        ended_at DOUBLE PRECISION,
+        priority INTEGER NOT NULL DEFAULT 3,
+        due_at DOUBLE PRECISION,
+        deadline_at DOUBLE PRECISION,
         worker TEXT,
         plan TEXT,
         stop TEXT,
@@ -31,7 +42,8 @@ _TABLES = (
     # A session has one open turn; two callers that start one at the same moment cannot both succeed.
     "CREATE UNIQUE INDEX IF NOT EXISTS amplifier_open_turn ON amplifier_turns (session_id) WHERE is_open = 1",
     "CREATE UNIQUE INDEX IF NOT EXISTS amplifier_turn_number ON amplifier_turns (session_id, number)",
-    "CREATE INDEX IF NOT EXISTS amplifier_turn_state ON amplifier_turns (state) WHERE is_open = 1",
+    "CREATE INDEX IF NOT EXISTS amplifier_turn_listed ON amplifier_turns (state, started_at)",
+    "CREATE INDEX IF NOT EXISTS amplifier_turn_started ON amplifier_turns (started_at)",
     """
     CREATE TABLE IF NOT EXISTS amplifier_steps (
         turn_id TEXT NOT NULL,
@@ -76,7 +88,7 @@ def create_tables(run: Run) -> None:
         "INSERT INTO amplifier_format (id, format) VALUES (1, :format) ON CONFLICT (id) DO NOTHING RETURNING id",
         format=FORMAT,
     )
-    [(found,)] = run("SELECT format FROM amplifier_format WHERE id = 1")
+    [(found,)] = run("SELECT format FROM amplifier_format WHERE id = 1 FOR UPDATE")
     if not isinstance(found, int):
         raise DurableError(
             f"the table amplifier_format has {found!r:.80} as its format; expected an integer up to {FORMAT}. Nothing was changed: "
@@ -89,8 +101,36 @@ def create_tables(run: Run) -> None:
             found=found,
             known=FORMAT,
         )
-    for table in _TABLES:
-        run(table)
-    if run("UPDATE amplifier_format SET format = :format WHERE id = 1 AND format = 1 RETURNING 1", format=FORMAT):
+    if found == 1:
         run("ALTER TABLE amplifier_turns RENAME COLUMN most_attempts TO deaths")
         run("UPDATE amplifier_turns SET deaths = 0 RETURNING 1")
+    if found <= 2:
+        run("DROP INDEX IF EXISTS amplifier_turn_state")
+        run("ALTER TABLE amplifier_turns ADD COLUMN started_at DOUBLE PRECISION NOT NULL DEFAULT 0")
+        run("ALTER TABLE amplifier_turns ADD COLUMN priority INTEGER NOT NULL DEFAULT 3")
+        for column in ("ended_at", "due_at", "deadline_at"):
+            run(f"ALTER TABLE amplifier_turns ADD COLUMN {column} DOUBLE PRECISION")
+        run("UPDATE amplifier_turns SET started_at = queued_at RETURNING 1")
+        run("UPDATE amplifier_format SET format = :format WHERE id = 1 RETURNING 1", format=FORMAT)
+    for table in _TABLES:
+        run(table)
+
+
+@asynccontextmanager
+async def open_store(database: Database, patience: float) -> AsyncIterator[Transactions]:
+    """Connect to a database and create the tables; on leaving, close it.
+
+    Raises:
+        EngineUnavailableError: It cannot be reached.
+        NewerFormatError: A newer version wrote the tables.
+    """
+    transactions = Transactions(database, patience)
+    try:
+        try:
+            await transactions(create_tables, patience=0)
+        except DatabaseConflict:  # another process was creating them at the same moment
+            await transactions(create_tables, patience=0)
+        yield transactions
+    finally:
+        with anyio.CancelScope(shield=True):  # closing a connection does not wait for a server
+            await anyio.to_thread.run_sync(database.close)

@@ -10,21 +10,24 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import attrs
 import orjson
 
-from amplifier.contracts import Step
-
-from .._engine import Question, TurnStatus, WatchedEvent
+from .._engine import Question, TurnCounts, TurnPolicy, TurnStatus, WatchedEvent
 from .._errors import TurnLost
 from .._storable import as_json, storable_key
+from .._suspects import LONGEST_PAUSE
 from .._turn_rows import (
-    LONGEST_PAUSE,
+    OPEN,
+    PLAN_CHANGED,
+    WAITS,
     ClaimedTurn,
     Outcome,
+    StepName,
     StopRequest,
     busy_error,
     check_answer,
@@ -36,51 +39,101 @@ from .._turn_rows import (
     read_messages,
     read_status,
     read_stop_request,
+    read_turns,
     watched_events,
 )
 from ._database import DatabaseConflict, DatabaseDown, Row, Run, Transactions
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 Enqueue = Callable[[Run, str], None]
 """Called inside the transaction that makes a turn ready for a worker, with the turn's id."""
+NoteStep = Callable[[Run, str, StepName, str], None]
+"""Called inside the transaction that records the result of a step, with the turn's id and the result."""
+
+
+def _transaction(
+    *, only_reads: bool = False
+) -> Callable[
+    [Callable[Concatenate[TurnStore, Run, P], T]], Callable[Concatenate[TurnStore, P], Coroutine[Any, Any, T]]
+]:
+    """Make a function of a store and a transaction an async method that does it in a transaction of its own."""
+
+    def decorate(
+        work: Callable[Concatenate[TurnStore, Run, P], T],
+    ) -> Callable[Concatenate[TurnStore, P], Coroutine[Any, Any, T]]:
+        @wraps(work)
+        async def method(self: TurnStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            def transact(run: Run) -> T:
+                return work(self, run, *args, **kwargs)
+
+            transact.__qualname__ = work.__qualname__  # for those who count or watch transactions
+            return await self._do(transact, only_reads=only_reads)
+
+        return method
+
+    return decorate
 
 
 class TurnStore:
-    """The turns in one database."""
+    """The turns in one database.
 
-    def __init__(self, transactions: Transactions, enqueue: Enqueue) -> None:
+    Args:
+        transactions: Of the database.
+        enqueue: For an engine that has a queue.
+        note_step: For an engine that shows steps.
+    """
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        enqueue: Enqueue = lambda run, turn_id: None,
+        note_step: NoteStep = lambda run, turn_id, step, result: None,
+    ) -> None:
         self._do = transactions
         self._enqueue = enqueue
+        self._note_step = note_step
 
     # ── for clients ──
 
-    async def start(self, session_id: str, prompt: str, turn_id: str | None) -> str:
-        """Store a turn and make it ready for a worker."""
+    async def start(self, session_id: str, prompt: str, turn_id: str | None, queue: bool, policy: TurnPolicy) -> str:
+        """Store a turn and make it ready for a worker, or let it wait behind the open one of its session."""
         name = str(uuid.uuid4()) if turn_id is None else turn_id
 
         def work(run: Run) -> None:
             # One statement: on Postgres a second one may see a turn that another process has started since the first.
             found = run(
-                "SELECT turn_id, session_id, prompt, state FROM amplifier_turns "
+                "SELECT turn_id, session_id, prompt, state, attempt FROM amplifier_turns "
                 "WHERE turn_id = :turn OR (session_id = :session AND is_open = 1)",
                 turn=name,
                 session=session_id,
             )
-            for other, its_session, its_prompt, _ in found:
+            for other, its_session, its_prompt, _, _ in found:
                 if other == name:
                     check_same_turn(name, (session_id, prompt), (its_session, its_prompt))
                     return
-            for other, _, _, state in found:
-                raise busy_error(session_id, other, state)
+            for other, _, _, state, attempt in found:
+                if not queue:
+                    raise busy_error(session_id, other, state)
+                if not move(run, other, state, attempt):  # locks it, so that it does not end before this one waits
+                    work(run)
+                    return
             run(
                 "INSERT INTO amplifier_turns (turn_id, session_id, number, prompt, state, is_open, attempt, "
-                "queued_at, deaths) SELECT CAST(:turn AS TEXT), CAST(:session AS TEXT), COALESCE(MAX(number), 0) + 1, CAST(:prompt AS TEXT), "
-                "'queued', 1, 0, :now, 0 FROM amplifier_turns WHERE session_id = :session RETURNING turn_id",
+                "queued_at, started_at, deaths, priority, due_at, deadline_at) SELECT CAST(:turn AS TEXT), CAST(:session AS TEXT), COALESCE(MAX(number), 0) + 1, "
+                "CAST(:prompt AS TEXT), 'queued', CAST(:open AS INTEGER), 0, :now, :now, 0, CAST(:priority AS INTEGER), "
+                "CAST(:due_at AS DOUBLE PRECISION), CAST(:deadline_at AS DOUBLE PRECISION) FROM amplifier_turns "
+                "WHERE session_id = :session RETURNING turn_id",
                 now=time.time(),
                 turn=name,
                 session=session_id,
                 prompt=prompt,
+                open=WAITS if found else 1,
+                **attrs.asdict(policy),
             )
-            self._enqueue(run, name)
+            if not found:
+                self._enqueue(run, name)
 
         try:
             await self._do(work)
@@ -88,33 +141,58 @@ class TurnStore:
             await self._do(work)  # someone else was faster by a moment; now that is seen
         return name
 
-    async def status(self, turn_id: str) -> TurnStatus:
+    @_transaction(only_reads=True)
+    def status(self, run: Run, turn_id: str) -> TurnStatus:
         """What a turn does now."""
+        return read_status(run, turn_id)
 
-        def work(run: Run) -> TurnStatus:
-            return read_status(run, turn_id)
+    @_transaction(only_reads=True)
+    def find(
+        self, run: Run, state: str | None, session: str | None, since: float | None, limit: int
+    ) -> list[TurnStatus]:
+        """Turns, the one that was started last first."""
+        wanted = {"state = :state": state, "session_id = :session": session, "started_at >= :since": since}
+        conditions = " AND ".join(text for text, value in wanted.items() if value is not None) or "1 = 1"
+        return read_turns(
+            run,
+            f"{conditions} ORDER BY started_at DESC, number DESC LIMIT :limit",
+            limit=limit,
+            state=state,
+            session=session,
+            since=since,
+        )
 
-        return await self._do(work, only_reads=True)
+    @_transaction(only_reads=True)
+    def counts(self, run: Run, *, only_open: bool = False) -> TurnCounts:
+        """How many turns there are."""
+        found = run(
+            "SELECT state, COUNT(*), MIN(started_at), SUM(attempt), SUM(deaths) FROM amplifier_turns "
+            f"WHERE is_open > 0{'' if only_open else ' OR is_open = 0'} GROUP BY state"
+        )
+        opened = [row for row in found if row[0] in OPEN]
+        return TurnCounts(
+            states={state: int(count) for state, count, *_ in found},
+            oldest=max((time.time() - float(began) for _, _, began, _, _ in opened), default=0.0),
+            attempts=sum(int(attempts) for _, _, _, attempts, _ in opened),
+            takeovers=sum(int(deaths) for *_, deaths in opened),
+        )
 
-    async def events_after(self, turn_id: str, position: int) -> tuple[list[WatchedEvent], TurnStatus]:
+    @_transaction(only_reads=True)
+    def events_after(self, run: Run, turn_id: str, position: int) -> tuple[list[WatchedEvent], TurnStatus]:
         """Events behind a position, and what the turn did when there were no more."""
+        status = read_status(run, turn_id)
+        rows = run(
+            "SELECT last_position, attempt, events FROM amplifier_events "
+            "WHERE turn_id = :turn AND last_position > :position ORDER BY last_position LIMIT 100",
+            turn=turn_id,
+            position=position,
+        )
+        return watched_events(rows, position), status
 
-        def work(run: Run) -> tuple[list[WatchedEvent], TurnStatus]:
-            status = read_status(run, turn_id)
-            rows = run(
-                "SELECT last_position, attempt, events FROM amplifier_events "
-                "WHERE turn_id = :turn AND last_position > :position ORDER BY last_position LIMIT 100",
-                turn=turn_id,
-                position=position,
-            )
-            return watched_events(rows, position), status
-
-        return await self._do(work, only_reads=True)
-
-    async def answer(self, turn_id: str, question_id: str, option: str) -> None:
+    @_transaction()
+    def answer(self, run: Run, turn_id: str, question_id: str, option: str) -> None:
         """Store the answer to a question."""
-
-        def work(run: Run) -> None:
+        while True:
             status = read_status(run, turn_id)
             known = "SELECT answer FROM amplifier_questions WHERE turn_id = :turn AND question_id = :question"
             answered = run(known, turn=turn_id, question=question_id)
@@ -128,57 +206,47 @@ class TurnStore:
                 question=question_id,
                 answer=option,
             )
-            if not stored:  # on Postgres: someone else was faster by a moment; now that is seen
-                work(run)
+            if stored:  # else, on Postgres, someone else was faster by a moment; now that is seen
+                return
 
-        await self._do(work)
-
-    async def request_stop(self, turn_id: str, graceful: bool, reason: str | None) -> None:
+    @_transaction()
+    def request_stop(self, run: Run, turn_id: str, graceful: bool, reason: str | None) -> None:
         """Note that a turn is to end.
 
         One that has not begun ends now. One that has goes to a worker, which puts what is known of it into the conversation.
         """
         wanted = as_json({"graceful": graceful, "reason": reason})
-
-        def work(run: Run) -> None:
-            status = read_status(run, turn_id)
+        while not (status := read_status(run, turn_id)).is_final:
             state, attempt = status.state, status.attempt
-            if status.is_final:
-                return
             if not move(run, turn_id, state, attempt):  # locks it, so that no other stop comes between
-                work(run)
-                return
-            [(stored,)] = run("SELECT stop FROM amplifier_turns WHERE turn_id = :turn", turn=turn_id)
+                continue
+            [(stored, is_open)] = run("SELECT stop, is_open FROM amplifier_turns WHERE turn_id = :turn", turn=turn_id)
             known = read_stop_request(stored)
             if graceful and known is not None and not known.graceful:
                 return  # an immediate stop that was acknowledged stays one
             if state == "held":
                 self._requeue(run, turn_id, state, attempt, stop=wanted)
+            elif attempt == 0:
+                move(run, turn_id, state, attempt, stop=wanted, state="stopped")
+                if is_open != WAITS:
+                    self._begin_next(run, status.session_id)
             else:
-                ended = {"state": "stopped"} if attempt == 0 else {}
-                move(run, turn_id, state, attempt, stop=wanted, **ended)
+                move(run, turn_id, state, attempt, stop=wanted)
+            return
 
-        await self._do(work)
-
-    async def resume(self, turn_id: str) -> None:
+    @_transaction()
+    def resume(self, run: Run, turn_id: str) -> None:
         """Let a held turn go on with any plan."""
+        while (status := read_status(run, turn_id)).state == "held":
+            if self._requeue(run, turn_id, "held", status.attempt, plan=None):
+                return
 
-        def work(run: Run) -> None:
-            status = read_status(run, turn_id)
-            if status.state == "held" and not self._requeue(run, turn_id, "held", status.attempt, plan=None):
-                work(run)
-
-        await self._do(work)
-
-    async def release(self, turn_id: str) -> None:
+    @_transaction()
+    def release(self, run: Run, turn_id: str) -> None:
         """Take a turn away from the worker that runs it."""
-
-        def work(run: Run) -> None:
-            status = read_status(run, turn_id)
-            if status.state == "running" and not self._requeue(run, turn_id, "running", status.attempt):
-                work(run)
-
-        await self._do(work)
+        while (status := read_status(run, turn_id)).state == "running":
+            if self._requeue(run, turn_id, "running", status.attempt):
+                return
 
     def _requeue(self, run: Run, turn_id: str, state: str, attempt: int, /, **changes: Any) -> bool:
         """Make a turn ready for another worker; false if it is no longer as it was read."""
@@ -188,206 +256,214 @@ class TurnStore:
             self._enqueue(run, turn_id)
         return is_queued
 
-    async def messages(self, session_id: str) -> list[dict[str, Any]]:
+    def _begin_next(self, run: Run, session_id: str) -> None:
+        """Make the turn ready for a worker that waits behind one that has just ended."""
+        first = "SELECT turn_id FROM amplifier_turns WHERE session_id = :session AND is_open = :waits ORDER BY number LIMIT 1"
+        while waiting := run(first, session=session_id, waits=WAITS):
+            [(turn_id,)] = waiting
+            if move(run, turn_id, "queued", 0, is_open=1, queued_at=time.time()):  # else it was stopped meanwhile
+                self._enqueue(run, turn_id)
+                return
+
+    @_transaction(only_reads=True)
+    def messages(self, run: Run, session_id: str) -> list[dict[str, Any]]:
         """The conversation of a session."""
+        return read_messages(run, session_id)
 
-        def work(run: Run) -> list[dict[str, Any]]:
-            return read_messages(run, session_id)
-
-        return await self._do(work, only_reads=True)
+    @_transaction()
+    def forget(self, run: Run, before: float) -> int:
+        """Forget turns that ended before a moment, with their events."""
+        old = "is_open = 0 AND ended_at < :before"
+        run(
+            f"DELETE FROM amplifier_events WHERE turn_id IN (SELECT turn_id FROM amplifier_turns WHERE {old}) RETURNING 1",
+            before=before,
+        )
+        return len(run(f"DELETE FROM amplifier_turns WHERE {old} RETURNING 1", before=before))
 
     # ── for workers ──
 
-    async def next_queued(self, in_hand: Collection[str]) -> str | None:
+    @_transaction(only_reads=True)
+    def next_queued(self, run: Run, in_hand: Collection[str]) -> str | None:
         """The turn that has waited longest and is due, besides those in hand; None if there is none."""
+        waiting = run(
+            "SELECT turn_id FROM amplifier_turns WHERE state = 'queued' AND is_open = 1 "
+            "AND (deaths = 0 OR queued_at NOT BETWEEN :now AND :latest) AND (due_at IS NULL OR due_at <= :now) "
+            "ORDER BY priority, queued_at LIMIT :many",
+            now=time.time(),
+            latest=time.time() + LONGEST_PAUSE,  # one that is due later than that was queued with another clock
+            many=len(in_hand) + 1,
+        )
+        return next((str(turn_id) for (turn_id,) in waiting if turn_id not in in_hand), None)
 
-        def work(run: Run) -> str | None:
-            waiting = run(
-                "SELECT turn_id FROM amplifier_turns WHERE state = 'queued' AND is_open = 1 "
-                "AND (deaths = 0 OR queued_at NOT BETWEEN :now AND :latest) ORDER BY queued_at LIMIT :many",
-                now=time.time(),
-                latest=time.time() + LONGEST_PAUSE,  # one that is due later than that was queued with another clock
-                many=len(in_hand) + 1,
-            )
-            return next((str(turn_id) for (turn_id,) in waiting if turn_id not in in_hand), None)
+    @_transaction(only_reads=True)
+    def queued(self, run: Run, turn_id: str) -> tuple[int, float] | None:
+        """How many workers have died while they ran a turn that waits or is held, and when it is due; None if it does neither."""
+        rows = run(
+            "SELECT deaths, queued_at FROM amplifier_turns WHERE turn_id = :turn AND state IN ('queued', 'held') AND is_open = 1",
+            turn=turn_id,
+        )
+        return (int(rows[0][0]), float(rows[0][1])) if rows else None
 
-        return await self._do(work, only_reads=True)
+    @_transaction(only_reads=True)
+    def held(self, run: Run) -> list[tuple[str, int, str, dict[str, str]]]:
+        """Turns that are held because workers have another plan: id, attempt, session and plan."""
+        found = run(
+            "SELECT turn_id, attempt, session_id, plan FROM amplifier_turns "
+            "WHERE state = 'held' AND is_open = 1 AND error_type = :changed",
+            changed=PLAN_CHANGED,
+        )
+        return [(turn_id, attempt, session, orjson.loads(plan)) for turn_id, attempt, session, plan in found if plan]
 
-    async def queued(self, turn_id: str) -> tuple[int, float] | None:
-        """How many workers have died while they ran a turn that waits, and when it is due; None if it does not wait."""
-
-        def work(run: Run) -> tuple[int, float] | None:
-            rows = run(
-                "SELECT deaths, queued_at FROM amplifier_turns WHERE turn_id = :turn AND state = 'queued'", turn=turn_id
-            )
-            return (int(rows[0][0]), float(rows[0][1])) if rows else None
-
-        return await self._do(work, only_reads=True)
-
-    async def claim(self, turn_id: str, worker: str) -> ClaimedTurn | None:
+    async def claim(self, turn_id: str, worker: str, *, adopts: bool = False) -> ClaimedTurn | None:
         """Take a turn that waits; None if it does not wait any more.
 
         The worker is noted as alive in the same transaction: one that was forgotten while it was suspended is known again, so
         that others notice its death.
+
+        Args:
+            turn_id: The turn.
+            worker: Who takes it.
+            adopts: The turn is held, and the worker has its plan.
         """
         mine: tuple[Any, ...] | None = None
 
         def work(run: Run) -> ClaimedTurn | None:
             nonlocal mine
             _note_life(run, worker)
-            [found] = run("SELECT state, attempt, worker FROM amplifier_turns WHERE turn_id = :turn", turn=turn_id)
-            if found != mine:  # else it was committed, and the connection was lost meanwhile
-                state, attempt, _ = found
-                claim = {"state": "running", "attempt": attempt + 1, "worker": worker}
-                if state != "queued" or not move(run, turn_id, state, attempt, **claim):
+            turn, state, attempt, owner = _read_claimed(run, turn_id)
+            if (state, attempt, owner) != mine:  # else it was committed, and the connection was lost meanwhile
+                turn = attrs.evolve(turn, attempt=attempt + 1)
+                claim = {"state": "running", "attempt": turn.attempt, "worker": worker}
+                wanted = "held" if adopts else "queued"
+                if state != wanted or not move(run, turn_id, state, attempt, **claim, error_type=None, error=None):
                     return None
                 mine = tuple(claim.values())
-            return _read_claimed(run, turn_id)
+            return turn
 
         return await self._do(work)
 
-    async def note_plan(self, turn: ClaimedTurn, plan: Mapping[str, str]) -> None:
+    @_transaction()
+    def note_plan(self, run: Run, turn: ClaimedTurn, plan: Mapping[str, str]) -> None:
         """Record the plan that a turn begins with."""
+        hold_turn(run, turn, plan=as_json(dict(plan)))
 
-        def work(run: Run) -> None:
-            hold_turn(run, turn, plan=as_json(dict(plan)))
-
-        await self._do(work)
-
-    async def begin_step(self, turn: ClaimedTurn, step: Step) -> StopRequest | None:
+    async def begin_step(self, turn: ClaimedTurn, step: StepName) -> StopRequest | None:
         """See `AttemptStore.begin_step`; a model call can always be made again, so its beginning need not be known."""
         if step.kind != "tool":
             return None
         return await self._record(turn, step, f"started {turn.attempt}", None)
 
-    async def finish_step(self, turn: ClaimedTurn, step: Step, result: str) -> StopRequest | None:
+    async def finish_step(self, turn: ClaimedTurn, step: StepName, result: str) -> StopRequest | None:
         """See `AttemptStore.finish_step`."""
         return await self._record(turn, step, "finished", result)
 
-    async def _record(self, turn: ClaimedTurn, step: Step, what: str, result: str | None) -> StopRequest | None:
-        def work(run: Run) -> StopRequest | None:
-            stop = hold_turn(run, turn)
-            if result is not None or stop is None or stop.graceful:  # a call does not begin after an immediate stop
-                run(
-                    "INSERT INTO amplifier_steps (turn_id, step, what, result) VALUES (:turn, :step, :what, :result) "
-                    "ON CONFLICT (turn_id, step, what) DO NOTHING RETURNING 1",
-                    turn=turn.turn_id,
-                    step=storable_key(step.key),
-                    what=what,
-                    result=result,
-                )
-            return stop
+    @_transaction()
+    def _record(self, run: Run, turn: ClaimedTurn, step: StepName, what: str, result: str | None) -> StopRequest | None:
+        stop = hold_turn(run, turn)
+        if result is not None or stop is None or stop.graceful:  # a call does not begin after an immediate stop
+            is_new = run(
+                "INSERT INTO amplifier_steps (turn_id, step, what, result) VALUES (:turn, :step, :what, :result) "
+                "ON CONFLICT (turn_id, step, what) DO NOTHING RETURNING 1",
+                turn=turn.turn_id,
+                step=storable_key(step.key),
+                what=what,
+                result=result,
+            )
+            if is_new and result is not None:
+                self._note_step(run, turn.turn_id, step, result)
+        return stop
 
-        return await self._do(work)
-
-    async def ask(self, turn: ClaimedTurn, question: Question) -> str | None:
+    @_transaction()
+    def ask(self, run: Run, turn: ClaimedTurn, question: Question) -> str | None:
         """Store a question, if it is not there; returns the answer, if that is."""
-        details = as_json(attrs.asdict(question))
+        hold_turn(run, turn)
+        run(
+            "INSERT INTO amplifier_questions (turn_id, question_id, details) VALUES (:turn, :question, :details) "
+            "ON CONFLICT (turn_id, question_id) DO NOTHING RETURNING 1",
+            turn=turn.turn_id,
+            question=question.question_id,
+            details=as_json(attrs.asdict(question)),
+        )
+        [(answer,)] = run(
+            "SELECT answer FROM amplifier_questions WHERE turn_id = :turn AND question_id = :question",
+            turn=turn.turn_id,
+            question=question.question_id,
+        )
+        return None if answer is None else str(answer)
 
-        def work(run: Run) -> str | None:
-            hold_turn(run, turn)
-            run(
-                "INSERT INTO amplifier_questions (turn_id, question_id, details) VALUES (:turn, :question, :details) "
-                "ON CONFLICT (turn_id, question_id) DO NOTHING RETURNING 1",
-                turn=turn.turn_id,
-                question=question.question_id,
-                details=details,
-            )
-            [(answer,)] = run(
-                "SELECT answer FROM amplifier_questions WHERE turn_id = :turn AND question_id = :question",
-                turn=turn.turn_id,
-                question=question.question_id,
-            )
-            return None if answer is None else str(answer)
-
-        return await self._do(work)
-
-    async def withdraw(self, turn: ClaimedTurn, question_id: str) -> None:
+    @_transaction()
+    def withdraw(self, run: Run, turn: ClaimedTurn, question_id: str) -> None:
         """Remove a question that no one waits for any more, unless it was answered."""
+        hold_turn(run, turn)
+        run(
+            "DELETE FROM amplifier_questions WHERE turn_id = :turn AND question_id = :question AND answer IS NULL RETURNING 1",
+            turn=turn.turn_id,
+            question=question_id,
+        )
 
-        def work(run: Run) -> None:
-            hold_turn(run, turn)
-            run(
-                "DELETE FROM amplifier_questions WHERE turn_id = :turn AND question_id = :question AND answer IS NULL "
-                "RETURNING 1",
-                turn=turn.turn_id,
-                question=question_id,
-            )
-
-        await self._do(work)
-
-    async def news(
-        self, worker: str, asking: Iterable[str]
+    @_transaction(only_reads=True)
+    def news(
+        self, run: Run, worker: str, asking: Iterable[str]
     ) -> tuple[dict[str, tuple[int, StopRequest | None]], dict[tuple[str, str], str]]:
         """What workers have to react to.
 
         Args:
+            run: Runs statements.
             worker: Whose turns.
             asking: Its turns that wait for answers.
 
         Returns:
             Attempt and wanted stop of each of its running turns, and answers by turn and question id.
         """
-        waiting = list(asking)
-
-        def work(run: Run) -> tuple[dict[str, tuple[int, StopRequest | None]], dict[tuple[str, str], str]]:
-            rows = run(
-                "SELECT turn_id, attempt, stop FROM amplifier_turns "
-                "WHERE worker = :worker AND state = 'running' AND is_open = 1",
-                worker=worker,
+        rows = run(
+            "SELECT turn_id, attempt, stop FROM amplifier_turns WHERE worker = :worker AND state = 'running' AND is_open = 1",
+            worker=worker,
+        )
+        answers: dict[tuple[str, str], str] = {}
+        for turn_id in asking:
+            answered = (
+                "SELECT question_id, answer FROM amplifier_questions WHERE turn_id = :turn AND answer IS NOT NULL"
             )
-            answers: dict[tuple[str, str], str] = {}
-            for turn_id in waiting:
-                answered = (
-                    "SELECT question_id, answer FROM amplifier_questions WHERE turn_id = :turn AND answer IS NOT NULL"
-                )
-                answers |= {(turn_id, question): answer for question, answer in run(answered, turn=turn_id)}
-            return {turn_id: (attempt, read_stop_request(stop)) for turn_id, attempt, stop in rows}, answers
+            answers |= {(turn_id, question): answer for question, answer in run(answered, turn=turn_id)}
+        return {turn_id: (attempt, read_stop_request(stop)) for turn_id, attempt, stop in rows}, answers
 
-        return await self._do(work, only_reads=True)
-
-    async def add_events(self, turn: ClaimedTurn, last_position: int, events: list[tuple[str, Any]]) -> None:
+    @_transaction()
+    def add_events(self, run: Run, turn: ClaimedTurn, last_position: int, events: list[tuple[str, Any]]) -> None:
         """Store events for watchers; the last one has this position."""
+        hold_turn(run, turn)
+        insert_events(run, turn, last_position, events)
 
-        def work(run: Run) -> None:
-            hold_turn(run, turn)
-            insert_events(run, turn, last_position, events)
-
-        await self._do(work)
-
-    async def finish(
-        self, turn: ClaimedTurn, outcome: Outcome, last_position: int, events: list[tuple[str, Any]]
+    @_transaction()
+    def finish(
+        self, run: Run, turn: ClaimedTurn, outcome: Outcome, last_position: int, events: list[tuple[str, Any]]
     ) -> None:
         """End a turn, or hold it: its outcome, the conversation and the last events at once."""
-
-        def work(run: Run) -> None:
-            state: str = outcome.state
-            try:
-                stop = hold_turn(run, turn)
-            except TurnLost:
-                known = run("SELECT attempt, state FROM amplifier_turns WHERE turn_id = :turn", turn=turn.turn_id)
-                if known and known[0][0] == turn.attempt and known[0][1] in (state, "stopped"):
-                    return  # the connection was lost while this was committed
-                raise
-            if state == "held" and stop is not None:  # it came after the worker looked; the next one obeys it
-                self._requeue(run, turn.turn_id, "running", turn.attempt)
-                return
-            if state == "completed" and stop is not None and not stop.graceful:
-                state = "stopped"
-            fields = {"answer": outcome.answer, "error_type": outcome.error_type, "error": outcome.error}
-            move(run, turn.turn_id, "running", turn.attempt, state=state, **fields)
-            insert_events(run, turn, last_position, events)
-            if outcome.messages is not None:
-                run(
-                    "INSERT INTO amplifier_conversations (session_id, messages) VALUES (:session, :messages) "
-                    "ON CONFLICT (session_id) DO UPDATE SET messages = excluded.messages RETURNING 1",
-                    session=turn.session_id,
-                    messages=as_json(outcome.messages),
-                )
-            if state != "held":
-                forget_steps(run, turn.turn_id)
-
-        await self._do(work)
+        state: str = outcome.state
+        try:
+            stop = hold_turn(run, turn)
+        except TurnLost:
+            known = run("SELECT attempt, state FROM amplifier_turns WHERE turn_id = :turn", turn=turn.turn_id)
+            if known and known[0][0] == turn.attempt and known[0][1] in (state, "stopped"):
+                return  # the connection was lost while this was committed
+            raise
+        if state == "held" and stop is not None:  # it came after the worker looked; the next one obeys it
+            self._requeue(run, turn.turn_id, "running", turn.attempt)
+            return
+        if state == "completed" and stop is not None and not stop.graceful:
+            state = "stopped"
+        fields = {"answer": outcome.answer, "error_type": outcome.error_type, "error": outcome.error}
+        move(run, turn.turn_id, "running", turn.attempt, state=state, **fields)
+        insert_events(run, turn, last_position, events)
+        if outcome.messages is not None:
+            run(
+                "INSERT INTO amplifier_conversations (session_id, messages) VALUES (:session, :messages) "
+                "ON CONFLICT (session_id) DO UPDATE SET messages = excluded.messages RETURNING 1",
+                session=turn.session_id,
+                messages=as_json(outcome.messages),
+            )
+        if state != "held":
+            forget_steps(run, turn.turn_id)
+            self._begin_next(run, turn.session_id)
 
     # ── workers among each other; plain functions block, for a thread that does not depend on the event loop ──
 
@@ -460,14 +536,20 @@ def _note_life(run: Run, worker: str) -> None:
     )
 
 
-def _read_claimed(run: Run, turn_id: str) -> ClaimedTurn:
-    [(session_id, number, prompt, attempt, plan, stop, deaths)] = run(
-        "SELECT session_id, number, prompt, attempt, plan, stop, deaths FROM amplifier_turns WHERE turn_id = :turn",
+def _read_claimed(run: Run, turn_id: str) -> tuple[ClaimedTurn, str, int, str | None]:
+    """A turn with what is recorded of it, and its state, attempt and worker."""
+    [(session_id, number, prompt, state, attempt, worker, plan, stop, deaths, since, deadline_at)] = run(
+        "SELECT session_id, number, prompt, state, attempt, worker, plan, stop, deaths, started_at, deadline_at "
+        "FROM amplifier_turns WHERE turn_id = :turn FOR UPDATE",
         turn=turn_id,
     )
-    steps = run("SELECT step, what, result FROM amplifier_steps WHERE turn_id = :turn", turn=turn_id)
-    [(last,)] = run("SELECT COALESCE(MAX(last_position), 0) FROM amplifier_events WHERE turn_id = :turn", turn=turn_id)
-    return ClaimedTurn(
+    steps, last = [], 0
+    if attempt > 0:  # else nothing is recorded
+        steps = run("SELECT step, what, result FROM amplifier_steps WHERE turn_id = :turn", turn=turn_id)
+        [(last,)] = run(
+            "SELECT COALESCE(MAX(last_position), 0) FROM amplifier_events WHERE turn_id = :turn", turn=turn_id
+        )
+    turn = ClaimedTurn(
         turn_id=turn_id,
         session_id=session_id,
         number=number,
@@ -480,4 +562,7 @@ def _read_claimed(run: Run, turn_id: str) -> ClaimedTurn:
         last_position=last,
         stop=read_stop_request(stop),
         deaths=deaths,
+        since=since,
+        deadline_at=deadline_at,
     )
+    return turn, state, attempt, worker

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import sys
+import time
 import uuid
-from datetime import timedelta
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import anyio
+import attrs
 import orjson
 from temporalio.client import WithStartWorkflowOperation
 from temporalio.common import WorkflowIDConflictPolicy
 
-from .._engine import Question, TurnStatus, WatchedEvent
-from .._errors import DurableError, UnknownTurnError
+from .._engine import TurnCounts, TurnPolicy, TurnStatus, WatchedEvent
+from .._errors import DurableError, UnknownTurnError, unknown_turn_error
 from .._storable import storable_text
-from .._turn_rows import busy_error, check_answer, check_same_turn, unknown_turn_error, watched_events
+from .._turn_rows import OPEN, busy_error, check_answer, check_same_turn, read_question, watched_events
 from ._server import Refused, Server, WorkflowGone
-from ._workflows import BUSY, CLOSED, CONFLICT, SessionWorkflow, TurnWorkflow, session_workflow_id, turn_workflow_id
+from ._workflows import (
+    BUSY,
+    CLOSED,
+    CONFLICT,
+    MEMO,
+    SessionWorkflow,
+    TurnWorkflow,
+    session_workflow_id,
+    turn_workflow_id,
+)
 
 _MOMENT: Final = 0.02
 """Seconds until a session may have heard that its turn has begun or ended."""
@@ -38,7 +52,7 @@ class TemporalTurns:
         self._lease = lease
         self._poll = poll
 
-    async def start(self, session_id: str, prompt: str, turn_id: str | None) -> str:
+    async def start(self, session_id: str, prompt: str, turn_id: str | None, queue: bool, policy: TurnPolicy) -> str:
         """See `ClientStore.start`."""
         name = uuid.uuid4().hex if turn_id is None else turn_id
         if turn_id is not None and await self._is_there(name, session_id, prompt):
@@ -59,7 +73,9 @@ class TemporalTurns:
         while True:
             try:
                 was_open = await self._server.update_with_start(
-                    operation, SessionWorkflow.start_turn, [name, prompt, self._lease, self._poll]
+                    operation,
+                    SessionWorkflow.start_turn,
+                    [name, prompt, self._lease, self._poll, queue, attrs.asdict(policy)],
                 )
             except Refused as refused:
                 if refused.kind == CONFLICT and await self._is_there(name, session_id, prompt):
@@ -93,6 +109,54 @@ class TemporalTurns:
     async def status(self, turn_id: str) -> TurnStatus:
         """See `ClientStore.status`."""
         return _status(await self._found(turn_id))
+
+    async def find(self, state: str | None, session: str | None, since: float | None, limit: int) -> list[TurnStatus]:
+        """See `DurableEngine.list`."""
+        which = "" if state is None else f" AND ExecutionStatus {'=' if state in OPEN else '!='} 'Running'"
+        if since is not None:
+            which += f" AND StartTime >= '{datetime.fromtimestamp(since, UTC).isoformat()}'"
+        found = await self._listed(
+            which, lambda each: state in (None, each.state) and session in (None, each.session_id), limit
+        )
+        return sorted(found, key=lambda each: each.started, reverse=True)
+
+    async def counts(self, *, only_open: bool = False) -> TurnCounts:
+        """See `DurableEngine.counts`."""
+        which = " AND ExecutionStatus = 'Running'" if only_open else ""
+        found = await self._listed(which, lambda each: True, sys.maxsize)
+        opened = [each for each in found if not each.is_final]
+        return TurnCounts(
+            states=Counter(each.state for each in found),
+            oldest=max((time.time() - each.started for each in opened), default=0.0),
+            attempts=sum(each.attempt for each in opened),
+            takeovers=sum(each.takeovers for each in opened),
+        )
+
+    async def _listed(self, which: str, keep: Callable[[TurnStatus], bool], limit: int) -> list[TurnStatus]:
+        """Turns as the server's index has them: it knows times and what is open, the memos of the workflows have the rest."""
+        query = f"WorkflowType = 'amplifier-turn' AND TaskQueue = '{self._queue}'{which}"
+        prefix = turn_workflow_id(self._queue, "")
+
+        async def read() -> list[TurnStatus]:
+            found: list[TurnStatus] = []
+            async for each in self._server.client.list_workflows(query):
+                shown: dict[str, Any] | None = (await each.memo()).get(MEMO)
+                if shown is not None:  # else it is of an earlier version
+                    shown |= {"turn_id": each.id.removeprefix(prefix), "started": each.start_time.timestamp()}
+                    ended = None if each.close_time is None else each.close_time.timestamp()
+                    found += filter(keep, [TurnStatus(**shown, ended=ended)])
+                if len(found) >= limit:
+                    break
+            return found
+
+        return await self._server.call(read)
+
+    async def forget(self, before: float) -> int:
+        """See `DurableEngine.forget`."""
+        raise DurableError(
+            "Temporal forgets workflows that have ended after the retention period of the namespace; change that instead: "
+            "temporal operator namespace update --retention 30d"
+        )
 
     async def _found(self, turn_id: str) -> dict[str, Any]:
         try:
@@ -164,6 +228,6 @@ class TemporalTurns:
 
 
 def _status(found: dict[str, Any]) -> TurnStatus:
-    questions = tuple(Question(**{**each, "options": tuple(each["options"])}) for each in found["questions"])
+    questions = tuple(read_question(each) for each in found["questions"])
     plain = {name: value for name, value in found.items() if name not in ("questions", "answers", "prompt")}
     return TurnStatus(**plain, questions=questions)

@@ -18,8 +18,8 @@ from temporalio.worker import Worker
 
 from .._engine import SessionFactory
 from .._errors import EngineUnavailableError, TurnLost
-from .._running_turn import RunningTurn
-from .._suspects import Admission, WorkerOptions
+from .._running_turn import RunningTurn, made, plan_problem
+from .._suspects import Admission, CallLimits, WorkerOptions
 from .._turn_rows import StopRequest
 from .._worker import LoopWatch, new_worker_name
 from ._asyncio_thread import AsyncioThread
@@ -71,6 +71,13 @@ class _Visit:
             for question_id, option in news.get("answers", {}).items():
                 self.running.answer(question_id, option)
 
+    def leave(self) -> None:
+        """Hand the turn over as soon as none of its calls runs; on the host."""
+        if self.running is None:
+            self.is_lost = True
+        else:
+            self.running.leave()
+
     def lose(self) -> None:
         """Another worker has the turn; on the host."""
         self.is_lost = True
@@ -86,13 +93,17 @@ class Host:
         queue: Where turns are.
         make_session: Makes the session of a turn.
         options: How this worker behaves.
+        limits: Of its calls.
     """
 
-    def __init__(self, server: Server, queue: str, make_session: SessionFactory, options: WorkerOptions) -> None:
+    def __init__(
+        self, server: Server, queue: str, make_session: SessionFactory, options: WorkerOptions, limits: CallLimits
+    ) -> None:
         self._server = server
         self._thread = server.thread
         self._make_session = make_session
         self._options = options
+        self._limits = limits
         self._lease = options.lease
         self._queue = queue
         self._name = new_worker_name()
@@ -100,9 +111,11 @@ class Host:
         self._visits: list[_Visit] = []
         self._send: MemoryObjectSendStream[_Visit] | None = None
         self._admission = Admission(options, self._is_asking)
+        self._is_leaving = False
+        self._idle = anyio.Event()
 
-    async def run(self, concurrency: int, on_start: Callable[[], None]) -> None:
-        """Run turns until cancelled.
+    async def run(self, concurrency: int, leaving: anyio.Event, on_start: Callable[[], None]) -> None:
+        """Run turns until cancelled, or until no call runs when it is leaving.
 
         Raises:
             EngineUnavailableError: The server cannot be reached any more.
@@ -116,11 +129,21 @@ class Host:
                 group.start_soon(self._beat)
                 group.start_soon(self._notice_end_of, workers)
                 group.start_soon(self._flush)
+                group.start_soon(self._leave_when, leaving, group.cancel_scope)
                 on_start()
                 async for visit in receive:
                     group.start_soon(self._run_turn, visit)
 
     # ── on the host ──
+
+    async def _leave_when(self, leaving: anyio.Event, scope: anyio.CancelScope) -> None:
+        await leaving.wait()
+        self._is_leaving = True
+        for visit in list(self._visits):
+            visit.leave()
+        if self._visits:
+            await self._idle.wait()
+        scope.cancel()
 
     async def _run_turn(self, visit: _Visit) -> None:
         record = visit.record = TurnRecord(self._server, self._queue, visit.turn_id)
@@ -130,14 +153,21 @@ class Host:
             return not visit.is_lost
 
         try:
-            deaths = await record.deaths() if visit.run_number + visit.attempt > 2 else 0
+            deaths = 0
+            factory: SessionFactory | None = self._make_session
+            if visit.run_number + visit.attempt > 2:
+                begun = await record.begun()
+                deaths = begun["deaths"]
+                factory = await self._factory(record, begun)
+            if factory is None:
+                return
             pause = self._options.pause_after(deaths)
             async with self._admission.admit(visit.turn_id, deaths, pause, still_waits):
                 turn = await record.claim(visit.run_number, visit.attempt, self._name, self._own_queue)
-                visit.running = RunningTurn(record, turn, self._options.attempts)
+                visit.running = RunningTurn(record, turn, self._options.attempts, self._limits)
                 for attempt, news in visit.early_news:
                     visit.hear(attempt, news)
-                if not visit.is_lost and await visit.running.run(self._make_session):
+                if not visit.is_lost and await visit.running.run(factory):
                     visit.outcome = record.outcome
         except (TurnLost, WorkflowGone):
             logger.info("another worker has turn %s", visit.turn_id)
@@ -145,7 +175,23 @@ class Host:
             with anyio.move_on_after(_ENDING_SECONDS, shield=True):
                 await record.close()
             self._visits.remove(visit)
+            if self._is_leaving and not self._visits:
+                self._idle.set()
             self._thread.post(visit.ended.set)
+
+    async def _factory(self, record: TurnRecord, begun: dict[str, Any]) -> SessionFactory | None:
+        """How the session of a turn that has begun is made; None if this worker has another plan, so the turn is held for one that has it."""
+        if begun["plan"] is None or begun["is_stopped"]:
+            return self._make_session
+        try:
+            session = made(self._make_session, begun["session_id"])
+        except Exception:  # noqa: BLE001 — the application's code; the turn is claimed and fails with it
+            return self._make_session
+        problem = plan_problem(session, begun["plan"])
+        if problem is not None:
+            await record.hold(begun["attempt"], problem)
+            return None
+        return lambda session_id: session
 
     async def _beat(self) -> None:
         while True:
@@ -221,6 +267,8 @@ class Host:
     def _accept(self, visit: _Visit) -> None:
         assert self._send is not None
         try:
+            if self._is_leaving:
+                raise anyio.ClosedResourceError
             self._send.send_nowait(visit)
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):  # this worker is leaving
             self._thread.post(visit.ended.set)

@@ -11,12 +11,10 @@ import anyio
 import attrs
 import orjson
 
-from amplifier.contracts import Step
-
 from .._engine import Question
 from .._errors import DurableError, TurnLost
 from .._storable import as_json, storable_key, storable_text
-from .._turn_rows import ClaimedTurn, Outcome, StopRequest
+from .._turn_rows import ClaimedTurn, Outcome, StepName, StopRequest
 from ._server import Refused, Server, WorkflowGone
 from ._workflows import LOST, STOPPED, TurnWorkflow, turn_workflow_id
 
@@ -83,12 +81,16 @@ class TurnRecord:
 
     # ── steps ──
 
-    async def deaths(self) -> int:
-        """Workers that have died while they ran the turn."""
-        found: int = await self._server.query(self._workflow, TurnWorkflow.deaths)
+    async def begun(self) -> dict[str, Any]:
+        """What a worker has to know before it claims a turn that has begun: its session, its plan, and how many workers died with it."""
+        found: dict[str, Any] = await self._server.query(self._workflow, TurnWorkflow.begun)
         return found
 
-    async def begin_step(self, turn: ClaimedTurn, step: Step) -> StopRequest | None:
+    async def hold(self, attempt: int, problem: str) -> None:
+        """Note that a worker came to run the turn and has another plan."""
+        await self._signal(TurnWorkflow.hold, attempt, problem)
+
+    async def begin_step(self, turn: ClaimedTurn, step: StepName) -> StopRequest | None:
         """See `AttemptStore.begin_step`."""
         key = storable_key(step.key)
         try:
@@ -106,7 +108,7 @@ class TurnRecord:
         self._arrived.set()
         self._arrived = anyio.Event()
 
-    async def finish_step(self, turn: ClaimedTurn, step: Step, result: str) -> StopRequest | None:
+    async def finish_step(self, turn: ClaimedTurn, step: StepName, result: str) -> StopRequest | None:
         """See `AttemptStore.finish_step`."""
         if len(result) > _LARGEST:
             raise DurableError(

@@ -11,12 +11,13 @@ What is here is replayed from recorded histories: tests/durable/test_temporal_re
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy, WorkflowIDReusePolicy
-from temporalio.exceptions import ActivityError, ApplicationError, WorkflowAlreadyStartedError
+from temporalio.common import Priority, RetryPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, WorkflowAlreadyStartedError
 
 RUN_TURN = "amplifier-run-turn"
 RUN_STEP = "amplifier-step"
@@ -34,6 +35,16 @@ _MOST_EVENTS = 20_000
 _MOST_BYTES = 20_000_000
 """Of a turn's history, before events for watchers are no longer taken: the server ends a workflow at two and a half times that."""
 _PAGE = 500_000
+_LONGEST_ERROR = 500
+
+
+MEMO = "turn"
+
+
+def memo_of(status: dict[str, Any], deaths: int) -> dict[str, Any]:
+    """What lists of workflows show of a turn."""
+    shown = {name: status.get(name) for name in ("session_id", "state", "attempt", "worker", "error_type", "error")}
+    return {**shown, "error": (shown["error"] or "")[:_LONGEST_ERROR] or None, "takeovers": deaths}
 
 
 def turn_workflow_id(queue: str, turn_id: str) -> str:
@@ -64,6 +75,7 @@ class TurnWorkflow:
             "state": "queued",
             "attempt": 0,
             "worker": None,
+            "started": spec.get("since", 0.0),
         }
         self._queue = ""
         self._run_number = 0
@@ -88,20 +100,29 @@ class TurnWorkflow:
     @workflow.run
     async def run(self, spec: dict[str, Any]) -> str | None:
         """Run it; returns the conversation as JSON, None if the turn did not change it."""
+        if spec.get("waits"):
+            await workflow.wait_condition(lambda: "messages" in self._spec or self._stop is not None)
+        pause = (spec.get("due_at") or 0.0) - workflow.time()
+        if pause > 0:
+            with suppress(TimeoutError):
+                await workflow.wait_condition(lambda: self._stop is not None, timeout=timedelta(seconds=pause))
         while True:
-            outcome = await self._run_on_a_worker()
+            if self._is_stopped_before_it_began():
+                outcome: dict[str, Any] = {"state": "stopped"}
+            else:
+                outcome = await self._run_on_a_worker()
             self._has_left = True
             self._is_released = False
             if outcome["state"] == "queued":
                 continue
             if outcome["state"] == "completed" and self._is_stopped_at_once():
                 outcome["state"] = "stopped"
-            self._status |= {name: outcome.get(name) for name in ("state", "answer", "error_type", "error")}
+            self._show(**{name: outcome.get(name) for name in ("state", "answer", "error_type", "error")})
             if self._status["state"] != "held":
                 break
             self._is_resumed = False
             await workflow.wait_condition(lambda: self._is_resumed or self._stop is not None)
-            self._status |= {"state": "queued", "error_type": None, "error": None}
+            self._show(state="queued", error_type=None, error=None)
         self._questions.clear()
         await workflow.wait_condition(workflow.all_handlers_finished)
         messages: str | None = outcome.get("messages")
@@ -123,6 +144,7 @@ class TurnWorkflow:
                 maximum_interval=timedelta(seconds=max(5.0, self._spec["poll"])),
             ),
             summary=f"turn {self._spec['turn_id']}",
+            priority=Priority(priority_key=self._spec.get("priority")),
         )
         await workflow.wait_condition(lambda: running.done() or self._is_stopped_before_it_began() or self._is_released)
         if not running.done():
@@ -133,6 +155,19 @@ class TurnWorkflow:
         except ActivityError as error:
             cause: BaseException = error.cause or error
             return {"state": "failed", "error_type": type(cause).__name__, "error": str(cause)}
+
+    def _show(self, **changes: Any) -> None:
+        """Change the status, and the memo that lists of workflows have; turns of earlier versions have none."""
+        self._status |= changes
+        if self._is_final():
+            self._status["ended"] = workflow.time()
+        if "since" in self._spec:
+            workflow.upsert_memo({MEMO: memo_of(self._status, self.deaths())})
+
+    @workflow.signal
+    def begin(self, number: int, messages: str) -> None:
+        """Let a turn begin that waited behind another one, with the number and the conversation that it has now."""
+        self._spec |= {"number": number, "messages": messages}
 
     def _is_stopped_before_it_began(self) -> bool:
         return self._stop is not None and self._status["attempt"] == 0
@@ -159,7 +194,8 @@ class TurnWorkflow:
         self._claimed = (run_number, attempt)
         self._deaths = self.deaths()
         self._has_left = False
-        self._status |= {"state": "running", "worker": worker, "attempt": self._status["attempt"] + 1}
+        cleared = {"error_type": None, "error": None}
+        self._show(state="running", worker=worker, attempt=self._status["attempt"] + 1, **cleared)
         mine: int = self._status["attempt"]
         self._queue = queue
         for handle in (*self._open_steps.values(), *self._news):
@@ -173,6 +209,8 @@ class TurnWorkflow:
             "started": self._started,
             "last_position": self._events[-1][0] if self._events else 0,
             "deaths": self._deaths,
+            "since": self._status["started"],
+            "deadline_at": self._spec.get("deadline_at"),
         }
 
     @claim.validator
@@ -252,6 +290,22 @@ class TurnWorkflow:
         return self._deaths + (not self._has_left)
 
     @workflow.query
+    def begun(self) -> dict[str, Any]:
+        """What a worker has to know before it claims the turn."""
+        about = {
+            "session_id": self._spec["session_id"],
+            "attempt": self._status["attempt"],
+            "is_stopped": self._stop is not None,
+        }
+        return {**about, "plan": self._plan, "deaths": self.deaths()}
+
+    @workflow.signal
+    def hold(self, attempt: int, problem: str) -> None:
+        """Show that a worker came for the turn and has another plan; the server gives it to others until one has the right one."""
+        if attempt == self._status["attempt"] and not self._is_final():
+            self._show(state="held", error_type="PlanChanged", error=problem)
+
+    @workflow.query
     def takes_events(self) -> bool:
         """Whether there is room for events in the history."""
         info = workflow.info()
@@ -277,7 +331,13 @@ class TurnWorkflow:
         closed = self._withdrawn | self._answers.keys()
         waiting = [question for name, question in self._questions.items() if name not in closed]
         waiting.sort(key=lambda question: str(question["question_id"]))
-        return {**self._status, "questions": waiting, "answers": self._answers, "prompt": self._spec["prompt"]}
+        about = {
+            "takeovers": self.deaths(),
+            "questions": waiting,
+            "answers": self._answers,
+            "prompt": self._spec["prompt"],
+        }
+        return {**self._status, **about}
 
     @workflow.query
     def events_after(self, position: int) -> list[tuple[int, int, str]]:
@@ -331,12 +391,14 @@ class TurnWorkflow:
         if self._status["state"] == "held":
             self._is_resumed = True
             self._plan = None
+            if "since" in self._spec:
+                self._show(state="queued", error_type=None, error=None)
 
     @workflow.signal
     def release(self) -> None:
         """Take the turn away from the worker that runs it."""
         if self._status["state"] == "running":
-            self._status["state"] = "queued"
+            self._show(state="queued")
             self._is_released = True
 
     def _tell_worker(self, news: dict[str, Any]) -> None:
@@ -354,7 +416,7 @@ class TurnWorkflow:
 
 @workflow.defn(name="amplifier-session")
 class SessionWorkflow:
-    """One session: its conversation between turns, and one open turn at a time. It stays until someone terminates it.
+    """One session: its conversation between turns, one open turn at a time, and those that wait. It stays until someone terminates it.
 
     Args:
         state: ``session_id``, the task ``queue``, ``number`` of the latest turn, ``messages`` as JSON.
@@ -367,17 +429,21 @@ class SessionWorkflow:
         self._number: int = state["number"]
         self._messages: str = state["messages"]
         self._open_turn: str | None = None
+        self._waiting: dict[str, workflow.ChildWorkflowHandle[TurnWorkflow, str | None] | None] = {}
 
     @workflow.run
     async def run(self, state: dict[str, Any]) -> None:
-        """Wait until the history is long, then begin a new one."""
-        await workflow.wait_condition(
-            lambda: (
-                workflow.info().is_continue_as_new_suggested()
-                and self._open_turn is None
-                and workflow.all_handlers_finished()
-            )
-        )
+        """Let turns begin that wait, in order, until the history is long; then begin a new one."""
+        while True:
+            await workflow.wait_condition(lambda: self._next() is not None or self._may_begin_anew())
+            if (turn_id := self._next()) is None:
+                break
+            handle = self._waiting.pop(turn_id)
+            assert handle is not None
+            self._open_turn = turn_id
+            self._number += 1
+            with suppress(FailureError):  # it was stopped at this moment, and is heard of
+                await handle.signal(TurnWorkflow.begin, args=[self._number, self._messages])
         workflow.continue_as_new(
             {
                 "session_id": self._session_id,
@@ -387,21 +453,47 @@ class SessionWorkflow:
             }
         )
 
+    def _next(self) -> str | None:
+        """The turn that may begin now."""
+        if self._open_turn is not None or not self._waiting:
+            return None
+        turn_id, handle = next(iter(self._waiting.items()))
+        return turn_id if handle is not None else None
+
+    def _may_begin_anew(self) -> bool:
+        is_idle = self._open_turn is None and not self._waiting and workflow.all_handlers_finished()
+        return workflow.info().is_continue_as_new_suggested() and is_idle
+
     @workflow.update
-    async def start_turn(self, turn_id: str, prompt: str, lease: float, poll: float) -> bool:
+    async def start_turn(
+        self,
+        turn_id: str,
+        prompt: str,
+        lease: float,
+        poll: float,
+        queue: bool = False,
+        policy: dict[str, Any] | None = None,
+    ) -> bool:
         """Start a turn's workflow; returns whether another request does it or has done it, perhaps with another prompt."""
-        if self._open_turn == turn_id:
+        if turn_id == self._open_turn or turn_id in self._waiting:
             return True
-        self._open_turn = turn_id
+        waits = self._open_turn is not None or bool(self._waiting)
         spec = {
             "turn_id": turn_id,
             "session_id": self._session_id,
-            "number": self._number + 1,
             "prompt": prompt,
-            "messages": self._messages,
             "lease": lease,
             "poll": poll,
+            "since": workflow.time(),
+            "waits": waits,
+            **(policy or {}),
         }
+        if waits:
+            self._waiting[turn_id] = None
+        else:
+            self._open_turn = turn_id
+            spec |= {"number": self._number + 1, "messages": self._messages}
+        about = memo_of({"session_id": self._session_id, "state": "queued", "attempt": 0}, 0)
         try:
             handle = await workflow.start_child_workflow(
                 TurnWorkflow.run,
@@ -410,21 +502,39 @@ class SessionWorkflow:
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,
                 task_timeout=workflow.info().task_timeout,
+                memo={MEMO: about},
             )
         except WorkflowAlreadyStartedError:
-            self._open_turn = None
+            self._forget(turn_id)
             raise ApplicationError("the turn exists", type=CONFLICT, non_retryable=True) from None
-        self._number += 1
-        handle.add_done_callback(lambda _: self._end_turn(handle))
+        if waits:
+            self._waiting[turn_id] = handle
+        else:
+            self._number += 1
+        handle.add_done_callback(lambda _: self._end_turn(turn_id, handle))
         return False
 
     @start_turn.validator
-    def _check_start_turn(self, turn_id: str, prompt: str, lease: float, poll: float) -> None:
-        if self._open_turn is not None and self._open_turn != turn_id:
-            raise ApplicationError(self._open_turn, type=BUSY, non_retryable=True)
+    def _check_start_turn(
+        self,
+        turn_id: str,
+        prompt: str,
+        lease: float,
+        poll: float,
+        queue: bool = False,
+        policy: dict[str, Any] | None = None,
+    ) -> None:
+        others = [each for each in (self._open_turn, *self._waiting) if each is not None]
+        if others and turn_id not in others and not queue:
+            raise ApplicationError(others[0], type=BUSY, non_retryable=True)
 
-    def _end_turn(self, handle: workflow.ChildWorkflowHandle[TurnWorkflow, str | None]) -> None:
-        self._open_turn = None
+    def _forget(self, turn_id: str) -> None:
+        self._waiting.pop(turn_id, None)
+        if self._open_turn == turn_id:
+            self._open_turn = None
+
+    def _end_turn(self, turn_id: str, handle: workflow.ChildWorkflowHandle[TurnWorkflow, str | None]) -> None:
+        self._forget(turn_id)
         if not handle.cancelled() and handle.exception() is None:
             self._messages = handle.result() or self._messages
 

@@ -18,6 +18,7 @@ import anyio
 from amplifier.contracts._scopes import cancel_scope
 
 from .backend import RunningCall, deliver_later, pending_cancellations
+from .interrupts import interrupts, release
 
 
 class SectionWaiter:
@@ -98,11 +99,13 @@ class Section:
 
     async def run(self) -> Any:
         """Wait until the section is over, and return or raise its outcome."""
+        before = None
         try:
             while not self._is_over:
                 try:
                     await self._wait()
                 except KeyboardInterrupt as exc:  # raised at a line of ours: the section must not be left alone
+                    before = before or interrupts.hold()
                     self._interrupt = exc
                     if self._scope is not None:
                         self._scope.cancel()
@@ -117,15 +120,17 @@ class Section:
                 raise self._held
             return self._value
         finally:
+            if before:
+                release(before)
             # An exception that names its own frame is a reference cycle; sessions must be collectable at once.
             error = self._held = self._late = self._interrupt = self._error = self._future = None
             del self._caller
 
     async def _wait(self) -> None:
-        if self.task is None:
-            self._start()
+        task = self.task or self._start()
         while not self._is_over:
             self._future = self._caller.get_loop().create_future()
+            task.add_done_callback(self._future.cancel)  # wakes us in any case, and by no line of ours
             waiter = SectionWaiter(self, self._future)
             try:
                 if self._held is None and self._scope is not None:
@@ -134,7 +139,16 @@ class Section:
                     with cancel_scope(shield=True):
                         await waiter
             except asyncio.CancelledError as exc:
-                self._take(exc)
+                if exc.args and exc.args[0] is task:
+                    self._note_end(task)
+                else:
+                    self._take(exc)
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        """Its task has ended without waking us: cancelled before its first step, or interrupted outside of its work."""
+        error = None if task.cancelled() else task.exception()
+        if not self._is_over:
+            self._error, self._is_over = error, True
 
     def _take(self, exc: BaseException) -> None:
         """The caller was cancelled while it waited."""
@@ -158,37 +172,32 @@ class Section:
 
     # ── the section's side ──
 
-    def _start(self) -> None:
+    def _start(self) -> asyncio.Task[None]:
         """Give the section its task, which never starts eagerly and is not in the loop's list."""
         # Interrupted before its task is kept, it is started again; the first task then finds that it is not meant.
         mine = self._attempt = object()
         context = contextvars.copy_context() if self._isolate else _context_of(self._caller)
         self.task = new_task(self._run(mine), loop=self._caller.get_loop(), name=self._name, context=context)
-        self.task.add_done_callback(self._ended)
         _hide_from_loop(self.task)
+        return self.task
 
     async def _run(self, mine: object) -> None:
-        if mine is not self._attempt:
-            return
         try:
-            if self._scope is None:
-                self._value = await self._fn(*self._args)
-            else:
-                with self._scope:
+            if mine is not self._attempt:
+                return
+            try:
+                if self._scope is None:
                     self._value = await self._fn(*self._args)
-        except BaseException as exc:  # noqa: BLE001 — carried over to the waiting caller
-            self._error = exc
-        self._is_over = True
-        # This is the task's last step. Waking the caller here spares it the round that a done callback takes, which is for a
-        # task that is cancelled before its first step, or interrupted after this line.
-        self._wake()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if task is self.task or self.task is None:
-            if not self._is_over:  # interrupted outside of its work
-                self._error, self._is_over = error, True
+                else:
+                    with self._scope:
+                        self._value = await self._fn(*self._args)
+            except BaseException as exc:  # noqa: BLE001 — carried over to the waiting caller
+                self._error = exc
+            self._is_over = True
+            # This is the task's last step. Waking the caller here spares it the round that a done callback takes.
             self._wake()
+        except KeyboardInterrupt as exc:
+            self._error, self._is_over = exc, True
 
     def _wake(self) -> None:
         if self._future is not None and not self._future.done():

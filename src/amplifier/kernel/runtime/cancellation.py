@@ -11,6 +11,7 @@ import enum
 import inspect
 import logging
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, final
 
@@ -66,6 +67,8 @@ class CancellationToken:
         self._stop_grace: Callable[[], None] | None = None
         self._reason: str | None = None
         self._grace: float | None = None
+        self.asked_at: float | None = None
+        """When the latest request came, by the monotonic clock."""
 
     def __repr__(self) -> str:
         return (
@@ -144,7 +147,7 @@ class CancellationToken:
         self._claims = {}
         self._requests.clear()
         self._tools.clear()
-        self._reason = self._grace = None
+        self._reason = self._grace = self.asked_at = None
         self._end_grace()
 
     def _claim(self, request: CancelRequest) -> bool:
@@ -152,7 +155,7 @@ class CancellationToken:
         # setdefault is one atomic step: of several threads exactly one wins, without a lock.
         if self._claims.setdefault(request.state, mine) is not mine:
             return False
-        self._reason, self._grace = request.reason, request.grace
+        self._reason, self._grace, self.asked_at = request.reason, request.grace, time.monotonic()
         self._requests.append(request)
         if self._loop is not None:
             self._loop.soon(self._act)

@@ -11,7 +11,9 @@ event loop included: they are ended in the order of the cleanup stack, users bef
 from __future__ import annotations
 
 import logging
+import time
 import weakref
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
@@ -77,15 +79,22 @@ class CleanupFailure:
 
 
 class CleanupStack:
-    """Registered steps of one session, run once and in reverse."""
+    """Registered steps of one session, run once and in reverse.
 
-    __slots__ = ("_entries",)
+    A step that was taken to be run is kept, with whether a call is at it, until it has run and its failure is noted. Wherever Ctrl-C cuts
+    that off, another call runs the step, or names it if it had begun.
+    """
+
+    __slots__ = ("_entries", "_taken", "ran")
 
     def __init__(self) -> None:
         self._entries: dict[Hashable, CleanupEntry] = {}
+        self._taken: dict[CleanupEntry, bool] = {}
+        self.ran: list[tuple[str, str | None, float, CleanupFailure | None]] = []
+        """What the latest closing ended, for ``session.last_stop``: what, whose, in how many seconds, and its failure."""
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return self._count(None)
 
     @property
     def entries(self) -> list[CleanupEntry]:
@@ -121,50 +130,61 @@ class CleanupStack:
         each: float | None,
         budget: TimeBudget,
         watch: Watchdog | None = None,
-        owner: str | None = None,
+        owner: str | CleanupEntry | None = None,
     ) -> None:
-        """Run and drop all steps, or those of one module, and add what failed to ``failures``, Ctrl-C included.
+        """Run and drop all steps, or those of one module, or this one, and add what failed to ``failures``, Ctrl-C included.
 
         Raised at a line of this file, Ctrl-C leaves; the steps that have not run are still there, and to be run by another call.
         """
         steps = self._count(owner)
         if not steps:
             return
-        known = set(self._entries.values())
+        known = {*self._taken, *self._entries.values()}
         reserve = budget.reserve(LEAST_SHARE * (1.0 if each is None else each), steps)
         calls = DeadlineGroup(watch)
+        entry: CleanupEntry | None = None
         try:
-            while self._count(owner):
-                entry = None
-                try:
-                    if (entry := self._take(owner)) is None:
-                        break
-                    error: BaseException | None = DeadlinePassed(0.0)
-                    if entry in known or not budget.is_used_up:  # or steps that add steps would never end
-                        error = await _run_step(calls, entry, budget.share(each, self._count(owner) + 1, reserve))
-                    if error is not None:
-                        failures.append(_failure(entry, error))
-                except KeyboardInterrupt as exc:
-                    if entry is not None and entry.has_begun:
-                        failures.append(_failure(entry, exc))
-                    elif entry is not None:
-                        self._entries[_key(entry)] = entry
-                    raise
+            while (entry := self._take(owner)) is not None:
+                error: BaseException | None = DeadlinePassed(0.0)
+                began = time.monotonic()
+                if entry.has_begun:
+                    error = KeyboardInterrupt()  # which has cut it off
+                elif entry in known or not budget.is_used_up:  # or steps that add steps would never end
+                    error = await _run_step(calls, entry, budget.share(each, self._count(owner) + 1, reserve))
+                failed = [] if error is None else [_failure(entry, error)]
+                failures += failed  # no call, so nothing comes between these two
+                del self._taken[entry]
+                if owner is None:
+                    self.ran.append((entry.what, entry.module, time.monotonic() - began, failed[0] if failed else None))
         finally:
+            if entry is not None and entry in self._taken:
+                self._taken[entry] = False
             scope, calls.scope = calls.scope, None
             if scope is not None:  # first, and by no call of the kernel: see DeadlineGroup
                 scope.__exit__(None, None, None)
             calls.close()
 
-    def _take(self, owner: str | None) -> CleanupEntry | None:
+    def _take(self, owner: str | CleanupEntry | None) -> CleanupEntry | None:
+        for entry, is_running in self._taken.items():
+            if not is_running and _is_of(entry, owner):
+                self._taken[entry] = True
+                return entry
         for key, entry in reversed(self._entries.items()):
-            if owner is None or entry.module == owner:
+            if _is_of(entry, owner):
+                self._taken[entry] = True
                 del self._entries[key]
                 return entry
         return None
 
-    def _count(self, owner: str | None) -> int:
-        return len(self._entries) if owner is None else sum(e.module == owner for e in self._entries.values())
+    def _count(self, owner: str | CleanupEntry | None) -> int:
+        cut_off = [entry for entry, is_running in self._taken.items() if not is_running]
+        if owner is None:
+            return len(self._entries) + len(cut_off)
+        return sum(_is_of(entry, owner) for entry in (*self._entries.values(), *cut_off))
+
+
+def _is_of(entry: CleanupEntry, owner: str | CleanupEntry | None) -> bool:
+    return owner is None or owner is entry or owner == entry.module
 
 
 def _failure(entry: CleanupEntry, error: BaseException) -> CleanupFailure:
@@ -224,9 +244,10 @@ class TaskHost:
         group: The session's task group; None outside ``async with session:``.
         is_shut: Everything has been cleaned up: no one would stop what were started now.
         fatal: Crashes of background tasks that asked to end the session.
+        late: Calls that went on after their cancellation: when that was seen, whose, which, and how long by then.
     """
 
-    __slots__ = ("_coordinator", "cleanups", "fatal", "group", "is_shut", "running")
+    __slots__ = ("_coordinator", "cleanups", "fatal", "group", "is_shut", "late", "running")
 
     def __init__(self, cleanups: CleanupStack, coordinator: Any) -> None:
         self.cleanups: CleanupStack = cleanups
@@ -235,6 +256,7 @@ class TaskHost:
         self.is_shut: bool = False
         self.running: set[SessionTask] = set()
         self.fatal: list[BaseException] = []
+        self.late: deque[tuple[float, str | None, str, float]] = deque(maxlen=32)
 
     @property
     def coordinator(self) -> Any:
@@ -319,15 +341,11 @@ class TaskHost:
 
     async def _clean_up_now(self, entry: CleanupEntry) -> None:
         """Run one step before its turn, if it has not run yet."""
-        if not self.cleanups.discard(entry):
-            return
-        calls = DeadlineGroup(self.coordinator.watch)
-        error = await _run_step(calls, entry, self.coordinator.deadlines.cleanup)
-        calls.close()
-        if error is not None:
-            _failure(entry, error)
-            if not isinstance(error, Exception):
-                raise error
+        each, failures = self.coordinator.deadlines.cleanup, list[CleanupFailure]()
+        await self.cleanups.unwind(failures, each=each, budget=TimeBudget(), watch=self.coordinator.watch, owner=entry)
+        for failure in failures:
+            if not isinstance(failure.error, Exception):
+                raise failure.error
 
     def start_host(self, manager: AbstractAsyncContextManager[Any], *, name: str, owner: str | None) -> HostTask:
         """Enter ``manager`` in a task of its own and keep it open until it is left; `enter` waits for it.
@@ -407,6 +425,7 @@ class TaskHost:
     def unresponsive(self, report: Unresponsive) -> None:
         """Log a call that goes on after its deadline and emit ``module:unresponsive``."""
         module, operation = describe_label(report.label)
+        self.late.append((time.monotonic(), module, f"{operation}, which waits at {report.where}", report.overdue))
         logger.error(
             "%s does not answer to its cancellation: it had %g s and is %.0f s over; task %r waits at %s",
             operation,

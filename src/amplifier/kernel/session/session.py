@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
@@ -47,6 +48,7 @@ from ..coordinator.coordinator import ModuleCoordinator
 from ..runtime.backend import Loop, RunningCall, current_raw_task, forget_frames, task_name
 from ..runtime.cancellation import CancellationToken
 from ..runtime.deadlines import DeadlinePassed, check_timeout
+from ..runtime.interrupts import interrupts, release
 from ..runtime.tasks import CleanupFailure, hosted_by
 from ..runtime.uninterrupted import protect_kernel, run_section
 from .opening import ModuleFailure, Opening, release_loader
@@ -56,7 +58,7 @@ from .turn import Lifecycle, State, TurnRunner, metered_turn
 if TYPE_CHECKING:  # packages that only typed answers and budgets need
     from amplifier.answers import AnswerFormat
     from amplifier.budget import Budget
-    from amplifier.turns import TurnReport
+    from amplifier.turns import StopReport, TurnReport
 
 T = TypeVar("T")
 
@@ -175,6 +177,16 @@ class AmplifierSession:
         latest = self._turns.latest
         return None if latest is None else latest.report()
 
+    @property
+    def last_stop(self) -> StopReport | None:
+        """What the latest stop ended, how long each part took and what would not stop: of the closing, else of the latest turn, if
+        that was cancelled or ran out of time; None if nothing was stopped.
+        """
+        from amplifier.turns import StopReport  # noqa: PLC0415 — for those who look
+
+        hosting, is_closed = self.coordinator.hosting, self._lifecycle.state is State.CLOSED
+        return StopReport.of(self._turns.latest, self.coordinator.cleanups.ran if is_closed else None, hosting.late)
+
     async def messages(self) -> list[dict[str, Any]]:
         """The whole conversation, as its context keeps it.
 
@@ -206,8 +218,11 @@ class AmplifierSession:
             hosting.group = group
             await self._open()
             return self
+        except KeyboardInterrupt as exc:
+            before = interrupts.hold()
+            problem: BaseException = exc
         except BaseException as exc:  # noqa: BLE001 — raised again below
-            problem = exc
+            before, problem = None, exc
         try:
             while True:
                 try:
@@ -215,9 +230,11 @@ class AmplifierSession:
                     await self._close_and_leave(problem, was_open=False)
                     break
                 except KeyboardInterrupt as interrupt:
+                    before = before or interrupts.hold()
                     problem = interrupt
             raise problem
         finally:
+            release(before)
             del problem  # an exception that names its own frame is a reference cycle
 
     async def initialize(self) -> None:
@@ -243,8 +260,11 @@ class AmplifierSession:
             self._lifecycle.state = State.OPENING
             await self._open()
             return
+        except KeyboardInterrupt as exc:
+            before = interrupts.hold()
+            problem: BaseException = exc
         except BaseException as exc:  # noqa: BLE001 — raised again below
-            problem = exc
+            before, problem = None, exc
         try:
             while True:
                 try:
@@ -252,9 +272,11 @@ class AmplifierSession:
                     await self._close(was_open=False)
                     break
                 except KeyboardInterrupt as interrupt:  # not closed, `cleanup` would wait for this opening
+                    before = before or interrupts.hold()
                     problem = interrupt
             raise problem
         finally:
+            release(before)
             del problem  # an exception that names its own frame is a reference cycle
 
     async def _open(self) -> None:
@@ -663,6 +685,7 @@ class AmplifierSession:
         bool | None
     ):  # with a plain bool type checkers assume that `return await session.execute(…)` may not be reached
         interrupt: BaseException | None = None
+        before = None
         crashed = False
         try:
             while True:
@@ -671,11 +694,13 @@ class AmplifierSession:
                     crashed = await self._close_and_leave(exc, was_open=True)
                     break
                 except KeyboardInterrupt as caught:
+                    before = before or interrupts.hold()
                     interrupt = interrupt or caught
             if interrupt is not None:
                 raise interrupt
             return crashed
         finally:
+            release(before)
             interrupt = exc = None  # an exception that names its own frame is a reference cycle
 
     async def _close_and_leave(self, exc: BaseException | None, *, was_open: bool) -> bool:
@@ -710,20 +735,20 @@ class AmplifierSession:
             BaseException: The first Ctrl-C that hit a cleanup, after all have run.
         """
         self._refuse_from_inside()
-        await self._close_to_the_end(was_open=True)
-
-    async def _close_to_the_end(self, *, was_open: bool) -> None:
         interrupt: BaseException | None = None
+        before = None
         try:
             while True:
                 try:
-                    await self._close(was_open)
+                    await self._close(was_open=True)
                     break
                 except KeyboardInterrupt as exc:
+                    before = before or interrupts.hold()
                     interrupt = interrupt or exc
             if interrupt is not None:
                 raise interrupt
         finally:
+            release(before)
             interrupt = None  # an exception that names its own frame is a reference cycle
 
     def _refuse_from_inside(self) -> None:
@@ -801,6 +826,7 @@ class _Closing:
         self._owes_end = was_open
         self._failures = session.cleanup_failures = []
         self._reported = 0
+        session.coordinator.cleanups.ran.clear()
         self._budget = session.coordinator.begin_closing()
         self._steps = [self._end_turn, self._unwind, self._announce_failures, self._unwind, self._let_go]
         if was_open:
@@ -840,12 +866,15 @@ class _Closing:
     async def _end_turn(self) -> None:
         if self._session is not None and self._session._lifecycle.turn_running:
             seconds = self._budget.half(math.inf)
+            began, failure = time.monotonic(), None
             if not await self._session._turns.end_running_turn(seconds):
                 logger.error(
                     "a turn of session %r does not end although it was cancelled; the session is closed without waiting for it",
                     self._coordinator.session_id,
                 )
-                self._failures.append(CleanupFailure("turn", None, DeadlinePassed(seconds), True))
+                failure = CleanupFailure("turn", None, DeadlinePassed(seconds), True)
+                self._failures.append(failure)
+            self._coordinator.cleanups.ran.append(("turn", None, time.monotonic() - began, failure))
         self._coordinator.cancellation.stop_children("the session it was forked from was closed")
 
     async def _announce_requests(self) -> None:

@@ -152,6 +152,7 @@ class ToldTurn:
     stop_reason: str | None = None
     error: str | None = None
     ended: float = 0.0
+    asked: float | None = None
     _report: TurnReport | None = None
 
     def note(self, exc: BaseException) -> None:
@@ -159,6 +160,7 @@ class ToldTurn:
         self.stop_reason = "error"
         if isinstance(exc, ExecutionTimeout):
             self.stop_reason = "timeout"
+            self.asked = None if exc.seconds is None else self.began + exc.seconds
         elif isinstance(exc, BudgetError):
             self.stop_reason = "budget"
         elif isinstance(exc, ContentFilterError):
@@ -294,6 +296,7 @@ class TurnRunner:
                 told.stop_reason = "cancelled"
             return value
         except BaseException as exc:
+            told.asked = self._coordinator.cancellation.asked_at
             told.note(exc)
             raise
         finally:

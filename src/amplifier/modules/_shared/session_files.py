@@ -6,6 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
+from amplifier._regular_file import make_folders
 from amplifier.contracts import Coordinator
 
 
@@ -28,7 +29,7 @@ def replace_private_file(path: Path, text: str) -> None:
     Raises:
         OSError: The system refuses; an old file is unchanged.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folders(path.parent)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -45,6 +45,7 @@ class Compaction:
         summarised: It is about those before this position.
         before_tokens: What the view took before, roughly.
         after_tokens: What it took then.
+        is_asked: Someone asked for it, or for one before it: it is followed where there would be room for everything, too.
         is_undone: It is no longer in force.
     """
 
@@ -58,6 +59,7 @@ class Compaction:
     summarised: int = 0
     before_tokens: int = 0
     after_tokens: int = 0
+    is_asked: bool = False
     is_undone: bool = False
 
     def note(self) -> str:
@@ -89,9 +91,10 @@ def shown_after(entries: Sequence[Entry], made: Compaction, chars_per_token: flo
     view = [_kept(entries[position], made, chars_per_token) for position in sorted({*made.kept, *late})]
     if made.has_note:
         message = {"role": "user", "content": made.note(), "metadata": {"source": SOURCE}}
-        asked = [at for at, entry in enumerate(view) if entry.is_prompt]
         # Behind the first prompt and before that of the turn in which the view goes on.
-        place = asked[-1] if len(asked) > 1 and view[asked[-1]].position == made.prompt else len(view)
+        place = next((at for at, entry in enumerate(view) if entry.position == made.prompt), len(view))
+        if not any(entry.is_prompt for entry in view[:place]):
+            place = len(view)
         view.insert(place, Entry(message=message, tokens=count_tokens(message, chars_per_token)))
     upto = max(made.start, made.upto)
     view += [shorten_results(entry, chars_per_token) for entry in entries[made.start : upto] if not entry.is_orphan]
@@ -121,7 +124,7 @@ def draft(conversation: Compactable, *, budget: int, limit: int, target: int, re
     shorter, tokens = _measured(conversation, attrs.evolve(latest, tier="results", upto=max(latest.upto, recent)))
     if tokens > target:
         cut = _Cut(conversation.after(shorter), conversation.chars_per_token)
-        found = cut.find(budget=budget, limit=limit, target=target, reserve=reserve)
+        found = cut.find(latest.start, budget=budget, limit=limit, target=target, reserve=reserve)
         if found is not None:
             start, kept, prompt = found
             left = attrs.evolve(shorter, tier="left_out", start=start, kept=kept, prompt=prompt, has_note=True)
@@ -157,6 +160,9 @@ class _Cut:
         shown = [entry for entry in view if entry.position >= 0]
         self._spoken = [entry.position for entry in shown if not entry.is_system]
         self._prompts = [entry.position for entry in shown if entry.is_prompt]
+        # A pinned one stays anyway, and what the turn was begun by may be before it.
+        self._begun = [entry.position for entry in shown if entry.is_prompt and not entry.is_pinned]
+        self._steering = [entry.position for entry in shown if entry.is_steering]
         self._full = {entry.position: entry for entry in shown}
         self._tokens = {entry.position: entry.tokens for entry in shown}
         stays = {member for entry in shown if entry.is_pinned for member in entry.part}
@@ -171,8 +177,10 @@ class _Cut:
         self._stays = stays
         self._movable = sorted((part for part in parts.values() if part is not newest), key=itemgetter(-1))
 
-    def find(self, *, budget: int, limit: int, target: int, reserve: int) -> tuple[int, tuple[int, ...], int] | None:
-        """The new start, what stays before it, and the prompt of its turn; None if nothing can be left out."""
+    def find(
+        self, first: int, *, budget: int, limit: int, target: int, reserve: int
+    ) -> tuple[int, tuple[int, ...], int] | None:
+        """The new start, not before the first, what stays before it, and the prompt of its turn; None if nothing can be left out."""
         left = sum(self._tokens.values())
         least = left - sum(map(self._size, self._movable))
         room = next((each for each in (limit, budget) if least <= each), 0)
@@ -180,31 +188,36 @@ class _Cut:
         start, prompt = -1, -1
         for part in self._movable:
             left -= self._size(part)
-            start = part[-1] + 1
+            start = max(first, part[-1] + 1)  # what had stayed until now may be before
             prompt = self._prompt_before(start)
-            if left + self._asked(prompt) <= goal:
+            if left + sum(map(self._more, self._asked(prompt, start))) <= goal:
                 break
         if start < 0:
             return None
         kept = {position for position in self._stays if self._full[position].part[-1] < start}
-        return start, tuple(sorted(kept if prompt < 0 else {*kept, prompt})), prompt
+        return start, tuple(sorted({*kept, *self._asked(prompt, start)})), prompt
 
     def _size(self, part: list[int]) -> int:
         return sum(self._tokens.get(position, 0) for position in part)
 
-    def _asked(self, prompt: int) -> int:
-        """What a prompt takes beyond what is shown of it anyway."""
+    def _asked(self, prompt: int, start: int) -> list[int]:
+        """A prompt, and what the user has last said in its turn before the view begins."""
         if prompt < 0:
-            return 0
-        return self._full[prompt].tokens - (self._tokens[prompt] if prompt in self._stays else 0)
+            return []
+        before = bisect.bisect_left(self._steering, start)
+        return [prompt, *(said for said in self._steering[max(before - 1, 0) : before] if said > prompt)]
+
+    def _more(self, asked: int) -> int:
+        """What a message takes beyond what is shown of it anyway."""
+        return self._full[asked].tokens - (self._tokens[asked] if asked in self._stays else 0)
 
     def _prompt_before(self, start: int) -> int:
         """The prompt of the turn in which the view would begin; -1 if the view begins with one, or there is none."""
         begins = bisect.bisect_left(self._spoken, start)
-        if begins < len(self._spoken) and self._full[self._spoken[begins]].is_prompt:
+        before = bisect.bisect_left(self._begun, start)
+        if begins < len(self._spoken) and self._spoken[begins] in self._begun[before : before + 1]:
             return -1
-        before = bisect.bisect_left(self._prompts, start)
-        return self._prompts[before - 1] if before else -1
+        return self._begun[before - 1] if before else -1
 
 
 def as_dict(made: Compaction) -> dict[str, Any]:

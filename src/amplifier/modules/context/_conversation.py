@@ -16,7 +16,7 @@ from amplifier._json import LEAVES, Frame, copy_json, rebuild
 from amplifier.models import Model, to_dict
 
 from ._compaction import Compaction, shown_after
-from ._entries import SYSTEM_ROLES, Entry
+from ._entries import NO_PROMPTS, STEERING, SYSTEM_ROLES, Entry
 from ._token_estimate import count_tokens
 from ._tool_call_pairs import CallId, call_names, result_ids
 
@@ -69,8 +69,12 @@ class Conversation:
         # Ids should be unique over a conversation. Where they are not, a result belongs to the latest call of its id.
         positions = self._call_positions
         answers = tuple(dict.fromkeys(positions[call] for call in results if call in positions)) if results else ()
-        role, metadata = message["role"], message.get("metadata")
+        role, given = message["role"], message.get("metadata")
+        metadata: dict[str, Any] = given if isinstance(given, dict) else {}
+        named = metadata.get("source")
+        source = named if isinstance(named, str) else ""
         is_orphan = bool(results) and not answers and _says_nothing_else(message)
+        is_said = role == "user" and not answers and not is_orphan
         calls = call_names(message) if role == "assistant" else {}
         entry = Entry(
             message=message,
@@ -81,8 +85,9 @@ class Conversation:
             part=self._part(position, answers),
             is_orphan=is_orphan,
             is_system=role in SYSTEM_ROLES,
-            is_prompt=role == "user" and not answers and not is_orphan,
-            is_pinned=isinstance(metadata, dict) and metadata.get("pinned") is True,
+            is_prompt=is_said and source not in NO_PROMPTS,
+            is_steering=is_said and source == STEERING,
+            is_pinned=metadata.get("pinned") is True,
             is_plan=any(name in self._plan_tools for name in calls.values())
             or any(self.entries[call].is_plan for call in answers),
         )
@@ -149,13 +154,18 @@ class Conversation:
 
     def record(self, number: int, compaction: Compaction) -> None:
         """Put a compaction into the journal, at the end or in place of one."""
-        self.journal[number : number + 1] = [compaction]
+        self.journal[number : number + 1] = [self._checked(compaction)]
         self._make_view()
 
     def restore(self, journal: Iterable[Compaction]) -> None:
         """Take over the journal that belongs to these messages."""
-        self.journal = list(journal)
+        self.journal = list(map(self._checked, journal))
         self._make_view()
+
+    def _checked(self, made: Compaction) -> Compaction:
+        """A record of messages that are not there counts as undone."""
+        reach = max(made.start, made.upto, *(position + 1 for position in made.kept))
+        return made if reach <= len(self.entries) else attrs.evolve(made, is_undone=True)
 
     def after(self, compaction: Compaction) -> list[Entry]:
         """The view that a compaction would leave."""

@@ -8,6 +8,12 @@ import attrs
 
 SYSTEM_ROLES = frozenset({"system", "developer"})
 
+STEERING = "steering"
+"""The ``source``, in the metadata, of what the user says while a turn runs: it is part of a turn, and begins none."""
+
+NO_PROMPTS = frozenset({"hook", "answer_format", STEERING})
+"""The ``source`` of messages with the role of the user that begin no turn."""
+
 
 @final
 @attrs.define(eq=False, kw_only=True)
@@ -23,7 +29,8 @@ class Entry:
         answers: Positions of the messages whose tool calls it answers.
         is_orphan: It answers calls that no message made, so that no provider would accept it.
         is_system: It is an instruction, which no view leaves out.
-        is_prompt: It is text of a user; results in a user's message are not.
+        is_prompt: It is text of a user that begins a turn; results in a user's message do not, nor does what a hook injects.
+        is_steering: It is text of a user in a turn that had begun before.
         is_pinned: Its metadata has ``pinned: true``.
         is_plan: It calls a tool that keeps the plan or the list of what is to be done, or answers such a call.
     """
@@ -37,5 +44,6 @@ class Entry:
     is_orphan: bool = False
     is_system: bool = False
     is_prompt: bool = False
+    is_steering: bool = False
     is_pinned: bool = False
     is_plan: bool = False

@@ -5,24 +5,26 @@ They differ only in where they keep things: `SharedContext._store_compaction`.
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeGuard
 
+import anyio
 import attrs
 
 from amplifier._json import copy_json
-from amplifier.contracts import Coordinator, Hooks
+from amplifier.contracts import Coordinator, Hooks, contained_failure, tool_schema
 from amplifier.events import (
     CONTEXT_COMPACTION,
     CONTEXT_POST_COMPACT,
     CONTEXT_PRE_COMPACT,
     PROVIDER_RESPONSE,
 )
-from amplifier.models import to_dict
+from amplifier.models import ChatRequest, Message, ToolSpec, to_dict
 
-from ._compaction import Compaction, draft
+from ._compaction import Compaction, as_dict, draft, from_record
 from ._conversation import Conversation, Statistics, copies
 from ._entries import Entry
 from ._options import ContextOptions
@@ -34,7 +36,21 @@ logger = logging.getLogger("amplifier.modules.context")
 
 _ANNOUNCED = (CONTEXT_PRE_COMPACT, CONTEXT_POST_COMPACT, CONTEXT_COMPACTION)
 _NOTE_TOKENS = 40
+_NEAR = (0.75, 1.5)  # of what a view should not exceed: there a count may decide
+_UNSURE = 0.1  # of the budget: so much may be estimated only
+_COUNT_SECONDS = 5.0
+_LEAST_TARGET = 800  # below it there is no room for a summary
 _WORTH_COUNTING = 0.25  # of the budget: below it nothing has to be decided, and responses need not be told for it
+
+
+@attrs.frozen
+class _Bounds:
+    """What a view must not exceed, what it should not, and what a compaction brings it down to; by our estimate."""
+
+    budget: int
+    limit: int
+    target: int
+    is_asked: bool = False
 
 
 class SharedContext:
@@ -52,6 +68,7 @@ class SharedContext:
         self._coordinator = coordinator
         self._conversation = Conversation(options.chars_per_token, options.plan_tools)
         self._calibration = Calibration()
+        self._can_count = True
         self._listen: Callable[[], object] | None = None
 
     def observe(self, coordinator: Coordinator, module: str) -> None:
@@ -78,40 +95,47 @@ class SharedContext:
             provider: Its ``get_info().defaults`` have the context window and the longest answer. It may be asked for a summary.
         """
         given = _budget(self._options, token_budget, provider)
-        budget = self._calibration.estimated(given)
-        limit, target = self._thresholds(budget)
         conversation = self._conversation
-        if self._listen is not None and conversation.tokens > budget * _WORTH_COUNTING:
+        await self._count(provider, self._bounds(given))
+        bounds = self._bounds(given)
+        if self._listen is not None and conversation.tokens > bounds.budget * _WORTH_COUNTING:
             self._listen()
             self._listen = None
-        if conversation.tokens <= limit:
+        latest = conversation.latest
+        if conversation.tokens <= bounds.limit and not (latest is not None and latest.is_asked):
             return self._counted(copies(conversation.shown), conversation.tokens)
-        if conversation.view_tokens <= limit:
+        if conversation.view_tokens <= bounds.limit:
             return self._counted(copies(conversation.view), conversation.view_tokens)
-        summariser = Summariser(self._options, self._coordinator, provider, target)
-        if conversation.view_tokens <= budget and self._draft(budget, summariser) is None:
-            return self._counted(copies(conversation.view), conversation.view_tokens)
-        before = {"message_count": len(conversation.view), "token_count": conversation.view_tokens}
-        await self._emit(CONTEXT_PRE_COMPACT, before)
-        made, summary = await self._compact(budget, summariser)
-        view, tokens = self._fitted(conversation.view if made is None else conversation.after(made), budget)
-        await self._emit(CONTEXT_POST_COMPACT, {"message_count": len(view), "token_count": tokens})
-        await self._emit(
-            CONTEXT_COMPACTION,
-            {
-                "before_messages": before["message_count"],
-                "after_messages": len(view),
-                "before_tokens": before["token_count"],
-                "after_tokens": tokens,
-                "budget": given,
-                "tier": "shortened" if made is None else made.tier,
-                "left_out": 0 if made is None else made.start - len(made.kept),
-                "summary": summary.text or None,
-                "failure": summary.failure or None,
-                "usage": None if summary.usage is None else to_dict(summary.usage),
-            },
-        )
+        summariser = Summariser(self._options, self._coordinator, provider, bounds.target)
+        if conversation.view_tokens <= bounds.budget:
+            made = self._draft(bounds, summariser)
+            # A small step would soon be followed by the next: it waits until it is needed.
+            if made is None or made.after_tokens > (bounds.limit + bounds.target) // 2:
+                return self._counted(copies(conversation.view), conversation.view_tokens)
+        view, tokens, _ = await self._compacted(bounds, summariser, given)
         return self._counted(view, tokens)
+
+    async def compact(self, provider: Any | None = None) -> dict[str, Any] | None:
+        """Compact the view now, to a quarter of what it takes or 800 tokens, also where everything fits; `uncompact` undoes it.
+
+        Args:
+            provider: Is asked for a summary; without one the first that is mounted.
+
+        Returns:
+            What ``context:compaction`` tells of it; None if nothing can be left out, or there is too little to compact.
+        """
+        if provider is None and self._coordinator is not None:
+            provider = next(iter(self._coordinator.get("providers").values()), None)
+        given = _budget(self._options, None, provider)
+        bounds = self._bounds(given)
+        target = min(bounds.target, max(_LEAST_TARGET, self._conversation.view_tokens // 4))
+        bounds = attrs.evolve(bounds, limit=target, target=target, is_asked=True)
+        # Between turns there are no steps, so it is none.
+        summariser = Summariser(self._options, self._coordinator, provider, target, is_step=False)
+        if self._conversation.view_tokens <= target or self._draft(bounds, summariser) is None:
+            return None
+        _, _, told = await self._compacted(bounds, summariser, given)
+        return told
 
     async def get_messages(self) -> list[dict[str, Any]]:
         """Everything stored, never compacted."""
@@ -127,7 +151,8 @@ class SharedContext:
         latest, before = conversation.latest, (len(conversation.view), conversation.view_tokens)
         if latest is None:
             return False
-        await self._store_compaction(conversation.journal.index(latest), attrs.evolve(latest, is_undone=True))
+        if not await self._store_compaction(conversation.journal.index(latest), attrs.evolve(latest, is_undone=True)):
+            return await self.uncompact()
         after = len(conversation.view), conversation.view_tokens
         details = {"before_messages": before[0], "after_messages": after[0], "before_tokens": before[1]}
         await self._emit(CONTEXT_COMPACTION, {**details, "after_tokens": after[1], "tier": "undone"})
@@ -137,43 +162,113 @@ class SharedContext:
         """The journal: every compaction since the conversation began or was replaced, those that were undone included."""
         return list(self._conversation.journal)
 
+    def compaction_records(self) -> list[dict[str, Any]]:
+        """The journal as JSON, for hosts that hand a conversation over to another context."""
+        return list(map(as_dict, self._conversation.journal))
+
+    async def restore_compactions(self, records: list[dict[str, Any]]) -> None:
+        """Take over the journal that belongs to the messages that were just set."""
+        for number, record in enumerate(records):
+            await self._store_compaction(number, from_record(record))
+
     def statistics(self) -> Statistics:
         """How much is stored, how many compactions are in force, and how far the latest count was off."""
         return attrs.evolve(self._conversation.statistics(), error=self._calibration.error)
 
     # ── compacting ──
 
-    def _thresholds(self, budget: int) -> tuple[int, int]:
+    def _bounds(self, given: int) -> _Bounds:
+        budget = self._calibration.estimated(given)
         share = 1.0 if self._conversation.is_held else self._options.compaction_threshold
-        return int(budget * share), int(budget * self._options.compaction_target)
+        return _Bounds(budget, int(budget * share), int(budget * self._options.compaction_target))
 
-    def _draft(self, budget: int, summariser: Summariser) -> Compaction | None:
-        limit, target = self._thresholds(budget)
-        reserve = summariser.tokens if summariser.is_there else min(_NOTE_TOKENS, target // 8)
-        return draft(self._conversation, budget=budget, limit=limit, target=target, reserve=reserve)
+    def _draft(self, bounds: _Bounds, summariser: Summariser) -> Compaction | None:
+        reserve = summariser.tokens if summariser.is_there else min(_NOTE_TOKENS, bounds.target // 8)
+        made = draft(
+            self._conversation, budget=bounds.budget, limit=bounds.limit, target=bounds.target, reserve=reserve
+        )
+        return attrs.evolve(made, is_asked=True) if made is not None and bounds.is_asked else made
 
-    async def _compact(self, budget: int, summariser: Summariser) -> tuple[Compaction | None, Summary]:
+    async def _count(self, provider: Any, bounds: _Bounds) -> None:
+        """Let the provider count the view, if that may decide and much of it was in no response yet.
+
+        Once it cannot, or takes too long, it is not asked again: the estimate does.
+        """
+        conversation, count = self._conversation, getattr(provider, "count_tokens", None)
+        tokens = conversation.view_tokens
+        is_near = _NEAR[0] * bounds.limit < tokens < _NEAR[1] * bounds.limit
+        if not (self._can_count and is_near and inspect.iscoroutinefunction(count)):
+            return
+        if abs(tokens - self._calibration.known) < _UNSURE * bounds.budget:
+            return
+        counted = None
+        try:
+            with anyio.fail_after(_COUNT_SECONDS):
+                messages = [
+                    Message(**{**each, "content": each.get("content") or ""}) for each in copies(conversation.view)
+                ]
+                counted = await count(ChatRequest(messages=messages, tools=self._tool_specs()))
+        except BaseException as exc:
+            logger.debug("a provider cannot count tokens", exc_info=contained_failure(exc, "the provider"))
+        self._calibration.expect(tokens)
+        self._can_count = _is_count(counted) and self._calibration.learn(counted, is_sure=True)
+
+    def _tool_specs(self) -> list[ToolSpec]:
+        tools = {} if self._coordinator is None else self._coordinator.get("tools")
+        return [
+            ToolSpec(name=name, description=tool.description, parameters=tool_schema(tool) or {"type": "object"})
+            for name, tool in tools.items()
+        ]
+
+    async def _compacted(
+        self, bounds: _Bounds, summariser: Summariser, given: int
+    ) -> tuple[list[dict[str, Any]], int, dict[str, Any]]:
+        """Make one compaction and tell of it; returns the view, its tokens, and what was told."""
+        conversation = self._conversation
+        before = {"message_count": len(conversation.view), "token_count": conversation.view_tokens}
+        await self._emit(CONTEXT_PRE_COMPACT, before)
+        made, summary = await self._compact(bounds, summariser)
+        view, tokens = self._fitted(conversation.view if made is None else conversation.after(made), bounds.budget)
+        await self._emit(CONTEXT_POST_COMPACT, {"message_count": len(view), "token_count": tokens})
+        told = {
+            "before_messages": before["message_count"],
+            "after_messages": len(view),
+            "before_tokens": before["token_count"],
+            "after_tokens": tokens,
+            "budget": given,
+            "count_error": self._calibration.error,
+            "tier": "shortened" if made is None else made.tier,
+            "left_out": 0 if made is None else made.start - len(made.kept),
+            "summary": summary.text or None,
+            "failure": summary.failure or None,
+            "usage": None if summary.usage is None else to_dict(summary.usage),
+        }
+        await self._emit(CONTEXT_COMPACTION, told)
+        return view, tokens, told
+
+    async def _compact(self, bounds: _Bounds, summariser: Summariser) -> tuple[Compaction | None, Summary]:
         """Make one compaction and store it; None if nothing can be left out, or another call was faster."""
         conversation, summary = self._conversation, Summary()
-        made = self._draft(budget, summariser)
-        if made is None or conversation.view_tokens <= self._thresholds(budget)[0]:
+        made = self._draft(bounds, summariser)
+        if made is None or conversation.view_tokens <= bounds.limit:
             return None, summary
         entries, latest, number = conversation.entries, conversation.latest, len(conversation.journal)
         if made.tier == "left_out" and summariser.is_there:
             shown = {entry.position for entry in conversation.after(made)}
             gone = [entry for entry in conversation.view if entry.position >= 0 and entry.position not in shown]
             if sum(entries[entry.position].tokens for entry in gone) > 2 * summariser.tokens:
-                summary = await summariser.summarise(made.summary, gone, budget // 2)
+                summary = await summariser.summarise(made.summary, gone, bounds.budget // 2)
             if summary.text:
                 made = attrs.evolve(made, tier="summary", summary=summary.text, summarised=made.start, has_note=True)
                 made = attrs.evolve(made, after_tokens=sum(entry.tokens for entry in conversation.after(made)))
         if conversation.entries is not entries or conversation.latest is not latest:
             return None, summary
         try:
-            await self._store_compaction(number, made)
+            is_current = await self._store_compaction(number, made)
         except OSError:  # the request can be made all the same
             logger.warning("a compaction could not be stored", exc_info=True)
-        return made, summary
+            is_current = conversation.entries is entries
+        return made if is_current else None, summary
 
     def _fitted(self, entries: list[Entry], budget: int) -> tuple[list[dict[str, Any]], int]:
         tokens = sum(entry.tokens for entry in entries)
@@ -190,9 +285,14 @@ class SharedContext:
         copied: list[dict[str, Any]] = copy_json(view)
         return copied, tokens
 
-    async def _store_compaction(self, number: int, made: Compaction) -> None:
-        """Put a compaction into the journal at its number; all of it or, when cancelled or after an error, nothing."""
+    async def _store_compaction(self, number: int, made: Compaction) -> bool:
+        """Put a compaction into the journal at its number; all of it or, when cancelled or after an error, nothing.
+
+        Returns:
+            Whether it is there: not if the conversation was replaced or compacted meanwhile.
+        """
         self._conversation.record(number, made)
+        return True
 
     def _counted(self, view: list[dict[str, Any]], tokens: int) -> list[dict[str, Any]]:
         self._calibration.expect(tokens)

@@ -1,8 +1,8 @@
 """Shortens messages that must all be shown and do not fit the budget, with a note in place of what is left out.
 
 What is cut keeps its beginning and its end around a note of how much is missing. The order: tool
-results; then the text of everything but the newest message, the newest prompt, pinned and system messages; then theirs; then every
-text down to the bare note; then pictures, thoughts, blocks of unknown kind and fields beyond the contract. Roles, ids, names and the shape of
+results; then the text of everything but the newest message, the newest prompt, pinned and system messages; then that of pinned ones; then
+all of these down to the bare note; then the rest, down to the bare note at last; then pictures, thoughts, blocks of unknown kind and fields beyond the contract. Roles, ids, names and the shape of
 tool calls stay whatever happens, so a budget below that skeleton is exceeded.
 """
 
@@ -40,7 +40,8 @@ class _Rank(IntEnum):
 
     RESULT = 0
     OLDER = 1
-    LAST = 2
+    PINNED = 2
+    LAST = 3
 
 
 @attrs.frozen
@@ -56,6 +57,8 @@ class _Stage:
 _STAGES = (
     _Stage(_Rank.RESULT, _LEAST_TEXT),
     _Stage(_Rank.OLDER, _LEAST_TEXT),
+    _Stage(_Rank.PINNED, _LEAST_TEXT),
+    _Stage(_Rank.PINNED, 0),
     _Stage(_Rank.LAST, _LEAST_TEXT),
     _Stage(_Rank.LAST, 0),
     _Stage(_Rank.LAST, 0, bare=True),
@@ -70,15 +73,26 @@ def shorten_results(entry: Entry, chars_per_token: float) -> Entry:
 
 
 def shorten_prompt(entry: Entry, chars_per_token: float) -> Entry:
-    """An old prompt, cut if it is long."""
+    """An old prompt, cut if it is long, with notes in place of what is attached to it."""
+    content = entry.message.get("content")
+    if isinstance(content, list):
+        label = f"message {entry.position + 1}: "
+        blocks = [_note_of_block(block, kind, label) if (kind := _kind(block)) in MEDIA else block for block in content]
+        if blocks != content:
+            message = {**entry.message, "content": blocks}
+            entry = attrs.evolve(entry, message=message, tokens=count_tokens(message, chars_per_token), is_flat=False)
     return _cut_entry(entry, _Rank.LAST, _FIRST_PROMPT, chars_per_token)
+
+
+def _kind(block: Any) -> Any:
+    return block.get("type") if isinstance(block, dict) else None
 
 
 def _cut_entry(entry: Entry, rank: _Rank, most: int, chars_per_token: float) -> Entry:
     if entry.tokens * chars_per_token <= most:
         return entry
     stage = _Stage(rank, most, label=f"message {entry.position + 1}: ")
-    message = _cut_message(entry.message, stage, most, False)
+    message = _cut_message(entry.message, stage, most, _Rank.OLDER)
     tokens = count_tokens(message, chars_per_token)
     return attrs.evolve(entry, message=message, tokens=tokens, is_flat=False) if tokens < entry.tokens else entry
 
@@ -97,11 +111,14 @@ def shorten(entries: Sequence[Entry], budget: int, chars_per_token: float) -> tu
     """
 
     def attempt(stage: _Stage, most: int) -> tuple[list[dict[str, Any]], int]:
-        cut = [_cut_message(entry.message, stage, most, at in last) for at, entry in enumerate(entries)]
+        cut = [_cut_message(entry.message, stage, most, rank) for entry, rank in zip(entries, ranks, strict=True)]
         return cut, sum(count_tokens(message, chars_per_token) for message in cut)
 
     prompts = [at for at, entry in enumerate(entries) if entry.is_prompt]
-    last = {len(entries) - 1, *prompts[-1:], *(at for at, entry in enumerate(entries) if entry.is_pinned)}
+    steering = [at for at, entry in enumerate(entries) if entry.is_steering]
+    ranks = [_Rank.PINNED if entry.is_pinned else _Rank.OLDER for entry in entries]
+    for at in (len(entries) - 1, *prompts[-1:], *steering[-1:]):
+        ranks[at] = _Rank.LAST
     shortest: tuple[list[dict[str, Any]], int] = ([], 0)
     for stage in _STAGES:
         shortest = attempt(stage, stage.least)
@@ -134,10 +151,11 @@ def _longest(
     return found
 
 
-def _cut_message(message: dict[str, Any], stage: _Stage, most: int, is_last: bool) -> dict[str, Any]:
+def _cut_message(message: dict[str, Any], stage: _Stage, most: int, rank: _Rank) -> dict[str, Any]:
     role = message["role"]
-    rank = _Rank.LAST if is_last or role in SYSTEM_ROLES else _Rank.OLDER
-    if role == "tool":
+    if role in SYSTEM_ROLES:
+        rank = _Rank.LAST
+    elif role == "tool":
         rank = _Rank.RESULT
     cut: dict[str, Any] = {name: value for name, value in message.items() if not stage.bare or name in _CONTRACT_FIELDS}
     content = message.get("content")
@@ -154,7 +172,7 @@ def _cut_message(message: dict[str, Any], stage: _Stage, most: int, is_last: boo
 def _cut_blocks(blocks: list[Any], stage: _Stage, most: int, rank: _Rank) -> list[Any]:
     kept: list[Any] = []
     for block in blocks:
-        kind = block.get("type") if isinstance(block, dict) else None
+        kind = _kind(block)
         if not isinstance(kind, str) or kind not in _TEXT_BLOCKS:
             # A signed thought or a picture is of no use in part.
             kept += [_note_of_block(block, kind)] if stage.bare and not isinstance(block, str) else [block]
@@ -165,9 +183,9 @@ def _cut_blocks(blocks: list[Any], stage: _Stage, most: int, rank: _Rank) -> lis
     return kept
 
 
-def _note_of_block(block: Any, kind: Any) -> dict[str, Any]:
+def _note_of_block(block: Any, kind: Any, label: str = "") -> dict[str, Any]:
     shown = kind[:40] if isinstance(kind, str) else type(block).__name__
-    note = {"type": "text", "text": f"[{shown} left out]"}
+    note = {"type": "text", "text": f"[{label}{shown} left out]"}
     return block if count_tokens(block, 1) <= count_tokens(note, 1) else note
 
 

@@ -6,12 +6,15 @@ import inspect
 import json
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import anyio
 import attrs
 
-from amplifier.contracts import Coordinator, contained_failure
+from amplifier.contracts import Coordinator, CurrentCall, Step, contained_failure
+from amplifier.contracts._containment import text_of as text_of_failure
 from amplifier.models import ChatRequest, ChatResponse, Message, Usage
 from amplifier.turns import text_of
 
@@ -22,6 +25,7 @@ from ._shortening import cut_text
 logger = logging.getLogger("amplifier.modules.context")
 
 _MOST_TOKENS = 2000
+_FAILURE = "failure"
 _LEAST_TOKENS = 100  # less is no summary
 _INSTRUCTIONS = (
     "You keep the memory of a conversation between a user, an assistant and its tools. Its older messages are about to be left out; "
@@ -54,12 +58,20 @@ class Summariser:
         coordinator: Has the providers.
         provider: The one of the request.
         target: What the whole view should take.
+        is_step: The call is a step of the turn, which durable turns record and traces show.
     """
 
     def __init__(
-        self, options: ContextOptions, coordinator: Coordinator | None, provider: Any | None, target: int
+        self,
+        options: ContextOptions,
+        coordinator: Coordinator | None,
+        provider: Any | None,
+        target: int,
+        *,
+        is_step: bool = True,
     ) -> None:
         self._options = options
+        self._coordinator = coordinator if is_step else None
         if options.summary_provider is not None and coordinator is not None:
             provider = coordinator.get("providers", options.summary_provider)
         self._provider = provider
@@ -84,29 +96,49 @@ class Summariser:
             model=self._options.summary_model,
             max_output_tokens=4 * self.tokens,  # some models think first
         )
-        provider: Any = self._provider
-        try:
-            with anyio.fail_after(self._options.summary_seconds):
-                response = await provider.complete(request)
-        except BaseException as exc:  # noqa: BLE001 — a provider is foreign code
-            failure = contained_failure(exc, "the provider")
-            logger.warning("no summary of %d older messages: %s: %s", len(entries), type(failure).__name__, failure)
-            return Summary(failure=f"{type(failure).__name__}: {failure}"[:500])
-        usage = response.usage if isinstance(response, ChatResponse) else None
-        text = text_of(response).strip() if isinstance(response, ChatResponse) else ""
+        response = await self._step(request, entries[-1].position)
+        if not (isinstance(response, ChatResponse) and isinstance(response.content, list)):
+            return Summary(failure="the provider gave no answer")
+        metadata = response.metadata if isinstance(response.metadata, dict) else {}
+        if failure := metadata.get(_FAILURE):
+            logger.warning("no summary of %d older messages: %s", len(entries), failure)
+            return Summary(failure=str(failure))
+        usage = response.usage if isinstance(response.usage, Usage) else None
+        text = text_of(response).strip()
         if not text:
             return Summary(failure="the model wrote nothing", usage=usage)
         if len(text.encode(errors="replace")) > 2 * self.tokens * self._options.chars_per_token:
             return Summary(failure=f"the summary is too long: {len(text)} characters", usage=usage)
         return Summary(text, usage=usage)
 
+    async def _step(self, request: ChatRequest, last: int) -> Any:
+        ask, coordinator = partial(self._ask, request), self._coordinator
+        if coordinator is None:
+            return await ask()
+        turn = coordinator.turn_number
+        call_id = f"summary-{turn}-{last}"  # the same when the turn is run again
+        call = CurrentCall(
+            kind="model", session_id=coordinator.session_id, turn_number=turn, iteration=0, call_id=call_id
+        )
+        return await coordinator.run_step(Step(call=call, arguments=request), ask)
+
+    async def _ask(self, request: ChatRequest) -> Any:
+        """The answer, or one that says why there is none: a durable turn that is run again gets that answer, too."""
+        provider: Any = self._provider
+        try:
+            with anyio.fail_after(self._options.summary_seconds):
+                return await provider.complete(request)
+        except BaseException as exc:  # noqa: BLE001 — a provider is foreign code
+            failure = contained_failure(exc, "the provider")
+            text = f"{type(failure).__name__}: {text_of_failure(failure)}"[:500]
+            return ChatResponse(content=[], finish_reason="error", metadata={_FAILURE: text})
+
 
 def _shown(entry: Entry) -> str:
     message = {name: value for name, value in entry.message.items() if name not in ("role", "metadata")}
     content = message.get("content")
-    text = (
-        content
-        if isinstance(content, str) and len(message) == 1
-        else json.dumps(message, ensure_ascii=False, default=str)
-    )
+    text = content if isinstance(content, str) else "(cannot be shown)"
+    if len(message) > 1 or not isinstance(content, str):
+        with suppress(Exception):  # values of others, such as numbers of 5,000 digits
+            text = json.dumps(message, ensure_ascii=False, default=str)
     return f"{entry.position + 1}. {entry.message['role']}: {text}"

@@ -32,6 +32,7 @@ def count_tokens(message: Any, chars_per_token: float) -> int:
 
 _APART = 1000  # tokens between two requests that tell how many tokens of the model one of ours is
 _LEAST_RATE, _MOST_RATE = 0.7, 3.0
+_INCREDIBLE = 4  # times the estimate and the budget together: as if every byte were a token
 _CREDIBLE = 0.5  # of the estimate: some providers leave out what came from a cache, and those of tests invent numbers
 
 
@@ -47,19 +48,31 @@ class Calibration:
 
     def __init__(self) -> None:
         self._expected = 0
+        self._budget = 0
         self._first: tuple[int, int] | None = None
         self._latest: tuple[int, int] = (0, 0)
         self._rate = 1.0
         self.error: float | None = None
 
+    @property
+    def known(self) -> int:
+        """Our estimate of the latest request that was counted; 0 before the first."""
+        return self._latest[0]
+
     def expect(self, estimate: int) -> None:
         """The next request takes so many tokens, by our estimate."""
         self._expected = estimate
 
-    def learn(self, reported: int) -> None:
-        """The request took so many, by the provider's count; one that cannot be right is left out."""
-        if reported < _CREDIBLE * self._expected:
-            return
+    def learn(self, reported: int, *, is_sure: bool = False) -> bool:
+        """The request took so many, by the provider's count. One that cannot be right is left out; one that was asked for may be small.
+
+        Returns:
+            Whether it was taken.
+        """
+        if reported < _CREDIBLE * self._expected and not is_sure:
+            return False
+        if reported > _INCREDIBLE * (self._expected + self._budget):
+            return False
         if self._first is not None:
             self.error = self.predicted(self._expected) / reported - 1
         self._latest = self._expected, reported
@@ -68,6 +81,7 @@ class Calibration:
         estimates, reports = (late - first for late, first in zip(self._latest, self._first, strict=True))
         if estimates >= _APART:
             self._rate = min(max(reports / estimates, _LEAST_RATE), _MOST_RATE)
+        return True
 
     def predicted(self, estimate: int) -> float:
         """What the provider will count."""
@@ -75,6 +89,7 @@ class Calibration:
 
     def estimated(self, budget: int) -> int:
         """What messages may take by our estimate for a request to fit a budget of the provider's tokens."""
+        self._budget = max(self._budget, budget)
         if self._first is None:
             return budget
         found = int(self._latest[0] + (budget - self._latest[1]) / self._rate)

@@ -6,13 +6,11 @@ one of three reasons, and each is worth knowing: it costs the price of reading e
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any, Literal
 
 import attrs
-import orjson
 
 from amplifier.models import ToolSpec, to_dict
 
@@ -61,6 +59,4 @@ class RequestPrefix:
 
 
 def _tokens(value: Any) -> int:
-    if isinstance(value, dict):
-        return count_tokens(value, _CHARS_PER_TOKEN)
-    return math.ceil(len(orjson.dumps(value, default=str)) / _CHARS_PER_TOKEN)
+    return count_tokens(value, _CHARS_PER_TOKEN)

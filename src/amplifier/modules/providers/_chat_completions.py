@@ -55,6 +55,7 @@ class ChatCompletions:
     """
 
     path: ClassVar[str] = "/chat/completions"
+    count_path: ClassVar[str | None] = None
     always_limits: ClassVar[bool] = False
 
     max_tokens_field: str = "max_tokens"

@@ -26,7 +26,7 @@ from amplifier.errors import InvalidRequestError, LLMError, MissingExtraError, M
 from amplifier.events import LLM_REQUEST, LLM_RESPONSE, PROVIDER_RETRY, PROVIDER_TOOL_SEQUENCE_REPAIRED
 from amplifier.models import ChatRequest, ConfigField, ModelInfo, ProviderInfo, StreamChunk, Usage
 
-from ._conversation import read_conversation
+from ._conversation import Conversation, read_conversation
 from ._error_mapping import ErrorContext, error_from_stream_event
 from ._response_reader import ResponseReader, ServiceError, SseEvent, SseParser, TokenCounts
 from ._streams import StreamingProvider
@@ -49,6 +49,8 @@ EVENTS = (LLM_REQUEST, LLM_RESPONSE, PROVIDER_RETRY, PROVIDER_TOOL_SEQUENCE_REPA
 """The events a provider emits."""
 
 _LISTING_SECONDS = 30.0
+_COUNTED = frozenset({"model", "messages", "system", "input", "tools", "tool_choice", "thinking"})
+"""The members of a request that take tokens; the services refuse others where they count."""
 
 
 class Client(Protocol):
@@ -212,23 +214,46 @@ class HttpProvider(StreamingProvider):
         model = kwargs.get("model") or request.model or self._options.default_model
         return self._prices.most(model, input_tokens, output_tokens)
 
-    @asynccontextmanager
-    async def _exchange(
-        self, request: ChatRequest, kwargs: dict[str, Any]
-    ) -> AsyncIterator[AsyncIterator[StreamChunk]]:
+    async def count_tokens(self, request: ChatRequest, **kwargs: Any) -> int | None:
+        """What the service counts for a request, without answering it; None if it has no way to ask.
+
+        Raises:
+            LLMError: It does not answer.
+        """
+        path = self._wire_format.count_path
+        if path is None:
+            return None
+        call = self._call_options(request, kwargs)
+        encoded = self._encode(read_conversation(request.messages), request, call)
+        body = {name: value for name, value in encoded.body.items() if name in _COUNTED}
+        limits: dict[str, Any] = {"timeout": _LISTING_SECONDS, "idle_timeout": None}
+        async with self._client.open("POST", path, body, **limits, context=self._error_context(call.model)) as response:
+            counted = (await response.receive_json())["input_tokens"]
+        return int(counted)
+
+    def _call_options(self, request: ChatRequest, kwargs: dict[str, Any]) -> CallOptions:
         known = self._catalogue.look_up(kwargs.get("model") or request.model or self._options.default_model)
         usual_limit = known.max_output_tokens if self._wire_format.always_limits else None
-        call = resolve_call_options(self._options, request, kwargs, usual_limit)
-        conversation = read_conversation(request.messages)
-        if conversation.repairs:
-            repairs = {"repair_count": len(conversation.repairs), "repairs": conversation.repairs}
-            await self._hooks.emit(PROVIDER_TOOL_SEQUENCE_REPAIRED, {"provider": self.name, **repairs})
+        return resolve_call_options(self._options, request, kwargs, usual_limit)
+
+    def _encode(self, conversation: Conversation, request: ChatRequest, call: CallOptions) -> EncodedRequest:
         try:
             encoded = self._wire_format.encode(conversation, request, call)
         except InvalidRequestError as error:
             problem = f"provider {self.name!r} (model {call.model!r}): {error}"
             raise InvalidRequestError(problem, provider=self.name, model=call.model) from None
         encoded.body = merge_params(encoded.body, self._options.extra_request_params)
+        return encoded
+
+    @asynccontextmanager
+    async def _exchange(
+        self, request: ChatRequest, kwargs: dict[str, Any]
+    ) -> AsyncIterator[AsyncIterator[StreamChunk]]:
+        call, conversation = self._call_options(request, kwargs), read_conversation(request.messages)
+        if conversation.repairs:
+            repairs = {"repair_count": len(conversation.repairs), "repairs": conversation.repairs}
+            await self._hooks.emit(PROVIDER_TOOL_SEQUENCE_REPAIRED, {"provider": self.name, **repairs})
+        encoded = self._encode(conversation, request, call)
         answering = _StreamingCall(self, call, encoded, self._wire_format.reader(conversation.call_ids))
         async with answering.opened(len(request.messages)):
             yield answering
@@ -445,6 +470,7 @@ async def mount_provider(
     Raises:
         MissingExtraError: The HTTP library is not installed.
     """
+    service.info.defaults["base_url"] = options.base_url or service.base_url
     provider = HttpProvider(
         coordinator,
         service.info,

@@ -46,6 +46,7 @@ class ResponsesApi:
     """
 
     path: ClassVar[str] = "/responses"
+    count_path: ClassVar[str | None] = "/responses/input_tokens"
     always_limits: ClassVar[bool] = False
 
     reasoning_summary: str | None = None

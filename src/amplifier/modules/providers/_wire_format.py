@@ -120,6 +120,11 @@ class WireFormat(Protocol):
         ...
 
     @property
+    def count_path(self) -> str | None:
+        """The path below the base URL at which the service counts the tokens of a request; None if it has none."""
+        ...
+
+    @property
     def always_limits(self) -> bool:
         """Whether the service requires a limit on output tokens."""
         ...

@@ -176,6 +176,7 @@ class MessagesApi:
     """Anthropic's Messages API."""
 
     path: ClassVar[str] = "/v1/messages"
+    count_path: ClassVar[str | None] = "/v1/messages/count_tokens"
     always_limits: ClassVar[bool] = True
 
     options: AnthropicOptions

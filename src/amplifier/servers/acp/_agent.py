@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+import anyio
 import anyio.to_thread
 import attrs
 
 from amplifier._json import redact_text
+from amplifier.contracts import Step
 from amplifier.errors import ContentFilterError, SessionBusyError, SessionStateError
 from amplifier.live import LiveSession, LiveSessions, LiveTurn, SessionRefused
 from amplifier.models import TurnEvent
@@ -42,6 +44,7 @@ PROTOCOL_VERSION: Final = 1
 
 _LAST = 2**31 + 1  # after the handler of the stream of events, which is what shows a call
 _SET_RULES: Final = "approval.set_rules"
+_LISTING_SECONDS = 3.0
 _PAGE = 50
 """Sessions in one answer to ``session/list``."""
 
@@ -69,11 +72,21 @@ class _Shown:
     Attributes:
         notes: What the user should know, shown with the first turn.
         mode: What is done without a question.
+        models: Those that can be chosen; the first one is the plan's.
+        model: The one that was chosen.
     """
 
     updates: Updates
     notes: list[str]
     mode: str = "ask"
+    models: list[str] = attrs.field(factory=list)
+    model: str | None = None
+
+    async def choose_model(self, step: Step, run: Callable[[], Awaitable[Any]]) -> Any:
+        """A wrapper of steps: every model call asks the chosen model."""
+        if step.kind == "model" and self.model is not None:
+            step.arguments.model = self.model
+        return await run()
 
 
 class _Agent:
@@ -96,7 +109,8 @@ class _Agent:
             "session/load": lambda params: self._reopen(params, replay=True),
             "session/resume": lambda params: self._reopen(params, replay=False),
             "session/list": self._list,
-            "session/set_mode": self._set_mode,
+            "session/set_mode": lambda params: self._choose(params, "mode", "modeId"),
+            "session/set_config_option": lambda params: self._choose(params, params.get("configId"), "value"),
             "session/prompt": self._prompt,
             "session/close": self._close,
             "session/delete": self._delete,
@@ -151,7 +165,7 @@ class _Agent:
             wanted = self._host.new_id()
             with self._sessions.reserved(wanted):
                 live = await self._open(wanted, directory, servers, is_resumed=False)
-            return {"sessionId": wanted, **_modes(live)}
+            return {"sessionId": wanted, **_choices(live)}
 
         return work
 
@@ -174,7 +188,7 @@ class _Agent:
             if replay:
                 context = live.session.coordinator.get("context")
                 await live.about.updates.replay([] if context is None else await context.get_messages())
-            return _modes(live)
+            return _choices(live)
 
         return work
 
@@ -202,6 +216,8 @@ class _Agent:
         for server in status() if callable(status) else ():
             if server["error"] is not None:
                 notes.append(f"The tools of an MCP server are missing: {server['error']}")
+        await _find_models(live)
+        session.coordinator.register_step_wrapper(live.about.choose_model)
         session.coordinator.hooks.register(
             "tool:pre", updates.hold_writing, _LAST, name="acp-diff", fields=("tool_name", "tool_call_id")
         )
@@ -293,17 +309,21 @@ class _Agent:
         usage = {"inputTokens": given, "outputTokens": made, "totalTokens": given + made}
         return {"stopReason": _stop_reason(ended, turn.record), "usage": usage}
 
-    def _set_mode(self, params: dict[str, Any]) -> Work:
-        live, mode = self._find(params), str(params.get("modeId"))
-        names = [each["id"] for each in _modes(live).get("modes", {}).get("availableModes", [])]
-        if mode not in names:
-            known = f"one of {', '.join(names)}" if names else "none: the plan has no hooks-approval, which keeps modes"
-            raise RpcError(INVALID_PARAMS, f"modeId: expected {known}, got {mode!r:.80}")
-        live.session.coordinator.get_capability(_SET_RULES)(MODES[mode][1])
-        live.about.mode = mode
+    def _choose(self, params: dict[str, Any], option: Any, member: str) -> Work:
+        live, value = self._find(params), params.get(member)
+        known = {each["id"]: each["options"] for each in _choices(live)["configOptions"]}
+        if option not in known:
+            reason = "; modes need hooks-approval in the plan, models one provider that lists some"
+            raise RpcError(INVALID_PARAMS, f"expected one of {', '.join(known) or 'none'}, got {option!r:.80}{reason}")
+        values = [each["value"] for each in known[option]]
+        if value not in values:
+            raise RpcError(INVALID_PARAMS, f"{member}: expected one of {', '.join(values)}, got {value!r:.80}")
+        if option == "mode":
+            live.session.coordinator.get_capability(_SET_RULES)(MODES[str(value)][1])
+        setattr(live.about, option, value)
 
         async def work() -> dict[str, Any]:
-            return {}
+            return {} if member == "modeId" else {"configOptions": _choices(live)["configOptions"]}
 
         return work
 
@@ -322,12 +342,40 @@ class _Agent:
         self._find(params).stop("the client cancelled the turn")
 
 
-def _modes(live: LiveSession[_Shown]) -> dict[str, Any]:
-    """What a client is told of modes; nothing if the plan has no module that keeps them."""
-    if live.session.coordinator.get_capability(_SET_RULES) is None:
-        return {}
-    listed = [{"id": name, "name": name.capitalize(), "description": words} for name, (words, _) in MODES.items()]
-    return {"modes": {"currentModeId": live.about.mode, "availableModes": listed}}
+async def _find_models(live: LiveSession[_Shown]) -> None:
+    """Find the models that can be chosen: those whose window is not smaller than the one that the context counts with."""
+    providers = list(live.session.coordinator.get("providers").values())
+    if len(providers) != 1:
+        return
+    with anyio.move_on_after(_LISTING_SECONDS):
+        try:
+            defaults = providers[0].get_info().defaults
+            loop = live.session.config["session"]["orchestrator"]
+            options = loop.get("config") if isinstance(loop, dict) else None
+            planned, window = (options or {}).get("model") or defaults.get("model"), defaults.get("context_window") or 0
+            fitting = [each.id for each in await providers[0].list_models() if each.context_window >= window]
+            if isinstance(planned, str) and fitting:
+                live.about.models = list(dict.fromkeys([planned, *fitting]))
+        except Exception:  # third-party code; there is no choice then
+            logger.warning("the models of session %r cannot be listed", live.session_id, exc_info=True)
+
+
+def _choices(live: LiveSession[_Shown]) -> dict[str, Any]:
+    """What a client can choose: the mode, if the plan has the module that keeps modes, and the model."""
+    about, modes, options = live.about, {}, []
+
+    def add(name: str, current: str | None, listed: dict[str, str]) -> None:
+        values = [{"value": each, "name": shown} for each, shown in listed.items()]
+        about_it = {"id": name, "name": name.capitalize(), "category": name, "type": "select"}
+        options.append({**about_it, "currentValue": current, "options": values})
+
+    if live.session.coordinator.get_capability(_SET_RULES) is not None:
+        listed = [{"id": name, "name": name.capitalize(), "description": words} for name, (words, _) in MODES.items()]
+        modes = {"modes": {"currentModeId": about.mode, "availableModes": listed}}
+        add("mode", about.mode, {name: name.capitalize() for name in MODES})
+    if about.models:
+        add("model", about.model or about.models[0], {name: name for name in about.models})
+    return {**modes, "configOptions": options}
 
 
 def _stop_reason(ended: Ended, record: TurnRecord) -> str:

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from amplifier._reading import Kind, any_text, option, text
+from amplifier._reading import Kind, any_text, mapping, option, optional, text
 from amplifier.live import ClientTool, ClientTools, Question
 from amplifier.live._questions import DENY
 
@@ -155,6 +155,7 @@ class _Asked:
     tools: tuple[ClientTool, ...] | None = option(frontend_tools, None)
     context: list[_Context] | None = None
     state: Any = None
+    forwarded: dict[str, Any] | None = option(optional(mapping), None, key="forwardedProps")
     resume: list[Resume] | None = None
 
     @property
@@ -203,7 +204,10 @@ def _read(body: dict[str, Any]) -> _Asked:
 def _conversation(asked: _Asked) -> Ask:
     # A client that stopped a run, or gave up a question, has calls without a result in its conversation.
     history, prompt = split_conversation(read_messages(asked.messages), complete=True)
-    return Ask(history=history, prompt=prompt, tools=ClientTools(asked.tools or ()), notes=asked.notes)
+    settings = {"metadata": asked.forwarded} if asked.forwarded else {}
+    return Ask(
+        history=history, prompt=prompt, settings=settings, tools=ClientTools(asked.tools or ()), notes=asked.notes
+    )
 
 
 async def _resumed(asked: _Asked, turns: InterruptibleTurns) -> InterruptibleTurn | None:

@@ -204,6 +204,7 @@ class Run:
         self._record = TurnRecord()
         self._message: str | None = None
         self._reasoning: str | None = None
+        self._answer: str | None = None  # the latest message, until a tool has a result: its calls belong to it
 
     async def show_until_asked(self, turn: InterruptibleTurn) -> bool:
         """Show a turn to its end, or until it waits for an answer; returns whether it does.
@@ -290,6 +291,7 @@ class Run:
                     await self._call(turn_event, use.arguments)
                 if use.output == WAITING:  # the client carries it out, and brings the result with its next run
                     return
+                self._answer = None
                 await self._send(
                     "TOOL_CALL_RESULT",
                     messageId=_new_id(),
@@ -307,7 +309,7 @@ class Run:
             return
         if self._message is None:
             await self._close()
-            self._message = _new_id()
+            self._message = self._answer = _new_id()
             await self._send("TEXT_MESSAGE_START", messageId=self._message, role="assistant")
         await self._send("TEXT_MESSAGE_CONTENT", messageId=self._message, delta=text)
 
@@ -322,9 +324,10 @@ class Run:
         await self._send("REASONING_MESSAGE_CONTENT", messageId=self._reasoning, delta=text)
 
     async def _call(self, called: ToolStarted | ToolFinished, given: Any) -> None:
-        call_id = called.tool_call_id
+        call_id, self._answer = called.tool_call_id, self._answer or _new_id()
         await self._close()
-        await self._send("TOOL_CALL_START", toolCallId=call_id, toolCallName=called.tool_name)
+        name, parent = called.tool_name, self._answer
+        await self._send("TOOL_CALL_START", toolCallId=call_id, toolCallName=name, parentMessageId=parent)
         arguments = orjson.dumps(given, default=str).decode()
         await self._send("TOOL_CALL_ARGS", toolCallId=call_id, delta=arguments)
         await self._send("TOOL_CALL_END", toolCallId=call_id)

@@ -146,7 +146,7 @@ class Ask:
 
         async def set_up(step: Step, run: Callable[[], Awaitable[Any]]) -> Any:
             nonlocal has_set
-            if step.kind == "model":
+            if step.kind == "model" and step.call.iteration:
                 has_set = True
                 for name, value in self.settings.items():
                     setattr(step.arguments, name, value)

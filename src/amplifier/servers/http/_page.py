@@ -14,6 +14,7 @@ __all__ = ["FREE_PATHS", "page_routes"]
 _FILES: Final = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/chat.js": ("chat.js", "text/javascript; charset=utf-8"),
+    "/markdown.js": ("markdown.js", "text/javascript; charset=utf-8"),
     "/chat.css": ("chat.css", "text/css; charset=utf-8"),
 }
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Protocol
 
 import anyio
@@ -14,17 +16,24 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from amplifier._reading import any_text, flag, mapping, option, optional
-from amplifier.errors import PlanError, SessionStateError
+from amplifier._json import redact_text
+from amplifier._reading import any_text, flag, mapping, option, optional, whole_number
+from amplifier.errors import AmplifierError, PlanError, SessionStateError
+from amplifier.events import CONTEXT_COMPACTION
 from amplifier.kernel import AmplifierSession
-from amplifier.live import EventLog, LiveSession, LiveSessions, LiveTurn, questions_on
+from amplifier.live import EventLog, LiveSession, LiveSessions, LiveTurn, SessionRefused, questions_on
+from amplifier.live._checkpoints import replace_messages
+from amplifier.live._edits import Edits
 from amplifier.live._questions import shown
 from amplifier.models import AnswerReset, ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
+from amplifier.models._prompts import Prompt
 from amplifier.plan import validate_session_id
-from amplifier.turns import Ended, TurnRecord
+from amplifier.store import RUNNING, SessionIndex
+from amplifier.turns import Ended, ToolOutcome, TurnRecord
 
 from ._agents import Agents, SessionRequest
 from ._event_stream import EventStream, LongResponse
+from ._history import read_messages, split_conversation
 from ._limits import LONGEST_OUTPUT, read_json
 from ._problems import Problem, problem_of, read_body
 
@@ -33,16 +42,17 @@ __all__ = ["KeptSessions", "SessionStorage", "session_routes"]
 _PING_SECONDS = 15.0
 """Between two signs of life to a client that watches a quiet session."""
 
-
 _MOST_METADATA = 16 * 1024
 """Bytes; it is part of every listing."""
 
-
 _MOST_WATCHERS = 20
+_MOST_LISTED = 500
+_MOST_DIFF_LINES = 400
+_TITLE_LENGTH = 80
 
 
 class SessionStorage(Protocol):
-    """Where the application keeps conversations; called in worker threads."""
+    """Where the application keeps conversations; called in worker threads. Those of a `SessionIndex` are also listed and named."""
 
     def exists(self, session_id: str) -> bool:
         """Whether there is a conversation of this id."""
@@ -61,17 +71,23 @@ class SessionStorage(Protocol):
         ...
 
 
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 @attrs.frozen(kw_only=True)
 class _About:
     """What is kept with a session.
 
     Attributes:
         metadata: What a client wrote about it.
+        edits: What its running calls change.
         created: ISO 8601.
     """
 
     metadata: dict[str, Any]
-    created: str = attrs.field(factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    edits: Edits = attrs.field(factory=Edits)
+    created: str = attrs.field(factory=_now)
 
 
 class KeptSessions:
@@ -84,6 +100,7 @@ class KeptSessions:
     def __init__(self, agents: Agents, storage: SessionStorage | None) -> None:
         self._agents = agents
         self._storage = storage
+        self._index = storage if isinstance(storage, SessionIndex) else None
         limits = agents.limits
         self.live: LiveSessions[_About] = LiveSessions(most=limits.sessions, idle_seconds=limits.idle_seconds)
 
@@ -112,17 +129,13 @@ class KeptSessions:
                         metadata = await anyio.to_thread.run_sync(storage.metadata, wanted)
                 log = EventLog()
                 questions = questions_on(log)
-                session = self._agents.make(
-                    SessionRequest(session_id=wanted, approvals=questions, is_resumed=is_stored)
-                )
-                live = LiveSession(
-                    session,
-                    _About(metadata=metadata or {}),
-                    log=log,
-                    questions=questions,
-                    abandoned_seconds=self._agents.limits.abandoned_seconds,
-                )
-                return await self.live.add(live, check)
+                asked = SessionRequest(session_id=wanted, approvals=questions, is_resumed=is_stored)
+                session, about = self._agents.make(asked), _About(metadata=metadata or {})
+                seconds = self._agents.limits.abandoned_seconds
+                live = LiveSession(session, about, log=log, questions=questions, abandoned_seconds=seconds)
+                await self.live.add(live, check)
+                session.coordinator.hooks.register("tool:pre", live.about.edits, name="servers.diffs")
+                return live
         except Exception as error:  # third-party modules; the client gets the reason
             raise problem_of(error) from error
 
@@ -139,13 +152,71 @@ class KeptSessions:
         return live
 
     async def delete(self, session_id: str) -> None:
-        """Stop its turn, close it, and delete its conversation."""
+        """Stop its turn, close it, and delete its conversation; also one that is kept and not open."""
+        if (index := await self._index_of_closed(session_id)) is not None:
+            with suppress(SessionRefused):  # it is being opened or deleted, so there is none
+                with self.live.reserved(session_id):
+                    try:
+                        await anyio.to_thread.run_sync(index.delete, session_id)
+                    except Exception as error:  # another process has it open
+                        raise problem_of(error) from error
+                return
         async with self.live.closed(self.find(session_id)):
             if self._storage is not None:
                 await anyio.to_thread.run_sync(self._storage.delete, session_id)
 
-    def start_turn(self, live: LiveSession[_About], prompt: str | None) -> LiveTurn:
+    async def _index_of_closed(self, session_id: str) -> SessionIndex | None:
+        """The index, if it has this session and the session is not open."""
+        if self._index is None or self.live.find(session_id) is not None:
+            return None
+        return self._index if await anyio.to_thread.run_sync(self._index.exists, session_id) else None
+
+    async def stored(self) -> list[dict[str, Any]]:
+        """The conversations of this folder that are kept, the one used last first."""
+        if self._index is None:
+            return []
+        here = str(await anyio.to_thread.run_sync(Path.cwd))
+        return [
+            attrs.asdict(record)
+            for record in await anyio.to_thread.run_sync(self._index.records)
+            if record.directory in (None, here) and record.title
+        ][:_MOST_LISTED]
+
+    async def messages(self, session_id: str) -> list[dict[str, Any]]:
+        """The conversation of a session that is open or kept.
+
+        Raises:
+            Problem: There is none.
+        """
+        if (index := await self._index_of_closed(session_id)) is not None:
+            return await anyio.to_thread.run_sync(index.transcript, session_id)
+        context = self.find(session_id).session.coordinator.get("context")
+        return [] if context is None else list(await context.get_messages())
+
+    async def describe(
+        self, session_id: str, *, status: str | None = None, title: str | None = None, prompt: str = ""
+    ) -> bool:
+        """Write down what listings show of a session; returns whether they can show anything."""
+        index = self._index
+        if index is None:
+            return False
+
+        def write() -> None:
+            record = index.record(session_id)
+            begun = redact_text(" ".join(prompt.split()))[:_TITLE_LENGTH] or None
+            record = attrs.evolve(record, title=title or record.title or begun, status=status or record.status)
+            index.write(attrs.evolve(record, updated=_now()))
+
+        await anyio.to_thread.run_sync(write)
+        return True
+
+    def start_turn(self, live: LiveSession[_About], prompt: Prompt | None, keep: int | None = None) -> LiveTurn:
         """Begin a turn, or go on with the one that was cut off; it goes on when the request that began it is over.
+
+        Args:
+            live: Its session.
+            prompt: None to go on.
+            keep: How many messages of the conversation stay; None for all.
 
         Raises:
             Problem: It cannot begin.
@@ -156,30 +227,43 @@ class KeptSessions:
             raise problem_of(error) from error
         try:
             turn.claims.enter_context(self._agents.turns.admit(live.session))
-            self.live.start_soon(self._run, live, turn)
+            self.live.start_soon(self._run, live, turn, keep)
         except BaseException:
             live.end_turn(turn)
             raise
-        live.log.add("turn_started", turn=turn.turn_id, prompt=prompt)
+        live.log.add("turn_started", turn=turn.turn_id, prompt=_text_of(prompt))
         return turn
 
-    async def _run(self, live: LiveSession[_About], turn: LiveTurn) -> None:
+    async def _run(self, live: LiveSession[_About], turn: LiveTurn, keep: int | None) -> None:
         """Run a turn to its end, whatever that is; it is reported as the event ``turn_ended``."""
 
         async def show(event: TurnEvent, text: str) -> None:
-            _log_event(live.log, event, text, turn.record)
+            _log_event(live, event, text, turn.record)
 
+        context = live.session.coordinator.get("context")
         try:
+            await self.describe(live.session_id, status=RUNNING, prompt=_text_of(turn.prompt) or "")
+            if keep is not None and context is not None:
+                await replace_messages(context, (await context.get_messages())[:keep])
             ended = await live.run_turn(turn, show)
             if text := turn.record.rest(ended.result):
                 live.log.add("text", text=text)
+        except (AmplifierError, OSError) as error:  # of the store
+            turn.ended = Ended(status="error", error=error)
         finally:
             turn.report = _outcome(turn.ended, turn.record)
+            # Before the turn is over: a session that is being deleted waits for that.
+            with anyio.CancelScope(shield=True), suppress(AmplifierError, OSError):
+                await self.describe(live.session_id, status=turn.ended.status)
             live.end_turn(turn)
             live.log.add("turn_ended", turn=turn.turn_id, **turn.report)
 
 
-def _log_event(log: EventLog, event: TurnEvent, text: str, record: TurnRecord) -> None:
+_COMPACTION = ("tier", "before_tokens", "after_tokens", "left_out", "summary", "failure")
+
+
+def _log_event(live: LiveSession[_About], event: TurnEvent, text: str, record: TurnRecord) -> None:
+    log = live.log
     match event:
         case ThinkingDelta():
             log.add("thinking", text=event.text)
@@ -188,9 +272,14 @@ def _log_event(log: EventLog, event: TurnEvent, text: str, record: TurnRecord) -
         case ToolStarted():
             log.add("tool_started", call=event.tool_call_id, name=event.tool_name, input=event.tool_input)
         case ToolFinished():
-            output = record.tools[event.tool_call_id].shown(LONGEST_OUTPUT)
-            called = {"call": event.tool_call_id, "name": event.tool_name}
-            log.add("tool_finished", **called, success=event.success, output=output)
+            use, edit = record.tools[event.tool_call_id], live.about.edits.pop(event.tool_call_id)
+            use.waited += live.questions.waited.pop(event.tool_call_id, 0.0)
+            called = {"call": event.tool_call_id, "name": event.tool_name, "success": event.success}
+            called |= {"status": ToolOutcome.read(event.name, event.data).status, "seconds": round(use.seconds, 3)}
+            diff = {"diff": edit.lines[:_MOST_DIFF_LINES]} if edit is not None and event.success else {}
+            log.add("tool_finished", **called, output=use.shown(LONGEST_OUTPUT), **diff)
+        case _ if event.name == CONTEXT_COMPACTION:
+            log.add("compaction", **{name: event.data.get(name) for name in _COMPACTION})
         case _ if text:
             log.add("text", text=text)
 
@@ -203,6 +292,7 @@ def _outcome(ended: Ended, record: TurnRecord) -> dict[str, Any]:
         shown |= {"error": problem.message, "code": problem.code}
     elif ended.error is None:
         shown["result"] = ended.result
+    shown |= {"model": record.model, "cost": None if record.cost is None else str(record.cost)}
     return {**shown, "usage": {"input_tokens": record.input_tokens, "output_tokens": record.output_tokens}}
 
 
@@ -214,6 +304,7 @@ def session_routes(agents: Agents, sessions: KeptSessions) -> list[Route]:
         Route("/api/sessions", api.create, methods=["POST"]),
         Route("/api/sessions", api.list_all, methods=["GET"]),
         Route(one, api.read, methods=["GET"]),
+        Route(one, api.rename, methods=["PATCH"]),
         Route(one, api.delete, methods=["DELETE"]),
         Route(f"{one}/turns", api.turn, methods=["POST"]),
         Route(f"{one}/events", api.events, methods=["GET"]),
@@ -237,11 +328,14 @@ def _checked_size(metadata: dict[str, Any]) -> dict[str, Any]:
 class _NewSession:
     session_id: str | None = option(optional(attrs.evolve(any_text, convert=validate_session_id)), None)
     metadata: dict[str, Any] | None = option(optional(attrs.evolve(mapping, convert=_checked_size)), None)
+    fork_of: str | None = option(optional(attrs.evolve(any_text, convert=validate_session_id)), None)
+    keep: int | None = option(optional(whole_number(0)), None)
 
 
 @attrs.frozen(kw_only=True)
 class _NewTurn:
     prompt: Any = None
+    keep: int | None = option(optional(whole_number(0)), None)
     resume: bool = option(flag, False)
     wait: Any = False
 
@@ -256,19 +350,37 @@ class _SessionApi:
 
     async def create(self, request: Request) -> Response:
         asked = read_body(_NewSession, await read_json(request, self._agents.limits))
+        messages = [] if asked.fork_of is None else (await self._sessions.messages(asked.fork_of))[: asked.keep]
         live = await self._sessions.create(asked.session_id, asked.metadata)
+        context = live.session.coordinator.get("context")
+        if messages and context is not None:
+            await replace_messages(context, messages)
+            first = next((each["content"] for each in messages if each["role"] == "user"), "")
+            await self._sessions.describe(live.session_id, prompt=f"{_text_of(first)} (copy)")
         return JSONResponse(_describe(live), status_code=201, headers={"Location": f"/api/sessions/{live.session_id}"})
 
     async def list_all(self, request: Request) -> Response:
-        return JSONResponse({"sessions": [_describe(live) for live in self._sessions.live.all()]})
+        shown = {"sessions": [_describe(live) for live in self._sessions.live.all()]}
+        if "stored" in request.query_params:
+            shown["stored"] = await self._sessions.stored()
+        return JSONResponse(shown)
 
     async def read(self, request: Request) -> Response:
         live = self._find(request)
         described = _describe(live)
-        context = live.session.coordinator.get("context")
-        messages = [] if context is None else await context.get_messages()
+        messages = await self._sessions.messages(live.session_id)
         body = orjson.dumps({**described, "messages": messages}, default=str)
         return Response(body, media_type="application/json")
+
+    async def rename(self, request: Request) -> Response:
+        session_id = request.path_params["session_id"]
+        title = (await read_json(request, self._agents.limits)).get("title")
+        if not isinstance(title, str) or not title.strip() or len(title) > 10 * _TITLE_LENGTH:
+            raise Problem(400, f"title: expected a short text, got {title!r:.80}", code="invalid_request")
+        await self._sessions.messages(session_id)  # refuses one that does not exist
+        if not await self._sessions.describe(session_id, title=" ".join(title.split())):
+            raise Problem(409, "the server keeps no titles", code="not_kept")
+        return JSONResponse({"session_id": session_id, "title": " ".join(title.split())})
 
     async def delete(self, request: Request) -> Response:
         await self._sessions.delete(request.path_params["session_id"])
@@ -279,12 +391,12 @@ class _SessionApi:
         asked = read_body(_NewTurn, await read_json(request, self._agents.limits))
         prompt = _prompt(asked)
         if asked.wait is not True:
-            started = self._sessions.start_turn(live, prompt)
+            started = self._sessions.start_turn(live, prompt, asked.keep)
             answer = {"turn": started.turn_id, "last_event_id": live.log.last_id}
             return JSONResponse(answer, status_code=202)
 
         async def work(stream: EventStream) -> Response:
-            turn = self._sessions.start_turn(live, prompt)
+            turn = self._sessions.start_turn(live, prompt, asked.keep)
             try:
                 await turn.over.wait()
             finally:
@@ -347,10 +459,19 @@ def _describe(live: LiveSession[_About]) -> dict[str, Any]:
     }
 
 
-def _prompt(asked: _NewTurn) -> str | None:
+def _text_of(prompt: Any) -> str | None:
+    """What a person has written of a prompt, and the names of what is attached."""
+    if prompt is None or isinstance(prompt, str):
+        return prompt
+    return "\n".join(str(block.get("text") or f"[{block.get('type')}]") for block in prompt if isinstance(block, dict))
+
+
+def _prompt(asked: _NewTurn) -> Prompt | None:
     """The prompt of a turn; None if the one that was cut off is to go on."""
     if asked.resume and asked.prompt is None:
         return None
+    if isinstance(asked.prompt, list) and asked.prompt and not asked.resume:
+        return split_conversation(read_messages([{"role": "user", "content": asked.prompt}], "prompt"), "prompt")[1]
     if asked.resume or not isinstance(asked.prompt, str) or not asked.prompt.strip():
         expected = "expected none with resume" if asked.resume else "expected a text"
         raise Problem(400, f"prompt: {expected}, got {asked.prompt!r:.80}", code="invalid_request")

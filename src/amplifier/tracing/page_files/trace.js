@@ -6,7 +6,7 @@ const SPARE = 20; // rows that are drawn above and below the visible ones
 const MOST_EVENTS = 50; // that the details show at once
 const POLL = 500; // milliseconds between two requests of a page that follows a session
 const KINDS = {
-  turn: "turns", model: "model calls", tool: "tool calls", approval: "approvals", hook: "hooks", cancel: "cancellations",
+  turn: "turns", model: "model calls", tool: "tool calls", approval: "approvals", compaction: "compactions", hook: "hooks", cancel: "cancellations",
   event: "other events", message: "messages", unread: "lines not read",
 };
 

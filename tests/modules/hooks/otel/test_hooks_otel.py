@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from opentelemetry import metrics, trace
 
+from amplifier import AmplifierSession
 from amplifier.errors import LLMError
 from amplifier.events import CATALOGUE, TRACE_ROLES
 from amplifier.testing import LOOP_END_MODES, MODES, cancel_everywhere
@@ -96,6 +98,22 @@ async def test_spans_have_the_attributes_of_the_conventions(traces):
     }
 
 
+async def test_a_call_names_the_server_that_it_asks(traces):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    config = {"base_url": f"http://127.0.0.1:{port}/v1", "api_key": "k", "max_retries": 0}
+    plan = {
+        "session": {"orchestrator": "loop-basic", "context": "context-simple"},
+        "providers": [{"module": "provider-openai-compatible", "config": config}],
+        "hooks": ["hooks-otel"],
+    }
+    async with AmplifierSession(plan) as session:
+        with pytest.raises(LLMError):
+            await session.execute("begin")
+    asked = next(span for span in traces.ended if span.name.startswith("chat "))
+    assert (asked.attributes["server.address"], asked.attributes["server.port"]) == ("127.0.0.1", port)
+
+
 @pytest.mark.parametrize(
     ("event", "field"),
     [
@@ -115,7 +133,8 @@ async def test_nothing_is_copied_of_conversations_and_answers(traces, event, fie
 
 async def test_durations_and_tokens_are_measured(traces):
     usage = {"input_tokens": 30, "output_tokens": 4}
-    answers = [{**calls(call("fail", "c1"), call("echo", "c2")), "usage": usage}, {"text": "done", "usage": usage}]
+    cached = {**usage, "cache_read_tokens": 15}
+    answers = [{**calls(call("fail", "c1"), call("echo", "c2")), "usage": usage}, {"text": "done", "usage": cached}]
     await Scenario(answers=answers, tree=[]).run()
     found = traces.metrics()
     chat = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "mock"}
@@ -124,6 +143,7 @@ async def test_durations_and_tokens_are_measured(traces):
         ({**chat, **models, "gen_ai.token.type": "input"}, 2, 60),
         ({**chat, **models, "gen_ai.token.type": "output"}, 2, 8),
     ]
+    assert found["amplifier.client.cache_hit_rate"] == [({**chat, **models}, 1, 0.5)]
     assert [point[:2] for point in found["gen_ai.client.operation.duration"]] == [({**chat, **models}, 2)]
     tools = {point[0]["gen_ai.tool.name"]: point for point in found["gen_ai.execute_tool.duration"]}
     assert tools["fail"][0]["error.type"] == "ValueError"

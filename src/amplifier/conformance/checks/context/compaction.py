@@ -268,6 +268,18 @@ async def needs_no_summary(ctx: CheckContext) -> None:
             await observed.compare("C6", "after a request for which the provider did not answer")
 
 
+@check("C22", kind="behaviour", types=CONTEXT)
+async def keeps_the_request(ctx: CheckContext) -> None:
+    """Requests a small view of a long conversation whose newest request is followed by tool calls, with room for all of these."""
+    newest = [spoken(800, "user", 60), *tool_turn(810, 2, 20), *tool_turn(850, 1, 20)]
+    async with observe_context(ctx) as observed:
+        if observed is None or not await observed.set([*(spoken(at, "user", 60) for at in range(60)), *newest]):
+            return
+        view = await observed.view(4 * tokens(newest))
+        if view is not None and not any(message.get("content") == newest[0]["content"] for message in view):
+            ctx.fault("C22", "a view with room for the newest request and all after it does not show it word for word")
+
+
 @check("C14", kind="behaviour", types=CONTEXT)
 async def forgets_what_was_replaced(ctx: CheckContext) -> None:
     """Compares the views of a context that was full and was cleared or replaced with those of a fresh one."""

@@ -266,7 +266,7 @@ async def has_five_methods(ctx: CheckContext) -> None:
 
 
 @check(
-    "C3", "C4", "C6", "C7", "C9", "C10", "C11", "C12", "C13", "C14", "C15", "C16",
+    "A9", "C3", "C4", "C6", "C7", "C9", "C10", "C11", "C12", "C13", "C14", "C15", "C16",
     kind="behaviour", types=CONTEXT, inputs="context_programs",
 )  # fmt: skip
 async def follows_the_model(ctx: CheckContext) -> None:
@@ -309,6 +309,27 @@ class _Program:
             view = await self._observed.view(PLENTY)
             if view:
                 self._observed.ctx.fault("C14", f"{when}, the view still shows {len(view)} messages")
+
+    async def _cancel(self, step: dict[str, Any], when: str) -> None:
+        """Cancel an operation: what is stored is what was there before it, or what it was to leave."""
+        observed, what = self._observed, step["what"]
+        message = self._messages({"do": "say", "role": "user", "content": step["content"], "extra": {}})[0]
+        call, done = {
+            "add_message": ((message,), [*observed.expected, message]),
+            "set_messages": (([message],), [message]),
+            "clear": ((), []),
+            "get_messages_for_request": ((), observed.expected),
+        }[what]
+        with observed.ctx.watchdog(what=f"a cancelled {what}"):
+            try:
+                await cancel_at(step["at"], getattr(observed.context, what), *copy.deepcopy(call))
+            except BaseException as error:  # noqa: BLE001 — foreign code; another check reports what leaves a cancelled call
+                reraise_own_cancellation(error)
+        stored = await observed.stored("A9")
+        if stored is not None and difference(stored, done) is None:
+            observed.expected = copy.deepcopy(list(done))
+        elif stored is not None and (found := difference(stored, observed.expected)) is not None:
+            observed.ctx.fault("A9", f"{when}: {what} was cancelled, and {found}")
 
     async def _overwrite(self, step: dict[str, Any], when: str) -> None:
         observed = self._observed

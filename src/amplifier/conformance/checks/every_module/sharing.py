@@ -16,6 +16,7 @@ import anyio.to_thread
 import attrs
 
 from amplifier.conformance.checks.registry import check
+from amplifier.conformance.oracles.calls import first_difference
 from amplifier.conformance.target.calls import Outcome
 from amplifier.conformance.target.locate import LoadedTarget, load_anew
 from amplifier.conformance.target.mounted import CheckContext, MountedModule, MountFailed
@@ -55,8 +56,10 @@ async def _report_difference(ctx: CheckContext, compare: Callable[[], Awaitable[
         return  # they share nothing, or it is not deterministic, so nothing follows
     for (name, given, usual), (_, _, other) in zip(alone, beside, strict=False):
         if usual != other:
-            what = f"in a second session {name} gave {_short(other)}, because a first one had been there"
-            ctx.fault("A16", f"{what}; expected {_short(usual)}", given=given)
+            shown = first_difference(usual, other)
+            ctx.fault(
+                "A16", f"because a first session had been there, in a second one {name} gave {shown}", given=given
+            )
             return
 
 
@@ -111,10 +114,6 @@ async def _results(
             text = text.replace(str(neighbour.directory.parent), "<place of another session>")
         found.append((operation.name, operation.given, _TEMPORARY_NAME.sub("<new name>", text)))
     return found
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 120 else f"{text[:120]}…"
 
 
 @check("A18", kind="hygiene")

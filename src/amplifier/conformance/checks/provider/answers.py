@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -382,6 +383,23 @@ _ODD_OPTIONS: tuple[dict[str, Any], ...] = (
     {"max_output_tokens": 1, "stop": ["e"], "temperature": 1.9},
 )
 """Options that not every provider supports."""
+
+
+@check("P5", kind="behaviour", types=PROVIDER)
+async def counts_each_call_alone(ctx: CheckContext) -> None:
+    """Sends one request several times; where the content stays the same, the counted tokens must not grow from call to call."""
+    async with ctx.mount() as mounted:
+        if not usable(mounted):
+            return
+        responses = [(await complete(mounted, asking("Hello."))).value for _ in range(4)]
+    if not all(isinstance(each, ChatResponse) and isinstance(each.usage, Usage) for each in responses):
+        return
+    contents = {without_ids(ChatResponse(content=each.content, tool_calls=each.tool_calls)) for each in responses}
+    for key in ("input_tokens", "output_tokens", "total_tokens"):
+        counts = [getattr(each.usage, key) for each in responses]
+        if len(contents) == 1 and all(one < two for one, two in itertools.pairwise(counts)):
+            ctx.fault("P5", f"the same request, answered the same way, counts {counts} {key}: they add up over calls")
+            return
 
 
 @check("P4", "P19", kind="behaviour", types=PROVIDER)

@@ -25,10 +25,24 @@ from amplifier.conformance.target.guess_config import is_secret, secret_variable
 from amplifier.conformance.target.literals import settings_in
 from amplifier.conformance.target.mounted import OWNER, CheckContext, MountedModule, MountFailed
 from amplifier.conformance.target.process import audited, captured_logs
-from amplifier.models import ChatRequest, ChatResponse, HookResult, ModelInfo, ProviderInfo, StreamChunk, to_dict
+from amplifier.models import (
+    ChatRequest,
+    ChatResponse,
+    HookResult,
+    Message,
+    ModelInfo,
+    ProviderInfo,
+    StreamChunk,
+    to_dict,
+)
 
 _AT_ONCE = 4
-_STREAMED = ("Hello.", "Repeat this sentence to its last word, for it has to be sent in several pieces.")
+_STREAMED = (
+    ("Hello.",),
+    ("Repeat this sentence to its last word, for it has to be sent in several pieces.",),
+    ("Hello.", "Hi.", "Go on."),
+)
+"""What is said before a stream, by the user and the model in turn."""
 _FLAGS = ("raw", "debug")
 _CONNECTING = ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "urllib.Request", "http.client.connect")
 
@@ -244,9 +258,17 @@ async def streams_the_same(ctx: CheckContext) -> None:
             ctx.fault("P21", "the response of the last chunk is not what complete returns for the same request")
 
 
-async def _streamed_response(mounted: MountedModule, words: str) -> ChatResponse | None:
+def _said(words: tuple[str, ...]) -> ChatRequest:
+    request = asking(words[-1])
+    request.messages = [
+        Message(role="assistant" if number % 2 else "user", content=text) for number, text in enumerate(words)
+    ]
+    return request
+
+
+async def _streamed_response(mounted: MountedModule, words: tuple[str, ...]) -> ChatResponse | None:
     """The response at the end of a stream, whose chunks are checked; None if there is none to compare with."""
-    ctx, request = mounted.ctx, asking(words)
+    ctx, request = mounted.ctx, _said(words)
     before = snapshot(request)
     outcome = await mounted.call(_streamed, mounted.instance, request)
     if not outcome.returned or outcome.value is None:
@@ -336,7 +358,7 @@ def _check_deltas(ctx: CheckContext, chunks: list[StreamChunk], response: ChatRe
             return
 
 
-async def _whole(ctx: CheckContext, words: str) -> str | None:
+async def _whole(ctx: CheckContext, words: tuple[str, ...]) -> str | None:
     async with ctx.mount() as mounted:
-        outcome = await complete(mounted, asking(words))
+        outcome = await complete(mounted, _said(words))
         return without_ids(outcome.value) if isinstance(outcome.value, ChatResponse) else None

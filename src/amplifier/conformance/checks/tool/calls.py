@@ -47,6 +47,8 @@ from amplifier.errors import ContractError
 from amplifier.models import ToolResult
 
 Input = dict[str, Any]
+_CUT = "\\ufffd"
+"""What decoding puts in place of bytes that are no character, as JSON writes it."""
 _polling: set[str] = set()
 """Tools of which a late call waits for more than nothing; finding that out takes long, and once is enough."""
 
@@ -144,7 +146,10 @@ class ToolCallSeries(CallSeries):
             problem = json_problem(getattr(result, part))
             if problem is not None:
                 self.fault("T9", f"the {part} holds {problem}, which is not JSON", shown)
-        self._results.append((shown, result, fingerprint([result.output, result.error])))
+        said = fingerprint([result.output, result.error])
+        if _CUT in said and _CUT not in fingerprint(shown):
+            self.fault("T9", f"a character was cut in two: {said[max(0, said.index(_CUT) - 40) :][:80]}", shown)
+        self._results.append((shown, result, said))
 
     async def _check_late(self, given: Input) -> None:
         """A call that never ends may be what the input demands; one that ends in a new session was broken by another."""

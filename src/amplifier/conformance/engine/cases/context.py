@@ -66,6 +66,14 @@ def programs(facts: dict[str, Any]) -> SearchStrategy[Any]:
         ),
         st.fixed_dictionaries({"do": st.just("view"), "budget": st.sampled_from([None, 1, 5, 20, 100, 10_000_000])}),
         st.fixed_dictionaries({"do": st.just("burst"), "count": st.integers(2, 5)}),
+        st.fixed_dictionaries(
+            {
+                "do": st.just("cancel"),
+                "what": st.sampled_from(["add_message", "set_messages", "clear", "get_messages_for_request"]),
+                "at": st.integers(1, 4),
+                "content": _TEXTS,
+            }
+        ),
     )
     return st.fixed_dictionaries({"placed": st.booleans(), "steps": st.lists(steps, min_size=1, max_size=12)})
 
@@ -103,6 +111,12 @@ def listed_programs(facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for placed in (True, False):
         yield {"placed": placed, "steps": [*everything, *looks, *sets, {"do": "clear"}]}
     yield {"placed": True, "steps": [sets[-1], *looks, sets[0], say("user", "m0600 more")]}
+    # Histories that differ early and agree late: what is remembered of one is not true of the other.
+    late = [say("user", "m0700 and so on"), say("assistant", "m0701 yes")]
+    alike = [
+        {"do": "set", "messages": [say("user", text), *late]} for text in ("m0699 first", "m0698 other", "m0699 first")
+    ]
+    yield {"placed": True, "steps": [step for each in alike for step in (each, looks[4], looks[-1])]}
     repeated = [call, say("tool", prose(29, 5), tool_call_id="call-10-0")]
     yield {"placed": True, "steps": repeated}
     yield {"placed": True, "steps": [{"do": "set", "messages": repeated}]}

@@ -226,11 +226,22 @@ class PersistentContext(SharedContext):
 
     # ── writing ──
 
-    async def _store_compaction(self, number: int, made: Compaction) -> None:
-        await self._change(
-            lambda: self._stored.write_compaction(number, as_dict(made)),
-            lambda: self._conversation.record(number, made),
-        )
+    async def _store_compaction(self, number: int, made: Compaction) -> bool:
+        conversation = self._conversation
+        entries, latest = conversation.entries, conversation.latest
+        stored: list[Compaction] = []
+
+        def on_disk() -> None:
+            if conversation.entries is entries and conversation.latest is latest:  # another change may have been faster
+                self._stored.write_compaction(number, as_dict(made))
+                stored.append(made)
+
+        def in_memory() -> None:
+            for each in stored:
+                conversation.record(number, each)
+
+        await self._change(on_disk, in_memory)
+        return bool(stored)
 
     async def _replace(self, messages: list[dict[str, Any]]) -> None:
         made: list[Conversation] = []

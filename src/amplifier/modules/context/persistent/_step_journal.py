@@ -98,7 +98,7 @@ class StepJournal:
             JournalError: A record could not be written. If it was that of a start, the tool was not called.
         """
         if step.kind == "model":
-            return await self._note_answer(step, run)
+            return await (self._note_answer(step, run) if step.call.iteration else run())
         call_id = step.call.call_id
         self._seen.add(call_id)
         if step.is_resumed:

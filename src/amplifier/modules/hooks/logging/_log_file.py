@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from amplifier._regular_file import make_folders
+
 try:
     import fcntl
 except ImportError:  # not a POSIX system
@@ -147,7 +149,7 @@ class EventFile:
         Raises:
             OSError: The file cannot be opened, or is not a regular file.
         """
-        _make_folders(self.path.parent)
+        make_folders(self.path.parent)
         if self._rotation is not None:
             self._rotation.open()
         try:
@@ -241,11 +243,3 @@ class EventFile:
             os.close(file)
         if self._rotation is not None:
             self._rotation.close()
-
-
-def _make_folders(folder: Path) -> None:
-    """Create missing directories for the owner only; `Path.mkdir` applies the mode to the last one alone."""
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
-    for one in reversed(missing):
-        with suppress(FileExistsError):  # another session created it
-            one.mkdir(mode=0o700)

@@ -48,6 +48,8 @@ TOOL_NAME: Final = "gen_ai.tool.name"
 TOOL_TYPE: Final = "gen_ai.tool.type"
 TOOL_DESCRIPTION: Final = "gen_ai.tool.description"
 TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
+SERVER_ADDRESS: Final = "server.address"
+SERVER_PORT: Final = "server.port"
 TOKEN_TYPE: Final = "gen_ai.token.type"
 ERROR_TYPE: Final = "error.type"
 
@@ -97,6 +99,9 @@ NEXT_CHUNK: Final = "gen_ai.client.operation.time_per_output_chunk"
 INFERENCE_CALLS: Final = "gen_ai.invoke_agent.inference_calls"
 TOOL_CALLS: Final = "gen_ai.invoke_agent.tool_calls"
 
+CACHE_HIT_RATE: Final = "amplifier.client.cache_hit_rate"
+
 TOKEN_BUCKETS: Final = tuple(4**exponent for exponent in range(14))
+SHARE_BUCKETS: Final = tuple(tenth / 10 for tenth in range(11))
 CALLS_BUCKETS: Final = tuple(2**exponent for exponent in range(10))
 SECONDS_BUCKETS: Final = tuple(0.01 * 2**exponent for exponent in range(14))

@@ -51,6 +51,8 @@ _SHOWN = frozenset(
             "before_tokens",
             "after_tokens",
             "budget",
+            "tier",
+            "tokens",
         ),
         *(
             "iteration",

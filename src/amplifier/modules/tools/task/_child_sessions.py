@@ -6,6 +6,7 @@ ends the child first, and the child has closed before the call returns.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 import uuid
@@ -19,7 +20,7 @@ import attrs
 
 from amplifier._json import redact_text
 from amplifier._spelling import suggestion
-from amplifier.contracts import Coordinator
+from amplifier.contracts import CHILD_STEPS, Coordinator
 from amplifier.errors import BudgetError, ExecutionCancelled, ExecutionTimeout, ModuleLoadError, NoOneToAskError
 from amplifier.events import EXECUTION_END, LLM_RESPONSE, PROMPT_COMPLETE, PROVIDER_RESPONSE
 from amplifier.models import SUB_AGENT_EVENT
@@ -358,6 +359,12 @@ class ChildSessions:
     async def _run_child(self, agent: Agent, instruction: str, outcome: Outcome, counter: UsageCounter) -> None:
         child = self._make_child(agent, outcome, counter)
         host: Coordinator = child.coordinator
+        child_steps = self._coordinator.get_capability(CHILD_STEPS)
+        if child_steps is not None:
+            task = hashlib.sha256(f"{agent.name}\n{instruction}".encode("utf-8", "backslashreplace")).hexdigest()
+            steps = child_steps(task[:16])
+            host.register_step_wrapper(steps)
+            host.register_capability(CHILD_STEPS, steps.of_child)
         if self._passes_events:
             self._pass_events_on(host, {"agent": agent.name, "sub_session_id": outcome.session_id})
         async with child:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import anyio
 import attrs
 
-from amplifier.contracts import Coordinator
+from amplifier.contracts import CHILD_STEPS, Coordinator
 from amplifier.errors import ModuleLoadError
 from amplifier.models import ToolResult
 
@@ -100,6 +100,12 @@ class TaskTool(BuiltinTool):
         self._words = self._description + describe(agents)
         # As in the description: names that cannot be shown as they are could not be sent to a model either.
         self._agent_names = [name for name in agents if shown(name, 200) == name][:_MOST_EXAMPLES]
+
+    @property
+    def repeatable(self) -> bool | None:  # type: ignore[override]  # a constant elsewhere
+        """A call that was cut off may run again where the calls of children are recorded: each child goes on where it was."""
+        capability = self._coordinator.get_capability
+        return True if capability(CHILD_STEPS) is not None and capability(SPAWN) is None else None
 
     @property
     def description(self) -> str:

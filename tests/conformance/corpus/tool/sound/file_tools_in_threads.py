@@ -24,7 +24,9 @@ class Reader:
 
     async def execute(self, input):
         try:
-            text = await anyio.to_thread.run_sync(lambda: Path(input["path"]).read_text(errors="replace"))
+            text = await anyio.to_thread.run_sync(
+                lambda: Path(input["path"]).read_text(encoding="utf-8", errors="replace")
+            )
         except Exception as error:
             return failed(error)
         return ToolResult(output=text)
@@ -43,7 +45,9 @@ class Writer:
 
     def _write(self, path, text):
         target = Path(path)
-        with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False, errors="replace") as file:
+        with tempfile.NamedTemporaryFile(
+            "w", dir=target.parent, delete=False, encoding="utf-8", errors="replace"
+        ) as file:
             file.write(text)
         try:
             os.replace(file.name, target)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,6 @@ from amplifier.store import SessionIndex
 from tests._support.tree import ROOT
 from tests.examples._server import Server, serving
 
-PAGE = ROOT / "docs" / "tutorial" / "embed-agents.md"
 ANNA = "/conversations/anna"
 
 HELD = """
@@ -35,10 +33,8 @@ uvicorn.run(held, host="127.0.0.1", port=0, access_log=False, timeout_graceful_s
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with the page's application."""
-    shown = re.search(r"<!-- file: app.py -->\n```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
-    assert shown is not None
-    (tmp_path / "app.py").write_text(shown[1])
+    """A folder with the application."""
+    (tmp_path / "app.py").write_text((ROOT / "examples" / "fastapi_app.py").read_text())
     (tmp_path / "held.py").write_text(HELD)
     (tmp_path / "notes.txt").write_text("Buy milk.\n")
     return tmp_path

@@ -1,0 +1,127 @@
+"""Commands that run now, and their answers to who asks for their tasks: SIGUSR1, and one file per process, ``<home>/running/<pid>.json``.
+
+The process holds a lock on its file while it runs; only such a process is sent the signal, which would end any other. The first line names the
+process. Who asks appends a line ``?``. On the signal C code appends the stack of the main thread, in case Python itself hangs, and Python appends the
+task tree as one line of JSON; without a ``?`` it shows the tree where the command writes.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import fcntl
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import attrs
+
+from amplifier._regular_file import make_folders
+from amplifier.errors import ModelError
+from amplifier.models import from_json, to_json
+
+from ._task_tree import TaskTree
+from ._tasks import tasks_on_signal
+
+__all__ = ["ASK", "RunningCommand", "answer_task_requests", "is_held", "main_thread_stack", "running_commands"]
+
+ASK = b"?\n"
+
+
+@attrs.frozen(kw_only=True)
+class RunningCommand:
+    """A command that runs an agent at this moment."""
+
+    pid: int
+    session_id: str
+    started: str
+    backend: str
+
+
+@contextmanager
+def answer_task_requests(
+    folder: Path, session_id: str, backend: str, show_now: Callable[[str], None]
+) -> Iterator[None]:
+    """Answer SIGUSR1 with the tasks of this process, and list it among the running commands, if ``folder`` can be written to.
+
+    Without a request in the file, ``show_now`` gets them.
+    """
+    running = RunningCommand(
+        pid=os.getpid(), session_id=session_id, started=datetime.now(UTC).isoformat(timespec="seconds"), backend=backend
+    )
+    file, answered = -1, 0
+
+    def show(tree: TaskTree) -> None:
+        nonlocal answered
+        if file != -1 and ASK in os.pread(file, 2**20, answered):
+            os.write(file, to_json(tree).encode(errors="backslashreplace") + b"\n")
+        else:
+            try:
+                show_now(str(tree))
+            except RuntimeError:  # the signal came in the middle of a write to the same stream
+                os.write(2, f"\r\n{tree}\r\n".encode(errors="backslashreplace"))
+        answered = 0 if file == -1 else os.fstat(file).st_size
+
+    with tasks_on_signal(signal.SIGUSR1, show), ExitStack() as stack:
+        with suppress(OSError):
+            make_folders(folder)
+            file = stack.enter_context(_listed(folder / f"{running.pid}.json", running))
+            stack.enter_context(main_thread_stack(file))
+        yield
+
+
+@contextmanager
+def main_thread_stack(file: int) -> Iterator[None]:
+    """Write the stack of the main thread on the signal, in C code, before Python handles it.
+
+    Not those of other threads: they go on running meanwhile, and reading the stack of one that runs can crash the process.
+    """
+    faulthandler.register(signal.SIGUSR1, file=file, all_threads=False, chain=True)
+    try:
+        yield
+    finally:
+        faulthandler.unregister(signal.SIGUSR1)
+
+
+@contextmanager
+def _listed(path: Path, running: RunningCommand) -> Iterator[int]:
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(file, 0)
+        os.write(file, json.dumps(attrs.asdict(running)).encode() + b"\n")
+        yield file
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(file)
+
+
+def running_commands(folder: Path) -> list[RunningCommand]:
+    """The commands that run now, the latest first; files that a killed one has left behind are removed."""
+    found: list[RunningCommand] = []
+    with suppress(FileNotFoundError, NotADirectoryError):
+        for path in sorted(folder.glob("*.json")):
+            running: RunningCommand | None = None
+            with suppress(OSError, ModelError):
+                text = path.read_text(encoding="utf-8", errors="backslashreplace")
+                running = from_json(RunningCommand, text.partition("\n")[0]) if is_held(path) else None
+            if running is not None:
+                found.append(running)
+            else:
+                path.unlink(missing_ok=True)
+    return sorted(found, key=lambda each: (each.started, each.pid), reverse=True)
+
+
+def is_held(path: Path) -> bool:
+    """Whether the process of this file runs."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False

