@@ -929,3 +929,34 @@ def test_a_folder_of_the_search_path_that_the_user_cannot_look_at_is_left_out():
     readable = json.loads(finished.stdout)
     assert f"{base}/home/open/bin" in readable
     assert f"{base}/home/locked/bin" not in readable
+
+
+_SOCKETS_OF_A_USER = """
+import json, os, socket, sys
+from amplifier.modules.tools.bash._bubblewrap import foreign_sockets
+locked, opened = sys.argv[1:]
+listening = [socket.socket(socket.AF_UNIX) for _ in range(2)]
+listening[0].bind(f"{locked}/other"), listening[1].bind(f"{opened}/own")
+os.chmod(locked, 0)
+if os.geteuid() == 0:  # root can look at everything
+    os.setgroups([]), os.setgid(65534), os.setuid(65534)
+print(json.dumps(foreign_sockets([])))
+"""
+
+
+def test_a_socket_of_someone_else_that_the_user_cannot_look_at_is_left_out():
+    """Every other user's tmux has one in a folder of its own; commands cannot reach it either."""
+    with tempfile.TemporaryDirectory() as name:
+        base = Path(name)
+        base.chmod(0o755)
+        for folder in ("locked", "opened"):
+            (base / folder).mkdir()
+        words = [sys.executable, "-c", _SOCKETS_OF_A_USER, str(base / "locked"), str(base / "opened")]
+        try:
+            finished = subprocess.run(words, capture_output=True, text=True, check=False)
+        finally:
+            (base / "locked").chmod(0o700)
+    assert finished.returncode == 0, finished.stderr
+    found = json.loads(finished.stdout)
+    assert f"{base}/opened/own" in found
+    assert f"{base}/locked/other" not in found

@@ -85,11 +85,11 @@ def foreign_sockets(writable: Iterable[str]) -> list[str]:
     except OSError:
         return []
     names = {field[7].rstrip("\n") for field in fields[1:] if len(field) == 8 and not field[7].startswith("@")}
-    found = {name for name in names if name.startswith("/") and Path(name).is_socket()}
+    found = {name for name in names if name.startswith("/") and _is_socket(name)}
     if lost := names - found:
         folders = {os.path.dirname(name) for name in lost if name.startswith("/")}  # noqa: PTH120 - text in, text out
         for folder in folders:
-            found |= {entry.path for entry in _entries(folder) if _is_socket(entry)}
+            found |= {entry.path for entry in _entries(folder) if _is_entry_a_socket(entry)}
         found.update(_sockets_below(writable))
     return sorted({os.path.realpath(path) for path in found})
 
@@ -102,7 +102,7 @@ def _sockets_below(folders: Iterable[str]) -> Iterator[str]:
             looked_at += 1
             if entry.is_dir(follow_symlinks=False):
                 pending.append(entry.path)
-            elif _is_socket(entry):
+            elif _is_entry_a_socket(entry):
                 yield entry.path
 
 
@@ -114,12 +114,16 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
         return []
 
 
-def _is_socket(entry: os.DirEntry[str]) -> bool:
+def _is_entry_a_socket(entry: os.DirEntry[str]) -> bool:
     if entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False) or entry.is_symlink():
         return False  # known without asking the file system once more
+    return _is_socket(entry.path)
+
+
+def _is_socket(path: str) -> bool:
     try:
-        return stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode)
-    except OSError:
+        return stat.S_ISSOCK(os.stat(path).st_mode)  # noqa: PTH116 - there may be thousands
+    except OSError:  # gone, or in a folder of someone else, where commands cannot reach it either
         return False
 
 
