@@ -1,4 +1,4 @@
-"""Every tutorial, the first page and the guide to traces are walked through: its files are written, its commands are run, and what they print is what the page shows.
+"""Every tutorial, the first page and the guide to traces are walked through: files are written, commands are run, and what they print is what the page shows.
 
 A page is read from top to bottom in an empty directory, which has a checkout `amplifier` beside it. A block is
 
