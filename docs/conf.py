@@ -7,6 +7,7 @@ link to a page or folder outside of the manual keeps its text only, because ther
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from importlib.metadata import version as installed_version
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from sphinx.application import Sphinx
 
@@ -39,6 +41,7 @@ html_show_copyright = False
 
 _DOCS = Path(__file__).parent
 _FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", re.MULTILINE | re.DOTALL)
+_ARTICLE = re.compile(r'<article role="main".*?</article>', re.DOTALL)
 _LINK = re.compile(r"\[([^\]\[]*)\]\(([^)\s:]+)\)")
 
 
@@ -46,6 +49,8 @@ def setup(app: Sphinx) -> None:
     """Write the pages that come from the code, and let `read_page` process every page first."""
     app.connect("builder-inited", write_generated)
     app.connect("source-read", read_page)
+    app.connect("html-page-context", add_search)
+    app.connect("build-finished", write_page_texts)
 
 
 def write_generated(_app: Sphinx) -> None:
@@ -64,6 +69,23 @@ def read_page(_app: Sphinx, name: str, source: list[str]) -> None:
     if name.rpartition("/")[2] == "index":
         text += _contents(folder, text)
     source[0] = _outside_fences(text, lambda prose: _LINK.sub(lambda link: _kept(folder, link), prose))
+
+
+def add_search(app: Sphinx, name: str, _template: str, _context: dict[str, Any], _doctree: object) -> None:
+    """Give the search page a script of ours: what comes first, and excerpts where the site is opened as files."""
+    if name == "search":
+        app.add_js_file("search.js")
+
+
+def write_page_texts(app: Sphinx, error: Exception | None) -> None:
+    """Write the texts of all pages for that script."""
+    if error is None and app.builder.name == "html":
+        written = {
+            f"./{name}.html": (app.outdir / f"{name}.html").read_text(encoding="utf-8") for name in app.env.found_docs
+        }
+        texts = {address: found[0] for address, html in written.items() if (found := _ARTICLE.search(html))}
+        script = f"const PAGE_TEXTS = {json.dumps(texts)};\n"
+        (app.outdir / "_static" / "page_texts.js").write_text(script, encoding="utf-8")
 
 
 def _contents(folder: Path, text: str) -> str:

@@ -1,7 +1,7 @@
 """Commands that try to get out of the sandbox of tool-bash, and a place where it shows whether they do.
 
-``python -m tests._support.sandbox_escapes`` runs all of them in every sandbox and prints the table of
-docs/reference/sandbox-escapes.md.
+``python -m tests._support.sandbox_escapes`` runs all of them in every sandbox and prints a table,
+which docs/how-to/confine-commands.md sums up.
 """
 
 from __future__ import annotations

@@ -23,7 +23,6 @@ PRINTED = {
     "pydantic-ai": APPROVED,
     "openai-agents": APPROVED,
     "LangGraph": APPROVED,
-    "amplifier-core": ["['Oslo, day 1: rain']"],
 }
 
 

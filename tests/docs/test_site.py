@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from tests._support.browser import open_tab
 from tests._support.manual import DOCS, manual_pages
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the build is one process, and all tests wait for it
@@ -96,6 +97,23 @@ def test_nothing_on_the_site_comes_from_another_host(site: Path) -> None:
         if urlsplit(link).netloc and link.endswith((".js", ".css", ".woff2", ".png", ".svg"))
     ]
     assert fetched == []
+
+
+FOUND = """new Promise((resolve) => {
+    const list = document.getElementById("search-results");
+    const first = () => list.querySelector("li:first-child p.context");
+    const look = () => first() && resolve(first().textContent);
+    new MutationObserver(look).observe(list, {childList: true, subtree: true});
+    look();
+})"""
+
+
+def test_search_of_a_site_opened_as_files_has_excerpts_and_shows_tasks_first(site: Path) -> None:
+    with open_tab() as tab:
+        tab.open(f"{(site / 'search.html').as_uri()}?q=budget", width=1280)
+        excerpt = " ".join(tab.evaluate(FOUND).split())
+        assert excerpt.startswith("Set a budget An agent calls models")
+        assert tab.problems == []
 
 
 def test_every_page_is_in_the_navigation_once(site: Path) -> None:

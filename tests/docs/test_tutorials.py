@@ -1,4 +1,4 @@
-"""Every tutorial, and the guide to traces, is walked through: its files are written, its commands are run, and what they print is what the page shows.
+"""Every tutorial, the first page and the guide to traces are walked through: files are written, commands are run, and what they print is what the page shows.
 
 A page is read from top to bottom in an empty directory, which has a checkout `amplifier` beside it. A block is
 
@@ -34,7 +34,7 @@ import pytest
 from tests._support.tree import ROOT
 
 TUTORIALS = sorted(path for path in (ROOT / "docs" / "tutorial").glob("*.md") if path.name != "index.md")
-TUTORIALS.append(ROOT / "docs" / "how-to" / "see-what-an-agent-did.md")
+TUTORIALS += [ROOT / "docs" / "index.md", ROOT / "docs" / "how-to" / "see-what-an-agent-did.md"]
 
 _BLOCK = re.compile(
     r"(?:^<!-- (?P<mark>[^\n]*?) -->\n+)?^(?P<fence>```+)(?P<kind>\w*)[^\n]*\n(?P<text>.*?)^(?P=fence)$",

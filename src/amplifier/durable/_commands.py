@@ -38,7 +38,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     envvar="AMPLIFIER_TURNS",
     required=True,
     help="A file, sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE for DBOS, or temporal://HOST:PORT/NAMESPACE/TASK-QUEUE; "
-    "else what the variable AMPLIFIER_TURNS says.",
+    "else that of the variable AMPLIFIER_TURNS.",
 )
 @click.pass_context
 def turns(context: click.Context, url: str) -> None:

@@ -138,7 +138,7 @@ class ClientStore(Protocol):
     """Where clients find turns; methods and errors as in `DurableEngine`."""
 
     async def start(self, session_id: str, prompt: str, turn_id: str | None, queue: bool, policy: TurnPolicy) -> str:
-        """Store a turn; `queue` says whether it may wait behind another one."""
+        """Store a turn; `queue` is whether it may wait behind another one."""
         ...
 
     async def status(self, turn_id: str) -> TurnStatus: ...
@@ -371,7 +371,7 @@ class DurableEngine(ABC):
             limits: Of the calls of all its turns, by the name of a tool, or ``model``.
             drain: Seconds for which model calls and tool calls may go on after a cancellation, so that none is interrupted; no new
                 ones begin, and each turn is handed over when it has no running call.
-            task_status: Is told when turns are accepted.
+            task_status: Is notified when turns are accepted.
 
         Raises:
             EngineUnavailableError: The engine cannot be reached any more; its turns go on with other workers, or with this one

@@ -37,7 +37,7 @@ def new_worker_name() -> str:
 
 
 class LoopWatch:
-    """Tells from a thread whether the event loop runs; counts looks and not seconds, so that a suspended process is not stuck.
+    """Checks from a thread whether the event loop runs; counts looks and not seconds, so that a suspended process is not stuck.
 
     Args:
         options: Of the worker.

@@ -19,7 +19,7 @@ _MODULE = "provider-replay"
 
 
 class Cassette:
-    """A file with recorded answers of one session and its children, or of several: they are told apart by the order of opening.
+    """A file with recorded answers of one session and its children, or of several: the order of opening distinguishes them.
 
     All sessions whose plans it made belong together, side by side or one after the other; in a replay they have to be opened in the same
     order. Whether they are recorded is decided with the first plan.

@@ -48,7 +48,7 @@ def write_test(session_id: str, messages: Sequence[Message], folder: Path, log: 
         session_id: Names both files.
         messages: Its transcript; if its latest turn has no answer, it is stopped again, at the same call.
         folder: Where to write; made if it is missing.
-        log: Its events, which tell which calls failed; a transcript does not.
+        log: Its events, which show which calls failed; a transcript does not.
 
     Raises:
         FileExistsError: There is such a test.
@@ -149,7 +149,7 @@ class _Stage:
                 )
 
     def answers(self) -> list[Any]:
-        """What the model says, one answer after the other; in a turn that was stopped while it answered, nothing more."""
+        """What the model answers, one answer after the other; in a turn that was stopped while it answered, nothing more."""
         found: list[Any] = []
         for message in self._messages:
             if message["role"] == "assistant":

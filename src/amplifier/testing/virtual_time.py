@@ -87,7 +87,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         io_patience: Real seconds of silence after which open sockets and pipes no longer hold the clock. For ever by
             default; a subclass that sets 0.05 can jump over idle connections, at the price of false timeouts on a busy
             machine.
-        watch: What is told of turns and jumps; a subclass sets its own.
+        watch: What is notified of turns and jumps; a subclass sets its own.
     """
 
     io_patience: float = math.inf
@@ -270,7 +270,7 @@ def virtual_clock(watch: TimeWatch | None = None) -> MockClock:
     `VirtualTimeLoop`, trio's clock does not wait for child processes or sockets, unless a watch holds it.
 
     Args:
-        watch: What is told of jumps, and may hold the clock.
+        watch: What is notified of jumps, and may hold the clock.
 
     Raises:
         MissingExtraError: trio is not installed.
@@ -340,7 +340,7 @@ def virtual_backend(name: str, watch: TimeWatch | None = None) -> Backend:
 
     Args:
         name: ``"asyncio"`` or ``"trio"``.
-        watch: What is told of turns and jumps, and may hold the clock.
+        watch: What is notified of turns and jumps, and may hold the clock.
 
     Raises:
         ValueError: The name is neither.

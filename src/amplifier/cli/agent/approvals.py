@@ -72,7 +72,7 @@ class LeaveTheTurn:
     resume: str
 
     async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
-        """Say what was asked, and how to allow it.
+        """Print what was asked, and how to allow it.
 
         Raises:
             NoOneToAskError: Always.

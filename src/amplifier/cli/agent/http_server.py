@@ -69,7 +69,7 @@ async def _serve(
     display = sessions.display
     directory = await anyio.to_thread.run_sync(Path.cwd)
     async with sessions.make_temporary(directory, DenyEverything(display)) as first:
-        sessions.check(first)  # what is wrong with the provider is said now, not to the first client
+        sessions.check(first)  # what is wrong with the provider is reported now, not to the first client
     generated = token is None
     token = secrets.token_urlsafe(32) if token is None else token or None
 

@@ -77,7 +77,7 @@ _JSON_KEYS = re.compile(r'(?P<string>"[^"\\]*(?:\\.[^"\\]*)*")(?P<colon>\s*:)?|[
 
 def _parse_json(text: str) -> Any:
     parsed = json.loads(text)
-    # The parser tells keys without their lines. The text is valid, so strings and braces are enough to find them.
+    # The parser returns keys without their lines. The text is valid, so strings and braces are enough to find them.
     objects: list[dict[str, int]] = []
     line, end = 1, 0
     for found in _JSON_KEYS.finditer(text):
@@ -145,7 +145,7 @@ def _check_yaml_keys(root: Any, loader: Any) -> None:
 
     Args:
         root: As PyYAML composes it, so what is merged is not in the mappings yet.
-        loader: Tells which keys are the same one: ``1`` and ``0x1`` are.
+        loader: Decides which keys are the same one: ``1`` and ``0x1`` are.
 
     Raises:
         ValueError: A key is there twice.

@@ -76,7 +76,7 @@ def require_writable(sessions: Path) -> None:
 
 
 def _refusal_to_create(folder: Path) -> str | None:
-    """Why no folder can be made there; None if one can. Permissions do not tell: root seems to have all of them in /proc."""
+    """Why no folder can be made there; None if one can. Permissions do not show it: root seems to have all of them in /proc."""
     try:
         Path(tempfile.mkdtemp(prefix=".amplifier-", dir=folder)).rmdir()
     except OSError as error:

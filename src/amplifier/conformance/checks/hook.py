@@ -100,7 +100,7 @@ class EventSeries(CallSeries):
             prompts = [each.prompt for each in result.approval_gates] or [result.approval_prompt]
             self.expect(all(prompts), "H13", "a question carries no prompt", given)
             defaults = [each.default for each in result.approval_gates] or [result.approval_default]
-            self.expect("allow" not in defaults, "H15", "a question that nobody answers in time allows", given)
+            self.expect("allow" not in defaults, "H15", "a question that no one answers in time allows", given)
         if result.action in ("deny", "ask_user") and registration.on_failure != "deny":
             what = f"the handler {registration.name!r} can {result.action}, and is skipped when it fails"
             self.fault("H14", what, given)
@@ -215,7 +215,7 @@ class _NobodyAnswers:
     ) -> Any:
         self.asked += 1
         await anyio.sleep(timeout)
-        raise ApprovalTimeoutError(f"nobody has answered {prompt!r}")
+        raise ApprovalTimeoutError(f"no one has answered {prompt!r}")
 
 
 @check("H15", kind="behaviour", types=("hook",))

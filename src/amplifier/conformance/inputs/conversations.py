@@ -50,7 +50,7 @@ def tool_turn(number: int, calls: int, words: int, *, between: str | None = None
         content: The content of the assistant's message.
     """
     ids = [f"call-{number}-{index}" for index in range(calls)]
-    # Some calls say more than their results.
+    # Some calls are longer than their results.
     at = prose(number, words) if number % _LONG_CALLS == 0 else "here"
     made = {"name": "look", "arguments": json.dumps({"at": at})}
     requests = [{"id": each, "type": "function", "function": dict(made)} for each in ids]

@@ -134,7 +134,7 @@ FORMATS = {
 
 
 _SUGGESTED = {"date": "date", "regex": "regex", "pattern": "regex", "email": "email", "timestamp": "date-time"}
-"""What a property's name says of its format, where its schema does not."""
+"""What a property's name implies about its format, where its schema does not."""
 
 
 def use_address(address: str) -> None:

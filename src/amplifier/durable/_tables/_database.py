@@ -151,7 +151,7 @@ def _run_statement(connection: sqlite3.Connection, statement: str, /, **values: 
 class Transactions:
     """Runs transactions in worker threads, and again while the database is away.
 
-    Work must be safe to do twice: a connection that is lost during a commit does not tell whether that has happened.
+    Work must be safe to do twice: a connection that is lost during a commit leaves unknown whether that has happened.
 
     Args:
         database: Where.

@@ -41,7 +41,7 @@ class _Visit:
         watch: Whether the host runs; without it there is no heartbeat after a while.
         running: The turn on the host, once it is claimed.
         record: Its record.
-        early_news: What was heard before the reply to the claim was read, with the attempt it is for; the workflow tells it once.
+        early_news: What was heard before the reply to the claim was read, with the attempt it is for; the workflow sends it once.
     """
 
     def __init__(self, turn_id: str, run_number: int, attempt: int, watch: LoopWatch) -> None:

@@ -153,7 +153,7 @@ class TurnRecord:
             try:
                 await self._signal(TurnWorkflow.leave, self._attempt)
             except (DurableError, TurnLost) as error:
-                logger.info("%s could not be told that its worker leaves: %s", self._workflow, error)
+                logger.info("%s could not be notified that its worker leaves: %s", self._workflow, error)
         with anyio.move_on_after(_ARRIVAL_SECONDS):
             while not self._tokens.keys() >= set(self._steps.values()):
                 await self._arrived.wait()

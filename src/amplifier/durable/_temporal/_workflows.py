@@ -30,7 +30,7 @@ CLOSED = "QuestionClosed"
 STOPPED = "TurnStopped"
 
 _NO_LIMIT = timedelta(days=3650)
-"""Of the time that a turn or a call may take: heartbeats tell whether it goes on."""
+"""Of the time that a turn or a call may take: heartbeats show whether it goes on."""
 _MOST_EVENTS = 20_000
 _MOST_BYTES = 20_000_000
 """Of a turn's history, before events for watchers are no longer taken: the server ends a workflow at two and a half times that."""

@@ -4,7 +4,7 @@ The tiers: old tool outputs are shortened; then old turns are left out, with a s
 system messages, pinned ones, the plan, the prompt of the turn in which the view begins, and the newest part. The first prompt stays,
 too, shortened if it is long. A call and all its results are shown or left out together.
 
-A record says all that a view needs to know beside the stored conversation. So the view stays the same, byte for byte, while messages are
+A record contains all that a view needs beside the stored conversation. So the view stays the same, byte for byte, while messages are
 added, until the next compaction; and undoing one is forgetting its record.
 """
 
@@ -40,7 +40,7 @@ class Compaction:
         kept: Positions before ``start`` of the messages that stay.
         prompt: The one of these that began the turn in which the view begins.
         upto: Tool outputs before this position are shortened.
-        has_note: A message in the view says what is left out.
+        has_note: A message in the view states what is left out.
         summary: What a model wrote about messages that are left out.
         summarised: It is about those before this position.
         before_tokens: What the view took before, roughly.
@@ -63,7 +63,7 @@ class Compaction:
     is_undone: bool = False
 
     def note(self) -> str:
-        """What the view says in place of what it leaves out."""
+        """What the view shows in place of what it leaves out."""
         if self.summary:
             return _SUMMARY.format(self.start, self.summarised, self.summary)
         return _NOTE.format(self.start)
@@ -201,7 +201,7 @@ class _Cut:
         return sum(self._tokens.get(position, 0) for position in part)
 
     def _asked(self, prompt: int, start: int) -> list[int]:
-        """A prompt, and what the user has last said in its turn before the view begins."""
+        """A prompt, and the latest message of the user in its turn before the view begins."""
         if prompt < 0:
             return []
         before = bisect.bisect_left(self._steering, start)

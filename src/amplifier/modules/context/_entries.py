@@ -9,7 +9,7 @@ import attrs
 SYSTEM_ROLES = frozenset({"system", "developer"})
 
 STEERING = "steering"
-"""The ``source``, in the metadata, of what the user says while a turn runs: it is part of a turn, and begins none."""
+"""The ``source``, in the metadata, of messages of the user while a turn runs: it is part of a turn, and begins none."""
 
 NO_PROMPTS = frozenset({"hook", "answer_format", STEERING})
 """The ``source`` of messages with the role of the user that begin no turn."""

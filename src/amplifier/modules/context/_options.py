@@ -22,7 +22,7 @@ class ContextOptions:
         compaction_target: The share that a compaction aims at. The gap up to the threshold is what the conversation
             may grow by before the beginning of the view moves again, which is what keeps a provider's cache warm.
         safety_margin: Tokens held back from a provider's window, because tokens are only estimated.
-        chars_per_token: Bytes of JSON text that count as one token, until responses have told better.
+        chars_per_token: Bytes of JSON text that count as one token, until responses have corrected it.
         plan_tools: Tools that keep the plan or the list of what is to be done: their latest call always stays in the view.
         summary_seconds: How long a model may take to summarise what is left out; None for no summaries.
         summary_provider: The provider that is asked; without one that of the request.

@@ -40,7 +40,7 @@ _NEAR = (0.75, 1.5)  # of what a view should not exceed: there a count may decid
 _UNSURE = 0.1  # of the budget: so much may be estimated only
 _COUNT_SECONDS = 5.0
 _LEAST_TARGET = 800  # below it there is no room for a summary
-_WORTH_COUNTING = 0.25  # of the budget: below it nothing has to be decided, and responses need not be told for it
+_WORTH_COUNTING = 0.25  # of the budget: below it nothing has to be decided, and responses need not be reported for it
 
 
 @attrs.frozen
@@ -122,7 +122,7 @@ class SharedContext:
             provider: Is asked for a summary; without one the first that is mounted.
 
         Returns:
-            What ``context:compaction`` tells of it; None if nothing can be left out, or there is too little to compact.
+            The payload of its ``context:compaction``; None if nothing can be left out, or there is too little to compact.
         """
         if provider is None and self._coordinator is not None:
             provider = next(iter(self._coordinator.get("providers").values()), None)
@@ -223,7 +223,7 @@ class SharedContext:
     async def _compacted(
         self, bounds: _Bounds, summariser: Summariser, given: int
     ) -> tuple[list[dict[str, Any]], int, dict[str, Any]]:
-        """Make one compaction and tell of it; returns the view, its tokens, and what was told."""
+        """Make one compaction and emit it; returns the view, its tokens, and the payload."""
         conversation = self._conversation
         before = {"message_count": len(conversation.view), "token_count": conversation.view_tokens}
         await self._emit(CONTEXT_PRE_COMPACT, before)

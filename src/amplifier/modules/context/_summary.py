@@ -42,7 +42,7 @@ class Summary:
     Attributes:
         text: The summary; empty if there is none.
         failure: Why there is none.
-        usage: What the call consumed, if the provider says so.
+        usage: What the call consumed, if the provider reports it.
     """
 
     text: str = ""
@@ -123,7 +123,7 @@ class Summariser:
         return await coordinator.run_step(Step(call=call, arguments=request), ask)
 
     async def _ask(self, request: ChatRequest) -> Any:
-        """The answer, or one that says why there is none: a durable turn that is run again gets that answer, too."""
+        """The answer, or one with the reason why there is none: a durable turn that is run again gets that answer, too."""
         provider: Any = self._provider
         try:
             with anyio.fail_after(self._options.summary_seconds):

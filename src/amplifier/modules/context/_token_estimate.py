@@ -30,7 +30,7 @@ def count_tokens(message: Any, chars_per_token: float) -> int:
     return max(1, math.ceil(_json_size(message) / chars_per_token) + media)
 
 
-_APART = 1000  # tokens between two requests that tell how many tokens of the model one of ours is
+_APART = 1000  # tokens between two requests that show how many tokens of the model one of ours is
 _LEAST_RATE, _MOST_RATE = 0.7, 3.0
 _INCREDIBLE = 4  # times the estimate and the budget together: as if every byte were a token
 _CREDIBLE = 0.5  # of the estimate: some providers leave out what came from a cache, and those of tests invent numbers

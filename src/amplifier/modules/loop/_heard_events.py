@@ -1,4 +1,4 @@
-"""Which events have handlers: what no handler receives, a loop does not emit; some of it is told for ``session.last_turn``."""
+"""Which events have handlers: what no handler receives, a loop does not emit; some of it is recorded for ``session.last_turn``."""
 
 from __future__ import annotations
 

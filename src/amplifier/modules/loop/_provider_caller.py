@@ -1,7 +1,7 @@
 """Calls one provider: sends the request, streams or reads the answer, retries retryable errors.
 
-An answer whose stream was cut is asked for again, and its listeners are told nothing twice: as long as the new answer repeats what
-they have been told, it is held back. One that differs is announced with ``content_block:reset`` and told from its beginning.
+An answer whose stream was cut is asked for again, and its listeners receive nothing twice: as long as the new answer repeats what
+they have received, it is held back. One that differs is announced with ``content_block:reset`` and emitted from its beginning.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def choose_provider(providers: Mapping[str, Provider], wanted: str | None) -> tu
 
 
 def capabilities_of(provider: Provider) -> list[str]:
-    """What a provider says that it can do; nothing if it fails to."""
+    """The capabilities that a provider reports; none if it fails to."""
     try:
         return provider.get_info().capabilities
     except BaseException as exc:  # noqa: BLE001 — foreign code; it is called later, and its failure reported then
@@ -396,7 +396,7 @@ class ProviderCaller:
 
 
 class _Told:
-    """What listeners have been told of one answer, over all attempts to get it.
+    """What listeners have received of one answer, over all attempts to get it.
 
     Attempts are compared by their text: the second time a service may divide it into other pieces and other blocks. What is to be
     told comes with the text that it replaces, if it is an answer of its own, else with None.
@@ -450,7 +450,7 @@ class _Told:
         return "".join(known.text), [each for chunk in self._chunks for each in self._passed(chunk)]
 
     def _passed(self, chunk: StreamChunk) -> list[StreamChunk]:
-        """What is told of a chunk: itself, after the beginning of its block, if only the text of that is known."""
+        """What is passed on of a chunk: itself, after the beginning of its block, if only the text of that is known."""
         index, begun = chunk.index, []
         if chunk.kind == "block_end":
             self._open.pop(index, None)

@@ -55,7 +55,7 @@ INSTRUCTIONS = "system_prompt"
 
 
 def source_of(message: dict[str, Any]) -> Any:
-    """Who stored a message, where its metadata tells it."""
+    """Who stored a message, where its metadata has it."""
     metadata = message.get("metadata")
     return metadata.get("source") if isinstance(metadata, dict) else None
 

@@ -34,7 +34,7 @@ class ResumedCall:
         was_reached: No step wrapper had a result for it.
         has_run: The tool was called.
         was_started: Whether it had been called before the turn was cut off; None where that is not known.
-        has_succeeded: Its result says so.
+        has_succeeded: Its result reports success.
     """
 
     call: ToolCall

@@ -209,7 +209,7 @@ def document_name(block: UnknownBlock) -> str:
 
 
 def document_source(block: UnknownBlock) -> dict[str, Any]:
-    """Where a document is; empty if the block does not tell."""
+    """Where a document is; empty if the block does not contain it."""
     source = block.extra.get("source")
     return source if isinstance(source, dict) else {}
 

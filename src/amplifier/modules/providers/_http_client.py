@@ -150,7 +150,7 @@ class HttpResponse:
             while len(body) < MAX_ERROR_BYTES and (chunk := await self.receive()) is not None:
                 body += chunk
         except LLMError:
-            pass  # the status says more than the connection that broke after it
+            pass  # the status is more useful than the error of the connection that broke after it
         text = bytes(body[:MAX_ERROR_BYTES]).decode("utf-8", "replace")
         try:
             explained: Any = read_json(text)

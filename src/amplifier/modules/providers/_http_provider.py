@@ -128,7 +128,7 @@ class Service:
     Attributes:
         module: The id of the provider's module.
         extra: The extra of this project that installs what it needs.
-        base_url: Where the service is, unless the configuration says otherwise.
+        base_url: Where the service is, unless the configuration sets another address.
         headers: Sent with every request: the credentials and what the service requires.
         info: The provider's description.
     """

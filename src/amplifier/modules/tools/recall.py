@@ -47,7 +47,7 @@ class RecallTool(BuiltinTool):
     repeatable: ClassVar[bool | None] = True
     _description = (
         "Read earlier messages of this conversation again. Messages are numbered from 1. Give query (words) to search all of them, "
-        "or number to read one whole, as where a text says '[message 17: 900 characters left out]'; offset reads on in a long one."
+        "or number to read one whole, as where a text contains '[message 17: 900 characters left out]'; offset reads on in a long one."
     )
     _schema: ClassVar[dict[str, Any]] = {
         "type": "object",
@@ -81,7 +81,7 @@ class RecallTool(BuiltinTool):
 
 
 def _text(message: dict[str, Any]) -> str:
-    """What a message says: its text, or everything but its role where it is more than text."""
+    """The content of a message: its text, or everything but its role where it is more than text."""
     content = message.get("content")
     if isinstance(content, str) and not message.get("tool_calls"):
         return content

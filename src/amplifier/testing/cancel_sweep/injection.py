@@ -60,7 +60,7 @@ class TrialSettings:
 @final
 @attrs.define(kw_only=True)
 class TrialOutcome:
-    """What one trial did, before anybody judges it.
+    """What one trial did, before it is judged.
 
     Attributes:
         errors: What came out of the scenario other than the cancellation that was asked for.

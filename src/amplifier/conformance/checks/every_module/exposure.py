@@ -224,7 +224,7 @@ async def _results_in(ctx: CheckContext, zone: str, language: str | None) -> lis
 
 
 async def _described(ctx: CheckContext) -> str:
-    """What the module says about itself: its documentation, and descriptions and schemas of its tools."""
+    """What the module states about itself: its documentation, and descriptions and schemas of its tools."""
     async with ctx.fresh().mount() as mounted:
         tools = [f"{getattr(each, 'description', '')} {schema_of(each)}" for each in mounted.instances.values()]
         docs = [str(each.__doc__) for each in (ctx.loaded.module, *map(type, mounted.instances.values()))]

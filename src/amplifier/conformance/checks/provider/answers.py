@@ -148,7 +148,7 @@ def _problem_with_calls(response: ChatResponse) -> tuple[str, str] | None:
     if response.tool_calls and blocks:
         listed, shown = call_tuples(response.tool_calls), [(block.id, block.name, block.input) for block in blocks]
         if listed != shown:
-            return "P10", f"a response lists the calls {listed!r}, and its blocks say {shown!r}"
+            return "P10", f"a response lists the calls {listed!r}, and its blocks contain {shown!r}"
     return None
 
 

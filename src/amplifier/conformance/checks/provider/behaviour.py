@@ -42,7 +42,7 @@ _STREAMED = (
     ("Repeat this sentence to its last word, for it has to be sent in several pieces.",),
     ("Hello.", "Hi.", "Go on."),
 )
-"""What is said before a stream, by the user and the model in turn."""
+"""The conversation before a stream, by the user and the model in turn."""
 _FLAGS = ("raw", "debug")
 _CONNECTING = ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "urllib.Request", "http.client.connect")
 

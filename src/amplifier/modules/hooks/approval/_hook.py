@@ -237,7 +237,7 @@ class ApprovalHook:
     # ── deciding ──
 
     def lets_pass(self, tool: str, given: Any) -> bool:
-        """Whether nobody is asked here about a call that is not denied; registered as the capability ``approval.lets_pass``."""
+        """Whether no one is asked here about a call that is not denied; registered as the capability ``approval.lets_pass``."""
         return self._judge(tool, given).action == "allow"
 
     def _judge(self, name: str, given: Any) -> _Decision:
@@ -304,7 +304,7 @@ class ApprovalHook:
             return True
 
     def _is_sandboxed(self, tool: str) -> bool:
-        """Whether the tool says that it runs its calls in a sandbox; what says nothing does not."""
+        """Whether the tool states that it runs its calls in a sandbox; a tool that states nothing does not."""
         sandbox = self._coordinator.get_capability(f"{tool}.sandbox")
         return isinstance(sandbox, Mapping) and sandbox.get("kind") not in (None, "off")
 

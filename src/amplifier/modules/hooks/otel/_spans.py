@@ -476,7 +476,7 @@ def _guarded(work: Callable[..., _T], *args: Any) -> _T | None:
 
 
 def _server(url: Any) -> dict[str, str | int | None]:
-    """Where a provider says that its service is."""
+    """The address of the service that a provider reports."""
     try:
         parts = urlsplit(url if isinstance(url, str) else "")
         port = parts.port or {"https": 443, "http": 80}.get(parts.scheme)

@@ -134,7 +134,7 @@ class ServerOptions:
         protocol: ``auto`` for the newest that both know; ``legacy`` for servers that end at an unknown first message.
         sampling: Whether the server may ask the session's model.
         elicitation: Whether the server may ask the user.
-        roots: Directories that the server is told to work in; None to tell it of none, because some servers let them replace the
+        roots: Directories that the server is given to work in; None to give it none, because some servers let them replace the
             directories of their own arguments.
     """
 

@@ -101,7 +101,7 @@ def as_prompt_result(result: GetPromptResult, *, longest: int) -> ToolResult:
 
 
 def as_list_result(lists: dict[str, list[Any]], *, longest: int) -> ToolResult:
-    """Lists of what there is, under their names; a last entry says how much was left out."""
+    """Lists of what there is, under their names; a last entry states how much was left out."""
     output: dict[str, list[Any]] = {}
     left = longest
     for name, items in lists.items():
