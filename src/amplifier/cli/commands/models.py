@@ -115,7 +115,8 @@ def set_key(name: str) -> None:
     """Keep the key NAME: that of a provider (anthropic), or any variable (GITHUB_TOKEN). Asks for it, or reads one line of standard input."""
     variable = _variable(name)
     stdin = click.get_text_stream("stdin")
-    value = (click.prompt(variable, hide_input=True, err=True) if stdin.isatty() else stdin.readline()).strip()
+    given: str = click.prompt(variable, hide_input=True, err=True) if stdin.isatty() else stdin.readline()
+    value = given.strip()
     if not value or not value.isprintable():
         raise CommandError(f"expected {variable} as one line of text on standard input, got {len(value)} characters")
     keep_key(variable, value)
