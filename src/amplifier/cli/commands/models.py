@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ def keys(context: click.Context) -> None:
 def set_key(name: str) -> None:
     """Keep the key NAME: that of a provider (anthropic), or any variable (GITHUB_TOKEN). Asks for it, or reads one line of standard input."""
     variable = _variable(name)
-    stdin = click.get_text_stream("stdin")
+    stdin = sys.stdin
     given: str = click.prompt(variable, hide_input=True, err=True) if stdin.isatty() else stdin.readline()
     value = given.strip()
     if not value or not value.isprintable():
