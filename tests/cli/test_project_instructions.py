@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from amplifier import AmplifierSession
 from amplifier.cli.agent.default_plan import SYSTEM_PROMPT, build_plan
-from amplifier.cli.agent.project_instructions import MOST_BYTES, find_instructions
+from amplifier.cli.agent.project_instructions import MOST_BYTES, MOST_SKILL_BYTES, MOST_SKILLS, find_instructions
+from amplifier.loading._installed import installed_ids
 from tests._support.terminal import run_cli
 
 
@@ -17,6 +19,7 @@ from tests._support.terminal import run_cli
 def project(tmp_path: Path, monkeypatch) -> Path:
     """A folder two levels below the root of a repository; the file above that root belongs to someone else."""
     monkeypatch.setenv("HOME", str(tmp_path / "nowhere"))
+    monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "home"))
     folder = tmp_path / "repository" / "package" / "module"
     folder.mkdir(parents=True)
     (tmp_path / "repository" / ".git").mkdir()
@@ -94,3 +97,89 @@ def test_a_run_names_the_files_and_warns_about_those_it_does_not_read(backend, h
     assert "instructions" not in run_cli(*arguments, "--no-project-instructions", home=home, cwd=workdir).stderr
     shown = json.loads(run_cli("plan", "show", home=home, cwd=workdir).stdout)
     assert shown["session"]["orchestrator"]["config"]["system_prompt"].endswith("be kind")
+
+
+def write_skill(folder: Path, name: str, description: str = "how to", body: str = "Do it.") -> Path:
+    file = folder / name / "SKILL.md"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"---\nname: {name}\ndescription: {description}\n---\n\n{body}\n")
+    return file
+
+
+def test_skills_are_listed_by_name_and_the_nearest_of_two_counts(project, tmp_path):
+    near = write_skill(project / ".agents/skills", "release", "how to\n  release")
+    far = write_skill(project.parents[1] / ".claude/skills", "review")
+    write_skill(project.parents[1] / ".amplifier/skills", "release", "another one")
+    own = write_skill(tmp_path / "home/skills", "letters", "polite letters", "SECRET BODY")
+    theirs = write_skill(tmp_path / "elsewhere", "linked")
+    (tmp_path / "home/skills/linked").symlink_to(theirs.parent)
+    found = find_instructions(project)
+    assert found.skills == ("release", "review", "letters", "linked")
+    assert f"- release: how to release ({near})" in found.text
+    assert f"- letters: polite letters ({own})" in found.text
+    assert "SECRET BODY" not in found.text
+    assert found.outside == tuple(str(file.parent) for file in (far, own, theirs))
+    assert not found.problems
+
+
+def test_a_skill_that_cannot_be_used_is_named_with_the_reason(project, tmp_path):
+    folder = project / ".amplifier/skills"
+    outside = write_skill(tmp_path / "outside", "outside")
+    for name in ("fifo", "headless", "nameless", "bad", "long", "link", "huge", "bytes"):
+        (folder / name).mkdir(parents=True)
+    os.mkfifo(folder / "fifo/SKILL.md")
+    (folder / "headless/SKILL.md").write_text("# A title")
+    (folder / "nameless/SKILL.md").write_text("---\ndescription: d\n---\n")
+    (folder / "bad/SKILL.md").write_text("---\nname: [\n---\n")
+    (folder / "long/SKILL.md").write_text(f"---\nname: n\ndescription: {'d' * 1025}\n---\n")
+    (folder / "link/SKILL.md").symlink_to(outside)
+    (folder / "huge/SKILL.md").write_bytes(b"x" * (MOST_SKILL_BYTES + 1))
+    (folder / "bytes/SKILL.md").write_bytes(b"\xff")
+    found = find_instructions(project)
+    assert (found.text, found.skills, found.outside) == ("", (), ())
+    reasons = {problem.split("/SKILL.md")[0].rpartition("/")[2]: problem for problem in found.problems}
+    assert set(reasons) == {"fifo", "headless", "nameless", "bad", "long", "link", "huge", "bytes"}
+    assert "it is a FIFO" in reasons["fifo"]
+    assert "expected a head" in reasons["headless"]
+    assert "outside of" in reasons["link"]
+    assert "1025 characters, expected at most 1024" in reasons["long"]
+
+
+def test_no_more_skills_than_a_prompt_has_room_for(project):
+    for number in range(MOST_SKILLS + 2):
+        write_skill(project / ".agents/skills", f"skill-{number:03}")
+    found = find_instructions(project)
+    assert len(found.skills) == MOST_SKILLS
+    assert found.problems == (
+        f"there are more than {MOST_SKILLS} skills; those from {project}/.agents/skills/skill-100/SKILL.md on are not used",
+    )
+
+
+async def test_the_model_reads_a_skill_of_the_user_and_cannot_change_it(project, tmp_path, monkeypatch):
+    monkeypatch.chdir(project)
+    file = write_skill(tmp_path / "home/skills", "letters", body="Begin with Dear.")
+    built = build_plan(installed_ids(), provider="offline", directory=project)
+    assert built.skills == ("letters",)
+    plan = {
+        "session": {"orchestrator": "loop-basic", "context": "context-simple"},
+        "providers": ["provider-mock"],
+        "tools": [tool for tool in built.plan["tools"] if tool["module"] == "tool-filesystem"],
+    }
+    async with AmplifierSession(plan) as session:
+        tools = session.coordinator.get("tools")
+        read = await tools["read_file"].execute({"file_path": str(file)})
+        written = await tools["write_file"].execute({"file_path": str(file), "content": "x"})
+        beside = await tools["read_file"].execute({"file_path": str(tmp_path / "home/config.toml")})
+        own = await tools["write_file"].execute({"file_path": "note.txt", "content": "x"})
+    assert "Begin with Dear." in str(read.output)
+    assert [written.success, beside.success, own.success] == [False, False, True]
+    assert "Begin with Dear." in file.read_text()
+
+
+def test_a_run_names_its_skills_and_can_do_without(backend, home, workdir):
+    write_skill(workdir / ".claude/skills", "release")
+    arguments = ("run", "hello", "-p", "offline", "--backend", backend)
+    told = run_cli(*arguments, home=home, cwd=workdir)
+    assert told.returncode == 0
+    assert "skills: release\n" in told.stderr
+    assert "skills" not in run_cli(*arguments, "--no-project-instructions", home=home, cwd=workdir).stderr

@@ -63,6 +63,9 @@ class Live:
         return self.process.wait(PATIENCE)
 
 
+ROWS = "/api/sessions/s/trace"
+
+
 @contextmanager
 def following(backend: str, home: Path, cwd: Path, *words: str, browser: str = "false") -> Iterator[Live]:
     log = cwd / "live.log"
@@ -80,7 +83,7 @@ def following(backend: str, home: Path, cwd: Path, *words: str, browser: str = "
     ):
         try:
             assert process.stdout is not None
-            found = re.search(r"(http://127\.0\.0\.1:\d+)/#token=(\S+)", process.stdout.readline())
+            found = re.search(r"(http://127\.0\.0\.1:\d+)/trace#token=([^&\s]+)&traced=\S+", process.stdout.readline())
             assert found is not None, log.read_text()
             yield Live(process, found[1], found[2], log)
             if process.poll() is None:
@@ -105,33 +108,32 @@ def store(home) -> SessionStore:
 @pytest.mark.slow
 def test_rows_need_the_token_and_come_only_when_they_changed(backend, store, home, workdir):
     with following(backend, home, workdir, "s") as live:
-        page = live.get("/", token="")
+        page = live.get("/trace", token="")
         assert page.status == 200
         assert "connect-src 'self'; frame-ancestors 'none'" in page.policy
         assert "hello" not in page.text
-        assert [live.get(path, token=token).status for path in ("/changes", "/x") for token in ("", "wrong")] == [
-            401
-        ] * 4
+        assert [live.get(path, token=token).status for path in (ROWS, "/x") for token in ("", "wrong")] == [401] * 4
         assert live.get("/x").status == 404
-        assert live.get("/changes", Host="evil.example").status == 403
-        assert live.get("/changes", Origin="https://evil.example").status == 403
-        assert live.get("/changes?after=x").status == 400
+        assert live.get(ROWS, Host="evil.example").status == 403
+        assert live.get(ROWS, Origin="https://evil.example").status == 403
+        assert live.get(f"{ROWS}?after=x").status == 400
+        assert live.get("/api/sessions/unknown/trace").status == 404
 
-        first = live.get("/changes?after=0").json()
+        first = live.get(f"{ROWS}?after=0").json()
         assert [row["k"] for row in first["rows"]] == ["session", "turn", "model", "tool", "model"]
         assert first["running"] is False
-        again = live.get(f"/changes?after={first['revision']}").json()
+        again = live.get(f"{ROWS}?after={first['revision']}").json()
         assert (again["rows"], again["revision"]) == ([], first["revision"])
 
         log = store.folder("s") / "events.jsonl"
         log.rename(log.with_name("events.jsonl.1"))  # as rotation does
         new = turn(9, end=10)
         log.write_bytes(b"".join(new)[:-20])
-        more = live.get(f"/changes?after={first['revision']}").json()
+        more = live.get(f"{ROWS}?after={first['revision']}").json()
         assert [(row["n"], row["k"]) for row in more["rows"]] == [(0, "session"), (5, "turn")]
         with log.open("ab") as file:
             file.write(b"".join(new)[-20:])
-        last = live.get(f"/changes?after={more['revision']}").json()
+        last = live.get(f"{ROWS}?after={more['revision']}").json()
         assert [len(row["v"]) for row in last["rows"] if row["k"] == "turn"] == [3]
 
 
@@ -146,11 +148,11 @@ def test_a_session_without_a_log_says_so_and_the_browser_is_opened_beside_the_se
     browser.chmod(0o755)
     os.mkfifo(workdir / "never")  # a browser in the terminal does not return
     with following(backend, home, workdir, "--open", browser=f"{browser} %s") as live:
-        shown = live.get("/changes").json()
+        shown = live.get(ROWS).json()
         assert (shown["rows"], shown["notes"][0][:37]) == ([], "nothing is in the event log yet; hook")
         while not (workdir / "opened").exists():
             time.sleep(0.01)  # another process makes it
-        assert (workdir / "opened").read_text() == f"{live.address}/#token={live.token}"
+        assert (workdir / "opened").read_text() == f"{live.address}/trace#token={live.token}&traced=s"
         assert live.stop() == 130
     (workdir / "never").open("w").close()
 
@@ -161,8 +163,8 @@ def test_a_signal_ends_it_also_with_open_connections(backend, store, home, workd
     with following(backend, home, workdir) as live:
         port = live.port
         with socket.create_connection(("127.0.0.1", port)) as half:
-            half.sendall(b"GET /changes HTTP/1.1\r\nHost: 127.0.0.1\r\n")
-            assert live.get("/changes").status == 200
+            half.sendall(b"GET /trace HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+            assert live.get(ROWS).status == 200
             assert live.stop(number) == code
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", port)).close()
@@ -194,14 +196,14 @@ def test_the_page_follows_a_running_session(backend, home, workdir, tmp_path):
         assert run.stderr is not None
         assert any(b"wait_for" in line for line in run.stderr)
         with following(backend, home, workdir) as live, open_tab() as tab:
-            tab.open(f"http://localhost:{live.port}/#token=wrong", width=390)
+            tab.open(f"http://localhost:{live.port}/trace#token=wrong&traced=one", width=390)
             wait_until(tab, "document.getElementById('state').textContent.includes('needs the token')")
             assert tab.evaluate("document.querySelectorAll('.row').length") == 0
 
-            tab.open(f"{live.address}/#token={live.token}", width=1280)
+            tab.open(f"{live.address}/trace#token={live.token}&traced=one", width=1280)
             tool = "document.querySelector('.row.tool')"
             wait_until(tab, f"{tool}?.classList.contains('open')")
-            assert tab.evaluate("location.href") == f"{live.address}/"  # the token does not stay in the address
+            assert tab.evaluate("location.href") == f"{live.address}/trace"  # the token does not stay in the address
             wait_until(tab, "document.getElementById('state').textContent === 'The session is running.'")
             tab.evaluate(f"{tool}.click()")
             (workdir / "gate").touch()

@@ -318,3 +318,26 @@ def test_payloads_of_a_page_are_bounded():
     trace = read(*(line("user:notification", number, **huge) for number in range(20)))
     assert len(write_page(trace)) < 20 * 25_000 + 100_000
     assert "characters left out" in write_page(trace)
+
+
+def test_a_pause_between_turns_leaves_room_for_the_turns(tab, tmp_path):
+    show(tab, tmp_path, read(*turn(0, end=4), *turn(3000, end=3004)))  # resumed after fifty minutes
+    bars = tab.evaluate(
+        "[...document.querySelectorAll('.row.turn .bar')].map((bar) => [parseFloat(bar.style.left), parseFloat(bar.style.width)])"
+    )
+    (first, second), shown = bars, 100 / (4 + 0.4 + 4)
+    assert first == pytest.approx([0, 4 * shown], abs=0.1)
+    assert second == pytest.approx([4.4 * shown, 4 * shown], abs=0.1)
+    tab.evaluate("reveal(rows.find((row) => row.k === 'turn' && row.s > 100 + begin).n)")
+    assert "after 3000.000 s" in tab.evaluate("document.getElementById('details').textContent")
+
+
+def test_json_that_a_tool_returned_as_text_is_readable(tab, tmp_path):
+    about: dict[str, Any] = {"tool_name": "query", "tool_call_id": "c1", "tool_input": {}}
+    output = {"success": True, "output": '{"rows": [{"city": "Brest"}], "more": false}', "error": "[not json"}
+    lines = [line("tool:pre", 1, **about), line("tool:post", 2, **about, tool_result=output)]
+    show(tab, tmp_path, read(*turn(0, *lines, end=4)))
+    tab.evaluate("reveal(rows.find((row) => row.k === 'tool').n)")
+    text = tab.evaluate("document.getElementById('details').textContent")
+    assert '"city": "Brest"' in text
+    assert '"[not json"' in text

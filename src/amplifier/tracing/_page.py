@@ -36,9 +36,9 @@ def write_page(trace: Trace) -> str:
     return _page(page_data(trace), trace.session_id, _POLICY)
 
 
-def live_page(session_id: str) -> str:
-    """The page of a session that a local server follows: it asks that server for rows."""
-    return _page({"live": True}, session_id, f"{_POLICY}; connect-src 'self'")
+def live_page() -> str:
+    """The page of a session that a server follows: it asks that server for the rows of the session that its address names."""
+    return _page({"live": True}, "Trace", f"{_POLICY}; connect-src 'self'")
 
 
 def live_policy() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any, Final
 
 from amplifier._json import rebuild, truncate_values, visible_text
@@ -79,12 +80,27 @@ def _payload(event: LogEvent, longest: int) -> str:
         data = {**data, "messages": [left_out, *messages[-_MESSAGES:]]}
     if not data:
         return ""
+    data = _opened(data)
     text = _dumps(data)
     if len(text) > longest:
         text = _dumps(truncate_values(data, max(100, longest // 8)))
     if len(text) > longest:
         text = f"{text[:longest]}…\n[{len(text) - longest} characters left out; the log has all of them]"
     return visible_text(text)
+
+
+def _opened(value: Any, depth: int = 0) -> Any:
+    """A value in which texts that are JSON, as many tools return it, are what they say; readable, not one long line."""
+    if depth > _DEEPEST:
+        return value
+    if isinstance(value, dict):
+        return {key: _opened(member, depth + 1) for key, member in value.items()}
+    if isinstance(value, list):
+        return [_opened(member, depth + 1) for member in value]
+    if isinstance(value, str) and value[:1] in ("{", "["):
+        with suppress(ValueError, RecursionError):
+            return json.loads(value)
+    return value
 
 
 def _dumps(data: dict[str, Any]) -> str:

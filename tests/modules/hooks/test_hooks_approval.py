@@ -269,6 +269,48 @@ async def test_all_problems_of_the_configuration_are_reported_at_once_with_their
     }
 
 
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {
+            "command": "git status *",
+            "action": "allow",
+            "match": ["git status -s"],
+            "not_match": ["git push", "git status; rm a"],
+        },
+        {"command": "rm *", "action": "deny", "match": ["ls && rm -rf /", "sudo rm a"], "not_match": ["ls"]},
+        {"tool": "write_file", "path": "docs/**", "action": "allow", "match": [{"file_path": "docs/a/b.md"}]},
+        {"tool": "mcp_*", "module": "tool-mcp", "read_only": True, "action": "allow", "match": [{}]},
+        {"tool": "bash", "sandboxed": True, "input": {"timeout": 5}, "action": "ask", "not_match": ["ls"]},
+    ],
+)
+async def test_a_rule_that_fits_its_examples_is_accepted(rule):
+    (read,) = read_approval_options({"rules": [rule]}).rules or ()
+    assert read.action == rule["action"]
+
+
+async def test_a_rule_that_does_not_fit_an_example_is_refused_with_the_reason():
+    rules = [
+        {
+            "command": "git *",
+            "action": "allow",
+            "match": ["git log", "git log | head"],
+            "not_match": ["git push", "ls"],
+        },
+        {"command": "rm *", "action": "deny", "match": ["unlink a"], "not_match": ["echo rm", "bash -c 'rm a'"]},
+        {"tool": "write_file", "path": "docs/**", "action": "allow", "match": [{"file_path": "docs/../a"}, 5]},
+    ]
+    with pytest.raises(PlanError) as caught:
+        await Gate.open({"rules": rules})
+    problems = dict(caught.value.problems)
+    assert set(problems) == {
+        *("$.rules[0].match[1]", "$.rules[0].not_match[0]", "$.rules[1].match[0]", "$.rules[1].not_match[1]"),
+        "$.rules[2].match[1]",  # a wrong value is reported before what the values mean
+    }
+    assert "'|' may make it more than one simple command, and no rule allows that" in problems["$.rules[0].match[1]"]
+    assert problems["$.rules[0].not_match[0]"] == "the rule applies to 'git push'; change the rule or the example"
+
+
 @pytest.mark.parametrize("config", [{"rules": {}}, {"tools": []}, {"priority": "first"}, {"remember": 1}])
 async def test_a_value_of_the_wrong_kind_is_refused(config):
     with pytest.raises(PlanError):

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from amplifier.cli.sessions.store import SessionRecord, SessionStore
 from tests._support import node_parts
 from tests._support.browser import Tab, open_tab
+from tests._support.terminal import run_cli
 from tests._support.tree import ROOT
 from tests.servers.http._server import Server
+from tests.tracing._logs import small_session
 
 ANSWER = "[...document.querySelectorAll('#log .agent .text')].at(-1)?.textContent.trim()"
 STATE = "document.getElementById('state').textContent"
@@ -135,10 +138,11 @@ def test_page_can_be_used_without_a_mouse_and_by_a_screen_reader(server):
         order = []
         tab.evaluate("document.getElementById('search').focus()")
         tab.evaluate("document.getElementById('conversations').replaceChildren()")
-        for _ in range(4):
+        for _ in range(7):
             press(tab, "Tab")
-            order.append(tab.evaluate("document.activeElement.id"))
-        assert order == ["log", "prompt", "send", "attach"]
+            order.append(tab.evaluate("document.activeElement.id || document.activeElement.textContent"))
+        beside = ["tool-count", "Sessions of other folders", "Conformance reports"]
+        assert order == [*beside, "log", "prompt", "send", "attach"]
 
 
 def serious_findings(tab: Tab) -> list[Any]:
@@ -226,6 +230,43 @@ def test_conversations_are_listed_searched_renamed_copied_and_deleted(server):
         wait_until(
             tab, f"!({titles}).includes('say listed first (copy)') && document.querySelectorAll('.agent').length === 0"
         )
+        assert tab.problems == []
+
+
+@pytest.mark.slow
+def test_one_page_leads_to_traces_tools_other_folders_and_reports(server, workdir):
+    store = SessionStore(server.home / "sessions")
+    other = SessionRecord(session_id="elsewhere", title="<i>far</i> away", directory=str(workdir), status="completed")
+    store.write(other)
+    store.folder("elsewhere").mkdir(exist_ok=True)
+    (store.folder("elsewhere") / "events.jsonl").write_bytes(b"".join(small_session()))
+    checked = run_cli("module", "validate", "tool-todo", "--static", home=server.home, cwd=workdir)
+    assert checked.returncode == 0
+    store.keep_report("broken-tool", "violations", "T1 <b>it raised</b>")
+    with open_tab() as tab:
+        open_page(tab, server)
+        type_prompt(tab, "say traced words")
+        wait_until(tab, f"{STATE} === 'Ready' && {ANSWER} === 'traced words'")
+        tab.evaluate("document.querySelectorAll('nav details').forEach((each) => { each.open = true; })")
+        tools = tab.evaluate("[...document.querySelectorAll('#tool-list strong')].map((each) => each.textContent)")
+        assert "risky" in tools
+        assert tab.evaluate("document.getElementById('tool-count').textContent") == f"Tools ({len(tools)})"
+        reports = tab.evaluate("[...document.querySelectorAll('#reports summary')].map((each) => each.textContent)")
+        assert reports == ["broken-tool: violations", "tool-todo: conforms"]
+        assert tab.evaluate("document.querySelector('#reports pre').textContent") == "T1 <b>it raised</b>"
+        far = "document.querySelector('#elsewhere a')"
+        assert tab.evaluate(f"{far}.textContent") == "<i>far</i> away"
+        assert tab.evaluate(f"{far}.rel + {far}.target") == "noopener_blank"
+        assert serious_findings(tab) == []
+        near = tab.evaluate("document.querySelector('#conversations .current a').href")
+        for address, wanted in (
+            (near, "document.getElementById('notes').textContent.includes('hooks-logging')"),  # the plan has none
+            (tab.evaluate(f"{far}.href"), "document.querySelectorAll('.row.model').length === 2"),
+        ):
+            tab.open("about:blank", width=800)
+            tab.open(address, width=1280)
+            wait_until(tab, wanted)
+            assert tab.evaluate("location.href") == f"{server.address}/trace"  # neither token nor session stay in it
         assert tab.problems == []
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import subprocess
+import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from amplifier.store import SessionIndex
-from tests._support.terminal import run_cli
+from tests._support.terminal import command, environment, run_cli
 from tests.servers.http._server import PATIENCE, Server, ask, connect, running
 
 
@@ -27,6 +30,29 @@ def test_conversation_of_the_session_api_is_kept_and_resumed(backend, home, work
         assert turn["result"] == "2 prompts so far "
         assert ask(server, "DELETE", "/api/sessions/anna")[0] == 204
     assert "anna" not in run_cli("session", "list", home=home, cwd=workdir).stdout
+
+
+@pytest.mark.slow
+def test_ui_opens_the_page_of_the_default_agent_in_the_browser(backend, home, workdir):
+    browser = workdir / "browser"
+    browser.write_text(f"#!/bin/sh\nprintf %s \"$1\" > '{workdir}/new'\nmv '{workdir}/new' '{workdir}/opened'\n")
+    browser.chmod(0o755)
+    words = command("ui", "-p", "offline", "--backend", backend)
+    variables = environment(home, {"BROWSER": f"{browser} %s"})
+    with subprocess.Popen(words, cwd=workdir, env=variables, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        page = [process.stdout.readline() for _ in range(4)][1].removeprefix("Chat page: ").strip()
+        give_up = time.monotonic() + PATIENCE
+        while not (workdir / "opened").exists():
+            assert time.monotonic() < give_up
+            time.sleep(0.01)  # another process makes it
+        assert (workdir / "opened").read_text() == page
+        token, address = page.rpartition("=")[2], page.partition("/#")[0]
+        request = urllib.request.Request(f"{address}/api/sessions?stored", headers={"Authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+            assert json.load(response) == {"sessions": [], "stored": [], "elsewhere": [], "reports": []}
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 130
 
 
 def events_of(server: Server, session_id: str, *kinds: str) -> list[Any]:

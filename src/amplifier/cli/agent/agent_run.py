@@ -227,6 +227,8 @@ class _AgentRun:
                 self._show_sandbox(session)
             if agent_plan.instructions and not self._is_reopened:
                 self._display.notice(f"instructions of the project: {', '.join(agent_plan.instructions)}")
+            if agent_plan.skills and not self._is_reopened:
+                self._display.notice(f"skills: {', '.join(agent_plan.skills)}")
             self._log.show_held()
             for note in agent_plan.notes:
                 self._display.notice(note, "warning")

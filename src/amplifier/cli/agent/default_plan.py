@@ -20,6 +20,7 @@ from amplifier.loading._installed import BUILT_IN_SOURCE, missing_package
 from amplifier.plan import expand_variables, merge_plans
 
 from .configuration import Configuration
+from .keys import load_keys
 from .plan_files import read_plan_file
 from .project_instructions import ProjectInstructions, find_instructions
 
@@ -70,12 +71,14 @@ class AgentPlan:
         provider: The module id of the provider that will answer, where it is known.
         notes: Decisions made on the user's behalf that the user should know.
         instructions: The files whose text is part of the system prompt.
+        skills: The names of the skills that it lists.
     """
 
     plan: dict[str, Any]
     provider: str | None = None
     notes: list[str] = attrs.field(factory=list)
     instructions: tuple[str, ...] = ()
+    skills: tuple[str, ...] = ()
 
 
 def build_plan(
@@ -96,15 +99,16 @@ def build_plan(
         file: The user's own plan; the default plan if absent.
         provider: The provider the user wants, by module id or without its ``provider-``.
         model: The model the user wants.
-        environment: Variables; those of the process if absent.
+        environment: Variables; if absent those of the process, with the keys of the keyring.
         directory: Where the agent works; the working directory of the process if absent.
-        project_instructions: Give the model the instructions of the project, with the default plan.
+        project_instructions: Give the model the instructions of the project, and the skills, with the default plan.
         configuration: What the user and the project have configured, for the default plan.
 
     Raises:
         CommandError: The file cannot be read, or there is no such provider.
         PlanError: The file's variables cannot be expanded.
     """
+    problems = load_keys() if environment is None else []
     variables = os.environ if environment is None else environment
     if file is None:
         folder, configured = directory or Path.cwd(), configuration or Configuration()
@@ -116,6 +120,7 @@ def build_plan(
         built = attrs.evolve(built, plan=changed, notes=[*built.notes, *configured.notes])
     else:
         built = _plan_from_file(file, available, provider, variables)
+    built.notes.extend(problems)
     return built if model is None else attrs.evolve(built, plan=_with_model(built.plan, model))
 
 
@@ -185,8 +190,17 @@ def _default_plan(
     }
     if "tool-task" in tools:
         plan["agents"] = copy_json(AGENTS)
+    if instructions.outside:
+        roots = {"allowed_paths": [str(directory), *instructions.outside], "writable_paths": [str(directory)]}
+        plan["tools"] = [
+            {**tool, "config": roots} if tool["module"] == "tool-filesystem" else tool for tool in plan["tools"]
+        ]
     return AgentPlan(
-        plan=plan, provider=provider, notes=[*notes, *instructions.problems], instructions=instructions.files
+        plan=plan,
+        provider=provider,
+        notes=[*notes, *instructions.problems],
+        instructions=instructions.files,
+        skills=instructions.skills,
     )
 
 
@@ -212,6 +226,7 @@ def _choose_provider(
 
 def available_providers(available: Collection[str], configuration: Configuration) -> list[str]:
     """The configured one, those with a key, and the local one if it is installed."""
+    load_keys()
     keyed = [module_id for variable, module_id in API_KEYS.items() if os.environ.get(variable)]
     configured = [_provider_id(name, available) for name in (configuration.get("provider"),) if name is not None]
     found = [each for each in (*configured, *keyed, "provider-local") if each in available]

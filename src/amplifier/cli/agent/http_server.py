@@ -1,4 +1,4 @@
-"""``amplifier serve``: an agent behind HTTP."""
+"""Servers of the command line: ``amplifier serve`` and ``ui``, an agent behind HTTP; ``session trace --live``, what a session does while it runs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ import secrets
 import signal
 import socket
 import sys
+import threading
+import webbrowser
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
+import anyio.to_thread
+from starlette.types import ASGIApp
 
+from amplifier._programs import with_safe_search_path
 from amplifier.cli.core.exit_codes import CommandError, Exit
 from amplifier.cli.sessions.home_folder import running_folder
 from amplifier.cli.sessions.store import SessionStore
@@ -22,7 +29,9 @@ from amplifier.errors import AmplifierError
 from amplifier.kernel import AmplifierSession
 from amplifier.loading._installed import require_backend
 from amplifier.servers._access import address_of, listen_on, reachability_warning, server_names
-from amplifier.servers.http import Limits, SessionRequest, application, run_server
+from amplifier.servers.http import Limits, SessionRequest, application
+from amplifier.servers.http._servers import run_asgi_server
+from amplifier.servers.http._trace import TRACE_PAGE, trace_application
 from amplifier.tracing import export_traces
 from amplifier.tracing._running_commands import answer_task_requests
 
@@ -30,7 +39,7 @@ from .approvals import DenyEverything
 from .served_sessions import ServedSessions
 from .signals import until_signal
 
-__all__ = ["serve_http"]
+__all__ = ["follow_session", "serve_http"]
 
 
 def serve_http(
@@ -100,24 +109,57 @@ async def _serve(
         origins=options["origins"],
         storage=sessions.store,
         check=check,
+        reports=sessions.store.reports,
     )
+    # The address goes to standard output; the token only if no one else knows it.
+    address = address_of(listening, options["host"])
+    page = f"{address}/#token={token}" if generated else address
+    lines = [f"Serving on {address}", f"Chat page: {page}", f"OpenAI API: {address}/v1"]
+    lines += [f"Token: {token}"] if generated else []
+    shown = page if options["open_browser"] else None
+    return await _run(app, listening, lines, shown, options["host"], app.shut_down)
+
+
+def follow_session(store: SessionStore, session_id: str, *, backend: str, open_browser: bool) -> int:
+    """Serve the page of a session until a signal comes; returns the exit code."""
+    require_backend(backend)
+
+    async def serve() -> int:
+        token = secrets.token_urlsafe(32)
+        page = f"{address_of(listening, '127.0.0.1')}{TRACE_PAGE}#token={token}&traced={session_id}"
+        lines = [f"Following session {session_id}: {page}", "Ctrl-C ends it."]
+        return await _run(trace_application(store, token), listening, lines, page if open_browser else None)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return anyio.run(serve, backend=backend)
+
+
+async def _run(
+    app: ASGIApp,
+    listening: socket.socket,
+    lines: list[str],
+    page: str | None,
+    host: str = "127.0.0.1",
+    shut_down: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint,
+) -> int:
+    """Print the lines, open a page in the browser if there is one, and serve until a signal comes."""
     stop = anyio.Event()
 
     async def serve() -> None:
-        _announce(listening, options["host"], token if generated else None)
-        await run_server(app, listening, stop)
+        print(*lines, sep="\n", flush=True)
+        if (warning := reachability_warning(host)) is not None:
+            print(warning, file=sys.stderr)
+        if page is not None:
+            # A browser in the terminal returns when the user leaves it; the end of this process does not wait for that.
+            threading.Thread(target=_open_browser, args=(page,), name="open the browser", daemon=True).start()
+        await run_asgi_server(app, listening, stop, shut_down)
 
     ended_by = await until_signal(serve, stop.set)
     return Exit.OK if ended_by is None or ended_by is signal.SIGTERM else 128 + ended_by
 
 
-def _announce(listening: socket.socket, host: str, generated: str | None) -> None:
-    """Print the address on standard output; the token only if no one else knows it."""
-    address = address_of(listening, host)
-    fragment = "" if generated is None else f"/#token={generated}"
-    lines = [f"Serving on {address}", f"Chat page: {address}{fragment}", f"OpenAI API: {address}/v1"]
-    if generated is not None:
-        lines.append(f"Token: {generated}")
-    print(*lines, sep="\n", flush=True)
-    if (warning := reachability_warning(host)) is not None:
-        print(warning, file=sys.stderr)
+def _open_browser(address: str) -> None:
+    with with_safe_search_path():
+        is_opened = webbrowser.open(address)
+    if not is_opened:
+        print("No browser could be started; open the address yourself.", file=sys.stderr, flush=True)

@@ -13,7 +13,7 @@ from amplifier._regular_file import read_file
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.errors import MissingExtraError
 
-__all__ = ["PlanFileError", "UnknownFormat", "read_plan_file"]
+__all__ = ["PlanFileError", "UnknownFormat", "parse_yaml", "read_plan_file"]
 
 
 _LARGEST = 16_000_000
@@ -98,7 +98,13 @@ def _note_key(lines: dict[Any, int], key: Hashable, line: int) -> None:
     lines[key] = line
 
 
-def _parse_yaml(text: str) -> Any:
+def parse_yaml(text: str) -> Any:
+    """What a YAML text says, in bounded time and memory.
+
+    Raises:
+        ValueError: It is not valid, or larger or deeper than any plan.
+        MissingExtraError: PyYAML is not installed.
+    """
     try:
         import yaml  # noqa: PLC0415  # belongs to an extra; plans in TOML and JSON do without
     except ModuleNotFoundError as error:
@@ -208,8 +214,8 @@ def _expanded_size(node: Any, known: dict[int, int | None]) -> int:
 
 
 _PARSERS: dict[str, Callable[[str], Any]] = {
-    ".yaml": _parse_yaml,
-    ".yml": _parse_yaml,
+    ".yaml": parse_yaml,
+    ".yml": parse_yaml,
     ".toml": tomllib.loads,
     ".json": _parse_json,
 }

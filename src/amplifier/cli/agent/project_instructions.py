@@ -1,4 +1,6 @@
-"""The instructions that a project has for agents: ``AGENTS.md`` and ``CLAUDE.md`` of the working folder and the folders above it.
+"""What a project and the user have written for agents: ``AGENTS.md`` and ``CLAUDE.md`` of the working folder and the folders above it, and skills.
+
+A skill is a folder with a ``SKILL.md``. The model is told its name, description and path, and reads it when a request is about it.
 
 They are text for the model and nothing else: no part of them is executed, imported or followed to another file. The search ends at
 the root of the repository or, outside of one, at the home folder, so that no one else's file from ``/tmp`` gets in.
@@ -13,12 +15,22 @@ import attrs
 
 from amplifier._json import sanitize_text, visible_text
 from amplifier._regular_file import read_file
+from amplifier.cli.core.exit_codes import CommandError
+from amplifier.cli.sessions.home_folder import config_folder
+
+from .plan_files import parse_yaml
 
 __all__ = ["ProjectInstructions", "find_instructions", "project_root"]
 
 NAMES: Final = ("AGENTS.md", "CLAUDE.md")
 MOST_BYTES: Final = 32 * 1024
 """Of one file, and of all of them."""
+SKILL_FOLDERS: Final = (".agents/skills", ".claude/skills", ".amplifier/skills")
+"""Of a project; the first two are those of other programs. The user's are in ``skills`` of the configuration folder."""
+MOST_SKILLS: Final = 100
+MOST_SKILL_BYTES: Final = 256 * 1024
+"""Of one ``SKILL.md``: as much as tool-filesystem reads at once."""
+_LONGEST_DESCRIPTION: Final = 1024
 
 
 @attrs.frozen
@@ -28,11 +40,15 @@ class ProjectInstructions:
     Attributes:
         files: The files that were read, the outermost first, as seen from the working folder.
         problems: The files that were not read, with the reason.
+        skills: The names of the skills.
+        outside: The folders of those that are not below the working folder.
     """
 
     text: str = ""
     files: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    skills: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
 
 
 def find_instructions(directory: Path) -> ProjectInstructions:
@@ -60,10 +76,60 @@ def find_instructions(directory: Path) -> ProjectInstructions:
             if text and text not in texts:
                 texts[text] = shown
                 left -= len(data)
-    if not texts:
-        return ProjectInstructions(problems=tuple(problems))
     parts = [f"Instructions of this project, from {shown}:\n\n{text}" for text, shown in reversed(texts.items())]
-    return ProjectInstructions("\n\n".join(parts), tuple(reversed(texts.values())), tuple(problems))
+    skills = _find_skills(folders, problems)
+    if skills:
+        listed = "\n".join(f"- {name}: {about} ({file})" for name, (about, file) in skills.items())
+        parts.append(f"Skills. When a request is about one of them, first read its file:\n\n{listed}")
+    outside = [str(file.parent) for _, file in skills.values() if not file.is_relative_to(folders[0])]
+    return ProjectInstructions(
+        "\n\n".join(parts),
+        tuple(reversed(texts.values())),
+        tuple(problems),
+        tuple(skills),
+        tuple(dict.fromkeys(outside)),
+    )
+
+
+def _find_skills(folders: list[Path], problems: list[str]) -> dict[str, tuple[str, Path]]:
+    """Description and file of each skill by its name; of two with the same name the nearest counts, those of the user last."""
+    found: dict[str, tuple[str, Path]] = {}
+    own = config_folder() / "skills"
+    for home in [*(folder / name for folder in folders for name in SKILL_FOLDERS), own]:
+        for file in sorted(home.glob("*/SKILL.md")):
+            try:
+                real = file.resolve(strict=True)
+                if home != own and not real.is_relative_to(folders[-1]):
+                    raise ValueError(f"it is a link to a file outside of {folders[-1]}")
+                name, about = _read_skill(real)
+            except (OSError, ValueError, RuntimeError, CommandError) as error:
+                reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+                problems.append(visible_text(f"skill {file} is not used: {reason}", multiline=False))
+                continue
+            if len(found) == MOST_SKILLS and name not in found:
+                problems.append(f"there are more than {MOST_SKILLS} skills; those from {file} on are not used")
+                return found
+            found.setdefault(name, (about, real))
+    return found
+
+
+def _read_skill(file: Path) -> tuple[str, str]:
+    """The name and the description at the head of a ``SKILL.md``.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It has no such head.
+    """
+    text = sanitize_text(read_file(file, most=MOST_SKILL_BYTES).decode("utf-8"))
+    head, ended, _ = text.removeprefix("---\n").partition("\n---")
+    about = parse_yaml(head) if text.startswith("---\n") and ended else None
+    values = [about.get(key) if isinstance(about, dict) else None for key in ("name", "description")]
+    if not all(isinstance(value, str) and value.strip() for value in values):
+        raise ValueError("expected a head between two lines '---' with the texts name and description")
+    name, description = (visible_text(" ".join(str(value).split()), multiline=False) for value in values)
+    if len(description) > _LONGEST_DESCRIPTION:
+        raise ValueError(f"its description has {len(description)} characters, expected at most {_LONGEST_DESCRIPTION}")
+    return name, description
 
 
 def _folders(directory: Path) -> list[Path]:

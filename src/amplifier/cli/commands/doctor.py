@@ -24,6 +24,7 @@ from amplifier._regular_file import make_folders
 from amplifier._requirements import unmet_requirements
 from amplifier.cli.agent.configuration import read_configuration
 from amplifier.cli.agent.default_plan import API_KEYS, DEFAULT_TOOLS, OFFLINE_PROVIDER, build_plan
+from amplifier.cli.agent.keys import load_keys
 from amplifier.cli.agent.mcp_servers import open_servers, read_servers
 from amplifier.cli.core.error_messages import error_message
 from amplifier.cli.core.exit_codes import Exit
@@ -199,6 +200,8 @@ def _published_kernel(modules: list[str]) -> Iterator[Finding]:
 
 
 def _check_keys() -> Iterator[Finding]:
+    for problem in load_keys():
+        yield Finding("key", "problem", problem)
     for variable, module_id in API_KEYS.items():
         is_set = bool(os.environ.get(variable))
         text = f"{variable} is {'set' if is_set else 'not set'} ({module_id})"

@@ -19,6 +19,7 @@ from amplifier._json import redact_text, visible_text
 from amplifier._spelling import suggestion
 from amplifier.cli.agent.configuration import change_user_file, read_configuration
 from amplifier.cli.agent.default_plan import build_plan, with_traces
+from amplifier.cli.agent.keys import load_keys
 from amplifier.cli.agent.mcp_servers import open_servers, read_servers, servers_of, with_variables_of_plans
 from amplifier.cli.agent.plan_files import read_plan_file
 from amplifier.cli.agent.signals import until_signal
@@ -53,6 +54,8 @@ def mcp() -> None:
 
 def _servers(file: Path | None) -> dict[str, Any]:
     """The servers of a file, else those that the user and the project have configured."""
+    for problem in load_keys():
+        click.echo(problem, err=True)
     if file is not None:
         return read_servers(file)
     found = read_configuration(Path.cwd())

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -10,8 +13,10 @@ from typing import Any
 import anyio
 import click
 
+from amplifier._spelling import suggestion
 from amplifier.cli.agent.configuration import read_configuration
-from amplifier.cli.agent.default_plan import available_providers, build_plan
+from amplifier.cli.agent.default_plan import API_KEYS, available_providers, build_plan
+from amplifier.cli.agent.keys import keep_key, key_names, remove_key
 from amplifier.cli.core.error_messages import error_message
 from amplifier.cli.core.exit_codes import CommandError, Exit
 from amplifier.cli.terminal.output import print_table
@@ -22,8 +27,9 @@ from amplifier.models import ChatRequest, Message, ModelInfo
 
 from .shared_options import backend_option, complete_provider, debug_option, json_option
 
-__all__ = ["models"]
+__all__ = ["keys", "models"]
 
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
 _SECONDS = 20.0
 _MILLION = 1_000_000
 
@@ -89,3 +95,48 @@ def _row(provider: str, model: ModelInfo, source: Any) -> dict[str, Any]:
         "context": model.context_window,
         **prices,
     }
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def keys(context: click.Context) -> None:
+    """Keep keys in the keyring of this system, where every agent finds them; without a command, list their names.
+
+    A variable of the environment comes before the keyring. Values are never shown.
+    """
+    if context.invoked_subcommand is None:
+        for name in key_names():
+            click.echo(f"{name}\t{'hidden by the environment' if os.environ.get(name) else 'in the keyring'}")
+
+
+@keys.command("set")
+@click.argument("name")
+@debug_option
+def set_key(name: str) -> None:
+    """Keep the key NAME: that of a provider (anthropic), or any variable (GITHUB_TOKEN). Asks for it, or reads one line of standard input."""
+    variable = _variable(name)
+    stdin = sys.stdin
+    given: str = click.prompt(variable, hide_input=True, err=True) if stdin.isatty() else stdin.readline()
+    value = given.strip()
+    if not value or not value.isprintable():
+        raise CommandError(f"expected {variable} as one line of text on standard input, got {len(value)} characters")
+    keep_key(variable, value)
+    click.echo(f"{variable} is in the keyring", err=True)
+
+
+@keys.command("remove")
+@click.argument("name")
+@debug_option
+def remove(name: str) -> None:
+    """Remove the key NAME from the keyring."""
+    remove_key(_variable(name))
+
+
+def _variable(name: str) -> str:
+    """The variable that a provider or a variable is named by."""
+    known = {module_id.removeprefix("provider-"): variable for variable, module_id in API_KEYS.items()}
+    variable = known.get(name.removeprefix("provider-"), name)
+    if not _VARIABLE.fullmatch(variable):
+        expected = f"a provider ({', '.join(known)}) or a variable such as GITHUB_TOKEN"
+        raise CommandError(f"{name!r} names no key{suggestion(name, known)}; expected {expected}")
+    return variable

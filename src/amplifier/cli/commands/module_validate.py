@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from amplifier.conformance import Report, check_module
 from amplifier.errors import AmplifierError
 from amplifier.models import to_json
 
-from .shared_options import debug_option, json_option
+from .shared_options import debug_option, json_option, open_store
 
 __all__ = ["validate"]
 
@@ -104,6 +104,8 @@ def validate(
     else:
         _show(report, streams.out, verbose=verbose, github=github)
     _publish(report, wanted, annotations)
+    with suppress(OSError):  # the page that lists reports does without this one
+        open_store().keep_report(report.module, report.verdict, "\n".join(report.lines()))
     return _EXITS[report.verdict]
 
 

@@ -1,4 +1,4 @@
-"""``amplifier serve``: an agent behind HTTP, for chat UIs, programs and browsers."""
+"""``amplifier serve``: an agent behind HTTP, for chat UIs, programs and browsers; ``amplifier ui``: the same in one's own browser."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from amplifier.errors import MissingExtraError
 
 from .shared_options import PLAN_FILE, GlobalOptions, agent_options, http_options, open_store, read_token
 
-__all__ = ["serve"]
+__all__ = ["serve", "ui"]
 
 
 @click.command()
@@ -29,9 +29,10 @@ __all__ = ["serve"]
     default=10.0,
     help="For turns to end when it is stopped.",
 )
+@click.option("--open", "open_browser", is_flag=True, help="Open the page in the browser.")
 @click.pass_obj
 def serve(global_options: GlobalOptions, /, plan: Path | None, backend: str, **options: Any) -> int:
-    """Serve an agent over HTTP: a chat page, the OpenAI chat completions, AG-UI and a session API.
+    """Serve an agent over HTTP: a page for people, the OpenAI chat completions, AG-UI and a session API.
 
     PLAN is a mount plan (YAML, TOML, JSON); without one, it is the plan of `amplifier run`. Every request needs a token, which is
     generated and printed unless --token-file or the variable AMPLIFIER_SERVE_TOKEN has one.
@@ -50,3 +51,14 @@ def serve(global_options: GlobalOptions, /, plan: Path | None, backend: str, **o
     plan = None if plan is None else plan.absolute()
     token = read_token(options["token_file"], none=options["no_token"])
     return serve_http(store, plan, token=token, backend=backend, debug=global_options.debug, **options)
+
+
+@click.command()
+@agent_options
+@click.pass_context
+def ui(context: click.Context, /, **options: Any) -> Any:
+    """Open a browser for the agent of `amplifier run`: chat, stored sessions, their traces, tools and conformance reports.
+
+    It is `amplifier serve --open` at any free port; Ctrl-C ends it.
+    """
+    return context.invoke(serve, **options, port=0, open_browser=True)

@@ -237,7 +237,7 @@ def trace_session(
 
 def _follow(store: SessionStore, session_id: str, *, backend: str, open_browser: bool) -> int:
     try:
-        from amplifier.cli.agent.trace_server import follow_session  # noqa: PLC0415  # belongs to an extra
+        from amplifier.cli.agent.http_server import follow_session  # noqa: PLC0415  # belongs to an extra
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "hypercorn"):
             raise

@@ -5,16 +5,18 @@ What is kept is in `amplifier.store`; a session has a folder beside it for its e
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import attrs
 
-from amplifier._regular_file import irregular_kind
+from amplifier._regular_file import irregular_kind, make_folders, read_file, replace_file
 from amplifier._spelling import did_you_mean, nearest
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.store import (
@@ -48,6 +50,26 @@ class SessionStore(SessionIndex):
     def new_id(self) -> str:
         """An id that sorts by time and is short enough to be typed."""
         return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+
+    def keep_report(self, module: str, verdict: str, text: str) -> None:
+        """Keep the last conformance report on a module, for the page that lists them.
+
+        Raises:
+            OSError: The system refuses.
+        """
+        folder = self.root.parent / "reports"
+        make_folders(folder)
+        report = {"module": module, "verdict": verdict, "checked": now(), "text": text}
+        replace_file(folder / f"{quote(module, safe='')[:200]}.json", json.dumps(report).encode())
+
+    def reports(self) -> list[dict[str, Any]]:
+        """The reports that are kept, the newest first; one that cannot be read is left out."""
+        found = list[dict[str, Any]]()
+        for file in (self.root.parent / "reports").glob("*.json"):
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                kept = json.loads(read_file(file, most=1 << 20))
+                found.append({name: str(kept[name]) for name in ("module", "verdict", "checked", "text")})
+        return sorted(found, key=lambda report: report["checked"], reverse=True)
 
     def holder(self, session_id: str) -> str:
         """The process that has a session open, in words for the middle of a sentence; empty if it is not known."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import final
+from typing import Any, final
 
 import anyio
 from starlette.applications import Starlette
@@ -13,6 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from amplifier.kernel import AmplifierSession
+from amplifier.store import SessionIndex
 
 from .._access import LOOPBACK_HOSTS, check_token
 from ._ag_ui import InterruptibleTurns, ag_ui_routes
@@ -24,6 +25,7 @@ from ._openai_responses import responses_routes
 from ._page import FREE_PATHS, page_routes
 from ._problems import Problem, handlers
 from ._session_api import KeptSessions, SessionStorage, session_routes
+from ._trace import TRACE_PAGE, trace_routes
 
 __all__ = ["Application", "application"]
 
@@ -74,6 +76,7 @@ def application(
     origins: Collection[str] = (),
     storage: SessionStorage | None = None,
     check: Callable[[AmplifierSession], None] | None = None,
+    reports: Callable[[], list[dict[str, Any]]] | None = None,
     name: str = "amplifier",
 ) -> Application:
     """An ASGI application that serves an agent: OpenAI's chat completions and responses, AG-UI, a session API and a chat page.
@@ -89,6 +92,7 @@ def application(
         origins: Other origins whose pages may use the server, such as ``https://chat.example.org``.
         storage: Where conversations are kept, to resume and delete them.
         check: Raises if a session that has just been opened cannot be used; by default, one without a provider is refused.
+        reports: Reads the conformance reports that the page lists, as dicts with ``module``, ``verdict``, ``checked`` and ``text``.
         name: The agent's name, which is what clients choose as the model.
 
     Raises:
@@ -98,7 +102,7 @@ def application(
     limits = limits or Limits()
     turns = Turns(limits)
     agents = Agents(make=make_session, check=check or _require_provider, limits=limits, turns=turns, name=name)
-    sessions = KeptSessions(agents, storage)
+    sessions = KeptSessions(agents, storage, reports)
     runs = InterruptibleTurns(agents)
 
     @asynccontextmanager
@@ -118,8 +122,12 @@ def application(
         *session_routes(agents, sessions),
         *page_routes(),
     ]
+    free_paths = FREE_PATHS
+    if isinstance(storage, SessionIndex):
+        routes += trace_routes(storage)
+        free_paths = (*FREE_PATHS, TRACE_PAGE)
     app: ASGIApp = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
-    app = Guard(app, token=token, hosts=hosts, origins=origins, free_paths=FREE_PATHS)
+    app = Guard(app, token=token, hosts=hosts, origins=origins, free_paths=free_paths)
     if origins:
         # Outside of the guard: a browser asks for permission without the token.
         app = CORSMiddleware(app, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -97,9 +98,15 @@ class KeptSessions:
         live: Those that are open.
     """
 
-    def __init__(self, agents: Agents, storage: SessionStorage | None) -> None:
+    def __init__(
+        self,
+        agents: Agents,
+        storage: SessionStorage | None,
+        reports: Callable[[], list[dict[str, Any]]] | None = None,
+    ) -> None:
         self._agents = agents
         self._storage = storage
+        self._reports = reports
         self._index = storage if isinstance(storage, SessionIndex) else None
         limits = agents.limits
         self.live: LiveSessions[_About] = LiveSessions(most=limits.sessions, idle_seconds=limits.idle_seconds)
@@ -171,16 +178,17 @@ class KeptSessions:
             return None
         return self._index if await anyio.to_thread.run_sync(self._index.exists, session_id) else None
 
-    async def stored(self) -> list[dict[str, Any]]:
-        """The conversations of this folder that are kept, the one used last first."""
-        if self._index is None:
-            return []
+    async def stored(self) -> dict[str, list[dict[str, Any]]]:
+        """What is kept, the newest first: conversations of this folder, those of others, conformance reports."""
         here = str(await anyio.to_thread.run_sync(Path.cwd))
-        return [
-            attrs.asdict(record)
-            for record in await anyio.to_thread.run_sync(self._index.records)
-            if record.directory in (None, here) and record.title
-        ][:_MOST_LISTED]
+        records = [] if self._index is None else await anyio.to_thread.run_sync(self._index.records)
+        shown: dict[str, list[dict[str, Any]]] = {"stored": [], "elsewhere": []}
+        for record in records:
+            of_all = shown["stored" if record.directory in (None, here) else "elsewhere"]
+            if record.title and len(of_all) < _MOST_LISTED:
+                of_all.append(attrs.asdict(record))
+        shown["reports"] = [] if self._reports is None else await anyio.to_thread.run_sync(self._reports)
+        return shown
 
     async def messages(self, session_id: str) -> list[dict[str, Any]]:
         """The conversation of a session that is open or kept.
@@ -357,19 +365,20 @@ class _SessionApi:
             await replace_messages(context, messages)
             first = next((each["content"] for each in messages if each["role"] == "user"), "")
             await self._sessions.describe(live.session_id, prompt=f"{_text_of(first)} (copy)")
-        return JSONResponse(_describe(live), status_code=201, headers={"Location": f"/api/sessions/{live.session_id}"})
+        made = {**_describe(live), "tools": _tools(live)}
+        return JSONResponse(made, status_code=201, headers={"Location": f"/api/sessions/{live.session_id}"})
 
     async def list_all(self, request: Request) -> Response:
         shown = {"sessions": [_describe(live) for live in self._sessions.live.all()]}
         if "stored" in request.query_params:
-            shown["stored"] = await self._sessions.stored()
+            shown.update(await self._sessions.stored())
         return JSONResponse(shown)
 
     async def read(self, request: Request) -> Response:
         live = self._find(request)
         described = _describe(live)
         messages = await self._sessions.messages(live.session_id)
-        body = orjson.dumps({**described, "messages": messages}, default=str)
+        body = orjson.dumps({**described, "tools": _tools(live), "messages": messages}, default=str)
         return Response(body, media_type="application/json")
 
     async def rename(self, request: Request) -> Response:
@@ -457,6 +466,11 @@ def _describe(live: LiveSession[_About]) -> dict[str, Any]:
         "last_event_id": live.log.last_id,
         "questions": [shown(question) for question in live.questions.waiting()],
     }
+
+
+def _tools(live: LiveSession[_About]) -> list[dict[str, str]]:
+    tools = (live.session.coordinator.get("tools") or {}).values()
+    return [{"name": str(tool.name), "description": str(tool.description)} for tool in tools]
 
 
 def _text_of(prompt: Any) -> str | None:

@@ -1,8 +1,8 @@
-"""The page that follows a stored session while it runs."""
+"""What stored sessions did, as a page that follows them while they run."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import anyio.to_thread
@@ -10,61 +10,68 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from amplifier.servers._access import LOOPBACK_HOSTS
 from amplifier.store import RUNNING, SessionIndex
 from amplifier.tracing import live_page, live_policy, page_data
 from amplifier.tracing._sessions import SessionFollower
 
+from .._access import LOOPBACK_HOSTS
 from ._guard import Guard
+from ._problems import Problem, handlers
 
-__all__ = ["TraceApplication"]
+__all__ = ["TRACE_PAGE", "trace_application", "trace_routes"]
+
+TRACE_PAGE: Final = "/trace"
+"""The page: the same for every session, which the address names behind ``#``, so it needs no token."""
+_MOST_FOLLOWED: Final = 8
 
 
-class TraceApplication:
-    """The page, and the rows that changed since the page asked last.
+class _Traces:
+    """The sessions whose pages are open; what was read of them is kept, so that a page gets what is new."""
 
-    Args:
-        store: The stored sessions.
-        session_id: The session to follow.
-        token: What requests for rows have to carry.
-    """
-
-    def __init__(self, store: SessionIndex, session_id: str, token: str) -> None:
+    def __init__(self, store: SessionIndex) -> None:
         self._store = store
-        self._session_id = session_id
-        self._follower = SessionFollower(store, session_id)
+        self._followed: dict[str, SessionFollower] = {}
         self._reading = anyio.Lock()
-        routes = [Route("/", self._send_page), Route("/changes", self._send_changes)]
-        app: ASGIApp = Starlette(routes=routes)
-        self._app = Guard(app, token=token, hosts=LOOPBACK_HOSTS, origins=(), free_paths=("/",))
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request, or the lifespan."""
-        await self._app(scope, receive, send)
-
-    async def shut_down(self) -> None:
-        """Nothing outlasts a request."""
-
-    async def _send_page(self, request: Request) -> Response:
+    async def send_page(self, request: Request) -> Response:
         headers = {"Content-Security-Policy": live_policy()}
-        return Response(live_page(self._session_id), media_type="text/html; charset=utf-8", headers=headers)
+        return Response(live_page(), media_type="text/html; charset=utf-8", headers=headers)
 
-    async def _send_changes(self, request: Request) -> Response:
-        given = request.query_params.get("after", "0")
-        after = int(given) if given.isdecimal() and len(given) < 16 else None
-        if after is None:
-            problem = f"after: expected the revision of an earlier answer, got {given!r:.80}"
-            return JSONResponse({"error": {"message": problem}}, status_code=400)
+    async def send_changes(self, request: Request) -> Response:
+        session_id, given = request.path_params["session_id"], request.query_params.get("after", "0")
+        if not given.isdecimal() or len(given) > 15:
+            expected = "expected the revision of an earlier answer"
+            raise Problem(400, f"after: {expected}, got {given!r:.80}", code="invalid_request")
         async with self._reading:  # several pages may be open
-            changes = await anyio.to_thread.run_sync(self._changes, after)
-        return JSONResponse(changes)
+            return JSONResponse(await anyio.to_thread.run_sync(self._changes, session_id, int(given)))
 
-    def _changes(self, after: int) -> dict[str, Any]:
-        self._follower.update()
-        trace = self._follower.trace
+    def _changes(self, session_id: str, after: int) -> dict[str, Any]:
+        if not self._store.exists(session_id):
+            raise Problem(404, f"no session {session_id!r:.80} is stored", code="session_not_found")
+        follower = self._followed.pop(session_id, None) or SessionFollower(self._store, session_id)
+        self._followed[session_id] = follower  # the one used last is the last
+        if len(self._followed) > _MOST_FOLLOWED:
+            del self._followed[next(iter(self._followed))]
+        follower.update()
+        trace = follower.trace
         if not trace.lines and not trace.notes:
             trace.notes = ["nothing is in the event log yet; hooks-logging in the plan's hooks writes one"]
-        running = self._store.record(self._session_id).status == RUNNING
+        running = self._store.record(session_id).status == RUNNING
         return {**page_data(trace, after=after), "running": running}
+
+
+def trace_routes(store: SessionIndex) -> list[Route]:
+    """The page, and the rows of a session that changed since the page asked last."""
+    traces = _Traces(store)
+    return [
+        Route(TRACE_PAGE, traces.send_page, methods=["GET"]),
+        Route("/api/sessions/{session_id}/trace", traces.send_changes, methods=["GET"]),
+    ]
+
+
+def trace_application(store: SessionIndex, token: str) -> ASGIApp:
+    """The routes alone, on this machine."""
+    app = Starlette(routes=trace_routes(store), exception_handlers=handlers)
+    return Guard(app, token=token, hosts=LOOPBACK_HOSTS, origins=(), free_paths=(TRACE_PAGE,))

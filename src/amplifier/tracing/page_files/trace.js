@@ -19,7 +19,8 @@ let matching = null; // the numbers that the filter selects; null if it selects 
 const closed = new Set(); // the rows whose children are hidden
 const hidden = new Set(); // the kinds that are filtered out
 let chosen = null; // the number of the selected row
-let begin = 0, end = 1; // of the whole trace, in seconds
+let begin = 0; // of the whole trace, in seconds
+let pauses = [], busy = 1; // the time without a turn: { from, to, shown }, and all the time that the bars show
 
 function make(tag, className, text) {
   const made = document.createElement(tag);
@@ -29,6 +30,28 @@ function make(tag, className, text) {
 }
 
 // ── data ──
+
+// A session that is resumed the next day has turns of seconds and a pause of hours: a pause takes at most a twentieth of the width that
+// the turns take.
+function findPauses() {
+  const spans = rows.filter((row) => row.s !== null && row.k !== "session").map((row) => [row.s, Math.max(row.s, row.e ?? row.s)]).sort((a, b) => a[0] - b[0]);
+  let reached = begin, worked = 0;
+  pauses = [];
+  for (const [from, to] of spans) {
+    if (from > reached) pauses.push({ from: reached, to: from });
+    worked += Math.max(0, to - Math.max(from, reached));
+    reached = Math.max(reached, to);
+  }
+  for (const pause of pauses) pause.shown = Math.min(pause.to - pause.from, Math.max(worked / 20, 1e-6));
+  busy = Math.max(1e-6, offset(reached));
+}
+
+// Where a moment is, in seconds of the time that the bars show.
+function offset(at) {
+  let shown = at - begin;
+  for (const pause of pauses) if (at > pause.from) shown -= (Math.min(at, pause.to) - pause.from) * (1 - pause.shown / (pause.to - pause.from));
+  return shown;
+}
 
 function load(data) {
   const isAtEnd = tree.scrollTop + tree.clientHeight >= tree.scrollHeight - HEIGHT;
@@ -46,14 +69,13 @@ function load(data) {
   element("slow").replaceChildren(...(slow.length ? [make("span", "", "Slowest:"), ...slow] : []));
   below = new Map();
   begin = Infinity;
-  end = -Infinity;
   for (const row of rows) {
     const key = row.p ?? -1;
     if (!below.has(key)) below.set(key, []);
     below.get(key).push(row.n);
     if (row.s !== null) begin = Math.min(begin, row.s);
-    if (row.s !== null) end = Math.max(end, row.e ?? row.s, row.s);
   }
+  findPauses();
   showKinds();
   filter();
   if (data.live && isAtEnd) tree.scrollTop = tree.scrollHeight;
@@ -180,9 +202,9 @@ function drawRow({ row, level, place, among }, index) {
   label.append(make("span", "text", row.x));
   const bars = make("div", "bars"), bar = make("div", "bar");
   if (row.s !== null) {
-    const whole = Math.max(end - begin, 1e-6);
-    bar.style.left = `${Math.min(99.5, (100 * (row.s - begin)) / whole)}%`;
-    bar.style.width = `${Math.min(100, (100 * Math.max(0, (row.e ?? row.s) - row.s)) / whole)}%`;
+    const from = offset(row.s);
+    bar.style.left = `${Math.min(99.5, (100 * from) / busy)}%`;
+    bar.style.width = `${Math.min(100, (100 * Math.max(0, offset(row.e ?? row.s) - from)) / busy)}%`;
     bars.append(bar);
   }
   made.append(label, bars, make("div", "took", row.d));
@@ -299,14 +321,19 @@ element("close-all").addEventListener("click", () => {
 // ── following a running session ──
 
 async function follow() {
-  const token = new URLSearchParams(location.hash.slice(1)).get("token") ?? sessionStorage.getItem("token") ?? "";
-  sessionStorage.setItem("token", token); // for a reload
+  const given = new URLSearchParams(location.hash.slice(1));
+  const [token, session] = ["token", "traced"].map((name) => {
+    const value = given.get(name) ?? sessionStorage.getItem(name) ?? "";
+    sessionStorage.setItem(name, value); // for a reload
+    return value;
+  });
   history.replaceState(null, "", location.pathname);
+  document.title = element("title").textContent = session;
   const state = element("state");
   let revision = 0;
   for (;;) {
     try {
-      const response = await fetch(`changes?after=${revision}`, { headers: { Authorization: `Bearer ${token}` }, cache: "no-store" });
+      const response = await fetch(`/api/sessions/${encodeURIComponent(session)}/trace?after=${revision}`, { headers: { Authorization: `Bearer ${token}` }, cache: "no-store" });
       if (response.status === 401) {
         state.textContent = "This page needs the token in the address that the command printed.";
         return;
@@ -317,7 +344,7 @@ async function follow() {
       revision = data.revision;
       state.textContent = data.running ? "The session is running." : "The session is not running now.";
     } catch (error) {
-      state.textContent = "The command that follows the session has ended.";
+      state.textContent = "The server that follows the session has ended, or has no such session.";
     }
     await new Promise((done) => setTimeout(done, POLL));
   }

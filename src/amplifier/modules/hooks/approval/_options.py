@@ -24,7 +24,7 @@ from ..._shared.configuration import (
     text,
     whole_number,
 )
-from ._rules import Action, Rule
+from ._rules import Action, Call, Rule
 
 MODULE = "hooks-approval"
 
@@ -76,6 +76,11 @@ def _read_command(value: Any) -> tuple[str, ...]:
 _COMMAND = optional(
     Kind("the words of a command such as 'git status'", lambda value: _are_names(_words(value)), _read_command)
 )
+_EXAMPLE = Kind(
+    "a command, or an input of the tool",
+    lambda value: text.accepts(value) or mapping.accepts(value),
+    lambda value: {"command": value} if isinstance(value, str) else value,
+)
 _RULE_MEMBERS: Mapping[str, Kind] = {
     "tool": Kind(
         "the name of a tool, or a list of names ('*' for all)",
@@ -97,6 +102,8 @@ _RULE_MEMBERS: Mapping[str, Kind] = {
     "action": Kind("'allow', 'ask' or 'deny'", _is_action, _ACTIONS.__getitem__),
     "reason": optional(text),
     "description": optional(text),
+    "match": list_each("commands, or inputs of the tool", _EXAMPLE),
+    "not_match": list_each("commands, or inputs of the tool", _EXAMPLE),
 }
 _RULE_OBJECT = object_with(_RULE_MEMBERS)
 
@@ -112,7 +119,7 @@ def _read_rule(value: Any) -> Rule:
         problems.append((f"$.{key}", f"is missing; expected {_RULE_MEMBERS[key].expected}"))
     if problems:
         raise PlanError(problems)
-    return Rule(
+    rule = Rule(
         action=given["action"],
         tools=given.get("tool", ("bash",)),
         modules=given.get("module"),
@@ -124,6 +131,38 @@ def _read_rule(value: Any) -> Rule:
         read_only=given.get("read_only"),
         reason=given.get("reason") or given.get("description"),
     )
+    _check_examples(rule, given)
+    return rule
+
+
+def _check_examples(rule: Rule, given: Mapping[str, Any]) -> None:
+    """Check that the rule applies to its examples: a rule that means something else than its author is refused.
+
+    Raises:
+        PlanError: It does not apply to one of ``match``, or applies to one of ``not_match``.
+    """
+    problems: list[Problem] = []
+    for key, wanted in (("match", True), ("not_match", False)):
+        for number, example in enumerate(given.get(key, ())):
+            # What a tool states about itself and where it runs are no part of an example.
+            call = Call(
+                rule.tools[0].replace("*", "x"),
+                example,
+                is_read_only=bool(rule.read_only),
+                is_sandboxed=bool(rule.sandboxed),
+            )
+            alone = attrs.evolve(rule, modules=("application",))
+            if alone.applies(call) is wanted:
+                continue
+            said = example.get("command") or example
+            doubt = None if call.command is None or rule.action != "allow" else call.command.doubt
+            because = f": {doubt}, and no rule allows that" if wanted and doubt else ""
+            verb = "does not apply" if wanted else "applies"
+            problems.append(
+                (f"$.{key}[{number}]", f"the rule {verb} to {said!r}{because}; change the rule or the example")
+            )
+    if problems:
+        raise PlanError(problems)
 
 
 _RULE = Kind("an object with at least action", _RULE_OBJECT.accepts, _read_rule)

@@ -370,6 +370,7 @@ async function open(body) {
   const opened = await call("POST", "/api/sessions", body);
   session = opened.session_id;
   lastEvent = opened.last_event_id;
+  showTools(opened.tools);
   sessionStorage.setItem("session", session);
 }
 
@@ -386,6 +387,7 @@ async function resume() {
     lastEvent = 0; // the events tell the whole story, as far as the server has kept them
   }
   setRunning(isRunning);
+  showTools(found.tools);
   follow();
   promptField.focus();
 }
@@ -420,11 +422,13 @@ async function connect() {
 
 // ── the list of conversations ──
 
-let stored = [], openIds = new Set();
+let stored = [], elsewhere = [], openIds = new Set();
 
 async function list() {
   const found = await call("GET", "/api/sessions?stored");
   stored = found.stored;
+  elsewhere = found.elsewhere;
+  showReports(found.reports);
   openIds = new Set(found.sessions.map((each) => each.session_id));
   showList();
 }
@@ -438,12 +442,46 @@ function showList() {
     title.title = `${each.title} — ${new Date(each.updated).toLocaleString()}`;
     if (each.session_id === session) title.setAttribute("aria-current", "true");
     const buttons = make("div", "buttons actions");
-    buttons.append(button("Rename", () => rename(item, each)), button("Copy", () => fork(each)), button("Delete", () => remove(item, each)));
+    buttons.append(button("Rename", () => rename(item, each)), button("Copy", () => fork(each)), button("Delete", () => remove(item, each)), trace(each, "Trace"));
     for (const one of buttons.children) one.setAttribute("aria-label", `${one.textContent}: ${each.title}`);
     item.append(title, buttons);
     return item;
   }));
   if (!shown.length) element("conversations").append(make("li", "note", wanted ? "None like that" : "None yet"));
+  const others = elsewhere.filter((each) => `${each.title} ${each.directory}`.toLowerCase().includes(wanted));
+  fill("elsewhere", others.map((each) => [trace(each, each.title), make("small", "note", each.directory)]));
+}
+
+// What a session did, in a tab of its own; the token goes with the address, behind the sign that no server is sent.
+function trace(each, words) {
+  const link = make("a", "", words);
+  link.href = `/trace#${new URLSearchParams({ token, traced: each.session_id })}`;
+  link.target = "_blank";
+  link.rel = "noopener";
+  link.title = `What the agent did: ${each.title}`;
+  return link;
+}
+
+function fill(id, items) {
+  element(id).replaceChildren(...items.map((parts) => {
+    const item = make("li");
+    item.append(...parts);
+    return item;
+  }));
+  if (!items.length) element(id).append(make("li", "note", "None"));
+}
+
+function showReports(reports) {
+  fill("reports", reports.map((each) => {
+    const report = make("details");
+    report.append(make("summary", each.verdict, `${each.module}: ${each.verdict}`), make("small", "note", new Date(each.checked).toLocaleString()), make("pre", "", each.text));
+    return [report];
+  }));
+}
+
+function showTools(tools) {
+  element("tool-count").textContent = `Tools (${tools.length})`;
+  fill("tool-list", tools.map((each) => [make("strong", "", each.name), make("small", "note", ` ${each.description}`)]));
 }
 
 function rename(item, each) {
