@@ -6,7 +6,7 @@ Only files are read; no module is imported.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any, Final
@@ -16,6 +16,7 @@ import anyio
 from amplifier._spelling import did_you_mean, nearest_names, resemble
 from amplifier.errors import AmplifierError, MissingExtraError, ModuleLoadError
 from amplifier.plan import is_module_id
+from amplifier.plan._things import places_of
 
 from ._found import FoundModule
 from ._loader import ModuleLoader
@@ -145,11 +146,15 @@ def missing_modules(plan: Any) -> list[tuple[str, str]]:
     other problems is checked as far as it has the form of a plan.
     """
     known = installed_ids()
-    return [
-        (path, problem)
-        for path, module_id, source in _modules_in(plan)
-        if (problem := _problem(module_id, source, known)) is not None
-    ]
+    found: list[tuple[str, str]] = []
+    for holder, key, section, path in places_of(plan) if isinstance(plan, Mapping) else ():
+        spec = holder[key]
+        if isinstance(spec, str):
+            spec = {"module": spec, "source": holder.get(f"{key}_source") if section == "session" else None}
+        if isinstance(spec, Mapping) and is_module_id(spec.get("module")):
+            problem = _problem(spec["module"], spec.get("source"), known)
+            found += [] if problem is None else [(path, problem)]
+    return found
 
 
 def _problem(module_id: str, source: Any, known: list[str]) -> str | None:
@@ -168,24 +173,3 @@ def _problem(module_id: str, source: Any, known: list[str]) -> str | None:
     near = nearest_module(module_id, known)
     advice = "install it, name its folder in AMPLIFIER_MODULES or give its 'source'"
     return f"no module {module_id!r} is installed; {advice if near is None else did_you_mean(near)}"
-
-
-def _modules_in(plan: Any) -> Iterator[tuple[str, str, Any]]:
-    """Path, id and source of each module."""
-    sections = plan if isinstance(plan, Mapping) else {}
-    entries: dict[str, Any] = {}
-    session = sections.get("session")
-    if isinstance(session, Mapping):
-        for role in ("orchestrator", "context"):
-            entry = session.get(role)
-            is_id = isinstance(entry, str)
-            source = session.get(f"{role}_source")
-            entries[f"$.session.{role}"] = {"module": entry, "source": source} if is_id else entry
-    for section in ("providers", "tools", "hooks"):
-        listed = sections.get(section)
-        if isinstance(listed, list):
-            entries |= {f"$.{section}[{index}]": entry for index, entry in enumerate(listed)}
-    for path, entry in entries.items():
-        spec = {"module": entry} if isinstance(entry, str) else entry
-        if isinstance(spec, Mapping) and is_module_id(spec.get("module")):
-            yield path, spec["module"], spec.get("source")
