@@ -427,7 +427,7 @@ def _settings(module_id: str, config: Mapping[str, Any] | None) -> dict[str, Any
     """A copy of a module's configuration, so that a module that changes it does not change the plan."""
     if config is None:
         return {}
-    if type(config) is not dict and not isinstance(config, Mapping):
+    if not isinstance(config, Mapping):
         raise TypeError(f"config of module {module_id!r} is {config!r}; expected a dict or None")
     return dict(config)
 
