@@ -281,9 +281,8 @@ def installed_modules() -> Index:
     index: dict[str, dict[str, FoundModule]] = {}
     settled = True
     for entry, stamp in stamps:
-        is_settled = stamp is None or time.time_ns() - stamp[0] > _SETTLED_AFTER_NS
-        settled = settled and is_settled
-        for module in _read_directory(entry, stamp) if is_settled else _read_directory.__wrapped__(entry, stamp):
+        settled = settled and (stamp is None or time.time_ns() - stamp[0] > _SETTLED_AFTER_NS)
+        for module in () if stamp is None else _read_directory(entry):
             # Of one distribution found twice the first one counts, as for imports.
             index.setdefault(module.module_id, {}).setdefault(_normalized(module.distribution), module)
     found = MappingProxyType(
@@ -307,18 +306,15 @@ def _normalized(distribution: str) -> str:
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
-@lru_cache(maxsize=256)
-def _read_directory(entry: str, stamp: _Stamp) -> tuple[FoundModule, ...]:
-    """The claims in one entry of sys.path, kept for as long as it has this stamp."""
-    if stamp is None:
-        return ()
+def _read_directory(entry: str) -> Iterator[FoundModule]:
+    """The claims in one entry of sys.path."""
     try:
         names = os.listdir(entry or ".")  # noqa: PTH208 — thousands of names, of which a few become paths
     except NotADirectoryError:
-        return tuple(_read_archive(entry))
+        yield from _read_archive(entry)
+        return
     except OSError:
-        return ()
-    found: list[FoundModule] = []
+        return
     for name in sorted(name for name in names if name.endswith("-info")):
         directory = Path(entry, name)
         try:
@@ -326,8 +322,7 @@ def _read_directory(entry: str, stamp: _Stamp) -> tuple[FoundModule, ...]:
         except (OSError, UnicodeDecodeError):
             continue
         if ENTRY_POINT_GROUP in text or BUILT_IN_GROUP in text:
-            found += _claims(text, name, str(directory))
-    return tuple(found)
+            yield from _claims(text, name, str(directory))
 
 
 def _read_archive(entry: str) -> Iterator[FoundModule]:

@@ -105,18 +105,6 @@ def is_required(field: attrs.Attribute[Any]) -> bool:
     return field.default is attrs.NOTHING
 
 
-def default_of(field: attrs.Attribute[Any]) -> Any:
-    """The default of a field that is not required, made anew where a factory makes it."""
-    factory = factory_of(field)
-    return field.default if factory is None else factory()
-
-
-def factory_of(field: attrs.Attribute[Any]) -> Callable[[], Any] | None:
-    """What makes the default of a field, if something does."""
-    default: Any = field.default
-    return default.factory if isinstance(default, attrs.Factory) else None  # type: ignore[arg-type]
-
-
 def resolved_hints(cls: type) -> dict[str, Any]:
     """Annotations as types; what cannot be resolved at run time is Any rather than an error."""
     hints: dict[str, Any] = {}
