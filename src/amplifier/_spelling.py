@@ -41,13 +41,6 @@ def nearest(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> str |
     return next(iter(nearest_names(name, known, most=1, cutoff=cutoff)), None)
 
 
-def resemble(first: str, second: str, *, cutoff: float = 0.6) -> bool:
-    """Whether two names resemble each other; case counts."""
-    from difflib import SequenceMatcher  # noqa: PLC0415  # the same
-
-    return SequenceMatcher(None, first, second).ratio() >= cutoff
-
-
 def did_you_mean(*names: str) -> str:
     """The question about the names that were probably meant."""
     return f"did you mean {' or '.join(map(repr, names))}?"

@@ -31,6 +31,7 @@ from urllib.parse import unquote, urlsplit
 import attrs
 
 from amplifier._regular_file import read_file
+from amplifier._spelling import nearest, nearest_names
 from amplifier.contracts import CONTRACTS
 from amplifier.errors import ModuleConflictError, ModuleLoadError
 from amplifier.models import ModuleInfo, ModuleType
@@ -41,6 +42,8 @@ from ._importing import MODULE_PREFIX, find_installed, held_roots
 logger = logging.getLogger(__name__)
 
 ENTRY_POINT_GROUP: Final = "amplifier.modules"
+BUILT_IN_SOURCE: Final = "builtin"
+"""The source that pins a built-in module, where another distribution may provide the id as well."""
 BUILT_IN_GROUP: Final = "amplifier.builtin_modules"
 """Where this package declares its own modules: published programs take whatever is in the other group for published modules."""
 SEARCH_PATH_VARIABLE: Final = "AMPLIFIER_MODULES"
@@ -50,7 +53,6 @@ TYPE_TO_MOUNT_POINT: Final[Mapping[str, str]] = MappingProxyType(
 """Every kind of module and the mount point it belongs to."""
 
 _DIRECTORY_PREFIX: Final = "amplifier-module-"
-_BUILT_IN: Final = "builtin"
 _OUR_DISTRIBUTION: Final = "amplifier"
 _OUR_MODULES: Final = "amplifier.modules."
 
@@ -114,7 +116,7 @@ class FoundModule:
         if self.root is not None:
             return str(self.root)
         if self.is_built_in:
-            return _BUILT_IN
+            return BUILT_IN_SOURCE
         return {"distribution": self.distribution} if self.distribution else None
 
     @property
@@ -248,6 +250,18 @@ def _is_readable(module: FoundModule) -> bool:
     except ModuleLoadError as exc:
         logger.error("%s", exc)
         return False
+
+
+def nearest_module(given: str, known: Iterable[str]) -> str | None:
+    """The id that an unknown one probably misspells; None if none resembles it.
+
+    Half of an id is its type, which ids have in common; the rest has to be similar by itself.
+    """
+    for other in nearest_names(given, known, cutoff=0.75):
+        name, meant = (module_id.partition("-")[2] or module_id for module_id in (given, other))
+        if nearest(name, [meant]) is not None:
+            return other
+    return None
 
 
 # ── installed distributions ──────────────────────────────────────────────────────────────────────
@@ -385,7 +399,7 @@ def is_pin(source: object) -> bool:
     if isinstance(source, Mapping) and set(source) == {"distribution"}:
         name = source["distribution"]
         return isinstance(name, str) and bool(name.strip())
-    return isinstance(source, str) and source == _BUILT_IN
+    return isinstance(source, str) and source == BUILT_IN_SOURCE
 
 
 def choose(module_id: str, claims: Sequence[FoundModule], pin: Any = None) -> FoundModule | None:
@@ -414,7 +428,7 @@ def choose(module_id: str, claims: Sequence[FoundModule], pin: Any = None) -> Fo
 
 
 def _pinned(module_id: str, claims: Sequence[FoundModule], pin: Any) -> FoundModule:
-    name = None if pin == _BUILT_IN else pin["distribution"].strip()
+    name = None if pin == BUILT_IN_SOURCE else pin["distribution"].strip()
 
     def fits(claim: FoundModule) -> bool:
         return claim.is_built_in if name is None else _normalized(claim.distribution) == _normalized(name)

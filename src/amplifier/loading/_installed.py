@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import anyio
 
-from amplifier._spelling import did_you_mean, nearest_names, resemble
+from amplifier._spelling import did_you_mean
 from amplifier.errors import AmplifierError, MissingExtraError, ModuleLoadError
 from amplifier.plan import is_module_id
 from amplifier.plan._things import places_of
 
-from ._found import FoundModule
+from ._found import BUILT_IN_SOURCE, FoundModule, is_pin, nearest_module
 from ._loader import ModuleLoader
 
 __all__ = [
@@ -33,14 +33,10 @@ __all__ = [
     "modules_on_island",
     "nearest_module",
     "require_backend",
-    "resembles_module",
 ]
 
 ON_ISLAND: Final = "needs asyncio; on trio it runs on an asyncio island, a thread with an event loop of its own"
 """What is shown of a module that is for asyncio only."""
-
-BUILT_IN_SOURCE: Final = "builtin"
-"""The source that pins a built-in module, where another distribution may provide the id as well."""
 
 REQUIRED_PACKAGES: Final[Mapping[str, tuple[str, str]]] = {
     "hooks-otel": ("opentelemetry", "otel"),
@@ -54,9 +50,6 @@ REQUIRED_PACKAGES: Final[Mapping[str, tuple[str, str]]] = {
 """Built-in modules that need a package of an extra: the package's import name, and the extra."""
 
 _ORDER = ["orchestrator", "context", "provider", "tool", "hook", "resolver"]
-_MIN_ID_SIMILARITY = 0.75
-_MIN_NAME_SIMILARITY = 0.6
-"""Half of an id is its type, which ids have in common; the rest has to be similar by itself."""
 
 
 def all_modules() -> list[FoundModule]:
@@ -124,18 +117,6 @@ def modules_on_island(module_ids: Iterable[str]) -> list[str]:
     return anyio.run(look, backend="trio")
 
 
-def resembles_module(given: str, known: str) -> bool:
-    """Whether one id is probably a misspelling of the other."""
-    name, other = (module_id.partition("-")[2] or module_id for module_id in (given, known))
-    return resemble(name, other, cutoff=_MIN_NAME_SIMILARITY)
-
-
-def nearest_module(given: str, known: Iterable[str]) -> str | None:
-    """The id that an unknown one probably misspells; None if none resembles it."""
-    candidates = nearest_names(given, known, cutoff=_MIN_ID_SIMILARITY)
-    return next((other for other in candidates if resembles_module(given, other)), None)
-
-
 # ── the modules that a plan names ────────────────────────────────────────────────────────────────
 
 
@@ -158,7 +139,7 @@ def missing_modules(plan: Any) -> list[tuple[str, str]]:
 
 
 def _problem(module_id: str, source: Any, known: list[str]) -> str | None:
-    if source is not None and not ModuleLoader.is_pin(source):
+    if source is not None and not is_pin(source):
         return None
     try:
         used = ModuleLoader().locate(module_id, source)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, final
 import attrs
 
 from amplifier._reading import show
-from amplifier._spelling import did_you_mean, nearest
+from amplifier._spelling import did_you_mean
 from amplifier.errors import ModuleConflictError, ModuleLoadError, ModuleNotFoundError
 from amplifier.models import ModuleInfo
 from amplifier.plan._names import MODULE_ID_RULE, is_module_id
@@ -35,6 +35,7 @@ from ._found import (
     is_pin,
     listed,
     modules_in,
+    nearest_module,
     package_name,
     path_from_source,
 )
@@ -173,11 +174,6 @@ class ModuleLoader:
         if root is not None:
             return FoundModule(module_id=module_id, root=root)
         return claim or self._locate_package(module_id)
-
-    @staticmethod
-    def is_pin(source: object) -> bool:
-        """Whether a source in a plan pins an installed module; any other one is a path, or for a resolver to read."""
-        return is_pin(source)
 
     def _claims(self, module_id: str, listing: Listing | None) -> tuple[FoundModule, ...]:
         if listing is None:
@@ -388,8 +384,7 @@ class ModuleLoader:
         unused = " (imported from a source that another loader was given, so not used)" if name in sys.modules else ""
         searched.append(f"package {name!r}{unused}")
         known = {*self._registered, *installed_modules(), *(each.module_id for each in modules_in(search_paths))}
-        # All ids of a kind begin alike, so more than that has to be alike.
-        suggestion = nearest(module_id, known, cutoff=0.75)
+        suggestion = nearest_module(module_id, known)
         hint = f"; {did_you_mean(suggestion)}" if suggestion else "."
         places = "".join(f"\n  - {place}" for place in searched)
         return ModuleNotFoundError(

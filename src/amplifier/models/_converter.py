@@ -33,8 +33,8 @@ from cattrs.errors import (
 )
 from cattrs.gen import make_dict_structure_fn, make_dict_structure_fn_from_attrs, override
 
-from amplifier._json import format_path
-from amplifier._json._values import MAX_DIGITS, aware, join_paths, short, type_name
+from amplifier._json import format_path, join_paths
+from amplifier._json._values import MAX_DIGITS, aware, short, type_name
 from amplifier.errors import ModelError, PlanError, Problem
 
 from ._base import Model, OpenModel, declared_fields, per_class, resolved_hints

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from amplifier._json import visible_text
+from amplifier._json import join_paths, visible_text
 from amplifier._regular_file import read_file
 from amplifier.errors import ModelError
 
@@ -157,7 +157,7 @@ def _read_part(part: Any, where: str) -> dict[str, Any]:
         block = part if isinstance(part, Model) else from_dict(ContentBlockUnion, dict(part))
         written: dict[str, Any] = to_dict(block)
     except ModelError as error:
-        problems = [(f"{where}.{path}".rstrip("."), problem) for path, problem in error.problems]
+        problems = [(join_paths(where, path), problem) for path, problem in error.problems]
         raise ModelError(problems, subject="prompt") from None
     kind = written.get("type")
     if kind in ("image", "document"):

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .._json import redact_secrets
+from .._json import join_paths, redact_secrets
 from ..errors import ModelError, PlanError
 from ..models import to_json
 
@@ -127,5 +127,5 @@ def plan_json(plan: Mapping[str, Any]) -> str:
         if not problems:
             return to_json(dict(plan))
     except ModelError as error:
-        problems = [(f"$.{path}", text) for path, text in error.problems]
+        problems = [(join_paths("$", path), text) for path, text in error.problems]
     raise PlanError(problems, subject="the plan cannot be written as JSON")
