@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
 
@@ -53,10 +54,17 @@ class Settings(Model):
     limit: int | str | None = None
 
 
+@dataclass
+class Place:
+    row: int
+    note: str = ""
+
+
 @model
 class Point(Model):
     x: int
     tags: list[str] = attrs.field(factory=list)
+    place: Place | None = None
 
 
 def problems_of(cls: Any, value: Any) -> list[tuple[str, str]]:
@@ -142,3 +150,12 @@ def test_lists_and_unions_are_read_too():
     ]
     for wrong in (5, "text", [1]):
         assert problems_of(Point, wrong) == [("", f"expected Point or dict, got {type(wrong).__name__}")]
+
+
+def test_a_field_of_a_third_party_model_may_hold_a_dataclass():
+    place = Place(2)
+    assert Point(x=1, place=place).place is place
+    assert Point(x=1, place={"row": "2"}).place == place
+    assert problems_of(Point, {"x": 1, "place": 5}) == [("place", "expected Place or dict, got int")]
+    assert problems_of(Point, {"x": 1, "place": {"row": "two"}}) == [("place.row", "expected int, got the str 'two'")]
+    assert problems_of(Point, {"x": 1, "place": {}}) == [("place.row", "required, but missing")]

@@ -10,6 +10,7 @@ Writing makes plain dicts of models; whether JSON can hold what is in them is fo
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import math
 import operator
@@ -21,6 +22,7 @@ from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, Literal, TypeAlias, Union
 
+import attrs
 from cattrs import BaseValidationError, Converter
 from cattrs.cols import homogenous_tuple_structure_factory, list_structure_factory
 from cattrs.errors import (
@@ -29,7 +31,7 @@ from cattrs.errors import (
     IterableValidationError,
     StructureHandlerNotFoundError,
 )
-from cattrs.gen import make_dict_structure_fn_from_attrs, override
+from cattrs.gen import make_dict_structure_fn, make_dict_structure_fn_from_attrs, override
 
 from amplifier._json import format_path, join_paths
 from amplifier._json._values import MAX_DIGITS, aware, short, type_name
@@ -286,6 +288,20 @@ def _model_hook(cls: type[Model]) -> Hook:
     return read
 
 
+def _class_hook(cls: type, converter: Converter) -> Hook:
+    """An attrs class or a dataclass in a third-party model: an instance is kept as it is, a mapping becomes one."""
+    read_fields: Any = make_dict_structure_fn(cls, converter)
+
+    def read(value: Any, _: Any) -> Any:
+        if isinstance(value, cls):
+            return value
+        if not isinstance(value, Mapping):
+            raise _wrong(_expected(cls), value)
+        return read_fields(value, cls)
+
+    return read
+
+
 # ── unions ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -332,7 +348,7 @@ def _taken_kinds(member: Any) -> tuple[type, ...]:
         return _LIST_LIKE
     if not isinstance(origin, type) or origin is dict:
         return (Mapping,) if origin is dict else (object,)
-    return (origin, Mapping) if _is_model(origin) else (origin,)
+    return (origin, Mapping) if _is_model(origin) or _is_class(origin) else (origin,)
 
 
 def tags_of(classes: Iterable[type[Model]]) -> tuple[dict[str, type[Model]], type[Model] | None]:
@@ -406,7 +422,7 @@ def _expected(annotation: Any) -> str:
     if annotation is datetime:
         return _MOMENT
     name = _class_text(origin or annotation)
-    return f"{name} or dict" if _is_model(annotation) else name
+    return f"{name} or dict" if _is_model(annotation) or _is_class(annotation) else name
 
 
 def _class_text(cls: Any) -> str:
@@ -506,6 +522,10 @@ def _is_model(cls: Any) -> bool:
     return isinstance(cls, type) and issubclass(cls, Model)
 
 
+def _is_class(cls: Any) -> bool:
+    return isinstance(cls, type) and not _is_model(cls) and (attrs.has(cls) or dataclasses.is_dataclass(cls))
+
+
 def _origin(annotation: Any) -> Any:
     """``list`` of ``list[int]``; a class itself."""
     return typing.get_origin(annotation) or annotation
@@ -540,6 +560,7 @@ def converter() -> Converter:
     read_with(lambda cls: _origin(cls) is Literal, _literal_hook)
     read_with(_is_list, lambda cls: _list_hook(cls, made))
     read_with(lambda cls: _origin(cls) is dict, lambda cls: _dict_hook(cls, made))
+    read_with(_is_class, lambda cls: _class_hook(cls, made))
     read_with(_is_model, _model_hook)
     read_with(lambda cls: _origin(cls) in (Union, types.UnionType), lambda cls: _union_hook(cls, made))
     made.register_unstructure_hook_factory(_is_model, lambda cls: _model_writer(cls, made))
