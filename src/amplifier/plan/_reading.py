@@ -12,7 +12,7 @@ import attrs
 
 from .._json import format_path
 from .._reading import Kind, keys_of, read_record, read_value, show
-from .._spelling import cut_short, did_you_mean, misspelt, suggestion
+from .._spelling import did_you_mean, misspelt_key, suggestion
 from ..errors import PlanError, Problem
 from ._spec import DEFAULT_DEADLINES, Deadlines, ModuleSpec, MountPlan, SessionSettings, mapping, module_id, source
 from ._things import id_of_thing, is_thing
@@ -126,7 +126,7 @@ class _Reader:
     def unknown(self, key: Any, known: Any, path: str, kind: str) -> None:
         """A key that nothing reads: a misspelling is a problem, because its value would be lost; others are warnings."""
         read = frozenset(known) - _NOT_MISSED
-        where, meant = format_path([key], path), misspelt(key, read) or cut_short(key, read)
+        where, meant = format_path([key], path), misspelt_key(key, read)
         if meant is None:
             self.warnings.append(f"{where}: unknown {kind}, ignored{suggestion(key, read, cutoff=_SIMILAR)}")
         else:
