@@ -196,8 +196,11 @@ class _Call:
     function: _Function | None = option(record(_Function, "an object", is_open=True), None)
 
 
+_a_call = record(_Call, is_open=True)
+
+
 def _call(value: Mapping[str, Any]) -> dict[str, Any]:
-    call = record(_Call, is_open=True).read(value)
+    call = _a_call.read(value)
     if not call.id or call.function is None:
         raise PlanError([("$", "expected an object with id and function")])
     return {"id": call.id, "name": call.function.name or "", "arguments": call.function.arguments or {}}
@@ -217,11 +220,14 @@ class _Message:
     )
 
 
+_a_message = record(_Message, is_open=True)
+
+
 def _message(value: Mapping[str, Any]) -> dict[str, Any] | None:
     """A message as a context keeps it; None for one that it does not keep."""
     if value.get("role") in _NOT_ASKED:
         return None
-    message: _Message = record(_Message, is_open=True).read(value)
+    message: _Message = _a_message.read(value)
     if not message.role:
         raise PlanError([("$.role", f"expected one of {', '.join(_ROLES)}")])
     if isinstance(message.content, list) and message.role not in ("user", "tool"):
