@@ -27,8 +27,7 @@ from amplifier._reading import (
     seconds,
     whole_number,
 )
-from amplifier.errors import ModelError, PlanError
-from amplifier.models._converter import structure
+from amplifier.errors import PlanError
 
 
 @attrs.frozen(kw_only=True)
@@ -98,13 +97,13 @@ def test_a_container_is_named_and_not_shown():
     assert "s3cret" not in str(caught.value)
 
 
-def test_a_class_with_options_is_read_by_the_converter_as_well():
-    assert structure(Options, {"limit": 2, "loud": True}) == Options(limit=2, is_loud=True)
-    with pytest.raises(ModelError) as caught:
-        structure(Options, {"names": [1], "loud": 0})
+def test_an_object_is_read_into_its_class():
+    assert record(Options).read({"limit": 2, "loud": True}) == Options(limit=2, is_loud=True)
+    with pytest.raises(PlanError) as caught:
+        record(Options).read({"names": [1], "loud": 0})
     assert caught.value.problems == [
-        ("loud", "expected true or false, got 0"),
-        ("names[0]", "expected text, got 1"),
+        ("$.names[0]", "expected text, got 1"),
+        ("$.loud", "expected true or false, got 0"),
     ]
 
 

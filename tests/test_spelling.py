@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier._spelling import cut_short, did_you_mean, misspelt, nearest, nearest_names, suggestion, warn_caller
+from amplifier._spelling import did_you_mean, misspelt, misspelt_key, nearest, nearest_names, suggestion, warn_caller
 from amplifier.errors import MisspellingWarning
 
 SECTIONS = frozenset({"session", "orchestrator", "context", "providers", "tools", "hooks", "agents"})
@@ -79,8 +79,8 @@ def test_a_name_of_its_own_is_no_misspelling(name, known):
     [("on_fail", "on_failure"), ("onFail", "on_failure"), ("instance", "instance_id"), ("conf", "config")]
     + [(name, None) for name in ("on", "con", "inst", "module_id", "fail", "", 5, None, "x" * 1000)],
 )
-def test_the_larger_part_of_a_known_name_is_that_name_cut_short(name, meant):
-    assert cut_short(name, ENTRY) == meant
+def test_the_larger_part_of_a_known_key_is_that_key_cut_short(name, meant):
+    assert misspelt_key(name, ENTRY) == meant
 
 
 @given(st.sampled_from(sorted(SECTIONS)), st.data())

@@ -56,7 +56,7 @@ def _definition(model: type[Model]) -> dict[str, Any]:
     properties = {}
     for field in declared_fields(model):
         about = {"description": described[field.name]} if field.name in described else {}
-        properties[field.name] = {**about, **({} if field.metadata.get("raw") else _schema_of(field.type))}
+        properties[field.name] = {**about, **_schema_of(field.type)}
     required = [field.name for field in declared_fields(model) if is_required(field)]
     definition = {"description": one_line(doc.text), "type": "object", "properties": properties}
     return {**definition, "required": required} if required else definition

@@ -81,8 +81,8 @@ class Kind:
     schema: Mapping[str, Any] = attrs.field(factory=dict, kw_only=True)
     words: tuple[str, ...] = attrs.field(default=(), kw_only=True)
 
-    def read(self, value: Any, _: Any = None) -> Any:
-        """Check and convert a value; the second argument is for the converter, which calls this as a hook.
+    def read(self, value: Any) -> Any:
+        """Check and convert a value.
 
         Raises:
             PlanError: The value is not of this kind; paths are relative to the value.
@@ -133,7 +133,7 @@ def option(
         aliases: Other keys with the same meaning.
         restricts: A misspelling of the key is a problem, because ignoring it would lift a restriction.
     """
-    metadata = {_KEY: (kind, doc, aliases, restricts), "hook": kind.read, "key": key or None}
+    metadata = {_KEY: (kind, key, doc, aliases, restricts)}
     return attrs.field(default=default, metadata=metadata, repr=not kind.is_secret)
 
 
@@ -143,8 +143,8 @@ def keys_of(cls: type[attrs.AttrsInstance]) -> dict[str, Key]:
     found: dict[str, Key] = {}
     for field in attrs.fields(cls):
         if _KEY in field.metadata:
-            kind, doc, aliases, restricts = field.metadata[_KEY]
-            main = field.metadata["key"] or field.name
+            kind, key, doc, aliases, restricts = field.metadata[_KEY]
+            main = key or field.name
             found |= dict.fromkeys((main, *aliases), Key(main, field.name, kind, doc, aliases, restricts))
     return found
 

@@ -1,7 +1,7 @@
 """Which known name an unknown one was probably meant to be, and the question ``did you mean 'x'?``.
 
 `nearest_names`, `nearest` and `suggestion` serve a message that is written in any case, so they are generous. `misspelt` decides
-whether an unknown name is a mistake at all, where unknown names are allowed, so it is strict; `cut_short` detects abbreviations.
+whether an unknown name is a mistake at all, where unknown names are allowed, so it is strict; `misspelt_key` knows abbreviations, too.
 `warn_caller` reports a mistake at the line that made it, `warn_of_misspelt_event` an event that nobody emits.
 """
 
@@ -41,13 +41,6 @@ def nearest(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> str |
     return next(iter(nearest_names(name, known, most=1, cutoff=cutoff)), None)
 
 
-def resemble(first: str, second: str, *, cutoff: float = 0.6) -> bool:
-    """Whether two names resemble each other; case counts."""
-    from difflib import SequenceMatcher  # noqa: PLC0415  # the same
-
-    return SequenceMatcher(None, first, second).ratio() >= cutoff
-
-
 def did_you_mean(*names: str) -> str:
     """The question about the names that were probably meant."""
     return f"did you mean {' or '.join(map(repr, names))}?"
@@ -75,15 +68,14 @@ def _misspelt(name: str, known: frozenset[str]) -> str | None:
     return min(found)[1] if found else None
 
 
-def cut_short(name: object, known: frozenset[str]) -> str | None:
-    """The known name of which an unknown one is the larger part, such as ``on_fail`` of ``on_failure``; None if none."""
-    given = _plain(name) if isinstance(name, str) else ""
-    if len(given) < 4:
-        return None
-    plain = {each: _plain(each) for each in known}
-    return min(
-        (each for each in plain if plain[each].startswith(given) and 2 * len(given) > len(plain[each])), default=None
-    )
+def misspelt_key(key: object, known: Iterable[str]) -> str | None:
+    """The known key that an unknown one is a misspelling of, or the larger part, such as ``on_fail`` of ``on_failure``."""
+    names = frozenset(known)
+    if (meant := misspelt(key, names)) is not None:
+        return meant
+    given = _plain(key) if isinstance(key, str) else ""
+    longer = {each for each in names if _plain(each).startswith(given) and 2 * len(given) > len(_plain(each))}
+    return min(longer, default=None) if len(given) >= 4 else None
 
 
 def _plain(name: str) -> str:

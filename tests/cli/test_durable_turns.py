@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from amplifier.cli.sessions.store import SessionRecord, SessionStore
-from amplifier.plan._changes import module_hashes, plan_changes
+from amplifier.plan._things import module_hashes, plan_changes
 from tests._support.terminal import PATIENCE, json_of, open_terminal, run_cli
 
 

@@ -10,6 +10,7 @@ import pytest
 from amplifier import AmplifierSession
 from amplifier.errors import ModuleConflictError, ModuleLoadError, ModuleNotFoundError
 from amplifier.loading import ModuleLoader
+from amplifier.loading._found import is_pin
 from amplifier.testing import MockContextManager
 from tests.loading._forge import Coordinator, distribution, package, root, write
 
@@ -138,7 +139,7 @@ async def test_the_built_in_one_cannot_be_pinned_where_there_is_none(site):
     [None, "", "./builtin", "a/path", 5, {}, {"distribution": ""}, {"distribution": "x", "git": "y"}, ["builtin"]],
 )
 def test_other_sources_are_no_pins(source):
-    assert not ModuleLoader.is_pin(source)
+    assert not is_pin(source)
 
 
 async def test_a_directory_called_builtin_is_named_as_a_path(tmp_path, monkeypatch, make_loader):

@@ -1,8 +1,8 @@
-"""Plain attrs classes read from foreign input: every problem with its path, unknown keys by the rule of the caller."""
+"""Models of every kind of field read by the converter: every problem with its path, unknown keys by the rule of the class."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
 
@@ -10,8 +10,8 @@ import attrs
 import pytest
 
 from amplifier.errors import ModelError
-from amplifier.models import Message
-from amplifier.models._base import checked
+from amplifier.models import Message, Model
+from amplifier.models._base import checked, model
 from amplifier.models._converter import structure
 
 
@@ -32,16 +32,16 @@ def _names(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-@attrs.frozen(kw_only=True)
-class Server:
+@model
+class Server(Model):
     command: str
     arguments: list[str] = attrs.field(factory=list)
     environment: dict[str, str] = attrs.field(factory=dict)
     level: Level = Level.LOW
 
 
-@attrs.frozen(kw_only=True)
-class Settings:
+@model
+class Settings(Model):
     timeout: float = checked(_positive, default=30.0)
     names: tuple[str, ...] = checked(_names, default=(), raw=True)
     mode: Literal["fast", "safe"] = "safe"
@@ -50,14 +50,21 @@ class Settings:
     hosts: tuple[Server, ...] = ()
     first: Message | None = None
     anything: Any = None
-    max_size: int = attrs.field(default=1, metadata={"key": "max-size"})
+    max_size: int = 1
     limit: int | str | None = None
 
 
 @dataclass
-class Point:
+class Place:
+    row: int
+    note: str = ""
+
+
+@model
+class Point(Model):
     x: int
-    tags: list[str] = field(default_factory=list)
+    tags: list[str] = attrs.field(factory=list)
+    place: Place | None = None
 
 
 def problems_of(cls: Any, value: Any) -> list[tuple[str, str]]:
@@ -66,7 +73,7 @@ def problems_of(cls: Any, value: Any) -> list[tuple[str, str]]:
     return caught.value.problems
 
 
-def test_an_attrs_class_is_read_from_dicts_with_everything_in_it():
+def test_a_model_is_read_from_dicts_with_everything_in_it():
     live = object()
     given = {
         "timeout": 5,
@@ -77,7 +84,7 @@ def test_an_attrs_class_is_read_from_dicts_with_everything_in_it():
         "hosts": [{"command": "z"}],
         "first": {"role": "user", "content": "hi", "vendor": 1},
         "anything": live,
-        "max-size": 7,
+        "max_size": 7,
         "limit": "none",
     }
     settings = structure(Settings, given)
@@ -107,7 +114,7 @@ def test_every_problem_has_its_path():
         "servers": {"one": {"command": 1}, "two words": 5},
         "hosts": [{"command": "z"}, {}],
         "first": {"role": "user", "content": [{"type": "text", "text": 5}]},
-        "max-size": "many",
+        "max_size": "many",
         "limit": [],
     }
     assert problems_of(Settings, given) == [
@@ -123,7 +130,7 @@ def test_every_problem_has_its_path():
         ("servers['two words']", "expected Server or dict, got int"),
         ("hosts[1].command", "required, but missing"),
         ("first.content[0].text", "expected str, got int"),
-        ("['max-size']", "expected int, got the str 'many'"),
+        ("max_size", "expected int, got the str 'many'"),
         ("limit", "expected int or str, got list"),
     ]
 
@@ -133,9 +140,9 @@ def test_unknown_keys_are_ignored():
     assert structure(Settings, given) == Settings(server=Server(command="x"))
 
 
-def test_dataclasses_lists_and_unions_are_read_too():
-    assert structure(Point, {"x": "3", "tags": ["a"]}) == Point(3, ["a"])
-    assert structure(list[Point], [{"x": 1}, Point(2)]) == [Point(1), Point(2)]
+def test_lists_and_unions_are_read_too():
+    assert structure(Point, {"x": "3", "tags": ["a"]}) == Point(x=3, tags=["a"])
+    assert structure(list[Point], [{"x": 1}, Point(x=2)]) == [Point(x=1), Point(x=2)]
     assert structure(Point | None, None) is None
     assert problems_of(list[Point], [{"x": 1}, {"tags": [1]}]) == [
         ("[1].x", "required, but missing"),
@@ -143,3 +150,12 @@ def test_dataclasses_lists_and_unions_are_read_too():
     ]
     for wrong in (5, "text", [1]):
         assert problems_of(Point, wrong) == [("", f"expected Point or dict, got {type(wrong).__name__}")]
+
+
+def test_a_field_of_a_third_party_model_may_hold_a_dataclass():
+    place = Place(2)
+    assert Point(x=1, place=place).place is place
+    assert Point(x=1, place={"row": "2"}).place == place
+    assert problems_of(Point, {"x": 1, "place": 5}) == [("place", "expected Place or dict, got int")]
+    assert problems_of(Point, {"x": 1, "place": {"row": "two"}}) == [("place.row", "expected int, got the str 'two'")]
+    assert problems_of(Point, {"x": 1, "place": {}}) == [("place.row", "required, but missing")]

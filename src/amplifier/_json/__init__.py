@@ -13,6 +13,7 @@ from ._walk import (
     copy_json,
     format_path,
     is_same_json,
+    join_paths,
     rebuild,
 )
 from .redaction import REDACTED, SENSITIVE_KEYS, is_media, redact_secrets, redact_text
@@ -32,6 +33,7 @@ __all__ = [
     "format_path",
     "is_media",
     "is_same_json",
+    "join_paths",
     "rebuild",
     "redact_secrets",
     "redact_text",

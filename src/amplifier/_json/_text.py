@@ -61,19 +61,11 @@ _INVISIBLE = rf"[\x00-\x08\x0b-\x1f{_UNSEEN}]+"
 _INVISIBLE_OR_BREAK = rf"[\x00-\x1f{_UNSEEN}]+"
 
 
-# str.translate() is fifteen times faster than a pattern on ASCII text, and much slower on any other.
-_CONTROL_TABLE = dict.fromkeys((*range(9), 11, 12, *range(14, 32), 127))
-_INVISIBLE_TABLE = {**_CONTROL_TABLE, 13: None}
-
-
 def sanitize_text(text: str) -> str:
     """Drop control characters (not tab, newline, carriage return) and lone surrogates; clean text is returned as is."""
-    if text.isascii():
-        kept = text.translate(_CONTROL_TABLE)
-        return text if len(kept) == len(text) else kept
     if text.replace("\n", "").replace("\t", "").isprintable():
         return text
-    return text if re.search(_CONTROLS, text) is None else re.sub(_CONTROLS, "", text)
+    return re.sub(_CONTROLS, "", text)
 
 
 def visible_text(text: str, *, multiline: bool = True, strict: bool = False) -> str:
@@ -89,8 +81,6 @@ def visible_text(text: str, *, multiline: bool = True, strict: bool = False) -> 
         return text
     if strict:
         return _strictly_visible(text, "\n\t" if multiline else "")
-    if multiline and text.isascii() and len(text.translate(_INVISIBLE_TABLE)) == len(text):
-        return text
     return re.sub(_INVISIBLE if multiline else _INVISIBLE_OR_BREAK, _spell_out, text)
 
 

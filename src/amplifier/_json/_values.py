@@ -217,9 +217,3 @@ def short(value: object) -> str:
 
 def type_name(value: object) -> str:
     return "None" if value is None else type(value).__name__
-
-
-def join_paths(outer: str, inner: str) -> str:
-    if not outer or not inner:
-        return outer or inner
-    return f"{outer}{inner}" if inner.startswith("[") else f"{outer}.{inner}"

@@ -56,6 +56,13 @@ def format_path(parts: Iterable[object], root: str = "") -> str:
     return text if len(text) <= _LONGEST_PATH else f"{text[:200]}…{text[-80:]}"
 
 
+def join_paths(outer: str, inner: str) -> str:
+    """The path of something below another one, from the paths of both."""
+    if not outer or not inner:
+        return outer or inner
+    return f"{outer}{inner}" if inner.startswith("[") else f"{outer}.{inner}"
+
+
 class Frame:
     """One container on the way from the root to the current position of a walk; `values` is already a private copy.
 

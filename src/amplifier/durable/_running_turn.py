@@ -21,7 +21,7 @@ from amplifier.contracts._containment import text_of
 from amplifier.errors import ContractError, ExecutionCancelled, ExecutionTimeout
 from amplifier.kernel import AmplifierSession
 from amplifier.live import Question, Questions
-from amplifier.plan._changes import module_hashes, plan_changes
+from amplifier.plan._things import module_hashes, plan_changes
 
 from ._engine import SessionFactory, TurnState
 from ._errors import DurableError, EngineClosedError, EngineUnavailableError, TurnLost

@@ -5,8 +5,7 @@ reads its coordinator's ``module-source-resolver`` mount point and nothing else 
 """
 
 from ._found import FoundModule
-from ._loaded import LoadedModule
+from ._loaded import LoadedModule, load_thing
 from ._loader import AmplifierModuleLoader, ModuleLoader
-from ._things import load_thing
 
 __all__ = ["AmplifierModuleLoader", "FoundModule", "LoadedModule", "ModuleLoader", "load_thing"]

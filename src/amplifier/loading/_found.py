@@ -31,6 +31,7 @@ from urllib.parse import unquote, urlsplit
 import attrs
 
 from amplifier._regular_file import read_file
+from amplifier._spelling import nearest, nearest_names
 from amplifier.contracts import CONTRACTS
 from amplifier.errors import ModuleConflictError, ModuleLoadError
 from amplifier.models import ModuleInfo, ModuleType
@@ -41,6 +42,8 @@ from ._importing import MODULE_PREFIX, find_installed, held_roots
 logger = logging.getLogger(__name__)
 
 ENTRY_POINT_GROUP: Final = "amplifier.modules"
+BUILT_IN_SOURCE: Final = "builtin"
+"""The source that pins a built-in module, where another distribution may provide the id as well."""
 BUILT_IN_GROUP: Final = "amplifier.builtin_modules"
 """Where this package declares its own modules: published programs take whatever is in the other group for published modules."""
 SEARCH_PATH_VARIABLE: Final = "AMPLIFIER_MODULES"
@@ -50,7 +53,6 @@ TYPE_TO_MOUNT_POINT: Final[Mapping[str, str]] = MappingProxyType(
 """Every kind of module and the mount point it belongs to."""
 
 _DIRECTORY_PREFIX: Final = "amplifier-module-"
-_BUILT_IN: Final = "builtin"
 _OUR_DISTRIBUTION: Final = "amplifier"
 _OUR_MODULES: Final = "amplifier.modules."
 
@@ -114,7 +116,7 @@ class FoundModule:
         if self.root is not None:
             return str(self.root)
         if self.is_built_in:
-            return _BUILT_IN
+            return BUILT_IN_SOURCE
         return {"distribution": self.distribution} if self.distribution else None
 
     @property
@@ -250,6 +252,18 @@ def _is_readable(module: FoundModule) -> bool:
         return False
 
 
+def nearest_module(given: str, known: Iterable[str]) -> str | None:
+    """The id that an unknown one probably misspells; None if none resembles it.
+
+    Half of an id is its type, which ids have in common; the rest has to be similar by itself.
+    """
+    for other in nearest_names(given, known, cutoff=0.75):
+        name, meant = (module_id.partition("-")[2] or module_id for module_id in (given, other))
+        if nearest(name, [meant]) is not None:
+            return other
+    return None
+
+
 # ── installed distributions ──────────────────────────────────────────────────────────────────────
 
 Index = Mapping[str, tuple[FoundModule, ...]]
@@ -281,9 +295,8 @@ def installed_modules() -> Index:
     index: dict[str, dict[str, FoundModule]] = {}
     settled = True
     for entry, stamp in stamps:
-        is_settled = stamp is None or time.time_ns() - stamp[0] > _SETTLED_AFTER_NS
-        settled = settled and is_settled
-        for module in _read_directory(entry, stamp) if is_settled else _read_directory.__wrapped__(entry, stamp):
+        settled = settled and (stamp is None or time.time_ns() - stamp[0] > _SETTLED_AFTER_NS)
+        for module in () if stamp is None else _read_directory(entry):
             # Of one distribution found twice the first one counts, as for imports.
             index.setdefault(module.module_id, {}).setdefault(_normalized(module.distribution), module)
     found = MappingProxyType(
@@ -307,18 +320,15 @@ def _normalized(distribution: str) -> str:
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
-@lru_cache(maxsize=256)
-def _read_directory(entry: str, stamp: _Stamp) -> tuple[FoundModule, ...]:
-    """The claims in one entry of sys.path, kept for as long as it has this stamp."""
-    if stamp is None:
-        return ()
+def _read_directory(entry: str) -> Iterator[FoundModule]:
+    """The claims in one entry of sys.path."""
     try:
         names = os.listdir(entry or ".")  # noqa: PTH208 — thousands of names, of which a few become paths
     except NotADirectoryError:
-        return tuple(_read_archive(entry))
+        yield from _read_archive(entry)
+        return
     except OSError:
-        return ()
-    found: list[FoundModule] = []
+        return
     for name in sorted(name for name in names if name.endswith("-info")):
         directory = Path(entry, name)
         try:
@@ -326,8 +336,7 @@ def _read_directory(entry: str, stamp: _Stamp) -> tuple[FoundModule, ...]:
         except (OSError, UnicodeDecodeError):
             continue
         if ENTRY_POINT_GROUP in text or BUILT_IN_GROUP in text:
-            found += _claims(text, name, str(directory))
-    return tuple(found)
+            yield from _claims(text, name, str(directory))
 
 
 def _read_archive(entry: str) -> Iterator[FoundModule]:
@@ -390,7 +399,7 @@ def is_pin(source: object) -> bool:
     if isinstance(source, Mapping) and set(source) == {"distribution"}:
         name = source["distribution"]
         return isinstance(name, str) and bool(name.strip())
-    return isinstance(source, str) and source == _BUILT_IN
+    return isinstance(source, str) and source == BUILT_IN_SOURCE
 
 
 def choose(module_id: str, claims: Sequence[FoundModule], pin: Any = None) -> FoundModule | None:
@@ -419,7 +428,7 @@ def choose(module_id: str, claims: Sequence[FoundModule], pin: Any = None) -> Fo
 
 
 def _pinned(module_id: str, claims: Sequence[FoundModule], pin: Any) -> FoundModule:
-    name = None if pin == _BUILT_IN else pin["distribution"].strip()
+    name = None if pin == BUILT_IN_SOURCE else pin["distribution"].strip()
 
     def fits(claim: FoundModule) -> bool:
         return claim.is_built_in if name is None else _normalized(claim.distribution) == _normalized(name)

@@ -6,18 +6,19 @@ Only files are read; no module is imported.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any, Final
 
 import anyio
 
-from amplifier._spelling import did_you_mean, nearest_names, resemble
+from amplifier._spelling import did_you_mean
 from amplifier.errors import AmplifierError, MissingExtraError, ModuleLoadError
 from amplifier.plan import is_module_id
+from amplifier.plan._things import places_of
 
-from ._found import FoundModule
+from ._found import BUILT_IN_SOURCE, FoundModule, is_pin, nearest_module
 from ._loader import ModuleLoader
 
 __all__ = [
@@ -32,14 +33,10 @@ __all__ = [
     "modules_on_island",
     "nearest_module",
     "require_backend",
-    "resembles_module",
 ]
 
 ON_ISLAND: Final = "needs asyncio; on trio it runs on an asyncio island, a thread with an event loop of its own"
 """What is shown of a module that is for asyncio only."""
-
-BUILT_IN_SOURCE: Final = "builtin"
-"""The source that pins a built-in module, where another distribution may provide the id as well."""
 
 REQUIRED_PACKAGES: Final[Mapping[str, tuple[str, str]]] = {
     "hooks-otel": ("opentelemetry", "otel"),
@@ -53,9 +50,6 @@ REQUIRED_PACKAGES: Final[Mapping[str, tuple[str, str]]] = {
 """Built-in modules that need a package of an extra: the package's import name, and the extra."""
 
 _ORDER = ["orchestrator", "context", "provider", "tool", "hook", "resolver"]
-_MIN_ID_SIMILARITY = 0.75
-_MIN_NAME_SIMILARITY = 0.6
-"""Half of an id is its type, which ids have in common; the rest has to be similar by itself."""
 
 
 def all_modules() -> list[FoundModule]:
@@ -123,18 +117,6 @@ def modules_on_island(module_ids: Iterable[str]) -> list[str]:
     return anyio.run(look, backend="trio")
 
 
-def resembles_module(given: str, known: str) -> bool:
-    """Whether one id is probably a misspelling of the other."""
-    name, other = (module_id.partition("-")[2] or module_id for module_id in (given, known))
-    return resemble(name, other, cutoff=_MIN_NAME_SIMILARITY)
-
-
-def nearest_module(given: str, known: Iterable[str]) -> str | None:
-    """The id that an unknown one probably misspells; None if none resembles it."""
-    candidates = nearest_names(given, known, cutoff=_MIN_ID_SIMILARITY)
-    return next((other for other in candidates if resembles_module(given, other)), None)
-
-
 # ── the modules that a plan names ────────────────────────────────────────────────────────────────
 
 
@@ -145,15 +127,19 @@ def missing_modules(plan: Any) -> list[tuple[str, str]]:
     other problems is checked as far as it has the form of a plan.
     """
     known = installed_ids()
-    return [
-        (path, problem)
-        for path, module_id, source in _modules_in(plan)
-        if (problem := _problem(module_id, source, known)) is not None
-    ]
+    found: list[tuple[str, str]] = []
+    for holder, key, section, path in places_of(plan) if isinstance(plan, Mapping) else ():
+        spec = holder[key]
+        if isinstance(spec, str):
+            spec = {"module": spec, "source": holder.get(f"{key}_source") if section == "session" else None}
+        if isinstance(spec, Mapping) and is_module_id(spec.get("module")):
+            problem = _problem(spec["module"], spec.get("source"), known)
+            found += [] if problem is None else [(path, problem)]
+    return found
 
 
 def _problem(module_id: str, source: Any, known: list[str]) -> str | None:
-    if source is not None and not ModuleLoader.is_pin(source):
+    if source is not None and not is_pin(source):
         return None
     try:
         used = ModuleLoader().locate(module_id, source)
@@ -168,24 +154,3 @@ def _problem(module_id: str, source: Any, known: list[str]) -> str | None:
     near = nearest_module(module_id, known)
     advice = "install it, name its folder in AMPLIFIER_MODULES or give its 'source'"
     return f"no module {module_id!r} is installed; {advice if near is None else did_you_mean(near)}"
-
-
-def _modules_in(plan: Any) -> Iterator[tuple[str, str, Any]]:
-    """Path, id and source of each module."""
-    sections = plan if isinstance(plan, Mapping) else {}
-    entries: dict[str, Any] = {}
-    session = sections.get("session")
-    if isinstance(session, Mapping):
-        for role in ("orchestrator", "context"):
-            entry = session.get(role)
-            is_id = isinstance(entry, str)
-            source = session.get(f"{role}_source")
-            entries[f"$.session.{role}"] = {"module": entry, "source": source} if is_id else entry
-    for section in ("providers", "tools", "hooks"):
-        listed = sections.get(section)
-        if isinstance(listed, list):
-            entries |= {f"$.{section}[{index}]": entry for index, entry in enumerate(listed)}
-    for path, entry in entries.items():
-        spec = {"module": entry} if isinstance(entry, str) else entry
-        if isinstance(spec, Mapping) and is_module_id(spec.get("module")):
-            yield path, spec["module"], spec.get("source")

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, final
 import attrs
 
 from amplifier._reading import show
-from amplifier._spelling import did_you_mean, nearest
+from amplifier._spelling import did_you_mean
 from amplifier.errors import ModuleConflictError, ModuleLoadError, ModuleNotFoundError
 from amplifier.models import ModuleInfo
 from amplifier.plan._names import MODULE_ID_RULE, is_module_id
@@ -35,6 +35,7 @@ from ._found import (
     is_pin,
     listed,
     modules_in,
+    nearest_module,
     package_name,
     path_from_source,
 )
@@ -104,7 +105,7 @@ class ModuleLoader:
         self.coordinator: Any = coordinator
         self._search_paths = list(search_paths or ())
         self._registered: dict[str, FoundModule] = {}
-        self._loaded: dict[str, LoadedModule | None] = {}  # those registered in process as they were examined
+        self._loaded: set[str] = set()
         self._roots = HeldRoots()
         for module_id, module in (modules or {}).items():
             self.register(module_id, module)
@@ -136,7 +137,6 @@ class ModuleLoader:
                 "use another id or another loader",
                 module_id=module_id,
             )
-        self._loaded.pop(module_id, None)
         self._registered[module_id] = FoundModule(module_id=module_id, registered=module, registered_type=module_type)
 
     def for_child(self, coordinator: Any) -> ModuleLoader:
@@ -173,11 +173,6 @@ class ModuleLoader:
         if root is not None:
             return FoundModule(module_id=module_id, root=root)
         return claim or self._locate_package(module_id)
-
-    @staticmethod
-    def is_pin(source: object) -> bool:
-        """Whether a source in a plan pins an installed module; any other one is a path, or for a resolver to read."""
-        return is_pin(source)
 
     def _claims(self, module_id: str, listing: Listing | None) -> tuple[FoundModule, ...]:
         if listing is None:
@@ -305,8 +300,8 @@ class ModuleLoader:
         elif found.import_name:
             module = self._import_installed(found)
         else:
-            module = self._loaded.get(found.module_id) or examine_registered(found)
-        self._loaded[found.module_id] = module if found.registered is not None else None
+            module = examine_registered(found)
+        self._loaded.add(found.module_id)
         if module.complaint is not None:
             logger.warning("%s", module.complaint)
         # What is found once may be loaded often, and each time on another backend.
@@ -388,8 +383,7 @@ class ModuleLoader:
         unused = " (imported from a source that another loader was given, so not used)" if name in sys.modules else ""
         searched.append(f"package {name!r}{unused}")
         known = {*self._registered, *installed_modules(), *(each.module_id for each in modules_in(search_paths))}
-        # All ids of a kind begin alike, so more than that has to be alike.
-        suggestion = nearest(module_id, known, cutoff=0.75)
+        suggestion = nearest_module(module_id, known)
         hint = f"; {did_you_mean(suggestion)}" if suggestion else "."
         places = "".join(f"\n  - {place}" for place in searched)
         return ModuleNotFoundError(
@@ -427,7 +421,7 @@ def _settings(module_id: str, config: Mapping[str, Any] | None) -> dict[str, Any
     """A copy of a module's configuration, so that a module that changes it does not change the plan."""
     if config is None:
         return {}
-    if type(config) is not dict and not isinstance(config, Mapping):
+    if not isinstance(config, Mapping):
         raise TypeError(f"config of module {module_id!r} is {config!r}; expected a dict or None")
     return dict(config)
 

@@ -36,15 +36,14 @@ def per_class(function: Callable[[type[Model]], T]) -> Callable[[type[Model]], T
 
 
 def checked(check: Callable[[Any], Any], *, default: Any = attrs.NOTHING, raw: bool = False) -> Any:
-    """A field with one rule more than its type, in a model or in any attrs class that `structure` reads.
+    """A field with one rule more than its type.
 
     Args:
         check: Receives the coerced value, returns the one to store, raises ValueError with the problem.
         default: As in `attrs.field`.
         raw: The type's own coercion is skipped; `check` does it all.
     """
-    metadata: dict[str, Any] = {"hook": lambda value, _: check(value)} if raw else {"check": check}
-    return attrs.field(default=default, metadata=metadata)
+    return attrs.field(default=default, metadata={"check": check, "raw": raw})
 
 
 @overload
@@ -103,18 +102,6 @@ def _has_required(cls: type[Model]) -> bool:
 
 def is_required(field: attrs.Attribute[Any]) -> bool:
     return field.default is attrs.NOTHING
-
-
-def default_of(field: attrs.Attribute[Any]) -> Any:
-    """The default of a field that is not required, made anew where a factory makes it."""
-    factory = factory_of(field)
-    return field.default if factory is None else factory()
-
-
-def factory_of(field: attrs.Attribute[Any]) -> Callable[[], Any] | None:
-    """What makes the default of a field, if something does."""
-    default: Any = field.default
-    return default.factory if isinstance(default, attrs.Factory) else None  # type: ignore[arg-type]
 
 
 def resolved_hints(cls: type) -> dict[str, Any]:

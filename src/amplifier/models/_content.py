@@ -6,6 +6,7 @@ written back exactly as it came, so that a newer provider and an older kernel ge
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
@@ -125,3 +126,11 @@ ContentBlockUnion: TypeAlias = (
     | UnknownBlock
 )
 """Any content block, distinguished by `type`."""
+
+
+def is_base64(data: object) -> bool:
+    """Whether it is the standard base64 of something, with padding: no other characters, no stray bits in the last one."""
+    try:
+        return bool(data) and isinstance(data, str) and base64.b64encode(base64.b64decode(data)) == data.encode("ascii")
+    except ValueError:
+        return False

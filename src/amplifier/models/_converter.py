@@ -1,4 +1,4 @@
-"""The converter: the one cattrs converter that reads and writes models, and every other attrs class read from foreign input.
+"""The converter: the one cattrs converter that reads and writes models. `amplifier._reading` reads what is no model.
 
 What a field accepts is a hook for its type, found by cattrs: lax for numbers and words as the published models are, strict for text;
 a nested dict becomes a model, an instance is kept. Hooks raise ValueError with the problem, `ModelError` where there are several;
@@ -33,11 +33,11 @@ from cattrs.errors import (
 )
 from cattrs.gen import make_dict_structure_fn, make_dict_structure_fn_from_attrs, override
 
-from amplifier._json import format_path
-from amplifier._json._values import MAX_DIGITS, aware, join_paths, short, type_name
-from amplifier.errors import ModelError, PlanError, Problem
+from amplifier._json import format_path, join_paths
+from amplifier._json._values import MAX_DIGITS, aware, short, type_name
+from amplifier.errors import ModelError, Problem
 
-from ._base import Model, OpenModel, declared_fields, per_class, resolved_hints
+from ._base import Model, OpenModel, declared_fields, per_class
 
 Hook: TypeAlias = Callable[[Any, Any], Any]
 
@@ -45,10 +45,8 @@ Hook: TypeAlias = Callable[[Any, Any], Any]
 def structure(cls: Any, value: Any) -> Any:
     """Read a value that comes from outside into a class, with all problems listed.
 
-    The class is a model, any attrs class or dataclass, or a type made of them (``list[Message]``, a union). An attrs class may have
-    `checked` fields, and a ``metadata={"key": ...}`` where a field's key is not its name; keys that it does not declare are ignored.
-    An instance of the class is kept as it is. Values of the type `Any` are kept as they are: use `from_dict` for input that has to be
-    JSON.
+    The class is a model or a type made of models (``list[Message]``, a union). An instance of the class is kept as it is, and so are
+    values of the type `Any`: use `from_dict` for input that has to be JSON.
 
     Raises:
         ModelError: The value does not fit; everything wrong with it is listed.
@@ -65,8 +63,17 @@ def keyword_reader(cls: type[Model]) -> Hook:
     It raises cattrs' error, of which `model_error` makes ours.
     """
     fields = declared_fields(cls)
-    overrides = _overrides(fields, {field.name: field.type for field in fields}, converter())
+    overrides: dict[str, Any] = {}
+    for field in fields:
+        check, raw = map(field.metadata.get, ("check", "raw"))
+        if check is not None:
+            read = None if raw else converter().get_structure_hook(field.type)
+            overrides[field.name] = override(struct_hook=functools.partial(_read_checked, read, check))
     return make_dict_structure_fn_from_attrs(list(fields), dict, converter(), **overrides)
+
+
+def _read_checked(read: Hook | None, check: Callable[[Any], Any], value: Any, cls: Any) -> Any:
+    return check(value if read is None else read(value, cls))
 
 
 def model_error(cls: type, error: BaseException) -> ModelError:
@@ -282,38 +289,17 @@ def _model_hook(cls: type[Model]) -> Hook:
 
 
 def _class_hook(cls: type, converter: Converter) -> Hook:
-    """An attrs class or a dataclass that is no model: an instance is kept as it is, a mapping becomes one."""
-    fields: Iterable[Any] = attrs.fields(cls) if attrs.has(cls) else dataclasses.fields(cls)
-    keys = {field.name: field.metadata.get("key") or field.name for field in fields}
-    read_fields: Any = make_dict_structure_fn(cls, converter, **_overrides(fields, resolved_hints(cls), converter))
+    """An attrs class or a dataclass in a third-party model: an instance is kept as it is, a mapping becomes one."""
+    read_fields: Any = make_dict_structure_fn(cls, converter)
 
     def read(value: Any, _: Any) -> Any:
         if isinstance(value, cls):
             return value
         if not isinstance(value, Mapping):
-            raise _wrong(f"{cls.__name__} or dict", value)
-        try:
-            return read_fields(value, cls)
-        except ClassValidationError as error:
-            raise ModelError(_problems_of(error, keys), subject=cls.__name__) from None
+            raise _wrong(_expected(cls), value)
+        return read_fields(value, cls)
 
     return read
-
-
-def _overrides(fields: Iterable[Any], hints: Mapping[str, Any], converter: Converter) -> Any:
-    """What cattrs has to know about `checked` fields, those with a hook of their own and those with a key of their own."""
-    overrides: dict[str, Any] = {}
-    for field in fields:
-        check, hook, key = map(field.metadata.get, ("check", "hook", "key"))
-        if check is not None:
-            hook = functools.partial(_read_checked, converter.get_structure_hook(hints[field.name]), check)
-        if hook is not None or key is not None:
-            overrides[field.name] = override(struct_hook=hook, rename=key)
-    return overrides
-
-
-def _read_checked(read: Hook, check: Callable[[Any], Any], value: Any, cls: Any) -> Any:
-    return check(read(value, cls))
 
 
 # ── unions ───────────────────────────────────────────────────────────────────────────────────────
@@ -407,18 +393,13 @@ def _tagged_hook(by_tag: dict[str, type[Model]], fallback: type[Model] | None, c
 # ── problems ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _problems_of(error: BaseException, keys: Mapping[str, str] | None = None) -> list[Problem]:
-    """What cattrs and the hooks found, as paths and problems.
-
-    Args:
-        error: What was raised.
-        keys: The keys of fields whose keys are not their names.
-    """
+def _problems_of(error: BaseException) -> list[Problem]:
+    """What cattrs and the hooks found, as paths and problems."""
     if isinstance(error, (ClassValidationError, IterableValidationError)):
         placed, unplaced = error.group_exceptions()
         found: list[Problem] = []
         for inner, note in placed:
-            name = (keys or {}).get(note.name, note.name) if isinstance(note, AttributeValidationNote) else note.index
+            name = note.name if isinstance(note, AttributeValidationNote) else note.index
             if isinstance(inner, KeyError):
                 found.append((format_path([name]), "required, but missing"))
             else:
@@ -426,8 +407,6 @@ def _problems_of(error: BaseException, keys: Mapping[str, str] | None = None) ->
         return found + [problem for inner in unplaced for problem in _problems_of(inner)]
     if isinstance(error, ModelError):
         return error.problems
-    if isinstance(error, PlanError):  # its paths begin at the value, with ``$``
-        return [(path.removeprefix("$").removeprefix("."), problem) for path, problem in error.problems]
     if isinstance(error, RecursionError):
         return [("", "nested too deeply")]
     return [("", str(error) or type(error).__name__)]
@@ -544,7 +523,7 @@ def _is_model(cls: Any) -> bool:
 
 
 def _is_class(cls: Any) -> bool:
-    return isinstance(cls, type) and (attrs.has(cls) or dataclasses.is_dataclass(cls)) and not issubclass(cls, Model)
+    return isinstance(cls, type) and not _is_model(cls) and (attrs.has(cls) or dataclasses.is_dataclass(cls))
 
 
 def _origin(annotation: Any) -> Any:

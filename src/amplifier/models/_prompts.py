@@ -7,18 +7,17 @@ hold under that type today. A text file is text, so that every model reads it an
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from amplifier._json import visible_text
+from amplifier._json import join_paths, visible_text
 from amplifier._regular_file import read_file
 from amplifier.errors import ModelError
 
 from ._base import Model
-from ._content import ContentBlockUnion, ImageBlock, TextBlock, UnknownBlock
+from ._content import ContentBlockUnion, ImageBlock, TextBlock, UnknownBlock, is_base64
 from ._json_text import from_dict, to_dict
 
 Prompt: TypeAlias = str | Sequence[str | TextBlock | ImageBlock | UnknownBlock | Mapping[str, Any]]
@@ -158,7 +157,7 @@ def _read_part(part: Any, where: str) -> dict[str, Any]:
         block = part if isinstance(part, Model) else from_dict(ContentBlockUnion, dict(part))
         written: dict[str, Any] = to_dict(block)
     except ModelError as error:
-        problems = [(f"{where}.{path}".rstrip("."), problem) for path, problem in error.problems]
+        problems = [(join_paths(where, path), problem) for path, problem in error.problems]
         raise ModelError(problems, subject="prompt") from None
     kind = written.get("type")
     if kind in ("image", "document"):
@@ -182,11 +181,8 @@ def _problem_of_source(source: Any) -> str | None:
         return f"expected a dict with the type 'base64' or 'url', got {form or source!r:.80}"
     if not isinstance(source.get("media_type"), str) or "/" not in source["media_type"]:
         return f"expected a media_type such as 'image/png', got {source.get('media_type')!r:.80}"
-    try:
-        is_right = bool(binascii.a2b_base64(source["data"].encode("ascii"), strict_mode=True))
-    except (KeyError, AttributeError, ValueError):
-        is_right = False
-    return None if is_right else "expected data in standard base64 with padding; amplifier.file(...) makes it"
+    problem = "expected data in standard base64 with padding; amplifier.file(...) makes it"
+    return None if is_base64(source.get("data")) else problem
 
 
 def text_of_prompt(blocks: Iterable[Mapping[str, Any]]) -> str:

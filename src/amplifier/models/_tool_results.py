@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import enum
 import json
 import math
@@ -19,7 +17,7 @@ from amplifier._json._values import MAX_DEPTH
 from amplifier.errors import ModelError
 
 from ._base import Model, checked, coerced_field, model
-from ._content import ImageBlock, TextBlock, UnknownBlock
+from ._content import ImageBlock, TextBlock, UnknownBlock, is_base64
 
 _OMITTED = "[{} omitted from tool event; original retained for model request if unmodified.]"
 
@@ -76,18 +74,9 @@ def _as_source(kind: str, source: Any) -> dict[str, Any]:
     media_type, data = source.get("media_type"), source.get("data")
     if not isinstance(media_type, str) or re.fullmatch(f"{kind}/{_SUBTYPE}", media_type) is None:
         raise ValueError(f"invalid tool result {kind} media type: expected something like {_EXAMPLES[kind]!r}")
-    if not isinstance(data, str) or not _is_strict_base64(data):
+    if not is_base64(data):
         raise ValueError(f"invalid tool result {kind} data: expected non-empty standard base64 with padding")
     return {"type": "base64", "media_type": media_type, "data": data}
-
-
-def _is_strict_base64(data: str) -> bool:
-    try:
-        decoded = base64.b64decode(data, validate=True)
-    except (binascii.Error, ValueError):
-        return False
-    # Encoding again catches what the decoder lets pass: stray bits in the last character.
-    return bool(data) and base64.b64encode(decoded).decode("ascii") == data
 
 
 def _checked_assignment(result: ToolResult, field: attrs.Attribute[Any], value: Any) -> Any:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from .._json import Frame, copy_json, format_path, rebuild
+from .._json import Frame, copy_json, format_path, join_paths, rebuild
 from .._reading import show
 from ..errors import ModelError, PlanError, Problem
 
@@ -40,11 +40,8 @@ def _copy(value: Any, path: str) -> Any:
     try:
         return copy_json(value)
     except ModelError as error:
-        raise PlanError(_below(path, error), subject="cannot merge plans") from None
-
-
-def _below(path: str, error: ModelError) -> list[Problem]:
-    return [(f"{path}{'.' if inner[:1] not in ('', '[') else ''}{inner}", text) for inner, text in error.problems]
+        problems = [(join_paths(path, inner), text) for inner, text in error.problems]
+        raise PlanError(problems, subject="cannot merge plans") from None
 
 
 _VARIABLE: Final = re.compile(
@@ -88,7 +85,7 @@ def expand_variables(plan: Mapping[str, Any], env: Mapping[str, str]) -> dict[st
     try:
         expanded = rebuild(dict(plan), expand, subject="")
     except ModelError as error:
-        problems += _below("$", error)
+        problems += [(join_paths("$", inner), text) for inner, text in error.problems]
     if problems:
         raise PlanError(problems, subject="cannot expand the plan's variables")
     return expanded

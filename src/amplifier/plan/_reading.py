@@ -12,7 +12,7 @@ import attrs
 
 from .._json import format_path
 from .._reading import Kind, keys_of, read_record, read_value, show
-from .._spelling import cut_short, did_you_mean, misspelt, suggestion
+from .._spelling import did_you_mean, misspelt_key, suggestion
 from ..errors import PlanError, Problem
 from ._spec import DEFAULT_DEADLINES, Deadlines, ModuleSpec, MountPlan, SessionSettings, mapping, module_id, source
 from ._things import id_of_thing, is_thing
@@ -87,13 +87,8 @@ class _Reader:
     def value(self, kind: Kind, value: Any, path: str) -> Any:
         return None if value is None else read_value(kind, value, path, self.problem)
 
-    def mapping(self, kind: Kind, given: Any, path: str) -> Any:
-        return given if type(given) is dict else read_value(kind, given, path, self.problem)
-
     def known(self, given: Mapping[Any, Any], keys: frozenset[str], path: str, kind: str = "key") -> dict[str, Any]:
         """What is under keys that are read; the others are reported."""
-        if type(given) is dict and given.keys() <= keys:
-            return given
         for key in given:
             if key not in keys:
                 self.unknown(key, keys, path, kind)
@@ -108,14 +103,14 @@ class _Reader:
             return None
 
     def read(self, config: Any, base: Deadlines) -> MountPlan | None:
-        config = self.mapping(_PLAN, config, "$")
+        config = read_value(_PLAN, config, "$", self.problem)
         if config is None:
             return None
         if not config:
             self.problem("$", "the plan is empty; session.orchestrator and session.context are required")
             return None
         config = self.known(config, SECTIONS, "$", "section")
-        session = self.mapping(_SESSION, {} if config.get("session") is None else config["session"], "$.session") or {}
+        session = self.value(_SESSION, config.get("session"), "$.session") or {}
         session = self.known(session, SESSION_KEYS, "$.session")
         roles: dict[str, Any] = {role: self.role(config, session, role) for role in _ROLES}
         given = {key: value for key, value in session.items() if key in _SETTINGS}
@@ -131,7 +126,7 @@ class _Reader:
     def unknown(self, key: Any, known: Any, path: str, kind: str) -> None:
         """A key that nothing reads: a misspelling is a problem, because its value would be lost; others are warnings."""
         read = frozenset(known) - _NOT_MISSED
-        where, meant = format_path([key], path), misspelt(key, read) or cut_short(key, read)
+        where, meant = format_path([key], path), misspelt_key(key, read)
         if meant is None:
             self.warnings.append(f"{where}: unknown {kind}, ignored{suggestion(key, read, cutoff=_SIMILAR)}")
         else:
@@ -154,7 +149,7 @@ class _Reader:
             if beside is not None:
                 self.warnings.append(f"$.{name}: ignored, because session.{name} is a mapping; put 'config' there")
             return self.spec(given, "session", path)
-        if beside is not None and (beside := self.mapping(_BESIDE, beside, f"$.{name}")) is not None:
+        if (beside := self.value(_BESIDE, beside, f"$.{name}")) is not None:
             beside = self.known(beside, _CONFIG, f"$.{name}")
             settings = self.value(mapping, beside.get("config"), f"$.{name}.config")
         module = read_value(module_id, given, path, self.problem)
@@ -163,12 +158,12 @@ class _Reader:
         return ModuleSpec(module=module, source=pinned, config={} if settings is None else settings, path=path)
 
     def entries(self, given: Any, section: str) -> list[ModuleSpec]:
-        if type(given) is not list and isinstance(given, Mapping) and "module" in given:
+        if isinstance(given, Mapping) and "module" in given:
             self.problem(
                 f"$.{section}", f"expected {_MODULES.expected}, got {show(given)}; wrap the one module in a list"
             )
             return []
-        entries = (given if type(given) is list else self.value(_MODULES, given, f"$.{section}")) or ()
+        entries = self.value(_MODULES, given, f"$.{section}") or ()
         specs = [self.spec(entry, section, f"$.{section}[{index}]") for index, entry in enumerate(entries)]
         found = [spec for spec in specs if spec is not None]
         if section == "providers":
@@ -176,8 +171,6 @@ class _Reader:
         return found
 
     def spec(self, given: Any, section: str, path: str) -> ModuleSpec | None:
-        if type(given) is dict and len(given) == 1 and type(given.get("module")) is str:
-            given = given["module"]  # nothing but an id, as most have
         if isinstance(given, str):
             module = read_value(module_id, given, f"{path}.module", self.problem)
             return None if module is None else ModuleSpec(module=module, path=path)
@@ -186,21 +179,18 @@ class _Reader:
         if inspect.iscoroutine(given):
             self.problem(path, f"expected {_MODULE.expected}, got a coroutine; write the function itself, without (…)")
             return None
-        given = self.mapping(_MODULE, given, path)
+        given = read_value(_MODULE, given, path, self.problem)
         if given is None:
             return None
         given = self.known(given, SPEC_KEYS[section], path)
-        thing = given.get("module")
-        if is_thing(thing):
-            given = {**given, "module": id_of_thing(thing, section, path)}
-            values = read_record(ModuleSpec, given, path, self.problem)
-            return ModuleSpec(path=path, thing=thing, **values) if "module" in values else None
-        is_named = given.get("module") is not None
-        if not is_named:
+        thing = module if is_thing(module := given.get("module")) else None
+        if module is None:
             self.problem(f"{path}.module", "'module' is required: the id of the module to mount")
-            given = {**given, "module": "unnamed"}  # so that the rest of it is examined
+            given.pop("module", None)
+        elif thing is not None:
+            given["module"] = id_of_thing(thing, section, path)
         values = read_record(ModuleSpec, given, path, self.problem)
-        return ModuleSpec(path=path, **values) if is_named and "module" in values else None
+        return ModuleSpec(path=path, thing=thing, **values) if "module" in values else None
 
     def instances(self, providers: list[ModuleSpec]) -> None:
         """One entry per provider module may go without a name; no two may share one."""

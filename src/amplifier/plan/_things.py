@@ -1,14 +1,17 @@
-"""Entries of a plan that are no ids but the modules themselves: functions, instances and mount functions.
+"""The modules of a plan, wherever they are in it, above all those that are no ids but functions, instances and mount functions.
 
-They belong to the process that made them, so such a plan has no JSON; elsewhere their ids take their place.
+These belong to the process that made them, so such a plan has no JSON; elsewhere their ids take their place.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from .._json import join_paths, redact_secrets
 from ..errors import ModelError, PlanError
 from ..models import to_json
 
@@ -31,48 +34,81 @@ def id_of_thing(thing: object, section: str, path: str) -> str:
     return f"{prefix}-{slug.removeprefix(f'{prefix}-')}"[:64]
 
 
-def replace_things(plan: Mapping[str, Any], replace: Callable[[Any, str, str], Any] = id_of_thing) -> dict[str, Any]:
-    """A copy of the sections of a plan with something else in place of each module that is in the plan itself.
-
-    Args:
-        plan: It is not changed; what is no module is shared with it.
-        replace: Gets the module, the section and the path, and returns what to put there; by default its id.
-    """
-
-    def replaced(entry: Any, section: str, path: str) -> Any:
-        if is_thing(entry):
-            return replace(entry, section, path)
-        if isinstance(entry, Mapping) and is_thing(entry.get("module")):
-            return {**entry, "module": replace(entry["module"], section, f"{path}.module")}
-        return entry
-
-    changed = dict(plan)
+def places_of(plan: Mapping[str, Any]) -> Iterator[tuple[Any, Any, str, str]]:
+    """Each module of a plan: what holds it, under which key or index, its section and its path; what is no plan holds none."""
     if isinstance(session := plan.get("session"), Mapping):
-        roles = ("orchestrator", "context")
-        changed["session"] = {
-            key: replaced(value, "session", f"$.session.{key}") if key in roles else value
-            for key, value in session.items()
-        }
+        for role in ("orchestrator", "context"):
+            if role in session:
+                yield session, role, "session", f"$.session.{role}"
     for section in ("providers", "tools", "hooks"):
         if isinstance(entries := plan.get(section), list):
-            changed[section] = [
-                replaced(entry, section, f"$.{section}[{index}]") for index, entry in enumerate(entries)
-            ]
-    return changed
+            for index in range(len(entries)):
+                yield entries, index, section, f"$.{section}[{index}]"
 
 
 def find_things(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Path and description of each module that is in a plan itself."""
     found: list[tuple[str, str]] = []
-
-    def note(thing: Any, section: str, path: str) -> Any:
-        name = getattr(thing, "__name__", None)
-        what = f"an instance of {type(thing).__name__}" if name is None else f"the function {name}"
-        found.append((path, what))
-        return thing
-
-    replace_things(plan, note)
+    for holder, key, _, path in places_of(plan):
+        is_spec = isinstance(holder[key], Mapping)
+        thing = holder[key].get("module") if is_spec else holder[key]
+        if is_thing(thing):
+            name = getattr(thing, "__name__", None)
+            what = f"an instance of {type(thing).__name__}" if name is None else f"the function {name}"
+            found.append((f"{path}.module" if is_spec else path, what))
     return found
+
+
+def replace_things(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a plan and of its sections with the id of each module that is in the plan itself in its place."""
+    changed = dict(plan)
+    for section, value in plan.items():
+        if isinstance(value, Mapping | list):
+            changed[section] = value.copy() if isinstance(value, list) else dict(value)
+    for holder, key, section, path in places_of(changed):
+        entry = holder[key]
+        if is_thing(entry):
+            holder[key] = id_of_thing(entry, section, path)
+        elif isinstance(entry, Mapping) and is_thing(entry.get("module")):
+            holder[key] = {**entry, "module": id_of_thing(entry["module"], section, path)}
+    return changed
+
+
+def module_hashes(plan: Mapping[str, Any]) -> dict[str, str]:
+    """Every module of a plan with a hash of its entry without secrets; a module that is there twice gets a number.
+
+    What is different between two plans is told from them: no plan has to be kept, and no secret of one.
+    """
+    found: dict[str, str] = {}
+    for holder, key, _, _ in places_of(replace_things(plan)):
+        spec = {"module": holder[key]} if isinstance(holder[key], str) else holder[key]
+        if not isinstance(spec, Mapping):
+            continue
+        name = module = str(spec.get("module"))
+        number = 1
+        while name in found:
+            number += 1
+            name = f"{module} ({number})"
+        text = json.dumps(redact_secrets(dict(spec)), sort_keys=True, default=_shown)
+        found[name] = hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
+    return found
+
+
+def plan_changes(before: Mapping[str, str] | None, plan: Mapping[str, Any]) -> list[str]:
+    """What is different in ``plan`` from the one with these `module_hashes`, one line each; nothing if those are not known."""
+    if before is None:
+        return []
+    now = module_hashes(plan)
+    return [
+        *(f"{name} is not in the plan any more" for name in before if name not in now),
+        *(f"{name} is new in the plan" for name in now if name not in before),
+        *(f"{name} is configured differently" for name in before if name in now and now[name] != before[name]),
+    ]
+
+
+def _shown(value: object) -> str:
+    """The text of an object, the same in every process."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", str(value))
 
 
 def plan_json(plan: Mapping[str, Any]) -> str:
@@ -91,5 +127,5 @@ def plan_json(plan: Mapping[str, Any]) -> str:
         if not problems:
             return to_json(dict(plan))
     except ModelError as error:
-        problems = [(f"$.{path}", text) for path, text in error.problems]
+        problems = [(join_paths("$", path), text) for path, text in error.problems]
     raise PlanError(problems, subject="the plan cannot be written as JSON")

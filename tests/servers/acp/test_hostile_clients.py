@@ -46,13 +46,13 @@ async def test_nonsense_is_answered_with_the_reason(line, code, message):
     [
         ("session/new", {"cwd": "relative"}, -32602, "cwd: expected the absolute path"),
         ("session/new", {"cwd": "/no/such/directory"}, -32602, "is not a directory"),
-        ("session/new", {"cwd": "/", "mcpServers": {}}, -32602, "mcpServers: expected list, got dict"),
+        ("session/new", {"cwd": "/", "mcpServers": {}}, -32602, "mcpServers: expected a list of servers, got dict"),
         ("session/new", {"cwd": "/", "mcpServers": [{"name": "a", "type": "sse"}]}, -32602, "expected stdio or http"),
         ("session/new", {"cwd": "/", "mcpServers": [{"name": "a"}]}, -32602, "command: expected a text"),
         ("session/load", {"cwd": "/", "sessionId": "nowhere"}, -32002, "no session 'nowhere' is stored"),
         ("session/load", {"cwd": "/", "sessionId": "../x"}, -32602, "sessionId"),
         ("session/prompt", {"sessionId": "nowhere", "prompt": []}, -32002, "no session 'nowhere' is open"),
-        ("session/prompt", {"sessionId": "session-1"}, -32602, "prompt: required, but missing"),
+        ("session/prompt", {"sessionId": "session-1"}, -32602, "prompt: is missing; expected a list of content blocks"),
         ("session/prompt", {"sessionId": "session-1", "prompt": [7]}, -32602, "prompt[0]"),
         ("session/prompt", {"sessionId": "session-1", "prompt": []}, -32602, "some text"),
         ("session/list", {"cursor": "x"}, -32602, "cursor"),
@@ -68,17 +68,21 @@ async def test_wrong_parameters_are_answered_with_their_name(method, params, cod
         assert message in error["message"]
 
 
-async def test_secrets_of_mcp_servers_are_not_repeated_in_errors():
+@pytest.mark.parametrize(
+    ("servers", "path"),
+    [
+        ([{"name": "a", "command": "x", "env": [{"name": "KEY", "value": "s3cret"}, {"value": "s3cret"}]}], "env[1]"),
+        ([{"name": "a", "command": "x", "env": ["s3cret"]}], "env[0]"),
+        ([{"name": "a", "command": "x", "env": "s3cret"}], "env"),
+        (["s3cret"], "mcpServers[0]"),
+        ("s3cret", "mcpServers"),
+    ],
+)
+async def test_secrets_of_mcp_servers_are_not_repeated_in_errors(servers, path):
     async with connected() as client:
         await client.open()
-        server = {
-            "name": "a",
-            "command": "x",
-            "args": [],
-            "env": [{"name": "KEY", "value": "s3cret"}, {"value": "s3cret"}],
-        }
-        answer = await client.answer_to(client.tell("session/new", cwd="/", mcpServers=[server]))
-        assert "env[1]" in answer["error"]["message"]
+        answer = await client.answer_to(client.tell("session/new", cwd="/", mcpServers=servers))
+        assert f"{path}: " in answer["error"]["message"] or f"{path}." in answer["error"]["message"]
         assert "s3cret" not in answer["error"]["message"]
 
 

@@ -31,7 +31,7 @@ from amplifier.live._checkpoints import Checkpoints
 from amplifier.loading import ModuleLoader
 from amplifier.loading._installed import require_backend
 from amplifier.plan import check_plan
-from amplifier.plan._changes import plan_changes
+from amplifier.plan._things import plan_changes
 from amplifier.tracing import export_traces
 from amplifier.tracing._conversation import text_of_message
 from amplifier.tracing._running_commands import answer_task_requests

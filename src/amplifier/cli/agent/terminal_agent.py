@@ -20,7 +20,7 @@ from amplifier.kernel import AmplifierSession, ModuleFailure
 from amplifier.live import run_turn
 from amplifier.live._checkpoints import Checkpoints
 from amplifier.models import TurnEvent
-from amplifier.plan._changes import module_hashes
+from amplifier.plan._things import module_hashes
 from amplifier.turns import TurnRecord
 
 from .default_plan import OFFLINE_PROVIDER

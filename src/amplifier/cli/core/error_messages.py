@@ -21,7 +21,6 @@ from amplifier.errors import (
     RateLimitError,
 )
 from amplifier.loading._importing import advise_on_alias
-from amplifier.loading._installed import resembles_module
 
 from .exit_codes import CommandError, Exit
 
@@ -61,8 +60,7 @@ def _raw_message(error: BaseException) -> str:
     if isinstance(error, LLMError):
         return f"{error}{_advice(error)}"
     if isinstance(error, ModuleNotFoundError) and error.module_id is not None:
-        near = error.suggestion
-        advice = f"; {did_you_mean(near)}" if near and resembles_module(error.module_id, near) else "."
+        advice = f"; {did_you_mean(error.suggestion)}" if error.suggestion else "."
         return (
             f"no module {error.module_id!r} is installed{advice} `amplifier module list` shows what there is; "
             "`--debug` shows where it was looked for."

@@ -25,10 +25,10 @@ import attrs
 import orjson
 
 from amplifier.models import ResponseFormatJsonSchema, ToolResult
-from amplifier.models._base import Model, OpenModel, declared_fields, default_of, is_required
+from amplifier.models._base import Model, OpenModel, declared_fields, is_required
 
 from .errors import serialization_error
-from .fields import OURS
+from .fields import OURS, default_of
 
 _MISSING: Final = object()
 _ATOMS: Final = frozenset({str, int, bool, type(None)})

@@ -8,7 +8,7 @@ from typing import Any, Final
 import attrs
 
 from amplifier.models import HookResult
-from amplifier.models._base import Model, declared_fields, factory_of, is_required
+from amplifier.models._base import Model, declared_fields, is_required
 
 OURS: Final = frozenset({(HookResult, "approval_gates")})
 """Fields that the published models do not have; shown only while they hold something."""
@@ -44,8 +44,19 @@ def fields_of(cls: type[Model]) -> dict[str, FieldView]:
     return {field.name: _view_of(field) for field in published_fields(cls)}
 
 
+def default_of(field: attrs.Attribute[Any]) -> Any:
+    """The default of a field that is not required, made anew where a factory makes it."""
+    factory = _factory_of(field)
+    return field.default if factory is None else factory()
+
+
+def _factory_of(field: attrs.Attribute[Any]) -> Callable[[], Any] | None:
+    default: Any = field.default
+    return default.factory if isinstance(default, attrs.Factory) else None  # type: ignore[arg-type]
+
+
 def _view_of(field: attrs.Attribute[Any]) -> FieldView:
-    factory = factory_of(field)
+    factory = _factory_of(field)
     default = ... if is_required(field) else None if factory is not None else field.default
     return FieldView(field.type, default, factory)
 

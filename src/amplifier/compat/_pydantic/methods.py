@@ -21,11 +21,11 @@ import attrs
 from amplifier._json._values import type_name
 from amplifier.errors import ModelError
 from amplifier.models import StreamChunk, ToolResult
-from amplifier.models._base import Model, OpenModel, declared_fields, default_of, is_required
+from amplifier.models._base import Model, OpenModel, declared_fields, is_required
 
 from .dump import Rules, dump, dump_text
 from .errors import assign, init, is_called_by_us, validation_error
-from .fields import FieldView, fields_of, published_fields
+from .fields import FieldView, default_of, fields_of, published_fields
 from .subclasses import notice_subclass, prepare
 
 _MISSING: Final = object()

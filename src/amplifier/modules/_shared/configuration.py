@@ -25,14 +25,14 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 import attrs
 
 from amplifier._reading import *  # noqa: F403 — modules take what their options accept from here
 from amplifier._reading import Key, keys_of, read_record
-from amplifier._spelling import cut_short, did_you_mean, misspelt, suggestion, warn_caller
+from amplifier._spelling import did_you_mean, misspelt_key, suggestion, warn_caller
 from amplifier.errors import PlanError, Problem
 
 logger = logging.getLogger("amplifier.modules.configuration")
@@ -105,12 +105,6 @@ def _unknown_key(module: str, key: str, known: Mapping[str, Key]) -> list[Proble
     else:
         logger.warning("%s: $.%s: unknown key, ignored%s", module, key, suggestion(key, known) or f"; {all_of_them}")
     return []
-
-
-def misspelt_key(key: object, known: Iterable[str]) -> str | None:
-    """The known key that an unknown one is a misspelling or an abbreviation of."""
-    names = frozenset(known)
-    return misspelt(key, names) or cut_short(key, names)
 
 
 def warn_of_misspelt_key(module: str, path: str, meant: str) -> None:

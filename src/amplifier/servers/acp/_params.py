@@ -8,17 +8,16 @@ from typing import Any, TypeVar
 
 import attrs
 
-from amplifier._reading import Kind, any_text, list_each, list_of, option, optional, secret, whole_number
-from amplifier.errors import ModelError, PlanError
+from amplifier._reading import Kind, any_text, list_each, list_of, option, optional, record, secret, whole_number
+from amplifier.errors import PlanError
 from amplifier.models import _prompts as models
-from amplifier.models._converter import structure
 from amplifier.plan import validate_session_id
 
 from ._messages import INVALID_PARAMS, RpcError
 
 __all__ = ["check_version", "mcp_servers", "page_wanted", "read_prompt", "session_id", "working_directory"]
 
-T = TypeVar("T")
+T = TypeVar("T", bound=attrs.AttrsInstance)
 
 
 def _directory(value: str) -> Path:
@@ -63,21 +62,27 @@ class _Pair:
     value: str = option(secret)
 
 
+def _secret_list(plural: str, cls: type[attrs.AttrsInstance]) -> Kind:
+    """A list of objects; a message repeats nothing of what was given in its place."""
+    each = attrs.evolve(record(cls, is_open=True), is_secret=True)
+    return attrs.evolve(list_each(plural, each), is_secret=True)
+
+
 @attrs.frozen(kw_only=True)
 class _Server:
     name: str = option(_text)
     type: str = option(_transport, "stdio")
     command: str = option(_text, "")
     args: tuple[str, ...] = option(list_of("texts", lambda item: isinstance(item, str)), ())
-    env: list[_Pair] = attrs.field(factory=list)
+    env: tuple[_Pair, ...] = option(_secret_list("pairs", _Pair), ())
     url: str = option(_text, "")
-    headers: list[_Pair] = attrs.field(factory=list)
+    headers: tuple[_Pair, ...] = option(_secret_list("pairs", _Pair), ())
 
 
 @attrs.frozen(kw_only=True)
 class _Opening:
     cwd: Path = option(_working_directory)
-    servers: list[_Server] = attrs.field(factory=list, metadata={"key": "mcpServers"})
+    servers: tuple[_Server, ...] = option(_secret_list("servers", _Server), (), key="mcpServers")
 
 
 @attrs.frozen(kw_only=True)
@@ -89,9 +94,11 @@ class _Prompt:
 
 def _read(cls: type[T], params: Mapping[str, Any]) -> T:
     try:
-        read: T = structure(cls, params)
-    except ModelError as error:
-        problems = "; ".join(f"{path}: {problem}" for path, problem in error.problems)
+        read: T = record(cls, is_open=True).read(params)
+    except PlanError as error:
+        problems = "; ".join(
+            f"{path.removeprefix('$').removeprefix('.')}: {problem}" for path, problem in error.problems
+        )
         raise RpcError(INVALID_PARAMS, problems) from None
     return read
 

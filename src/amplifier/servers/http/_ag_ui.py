@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from amplifier._reading import Kind, any_text, mapping, option, optional, text
+from amplifier._reading import Kind, any_text, anything, list_each, mapping, option, optional, record, text
 from amplifier.live import ClientTool, ClientTools, Question
 from amplifier.live._questions import DENY
 
@@ -51,7 +51,7 @@ class Resume:
 
     interrupt_id: str = option(_text, key="interruptId")
     status: str = option(Kind("resolved or cancelled", lambda value: value in ("resolved", "cancelled")))
-    payload: Any = None
+    payload: Any = option(anything, None)
 
     @property
     def is_cancelled(self) -> bool:
@@ -151,12 +151,12 @@ class _Asked:
     thread_id: str = option(_text, key="threadId")
     run_id: str = option(_text, key="runId")
     parent_run_id: str | None = option(_text, None, key="parentRunId")
-    messages: Any = None
+    messages: Any = option(anything, None)
     tools: tuple[ClientTool, ...] | None = option(frontend_tools, None)
-    context: list[_Context] | None = None
-    state: Any = None
+    context: tuple[_Context, ...] | None = option(optional(list_each("objects", record(_Context, is_open=True))), None)
+    state: Any = option(anything, None)
     forwarded: dict[str, Any] | None = option(optional(mapping), None, key="forwardedProps")
-    resume: list[Resume] | None = None
+    resume: tuple[Resume, ...] | None = option(optional(list_each("answers", record(Resume, is_open=True))), None)
 
     @property
     def ids(self) -> dict[str, str]:
@@ -171,8 +171,8 @@ class _Asked:
         return "\n".join(["The user's application says:", *said]) if said else ""
 
     @property
-    def answers(self) -> list[Resume]:
-        return self.resume or []
+    def answers(self) -> tuple[Resume, ...]:
+        return self.resume or ()
 
     @property
     def _roles(self) -> list[Any]:

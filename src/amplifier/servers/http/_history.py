@@ -10,7 +10,7 @@ from typing import Any, Final
 import attrs
 import orjson
 
-from amplifier._reading import Kind, any_text, list_each, option, optional, read_record, read_value
+from amplifier._reading import Kind, any_text, list_each, option, optional, read_value, record
 from amplifier.errors import ModelError, PlanError
 from amplifier.models import to_dict
 from amplifier.models._prompts import Prompt, file, read_prompt
@@ -193,20 +193,14 @@ class _Function:
 @attrs.frozen(kw_only=True)
 class _Call:
     id: str = option(any_text, "")
-    function: _Function | None = option(Kind("an object", _is_object, lambda value: _record(_Function, value)), None)
+    function: _Function | None = option(record(_Function, "an object", is_open=True), None)
 
 
-def _record(cls: type[Any], value: Mapping[str, Any]) -> Any:
-    """An object whose members that the class does not declare are ignored."""
-    problems: list[tuple[str, str]] = []
-    members = read_record(cls, value, "$", lambda *problem: problems.append(problem), lambda *unknown: None)
-    if problems:
-        raise PlanError(problems)
-    return cls(**members)
+_a_call = record(_Call, is_open=True)
 
 
 def _call(value: Mapping[str, Any]) -> dict[str, Any]:
-    call = _record(_Call, value)
+    call = _a_call.read(value)
     if not call.id or call.function is None:
         raise PlanError([("$", "expected an object with id and function")])
     return {"id": call.id, "name": call.function.name or "", "arguments": call.function.arguments or {}}
@@ -226,11 +220,14 @@ class _Message:
     )
 
 
+_a_message = record(_Message, is_open=True)
+
+
 def _message(value: Mapping[str, Any]) -> dict[str, Any] | None:
     """A message as a context keeps it; None for one that it does not keep."""
     if value.get("role") in _NOT_ASKED:
         return None
-    message: _Message = _record(_Message, value)
+    message: _Message = _a_message.read(value)
     if not message.role:
         raise PlanError([("$.role", f"expected one of {', '.join(_ROLES)}")])
     if isinstance(message.content, list) and message.role not in ("user", "tool"):

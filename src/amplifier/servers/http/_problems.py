@@ -7,11 +7,13 @@ import math
 from collections.abc import Iterable
 from typing import Any, Self, TypeVar
 
+import attrs
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from amplifier._json import redact_text
+from amplifier._reading import record
 from amplifier.errors import (
     AmplifierError,
     BudgetExceeded,
@@ -20,7 +22,6 @@ from amplifier.errors import (
     ExecutionTimeout,
     InvalidRequestError,
     LLMError,
-    ModelError,
     NoUnfinishedTurnError,
     PlanError,
     RateLimitError,
@@ -28,11 +29,10 @@ from amplifier.errors import (
     SessionBusyError,
 )
 from amplifier.live import SessionRefused
-from amplifier.models._converter import structure
 
 __all__ = ["Problem", "handlers", "problem_of", "read_body"]
 
-T = TypeVar("T")
+T = TypeVar("T", bound=attrs.AttrsInstance)
 
 logger: logging.Logger = logging.getLogger("amplifier.servers.http")
 
@@ -84,8 +84,8 @@ def read_body(cls: type[T], body: dict[str, Any]) -> T:
         Problem: The body does not fit; every member that does not is named.
     """
     try:
-        read: T = structure(cls, body)
-    except ModelError as error:
+        read: T = record(cls, is_open=True).read(body)
+    except PlanError as error:
         raise Problem.of_all(error.problems) from None
     return read
 

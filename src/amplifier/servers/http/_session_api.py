@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from amplifier._json import redact_text
-from amplifier._reading import any_text, flag, mapping, option, optional, whole_number
+from amplifier._reading import any_text, anything, flag, mapping, option, optional, whole_number
 from amplifier.errors import AmplifierError, PlanError, SessionStateError
 from amplifier.events import CONTEXT_COMPACTION
 from amplifier.kernel import AmplifierSession
@@ -342,10 +342,10 @@ class _NewSession:
 
 @attrs.frozen(kw_only=True)
 class _NewTurn:
-    prompt: Any = None
+    prompt: Any = option(anything, None)
     keep: int | None = option(optional(whole_number(0)), None)
     resume: bool = option(flag, False)
-    wait: Any = False
+    wait: Any = option(anything, False)
 
 
 class _SessionApi:

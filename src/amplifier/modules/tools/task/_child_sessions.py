@@ -19,13 +19,13 @@ import anyio.lowlevel
 import attrs
 
 from amplifier._json import redact_text
-from amplifier._spelling import suggestion
+from amplifier._spelling import misspelt_key, suggestion
 from amplifier.contracts import CHILD_STEPS, Coordinator
 from amplifier.errors import BudgetError, ExecutionCancelled, ExecutionTimeout, ModuleLoadError, NoOneToAskError
 from amplifier.events import EXECUTION_END, LLM_RESPONSE, PROMPT_COMPLETE, PROVIDER_RESPONSE
 from amplifier.models import SUB_AGENT_EVENT
 
-from ..._shared.configuration import misspelt_key, warn_of_misspelt_key
+from ..._shared.configuration import warn_of_misspelt_key
 from ..._shared.failure import ToolFailure, shown
 
 logger = logging.getLogger("amplifier.modules.tools")
