@@ -70,7 +70,7 @@ def test_error_for_an_unknown_command_lists_all_commands(word, capsys):
     assert main([word]) == 2
     captured = capsys.readouterr().err
     assert (
-        "There are: run, session, acp, serve, module, plan, turns, mcp, models, config, permissions, doctor, completion."
+        "There are: run, session, acp, serve, ui, module, plan, turns, mcp, models, keys, config, permissions, doctor, completion."
         in captured
     )
     assert "`amplifier run` asks an agent" in captured
