@@ -105,7 +105,7 @@ class ModuleLoader:
         self.coordinator: Any = coordinator
         self._search_paths = list(search_paths or ())
         self._registered: dict[str, FoundModule] = {}
-        self._loaded: set[str] = set()
+        self._loaded: dict[str, LoadedModule | None] = {}  # those registered in process as they were examined
         self._roots = HeldRoots()
         for module_id, module in (modules or {}).items():
             self.register(module_id, module)
@@ -137,6 +137,7 @@ class ModuleLoader:
                 "use another id or another loader",
                 module_id=module_id,
             )
+        self._loaded.pop(module_id, None)
         self._registered[module_id] = FoundModule(module_id=module_id, registered=module, registered_type=module_type)
 
     def for_child(self, coordinator: Any) -> ModuleLoader:
@@ -300,8 +301,8 @@ class ModuleLoader:
         elif found.import_name:
             module = self._import_installed(found)
         else:
-            module = examine_registered(found)
-        self._loaded.add(found.module_id)
+            module = self._loaded.get(found.module_id) or examine_registered(found)
+        self._loaded[found.module_id] = module if found.registered is not None else None
         if module.complaint is not None:
             logger.warning("%s", module.complaint)
         # What is found once may be loaded often, and each time on another backend.
