@@ -628,8 +628,8 @@ BUGS: Final = (
     _hole(
         "a cleanup that was taken and then interrupted is lost",
         "kernel/runtime/tasks.py",
-        "                self._taken[entry] = False\n",
-        "                del self._taken[entry]\n",
+        "                entry.is_running = False\n",
+        "                self.discard(entry)\n",
         _CTRL_C,
         "twice_within_a_moment and by_hand",
     ),

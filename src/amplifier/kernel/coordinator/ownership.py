@@ -35,21 +35,17 @@ Call = Callable[[], Awaitable[Any]]
 class Ledger:
     """All that the modules of one session have registered, in the order in which they did.
 
-    It also knows which modules may register. Each undoing begins a new generation; an `Owner` keeps the one it was made in.
-
     Attributes:
         entries: What there is now: whose it is, and what takes it back. Who takes something back by another way than `undo` strikes
             it out.
-        generation: An owner of this generation may register; for an older one, `Owner.check` decides.
+        owners: Those who may have registered it.
     """
 
-    __slots__ = ("closed", "entries", "generation", "undone")
+    __slots__ = ("entries", "owners")
 
     def __init__(self) -> None:
         self.entries: dict[Hashable, tuple[str, Callable[[], None]]] = {}
-        self.generation: int = 0
-        self.closed: int = -1
-        self.undone: dict[str, int] | None = None
+        self.owners: list[Owner] = []
 
     def undo(self, module: str | None) -> None:
         """Take back everything that a module registered, the latest first; it may register nothing any more.
@@ -60,11 +56,13 @@ class Ledger:
             if module in (None, owner):
                 take_back()
                 self.entries.pop(key, None)
+        for each in self.owners:
+            if module is None:
+                each.is_closed = True
+            elif each.name == module:
+                each.is_undone = True
         if module is None:
-            self.undone, self.closed = None, self.generation
-        else:
-            self.undone = {**(self.undone or {}), module: self.generation}
-        self.generation += 1
+            self.owners.clear()
 
 
 @final
@@ -74,23 +72,27 @@ class Owner:
     Attributes:
         name: Its id.
         on_failure: What its handlers are if they do not say.
+        is_undone: What it had registered was taken back.
+        is_closed: So was everything else, because the session has closed.
     """
 
-    __slots__ = ("_generation", "_ledger", "name", "on_failure")
+    __slots__ = ("_entries", "is_closed", "is_undone", "name", "on_failure")
 
     def __init__(self, name: str, on_failure: OnFailure, ledger: Ledger) -> None:
         self.name: str = name
         self.on_failure: OnFailure = on_failure
-        self._ledger = ledger
-        self._generation = ledger.generation
+        self.is_undone: bool = False
+        self.is_closed: bool = False
+        self._entries = ledger.entries
+        ledger.owners.append(self)
 
     def enter(self, key: Hashable, take_back: Callable[[], None]) -> None:
         """It has registered something."""
-        self._ledger.entries[key] = self.name, take_back
+        self._entries[key] = self.name, take_back
 
     def strike(self, key: Hashable) -> None:
         """That is gone."""
-        self._ledger.entries.pop(key, None)
+        self._entries.pop(key, None)
 
     def check(self, what: str, *, undone_may: bool = False) -> None:
         """Refuse what comes too late.
@@ -102,12 +104,9 @@ class Owner:
         Raises:
             SessionStateError: The module was undone, or its session has closed.
         """
-        ledger, generation = self._ledger, self._generation
-        if generation == ledger.generation:
-            return
-        if generation <= ledger.closed:
+        if self.is_closed:
             raise SessionStateError(f"{what} of module {self.name!r} comes too late: its session is closed")
-        if ledger.undone is not None and not undone_may and generation <= ledger.undone.get(self.name, -1):
+        if self.is_undone and not undone_may:
             raise SessionStateError(
                 f"{what} of module {self.name!r} is refused: everything the module had registered was taken back, "
                 "because it failed or was removed"

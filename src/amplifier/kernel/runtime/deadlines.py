@@ -308,9 +308,6 @@ class Watchdog:
         """Watch from now on; timers that need a task take it from ``spawn``, and without it are not made."""
         self._spawn = spawn
         self.is_stopped = False
-        if spawn is not None and self._tasks:
-            self._disarm()
-            self.hasten(min(call.until for call in self._tasks))
 
     def enter(self, call: DeadlineGroup) -> None:
         """A call (or a series of them, its label changing) has become active in this task."""

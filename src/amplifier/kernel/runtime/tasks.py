@@ -59,7 +59,9 @@ class CleanupEntry:
     run: Callable[[], Any]
     module: str | None
     what: str = "cleanup"
+    is_running: bool = False
     has_begun: bool = False
+    is_over: bool = False
 
     def __str__(self) -> str:
         return f"{self.what} of {self.module or 'the application'}"
@@ -81,20 +83,19 @@ class CleanupFailure:
 class CleanupStack:
     """Registered steps of one session, run once and in reverse.
 
-    A step that was taken to be run is kept, with whether a call is at it, until it has run and its failure is noted. Wherever Ctrl-C cuts
-    that off, another call runs the step, or names it if it had begun.
+    A step is kept until it has run and its failure is noted. Wherever Ctrl-C cuts that off, another call runs the step, or names it if it
+    had begun.
     """
 
-    __slots__ = ("_entries", "_taken", "ran")
+    __slots__ = ("_entries", "ran")
 
     def __init__(self) -> None:
         self._entries: dict[Hashable, CleanupEntry] = {}
-        self._taken: dict[CleanupEntry, bool] = {}
         self.ran: list[tuple[str, str | None, float, CleanupFailure | None]] = []
         """What the latest closing ended, for ``session.last_stop``: what, whose, in how many seconds, and its failure."""
 
     def __len__(self) -> int:
-        return self._count(None)
+        return len(self._waiting(None))
 
     @property
     def entries(self) -> list[CleanupEntry]:
@@ -136,55 +137,43 @@ class CleanupStack:
 
         Raised at a line of this file, Ctrl-C leaves; the steps that have not run are still there, and to be run by another call.
         """
-        steps = self._count(owner)
-        if not steps:
+        known = self._waiting(owner)
+        if not known:
             return
-        known = {*self._taken, *self._entries.values()}
-        reserve = budget.reserve(LEAST_SHARE * (1.0 if each is None else each), steps)
+        reserve = budget.reserve(LEAST_SHARE * (1.0 if each is None else each), len(known))
         calls = DeadlineGroup(watch)
         entry: CleanupEntry | None = None
         try:
-            while (entry := self._take(owner)) is not None:
+            while waiting := self._waiting(owner):
+                entry = waiting[-1]
+                entry.is_running = True
                 error: BaseException | None = DeadlinePassed(0.0)
                 began = time.monotonic()
                 if entry.has_begun:
                     error = KeyboardInterrupt()  # which has cut it off
                 elif entry in known or not budget.is_used_up:  # or steps that add steps would never end
-                    error = await _run_step(calls, entry, budget.share(each, self._count(owner) + 1, reserve))
+                    error = await _run_step(calls, entry, budget.share(each, len(waiting), reserve))
                 failed = [] if error is None else [_failure(entry, error)]
                 failures += failed  # no call, so nothing comes between these two
-                del self._taken[entry]
+                entry.is_over = True
+                self.discard(entry)
                 if owner is None:
                     self.ran.append((entry.what, entry.module, time.monotonic() - began, failed[0] if failed else None))
         finally:
-            if entry is not None and entry in self._taken:
-                self._taken[entry] = False
+            if entry is not None:
+                entry.is_running = False
             scope, calls.scope = calls.scope, None
             if scope is not None:  # first, and by no call of the kernel: see DeadlineGroup
                 scope.__exit__(None, None, None)
             calls.close()
 
-    def _take(self, owner: str | CleanupEntry | None) -> CleanupEntry | None:
-        for entry, is_running in self._taken.items():
-            if not is_running and _is_of(entry, owner):
-                self._taken[entry] = True
-                return entry
-        for key, entry in reversed(self._entries.items()):
-            if _is_of(entry, owner):
-                self._taken[entry] = True
-                del self._entries[key]
-                return entry
-        return None
-
-    def _count(self, owner: str | CleanupEntry | None) -> int:
-        cut_off = [entry for entry, is_running in self._taken.items() if not is_running]
-        if owner is None:
-            return len(self._entries) + len(cut_off)
-        return sum(_is_of(entry, owner) for entry in (*self._entries.values(), *cut_off))
-
-
-def _is_of(entry: CleanupEntry, owner: str | CleanupEntry | None) -> bool:
-    return owner is None or owner is entry or owner == entry.module
+    def _waiting(self, owner: str | CleanupEntry | None) -> list[CleanupEntry]:
+        """The steps that no call is at, of one module or this one, the next one last."""
+        return [
+            entry
+            for entry in self._entries.values()
+            if not entry.is_running and not entry.is_over and (owner is None or owner is entry or owner == entry.module)
+        ]
 
 
 def _failure(entry: CleanupEntry, error: BaseException) -> CleanupFailure:
@@ -322,18 +311,27 @@ class TaskHost:
         self.running.add(work)
         group.start_soon(work.run, name=f"{owner or 'application'}: {name}")
 
-    async def host(self, manager: AbstractAsyncContextManager[Any], *, name: str, owner: str | None) -> HostTask:
+    async def host(
+        self, manager: AbstractAsyncContextManager[Any], *, name: str, owner: str | None, is_mount: bool = False
+    ) -> HostTask:
         """Enter ``manager`` in a task of its own; if that fails or is cancelled, the manager is gone before this returns.
+
+        That of a structured mount is on the cleanup stack then: whoever opens the session undoes the module or closes.
 
         Raises:
             SessionStateError: The session was opened by hand and has no task group.
             BaseException: What entering the manager raised.
         """
-        host = self.start_host(manager, name=name, owner=owner)
+        group = self._require_group(f"the structured mount of {name!r}")
+        host = HostTask(manager, name, owner, self)
+        # Before it begins: whatever interrupts the entering, leaving it is on the stack.
+        host.entry = self.cleanups.push(host.leave, owner, what="structured mount")
+        self.running.add(host)
+        group.start_soon(host.run, name=f"host of {name}")
         try:
-            await self.enter(host)
+            await self._enter(host)
         except BaseException:
-            if host.entry is not None:
+            if host.entry is not None and not is_mount:
                 name = f"amplifier {host.entry}"
                 await run_section(self._clean_up_now, host.entry, name=name, shield=True, isolate=True)
             raise
@@ -347,29 +345,8 @@ class TaskHost:
             if not isinstance(failure.error, Exception):
                 raise failure.error
 
-    def start_host(self, manager: AbstractAsyncContextManager[Any], *, name: str, owner: str | None) -> HostTask:
-        """Enter ``manager`` in a task of its own and keep it open until it is left; `enter` waits for it.
-
-        Raises:
-            SessionStateError: The session was opened by hand and has no task group.
-        """
-        group = self._require_group(f"the structured mount of {name!r}")
-        host = HostTask(manager, name, owner, self)
-        # Before it begins: whatever interrupts the entering, leaving it is on the stack.
-        host.entry = self.cleanups.push(host.leave, owner, what="structured mount")
-        self.running.add(host)
-        group.start_soon(host.run, name=f"host of {name}")
-        return host
-
-    async def enter(self, host: HostTask) -> Any:
-        """Wait until a manager has entered; leaving it comes before the cleanups that it registered while it entered.
-
-        Returns:
-            What the manager yielded.
-
-        Raises:
-            BaseException: What entering the manager raised.
-        """
+    async def _enter(self, host: HostTask) -> None:
+        """Wait until a manager has entered; leaving it comes before the cleanups that it registered while it entered."""
         try:
             await host.entered.wait()
         except BaseException:  # it ends or leaves by itself now; the cleanup waits until it is gone
@@ -381,7 +358,6 @@ class TaskHost:
             raise error
         if host.entry is not None:
             self.cleanups.move_up(host.entry)
-        return host.value
 
     def _require_group(self, what: str) -> anyio.abc.TaskGroup:
         if self.is_shut:

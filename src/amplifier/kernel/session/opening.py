@@ -245,10 +245,9 @@ class Opening:
         seconds = self._coordinator.deadlines.mount
         is_coroutine = type(answer) is CoroutineType  # as most are, and nothing else has to be asked then
         if not is_coroutine and is_structured(answer):
-            hosting = self._coordinator.hosting
-            host = hosting.start_host(answer, name=spec.module, owner=owner)
-            result = await self._calls.run(hosting.enter(host), seconds, label)
-            self._take_instance(kind, result, owner)
+            entering = self._coordinator.hosting.host(answer, name=spec.module, owner=owner, is_mount=True)
+            host = await self._calls.run(entering, seconds, label)
+            self._take_instance(kind, host.value, owner)
         else:
             try:
                 is_awaitable = is_coroutine or inspect.isawaitable(answer)

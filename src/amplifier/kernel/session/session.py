@@ -55,7 +55,9 @@ from .opening import ModuleFailure, Opening, release_loader
 from .stream import TextStream, TurnStream
 from .turn import Lifecycle, State, TurnRunner, metered_turn
 
-if TYPE_CHECKING:  # packages that only typed answers and budgets need
+if TYPE_CHECKING:  # packages that only types, typed answers and budgets need
+    from anyio.abc import TaskGroup
+
     from amplifier.answers import AnswerFormat
     from amplifier.budget import Budget
     from amplifier.turns import StopReport, TurnReport
@@ -210,32 +212,8 @@ class AmplifierSession:
     async def __aenter__(self) -> Self:
         protect_kernel()
         self._lifecycle.require_opening()
-        hosting, task, group = self.coordinator.hosting, current_raw_task(), anyio.create_task_group()
-        try:
-            self._lifecycle.state = State.OPENING
-            self._opened_in = task
-            await group.__aenter__()
-            hosting.group = group
-            await self._open()
-            return self
-        except KeyboardInterrupt as exc:
-            before = interrupts.hold()
-            problem: BaseException = exc
-        except BaseException as exc:  # noqa: BLE001 — raised again below
-            before, problem = None, exc
-        try:
-            while True:
-                try:
-                    self._note_failed_opening(problem)
-                    await self._close_and_leave(problem, was_open=False)
-                    break
-                except KeyboardInterrupt as interrupt:
-                    before = before or interrupts.hold()
-                    problem = interrupt
-            raise problem
-        finally:
-            release(before)
-            del problem  # an exception that names its own frame is a reference cycle
+        await self._open_or_close(anyio.create_task_group())
+        return self
 
     async def initialize(self) -> None:
         """Open the session by hand; `cleanup` must follow. Prefer ``async with``.
@@ -256,8 +234,16 @@ class AmplifierSession:
                 raise SessionStateError(f"session {self.session_id!r} could not be opened by the call that was at it")
             return
         self._lifecycle.require_opening()
+        await self._open_or_close(None)
+
+    async def _open_or_close(self, group: TaskGroup | None) -> None:
+        """Open the session; if that fails or is interrupted, close what there is of it before that is raised."""
         try:
             self._lifecycle.state = State.OPENING
+            if group is not None:
+                self._opened_in = current_raw_task()
+                await group.__aenter__()
+                self.coordinator.hosting.group = group
             await self._open()
             return
         except KeyboardInterrupt as exc:
@@ -268,8 +254,9 @@ class AmplifierSession:
         try:
             while True:
                 try:
-                    self._note_failed_opening(problem)
-                    await self._close(was_open=False)
+                    stopped = is_cancellation_type(problem) or isinstance(problem, ExecutionCancelled)
+                    self.status.status = "cancelled" if stopped else "failed"
+                    await self._close_and_leave(problem, was_open=False)
                     break
                 except KeyboardInterrupt as interrupt:  # not closed, `cleanup` would wait for this opening
                     before = before or interrupts.hold()
@@ -284,17 +271,9 @@ class AmplifierSession:
         tokens = [session.coordinator.cancellation for session in (self, parent) if session is not None]
         # Now: the section begins a turn of the event loop later.
         was_stopped = any(token.is_immediate for token in tokens)
-        name, watch_calls = f"amplifier open {self.session_id}", self.coordinator.watch_calls
-        try:
-            await run_section(self._mount_plan, was_stopped, name=name, isolate=True, on_wait=watch_calls)
-        finally:  # also for the cleanups of an opening that has failed
-            watch_calls()
+        await run_section(self._mount_plan, was_stopped, name=f"amplifier open {self.session_id}", isolate=True)
         self._lifecycle.state = State.OPEN
         self._settle()
-
-    def _note_failed_opening(self, exc: BaseException) -> None:
-        stopped = is_cancellation_type(exc) or isinstance(exc, ExecutionCancelled)
-        self.status.status = "cancelled" if stopped else "failed"
 
     async def _until_settled(self) -> None:
         """Wait for the end of the opening or closing that another call is at; the event is made by those who wait."""
