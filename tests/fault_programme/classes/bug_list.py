@@ -635,7 +635,7 @@ BUGS: Final = (
     ),
     _hole(
         "Ctrl-C is not held off while one is about to be raised",
-        "kernel/runtime/interrupts.py",
+        "kernel/runtime/backend.py",
         "        interrupts.hold = functools.partial(set_handler, signal.SIGINT, _answer)\n",
         "        interrupts.hold = int\n",
         _CTRL_C,

@@ -31,9 +31,10 @@ from ..hooks.registry import TERMINAL_SECONDS, HookRegistry
 from ..runtime.backend import Loop
 from ..runtime.cancellation import CancellationToken
 from ..runtime.deadlines import DeadlinePassed, TimeBudget, Watchdog, call_foreign, run_bounded
+from ..runtime.ledger import Ledger, Owner
 from ..runtime.tasks import CleanupFailure, CleanupStack, TaskHost
 from ..runtime.uninterrupted import run_section
-from .ownership import DONE, Contributions, Done, Ledger, Mounts, Owner, StepWrappers
+from .ownership import DONE, Contributions, Done, Mounts, StepWrappers
 
 logger: logging.Logger = logging.getLogger("amplifier.coordinator")
 

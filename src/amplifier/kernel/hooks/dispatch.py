@@ -7,11 +7,11 @@ moves from handler to handler. Every handler gets its own copy of the payload, o
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from inspect import isawaitable
 from itertools import chain
 from types import CoroutineType
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 import attrs
@@ -26,6 +26,7 @@ from amplifier.models import HookResult
 
 from ..runtime.backend import RunningCall
 from ..runtime.deadlines import DeadlineGroup, DeadlinePassed, Watchdog, call_foreign, run_bounded
+from ..runtime.ledger import Owner
 from ..runtime.uninterrupted import interruptible
 from .merge import INVALID_RESPONSE, InvalidAnswer, Verdict, continued, is_plain_continue, parse_answer, was_modified
 
@@ -36,27 +37,6 @@ SLOW = 5.0
 
 _LONGEST_SEARCHED, _LONGEST_SHOWN = 10_000, 200
 """Characters of an invalid answer that are searched for secrets, and of these what the log shows."""
-
-
-class Owner(Protocol):
-    """The module on whose behalf handlers are registered, and the list of all that it has registered."""
-
-    @property
-    def name(self) -> str:
-        """The module's id."""
-
-    @property
-    def on_failure(self) -> OnFailure:
-        """What its handlers are if they do not say: the plan may declare a whole module a gate."""
-
-    def check(self, what: str) -> None:
-        """Refuse a registration that comes too late."""
-
-    def enter(self, key: Hashable, take_back: Callable[[], None]) -> None:
-        """The module has registered a handler."""
-
-    def strike(self, key: Hashable) -> None:
-        """It is gone."""
 
 
 @attrs.define(eq=False, kw_only=True, weakref_slot=False)

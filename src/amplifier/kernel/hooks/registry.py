@@ -37,8 +37,9 @@ from amplifier.models import HookResult
 
 from ..runtime.backend import timestamp
 from ..runtime.deadlines import DeadlinePassed, TimeBudget, Watchdog, check_timeout
+from ..runtime.ledger import Owner
 from ..runtime.uninterrupted import run_section
-from .dispatch import Dispatch, Owner, Registration, collect, text_of
+from .dispatch import Dispatch, Registration, collect, text_of
 from .merge import continued
 
 EVERY_EVENT = "*"
@@ -92,7 +93,6 @@ class HookRegistry:
         self._owner = None
         self._handlers: dict[str, list[Registration]] = {}
         self._ready: dict[str, tuple[Registration, ...]] = {}
-        self._everywhere: tuple[Registration, ...] | None = ()
         self._sequence = itertools.count()
         self._defaults: dict[str, Any] = {}
         self._identity: dict[str, Any] = {}
@@ -225,18 +225,15 @@ class HookRegistry:
     def _forget_ready(self, event: str) -> None:
         if event == EVERY_EVENT:
             self._ready.clear()
-            self._everywhere = None  # made again when it is needed: thousands may be registered before
         else:
             self._ready.pop(event, None)
 
     def _ready_for(self, event: str) -> tuple[Registration, ...]:
         """The handlers of an event in running order, those for every event among them."""
-        everywhere = self._everywhere
-        if everywhere is None:
-            everywhere = self._everywhere = tuple(self._handlers.get(EVERY_EVENT, ()))
+        everywhere = self._handlers.get(EVERY_EVENT, ())
         handlers = self._handlers.get(event)
         if not handlers or event == EVERY_EVENT:
-            return everywhere  # not kept by event: names are open-ended
+            return tuple(everywhere)  # not kept by event: names are open-ended
         ready = self._ready[event] = tuple(sorted([*handlers, *everywhere], key=_order))
         return ready
 

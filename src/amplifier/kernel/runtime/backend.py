@@ -10,11 +10,17 @@ Neither backend is imported here: a backend that runs is already in ``sys.module
 from __future__ import annotations
 
 import contextvars
+import functools
 import gc
 import inspect
+import logging
+import signal
 import sys
+import threading
 import time
+from _signal import signal as set_handler  # type: ignore[import-not-found]  # that of `signal` has lines of its own
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -175,6 +181,54 @@ def deliver_later(task: Any, held: BaseException, requests_before: int) -> None:
             task.cancel(*held.args)
 
     task.get_loop().call_soon(deliver, context=asyncio_context())
+
+
+# ── Ctrl-C on asyncio, while the kernel finishes something in order to raise one; see `uninterrupted` ──
+
+
+_KERNEL = str(Path(__file__).parents[1])
+_LIBRARY = Path(logging.__file__).parents[1]
+_HELPERS = (
+    str(Path(anyio.__file__).parent),
+    *(str(_LIBRARY / name) for name in ("asyncio", "logging", "contextlib.py")),
+)
+
+
+class _Interrupts(threading.local):
+    """What each thread can do about it.
+
+    Attributes:
+        hold: ``before = before or interrupts.hold()``, first in an ``except KeyboardInterrupt``, holds off further ones until `release`. No function
+            of ours, so that there is no line between catching one and this; where nothing can be held off it does nothing.
+    """
+
+    hold: Callable[[], Any] = int
+
+
+interrupts: _Interrupts = _Interrupts()
+
+
+def choose_hold() -> None:
+    """See what this thread can do: only the main thread hears signals, and handlers of the application are left alone."""
+    handler: Any = signal.getsignal(signal.SIGINT)
+    by_asyncio = getattr(getattr(handler, "func", None), "__qualname__", "") == "Runner._on_sigint"
+    if threading.current_thread() is threading.main_thread() and (by_asyncio or handler is signal.default_int_handler):
+        interrupts.hold = functools.partial(set_handler, signal.SIGINT, _answer)
+    elif handler is not _answer:
+        interrupts.hold = int
+
+
+def release(before: Any) -> None:
+    """Answer as before to Ctrl-C; whoever found it held off already leaves that to the one who did it."""
+    if callable(before) and before is not _answer and signal.getsignal(signal.SIGINT) is _answer:
+        set_handler(signal.SIGINT, before)
+
+
+def _answer(number: int, frame: FrameType | None) -> None:
+    while frame is not None and frame.f_code.co_filename.startswith(_HELPERS):
+        frame = frame.f_back
+    if frame is None or not frame.f_code.co_filename.startswith(_KERNEL):
+        raise KeyboardInterrupt
 
 
 # ── the time of events ─────────────────────────────────────────────────────────────────────────────

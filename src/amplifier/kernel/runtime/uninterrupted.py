@@ -8,7 +8,8 @@ What would cut it off, and what is done about it:
 - On asyncio the second Ctrl-C, and with other signal handlers the first one, raises KeyboardInterrupt at whatever line is running. Inside a
   section it is carried to the caller; the caller itself never stops waiting for its section. Nothing can be protected there, so claims are made
   inside the ``try`` that takes them back, and closing can be called again where it was interrupted. Whoever does that to raise the interrupt at
-  the end holds further ones off meanwhile (`interrupts`): they still stop foreign code, and are dropped at a line of the kernel.
+  the end holds further ones off meanwhile (`interrupts`), or one at the very moment of catching the first would get through: they still stop
+  foreign code and the waiting of the loop, and are dropped at a line of the kernel.
 - On trio Ctrl-C is raised at a line, too, unless trio is told to protect the code: all code of the kernel and AnyIO's scopes are protected (`protect_kernel`), and what
   calls foreign code is not (`interruptible`), so that a blocking tool can be stopped. A protected main task still gets it at its waits, shielded or
   not; what must not be cut off there runs in a child task, which Ctrl-C does not reach.
@@ -28,7 +29,7 @@ from typing import Any, TypeVar, cast
 from amplifier.contracts._containment import running_asyncio_loop
 from amplifier.contracts._scopes import cancel_scope
 
-from .interrupts import choose_hold
+from .backend import choose_hold
 
 T = TypeVar("T")
 Fn = TypeVar("Fn", bound=Callable[..., Any])

@@ -45,10 +45,9 @@ from amplifier.plan import (
 from amplifier.plan._things import replace_things
 
 from ..coordinator.coordinator import ModuleCoordinator
-from ..runtime.backend import Loop, RunningCall, current_raw_task, forget_frames, task_name
+from ..runtime.backend import Loop, RunningCall, current_raw_task, forget_frames, interrupts, release, task_name
 from ..runtime.cancellation import CancellationToken
 from ..runtime.deadlines import DeadlinePassed, check_timeout
-from ..runtime.interrupts import interrupts, release
 from ..runtime.tasks import CleanupFailure, hosted_by
 from ..runtime.uninterrupted import protect_kernel, run_section
 from .opening import ModuleFailure, Opening, release_loader
