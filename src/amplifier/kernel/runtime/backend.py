@@ -17,9 +17,9 @@ import logging
 import signal
 import sys
 import threading
-import time
 from _signal import signal as set_handler  # type: ignore[import-not-found]  # that of `signal` has lines of its own
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -231,24 +231,9 @@ def _answer(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
 
-# ── the time of events ─────────────────────────────────────────────────────────────────────────────
-
-_cached = (-1, "")  # one tuple, so that threads never see a second with another second's text
-
-
 def timestamp() -> str:
-    """The current time, such as ``2026-01-31T12:00:00.000001+00:00``: UTC, ISO 8601, microseconds, as on every event.
-
-    ``datetime.now(UTC).isoformat()`` is more than half the price of a one-handler emit; the text of a second is the same for all
-    its microseconds, so it is made once per second.
-    """
-    global _cached  # noqa: PLW0603 — a cache of one tuple; every value it can hold is right
-    nanoseconds = time.time_ns()
-    second = nanoseconds // 1_000_000_000
-    cached = _cached
-    if cached[0] != second:
-        cached = _cached = (second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)))
-    return f"{cached[1]}.{nanoseconds // 1000 % 1_000_000:06d}+00:00"
+    """The current time, such as ``2026-01-31T12:00:00.000001+00:00``: UTC, ISO 8601, microseconds, as on every event."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
 # ── what a task waits for ──────────────────────────────────────────────────────────────────────────

@@ -27,9 +27,6 @@ SLACK = 0.01
 UNWINDING = 1.0
 """Seconds a cancelled call is given to unwind before it is called unresponsive."""
 
-LOOK = 10.0
-"""Seconds after which active calls are looked at for the first time."""
-
 LONGEST_INTERVAL = 300.0
 
 
@@ -276,16 +273,6 @@ class Unresponsive:
     overdue: float
 
 
-@attrs.define(eq=False)
-class _Progress:
-    """How far the reporting of one call has come; made at its first look, which most calls do not live to see."""
-
-    task: Any
-    until: float
-    next_report: float
-    interval: float = UNWINDING
-
-
 class Watchdog:
     """Active calls of one session and the timer over them: notices those that refuse to be cancelled.
 
@@ -294,11 +281,12 @@ class Watchdog:
     only while calls with a deadline are active.
     """
 
-    __slots__ = ("_report", "_spawn", "_stop_timer", "_tasks", "_wakes_at", "is_stopped")
+    __slots__ = ("_report", "_reported", "_spawn", "_stop_timer", "_tasks", "_wakes_at", "is_stopped")
 
     def __init__(self, report: Callable[[Unresponsive], None]) -> None:
         self._report = report
-        self._tasks: dict[DeadlineGroup, Any] = {}  # the task of a call, or its progress
+        self._tasks: dict[DeadlineGroup, Any] = {}
+        self._reported: dict[DeadlineGroup, tuple[float, float, float]] = {}  # for which deadline, next when, interval
         self._stop_timer: Callable[[], None] | None = None
         self._wakes_at = math.inf
         self._spawn: Spawn | None = None
@@ -320,15 +308,12 @@ class Watchdog:
         """An active call has got this deadline. Later ones need no word: a wake-up that comes too early just looks again."""
         due = until + UNWINDING
         if due < self._wakes_at and not self.is_stopped:
-            now = loop_clock()()
-            # The first wake-up is soon, so that the shorter deadlines of a closing need no timer of their own.
-            if self._wakes_at == math.inf:
-                due = min(due, now + LOOK)
-            self._arm(due, now)
+            self._arm(due, loop_clock()())
 
     def leave(self, call: DeadlineGroup) -> None:
         """The call is over."""
         self._tasks.pop(call, None)
+        self._reported.pop(call, None)
 
     def tighten(self, until: float) -> None:
         """The session closes: end every active call at ``until`` at the latest."""
@@ -340,6 +325,7 @@ class Watchdog:
         self.is_stopped = True
         self._spawn = None
         self._tasks.clear()
+        self._reported.clear()
         self._disarm()
 
     def _arm(self, at: float, now: float) -> None:
@@ -359,14 +345,15 @@ class Watchdog:
         self._wakes_at = math.inf
         now = loop_clock()()
         next_look = math.inf
-        for call, known in list(self._tasks.items()):
-            progress = known if isinstance(known, _Progress) else _Progress(known, math.nan, 0.0)
-            if progress.until != call.until:  # its first look, or another call of the series
-                progress = self._tasks[call] = _Progress(progress.task, call.until, call.until + UNWINDING)
-            if now >= progress.next_report:
-                where, name = where_suspended(call.awaited), task_name(progress.task)
+        for call, task in list(self._tasks.items()):
+            until, due, interval = self._reported.get(call, (math.nan, 0.0, 0.0))
+            if until != call.until:  # its first look, or another call of the series
+                due, interval = call.until + UNWINDING, UNWINDING
+            if now >= due:
+                where, name = where_suspended(call.awaited), task_name(task)
                 self._report(Unresponsive(call.label, name, where, call.until - call.started, now - call.until))
-                progress.interval = min(progress.interval * 2, LONGEST_INTERVAL)
-                progress.next_report = now + progress.interval
-            next_look = min(next_look, progress.next_report)
+                interval = min(interval * 2, LONGEST_INTERVAL)
+                due = now + interval
+            self._reported[call] = call.until, due, interval
+            next_look = min(next_look, due)
         self._arm(next_look, now)

@@ -798,7 +798,7 @@ class _Closing:
     """
 
     def __init__(self, session: AmplifierSession, was_open: bool) -> None:
-        self._session: AmplifierSession | None = session
+        self._session = session
         self._coordinator = session.coordinator
         self._has_opened = was_open
         self._owes_end = was_open
@@ -819,7 +819,7 @@ class _Closing:
     def may_wait(self) -> bool:
         """Whether a step calls code that is not the kernel's; otherwise the closing is over before anything could disturb it."""
         session, coordinator = self._session, self._coordinator
-        return session is None or bool(
+        return bool(
             coordinator.cleanups
             or session._lifecycle.turn_running
             or coordinator.cancellation.has_requests
@@ -835,14 +835,13 @@ class _Closing:
             except Exception:
                 logger.exception("session %r failed to close in one of its steps", self._coordinator.session_id)
             del self._steps[0]
-        session = self._session
-        if session is not None:  # whatever its steps did: who waits for the closing waits for this
-            session._lifecycle.state = State.CLOSED
-            session._closing = self._session = None
-            session._settle()
+        # Whatever its steps did: who waits for the closing waits for this.
+        self._session._lifecycle.state = State.CLOSED
+        self._session._closing = None
+        self._session._settle()
 
     async def _end_turn(self) -> None:
-        if self._session is not None and self._session._lifecycle.turn_running:
+        if self._session._lifecycle.turn_running:
             seconds = self._budget.half(math.inf)
             began, failure = time.monotonic(), None
             if not await self._session._turns.end_running_turn(seconds):
@@ -857,17 +856,15 @@ class _Closing:
 
     async def _announce_requests(self) -> None:
         """Of a stop that met no turn."""
-        if self._session is not None:
-            if self._session.status.status == "running":
-                self._session.status.status = "completed"
-            await self._announce(self._session._turns.announce_requests)
+        if self._session.status.status == "running":
+            self._session.status.status = "completed"
+        await self._announce(self._session._turns.announce_requests)
 
     async def _announce_end(self) -> None:
-        if self._owes_end and self._session is not None:
+        if self._owes_end:
             self._owes_end = False  # once, also if it is interrupted
-            if self._coordinator.hooks.has_handlers(SESSION_END):
-                details = {"session_id": self._coordinator.session_id, "status": self._session.status.status}
-                await self._announce(self._coordinator.hooks.emit, SESSION_END, details)
+            details = {"session_id": self._coordinator.session_id, "status": self._session.status.status}
+            await self._announce(self._coordinator.hooks.emit, SESSION_END, details)
 
     async def _unwind(self) -> None:
         """Run all cleanups; the second time those that observers have registered meanwhile."""
@@ -903,8 +900,6 @@ class _Closing:
     async def _let_go(self) -> None:
         """Let go of everything that reaches beyond the session."""
         session, coordinator = self._session, self._coordinator
-        if session is None:
-            return
         interrupts = (failure.error for failure in self._failures if not isinstance(failure.error, Exception))
         self.interrupt = self.interrupt or next(interrupts, None)
         coordinator.end_closing()

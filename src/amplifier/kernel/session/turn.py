@@ -453,11 +453,10 @@ class TurnRunner:
         if not self._started:
             self._started = True
             start = SESSION_RESUME if self._is_resumed else SESSION_START
-            if coordinator.hooks.has_handlers(start):
-                details: dict[str, Any] = {"session_id": coordinator.session_id, "parent_id": coordinator.parent_id}
-                if section.get("metadata"):
-                    details["metadata"] = section["metadata"]
-                await coordinator.hooks.emit(start, details)
+            details: dict[str, Any] = {"session_id": coordinator.session_id, "parent_id": coordinator.parent_id}
+            if section.get("metadata"):
+                details["metadata"] = section["metadata"]
+            await coordinator.hooks.emit(start, details)
         if section.get("raw"):
             await coordinator.hooks.emit(
                 SESSION_CONFIG, {"session_id": coordinator.session_id, "raw": redact_secrets(coordinator.config)}
