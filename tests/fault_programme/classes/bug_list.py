@@ -168,7 +168,7 @@ BUGS: Final = (
     _call(
         "a cleanup has no deadline",
         "kernel/runtime/tasks.py",
-        "            await calls.run(_protected(answer), seconds, entry)",
+        "            await run_bounded(_protected(answer), seconds, entry, watch)",
         "            await _protected(answer)",
         "cleanup",
     ),
@@ -247,8 +247,8 @@ BUGS: Final = (
     _call(
         "a failing contributor ends the collection",
         "kernel/coordinator/ownership.py",
-        '                    logger.warning("%s failed: %s", contributor, failure, exc_info=failure)\n',
-        "                    raise\n",
+        '                logger.warning("%s failed: %s", contributor, failure, exc_info=failure)\n',
+        "                raise\n",
         "contributor",
     ),
     _walk(

@@ -508,8 +508,7 @@ class ModuleCoordinator(Coordinator):
         """The session's own clock while it closes; a closing of its own otherwise."""
         if self.closing_time.until != math.inf:
             return self.closing_time
-        teardown = self.deadlines.teardown
-        return TimeBudget(math.inf if teardown is None else loop_clock()() + teardown)
+        return TimeBudget.of(self.deadlines.teardown)
 
     # ── the session's side ──
 

@@ -20,7 +20,7 @@ from amplifier.contracts import Step, StepWrapper, call_scope, contained_failure
 from amplifier.contracts._scopes import cancel_scope, loop_clock
 from amplifier.errors import ContractError, DeadlineExceeded
 
-from ..runtime.deadlines import DeadlineGroup, DeadlinePassed, Watchdog, call_foreign
+from ..runtime.deadlines import DeadlinePassed, TimeBudget, Watchdog, call_foreign, run_bounded
 from ..runtime.ledger import Ledger, Owner
 
 logger: logging.Logger = logging.getLogger("amplifier.coordinator")
@@ -350,25 +350,19 @@ class Contributions:
     ) -> list[Any]:
         """Call every contributor of ``channel`` and return what is not None, in order."""
         collected: list[Any] = []
-        calls = DeadlineGroup(watch, limit=total)
-        try:
-            for contributor in tuple(self._channels.get(channel, ())):
-                try:
-                    value = call_foreign(contributor.callback)
-                    if isawaitable(value):
-                        value = await calls.run(value, each, contributor)
-                except DeadlinePassed as late:
-                    logger.warning("%s was skipped: %s", contributor, late)
-                except Exception as failure:
-                    logger.warning("%s failed: %s", contributor, failure, exc_info=failure)
-                else:
-                    if value is not None:
-                        collected.append(value)
-        finally:
-            scope, calls.scope = calls.scope, None
-            if scope is not None:  # first, and by no call of the kernel: see DeadlineGroup
-                scope.__exit__(None, None, None)
-            calls.close()
+        budget = TimeBudget.of(total)
+        for contributor in tuple(self._channels.get(channel, ())):
+            try:
+                value = call_foreign(contributor.callback)
+                if isawaitable(value):
+                    value = await run_bounded(value, budget.share(each), contributor, watch)
+            except DeadlinePassed as late:
+                logger.warning("%s was skipped: %s", contributor, late)
+            except Exception as failure:
+                logger.warning("%s failed: %s", contributor, failure, exc_info=failure)
+            else:
+                if value is not None:
+                    collected.append(value)
         return collected
 
 

@@ -1,8 +1,7 @@
 """Deadlines for third-party code: every call into it is bounded, and its failure is distinguished from what must pass through.
 
-`DeadlineGroup` is the one mechanism: calls one after another, each under its own deadline. A dispatch, which is on the hot path, has one cancel
-scope for all its calls, whose deadline moves from call to call: a fresh scope for each costs two to four times as much. `run_bounded` is for a
-single call. `TimeBudget` divides what is left of a closing. `Watchdog` notices calls that refuse to be cancelled.
+`run_bounded` makes one call. A dispatch, which is on the hot path, has one cancel scope for all its calls, whose deadline moves from call to
+call, because a fresh scope for each costs two to four times as much: `DeadlineGroup`, which serves both. `TimeBudget` divides what is left of a closing. `Watchdog` notices calls that refuse to be cancelled.
 """
 
 from __future__ import annotations
@@ -86,21 +85,14 @@ async def run_bounded(awaitable: Awaitable[Any], seconds: float | None, label: A
         DeadlinePassed: Its deadline passed.
         Exception: Its own failure, contained.
     """
-    calls = DeadlineGroup(watch)
-    try:
-        return await calls.run(awaitable, seconds, label)
-    finally:
-        scope, calls.scope = calls.scope, None
-        if scope is not None:
-            scope.__exit__(None, None, None)
-        calls.close()
+    return await DeadlineGroup(watch).run(awaitable, seconds, label)
 
 
 class DeadlineGroup:
     """Calls of third-party code, one after another, each under its own deadline.
 
-    They share one scope, which is opened when the first call really has something to await; so sync calls cost none. Dispatch, which is on the
-    hot path, does by hand what `run` does: `arm`, await, and `judge` what was raised. Whoever uses a group leaves the scope first in its
+    They share one scope, which is opened when the first call really has something to await; so sync calls cost none. Dispatch does for many
+    calls what `run` does for one: `arm`, await, and `judge` what was raised. Whoever uses a group leaves the scope first in its
     ``finally``, by a call that is not the kernel's: Ctrl-C at a line before would leave it entered for ever.
     """
 
@@ -120,7 +112,7 @@ class DeadlineGroup:
 
     @interruptible
     async def run(self, awaitable: Awaitable[Any], seconds: float | None, label: Any) -> Any:
-        """Await one call; one that succeeds leaves the scope open for the next.
+        """Await the only call; see `run_bounded`.
 
         Raises:
             DeadlinePassed: Its deadline passed.
@@ -138,12 +130,14 @@ class DeadlineGroup:
             return value
         except BaseException as exc:
             failure = failure or self.judge(exc)
-            self.close()  # what follows a failure is not part of the call and its deadline
             if failure is exc:
                 raise
             raise failure from (None if isinstance(failure, DeadlinePassed) else exc)
         finally:
-            self.awaited = None
+            scope, self.scope = self.scope, None
+            if scope is not None:
+                scope.__exit__(None, None, None)
+            self.close()
             del failure  # an exception that names its own frame is a reference cycle
 
     def arm(self, seconds: float | None, now: float, awaited: Any) -> None:
@@ -234,6 +228,11 @@ class TimeBudget:
 
     until: float = math.inf
 
+    @classmethod
+    def of(cls, seconds: float | None) -> TimeBudget:
+        """So much time from now on; None for no limit."""
+        return cls(math.inf if seconds is None else loop_clock()() + seconds)
+
     @property
     def is_used_up(self) -> bool:
         """Whether no time is left."""
@@ -243,7 +242,7 @@ class TimeBudget:
         """Seconds for one step of unknown company: what it would get otherwise, at most half of what is left."""
         return min(seconds, self._left() / 2)
 
-    def share(self, seconds: float | None, steps_left: int, reserve: float) -> float | None:
+    def share(self, seconds: float | None, steps_left: int = 1, reserve: float = 0.0) -> float | None:
         """Seconds for the next of ``steps_left`` steps, keeping ``reserve`` for each of the others."""
         left = self._left()
         if left == math.inf:

@@ -34,7 +34,7 @@ from amplifier.errors import SessionStateError, SpuriousCancellation
 from amplifier.events import MODULE_CRASHED, MODULE_UNRESPONSIVE
 
 from .backend import RunningCall, exit_details, start_timer
-from .deadlines import DeadlineGroup, DeadlinePassed, TimeBudget, Unresponsive, Watchdog
+from .deadlines import DeadlinePassed, TimeBudget, Unresponsive, Watchdog, run_bounded
 from .uninterrupted import run_section
 
 logger: logging.Logger = logging.getLogger("amplifier.session")
@@ -141,7 +141,6 @@ class CleanupStack:
         if not known:
             return
         reserve = budget.reserve(LEAST_SHARE * (1.0 if each is None else each), len(known))
-        calls = DeadlineGroup(watch)
         entry: CleanupEntry | None = None
         try:
             while waiting := self._waiting(owner):
@@ -152,7 +151,7 @@ class CleanupStack:
                 if entry.has_begun:
                     error = KeyboardInterrupt()  # which has cut it off
                 elif entry in known or not budget.is_used_up:  # or steps that add steps would never end
-                    error = await _run_step(calls, entry, budget.share(each, len(waiting), reserve))
+                    error = await _run_step(entry, budget.share(each, len(waiting), reserve), watch)
                 failed = [] if error is None else [_failure(entry, error)]
                 failures += failed  # no call, so nothing comes between these two
                 entry.is_over = True
@@ -162,10 +161,6 @@ class CleanupStack:
         finally:
             if entry is not None:
                 entry.is_running = False
-            scope, calls.scope = calls.scope, None
-            if scope is not None:  # first, and by no call of the kernel: see DeadlineGroup
-                scope.__exit__(None, None, None)
-            calls.close()
 
     def _waiting(self, owner: str | CleanupEntry | None) -> list[CleanupEntry]:
         """The steps that no call is at, of one module or this one, the next one last."""
@@ -182,13 +177,13 @@ def _failure(entry: CleanupEntry, error: BaseException) -> CleanupFailure:
     return CleanupFailure(entry.what, entry.module, error, cut_off)
 
 
-async def _run_step(calls: DeadlineGroup, entry: CleanupEntry, seconds: float | None) -> BaseException | None:
+async def _run_step(entry: CleanupEntry, seconds: float | None, watch: Watchdog | None) -> BaseException | None:
     """Run one step; whatever it raises is returned: nothing may keep the rest from running."""
     try:
         entry.has_begun = True
         answer = entry.run()
         if isawaitable(answer):
-            await calls.run(_protected(answer), seconds, entry)
+            await run_bounded(_protected(answer), seconds, entry, watch)
     except BaseException as exc:  # noqa: BLE001 — foreign code, and see above
         return _judged(exc)
     return None
