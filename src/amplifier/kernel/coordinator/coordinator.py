@@ -32,7 +32,7 @@ from ..runtime.backend import Loop
 from ..runtime.cancellation import CancellationToken
 from ..runtime.deadlines import DeadlinePassed, TimeBudget, Watchdog, call_foreign, run_bounded
 from ..runtime.ledger import Ledger, Owner
-from ..runtime.tasks import CleanupFailure, CleanupStack, TaskHost
+from ..runtime.tasks import CleanupEntry, CleanupFailure, CleanupStack, TaskHost
 from ..runtime.uninterrupted import run_section
 from .ownership import DONE, Contributions, Done, Mounts, StepWrappers
 
@@ -122,7 +122,7 @@ class ModuleCoordinator(Coordinator):
         What it registers from then on is refused, cleanups excepted.
         """
         try:
-            await self._clean_up(module)
+            await self.clean_up(module)
         finally:
             self.ledger.undo(module)
 
@@ -490,25 +490,23 @@ class ModuleCoordinator(Coordinator):
         Raises:
             BaseException: The first Ctrl-C or exit among them, after all have run.
         """
-        await self._clean_up(self.module_id)
+        await self.clean_up(self.module_id)
 
-    async def _clean_up(self, module: str | None) -> None:
-        what = "amplifier cleanup" if module is None else f"amplifier cleanup of {module}"
+    async def clean_up(self, owner: str | CleanupEntry | None) -> None:
+        """Run all cleanups, or one module's, or one step before its turn; on the session's clock while that closes."""
         failures: list[CleanupFailure] = []
-        await run_section(self.unwind, failures, self._time_for_closing(), module, name=what, shield=True)
+        budget = TimeBudget.of(self.deadlines.teardown) if self.closing_time.until == math.inf else self.closing_time
+        name = "amplifier cleanup" if owner is None else f"amplifier cleanup of {owner}"
+        await run_section(self.unwind, failures, budget, owner, name=name, shield=True, isolate=True)
         for failure in failures:
             if not isinstance(failure.error, Exception):
                 raise failure.error
 
-    async def unwind(self, failures: list[CleanupFailure], budget: TimeBudget, owner: str | None = None) -> None:
-        """Run all cleanups, or one module's, inside a shielded section; see `CleanupStack.unwind`."""
+    async def unwind(
+        self, failures: list[CleanupFailure], budget: TimeBudget, owner: str | CleanupEntry | None = None
+    ) -> None:
+        """Run cleanups inside a shielded section; see `CleanupStack.unwind`."""
         await self.cleanups.unwind(failures, each=self.deadlines.cleanup, budget=budget, watch=self.watch, owner=owner)
-
-    def _time_for_closing(self) -> TimeBudget:
-        """The session's own clock while it closes; a closing of its own otherwise."""
-        if self.closing_time.until != math.inf:
-            return self.closing_time
-        return TimeBudget.of(self.deadlines.teardown)
 
     # ── the session's side ──
 

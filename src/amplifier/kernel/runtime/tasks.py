@@ -327,18 +327,9 @@ class TaskHost:
             await self._enter(host)
         except BaseException:
             if host.entry is not None and not is_mount:
-                name = f"amplifier {host.entry}"
-                await run_section(self._clean_up_now, host.entry, name=name, shield=True, isolate=True)
+                await self.coordinator.clean_up(host.entry)
             raise
         return host
-
-    async def _clean_up_now(self, entry: CleanupEntry) -> None:
-        """Run one step before its turn, if it has not run yet."""
-        each, failures = self.coordinator.deadlines.cleanup, list[CleanupFailure]()
-        await self.cleanups.unwind(failures, each=each, budget=TimeBudget(), watch=self.coordinator.watch, owner=entry)
-        for failure in failures:
-            if not isinstance(failure.error, Exception):
-                raise failure.error
 
     async def _enter(self, host: HostTask) -> None:
         """Wait until a manager has entered; leaving it comes before the cleanups that it registered while it entered."""
@@ -435,9 +426,10 @@ class SessionTask:
     the work has been ended in its turn. A task that was cancelled before its first step never begins; waiting for it would not end.
     """
 
-    __slots__ = ("_done", "_has_begun", "_host", "_is_abandoned", "_name", "_owner", "_scope")
+    __slots__ = ("_done", "_has_begun", "_host", "_is_abandoned", "_name", "_owner", "_scope", "_what", "entry")
 
-    def __init__(self, name: str, owner: str | None, host: TaskHost) -> None:
+    def __init__(self, what: str, name: str, owner: str | None, host: TaskHost) -> None:
+        self._what = what
         self._name = name
         self._owner = owner
         self._host = host
@@ -445,17 +437,19 @@ class SessionTask:
         self._done = anyio.Event()
         self._has_begun = False
         self._is_abandoned = False
+        self.entry: CleanupEntry | None = None
+        """The step of the closing that ends it."""
 
     def running_call(self) -> RunningCall:
         """Whose work this is."""
-        return RunningCall(coordinator=self._host.coordinator, label=self.describe(), module=self._owner)
+        return RunningCall(coordinator=self._host.coordinator, label=self._what, module=self._owner)
 
     async def run(self) -> None:
         """The body of the task."""
         try:
             self._has_begun = True
             if not self._is_abandoned:
-                await run_section(self._work, name=self.describe(), shield=True, on_held=self._end_in_time)
+                await run_section(self._work, name=self._what, shield=True, on_held=self._end_in_time)
         except KeyboardInterrupt as exc:  # in this task it would end the whole loop
             self._host.end_session(exc)
         except BaseException as exc:
@@ -467,10 +461,6 @@ class SessionTask:
             self._host.running.discard(self)
 
     async def _work(self) -> None:
-        raise NotImplementedError
-
-    def describe(self) -> str:
-        """What the task does, in words."""
         raise NotImplementedError
 
     def _end_in_time(self) -> None:
@@ -499,7 +489,7 @@ class SessionTask:
 class BackgroundTask(SessionTask):
     """Work that a module started beside the turns."""
 
-    __slots__ = ("_args", "_fatal", "_fn", "entry")
+    __slots__ = ("_args", "_fatal", "_fn")
 
     def __init__(
         self,
@@ -510,15 +500,10 @@ class BackgroundTask(SessionTask):
         fatal: bool,
         host: TaskHost,
     ) -> None:
-        super().__init__(name, owner, host)
+        super().__init__(f"background task {name!r}", name, owner, host)
         self._fn = fn
         self._args = args
         self._fatal = fatal
-        self.entry: CleanupEntry | None = None
-
-    def describe(self) -> str:
-        """What the task does, in words."""
-        return f"background task {self._name!r}"
 
     async def _work(self) -> None:
         try:
@@ -538,21 +523,16 @@ class HostTask(SessionTask):
     second scope, which is shielded from then on, and cancelled only if it does not leave in time.
     """
 
-    __slots__ = ("_inside", "_left", "_manager", "entered", "entry", "error", "value")
+    __slots__ = ("_inside", "_left", "_manager", "entered", "error", "value")
 
     def __init__(self, manager: AbstractAsyncContextManager[Any], name: str, owner: str | None, host: TaskHost) -> None:
-        super().__init__(name, owner, host)
+        super().__init__(f"structured mount of {name!r}", name, owner, host)
         self._manager = manager
         self._inside = anyio.CancelScope()
         self._left = anyio.Event()
         self.entered: anyio.Event = anyio.Event()
-        self.entry: CleanupEntry | None = None
         self.value: Any = None
         self.error: BaseException | None = None
-
-    def describe(self) -> str:
-        """What the task does, in words."""
-        return f"structured mount of {self._name!r}"
 
     async def _work(self) -> None:
         hosted_by.set((*hosted_by.get(), self._host))
