@@ -65,7 +65,7 @@ BUGS: Final = (
     _call(
         "a failing handler of a collection ends the collection",
         "kernel/hooks/dispatch.py",
-        '            logger.error("%s failed with %s: skipped", registration, _words(exc), exc_info=exc)\n',
+        '            logger.error("%s failed with %s: skipped", registration, failure_words(exc), exc_info=exc)\n',
         "            raise\n",
         "hook.collected",
     ),
@@ -155,8 +155,8 @@ BUGS: Final = (
     _walk(
         "cleanups run in the order of registration",
         "runtime/tasks.py",
-        "for key, entry in reversed(self._entries.items()):",
-        "for key, entry in self._entries.items():",
+        "                entry = waiting[-1]\n",
+        "                entry = waiting[0]\n",
     ),
     _call(
         "a failing cleanup ends the closing",
@@ -175,13 +175,13 @@ BUGS: Final = (
     _walk(
         "a session that was closed without a turn stays running",
         "session/session.py",
-        '                self._session.status.status = "completed"',
-        '                self._session.status.status = "running"',
+        '            self._session.status.status = "completed"',
+        '            self._session.status.status = "running"',
     ),
     _walk(
         "a request to stop that met no turn is not announced",
         "session/session.py",
-        "            await self._announce(self._session._turns.announce_requests)\n",
+        "        await self._announce(self._session._turns.announce_requests)\n",
         "",
     ),
     # ── cancellation ──
@@ -241,8 +241,8 @@ BUGS: Final = (
     _walk(
         "a contribution of None is collected",
         "coordinator/ownership.py",
-        "                    if value is not None:",
-        "                    if value != 0:",
+        "                if value is not None:",
+        "                if value != 0:",
     ),
     _call(
         "a failing contributor ends the collection",
@@ -259,15 +259,15 @@ BUGS: Final = (
     ),
     _walk(
         "what modules registered stays after the closing",
-        "coordinator/ownership.py",
+        "runtime/ledger.py",
         "                take_back()\n",
         "",
     ),
     _walk(
         "what a module covered does not come back",
         "coordinator/ownership.py",
-        "        self._write(key, value)\n        self._note(key, owner, below[:-1])",
-        "        self._write(key, _EMPTY)\n        self._note(key, owner, below[:-1])",
+        "        self._set(key, [layer for layer in self._layers_of(key) if layer[0] != module])",
+        "        self._set(key, [])",
     ),
     # ── opening and turns ──
     _call(

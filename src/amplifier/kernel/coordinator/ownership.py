@@ -39,11 +39,8 @@ _EMPTY: Final[Any] = object()
 Key = tuple[str, str | None]
 """A place: its mount point, or that it is a capability, and its name where there are several."""
 
-_Layers = tuple[str | None, tuple[tuple[str | None, Any], ...]]
-"""Whose value is on top in a place in which a module has something, and the values below, each with its owner."""
-
-_APPLICATIONS: Final[_Layers] = (None, ())
-"""A place in which no module has anything."""
+_Layer = tuple[str | None, Any]
+"""A value in a place, and whose it is."""
 
 
 @final
@@ -79,7 +76,7 @@ class Mounts:
 
     def __init__(self, hooks: Any, ledger: Ledger) -> None:
         self._entries = ledger.entries
-        self._layers: dict[Key, _Layers] = {}
+        self._layers: dict[Key, list[_Layer]] = {}  # of the places in which a module has something
         self.points: dict[str, Any] = {
             "orchestrator": None,
             "providers": {},
@@ -136,21 +133,18 @@ class Mounts:
         if point not in SINGLE_POINTS and name is None:
             raise ValueError(f"Name required to unmount from {point}")
         key = (point, None if point in SINGLE_POINTS else name)
-        present, (holder, below) = self._present(key), self._layers.get(key, _APPLICATIONS)
-        if owner is None:
-            for each in (holder, *(each for each, _ in below)):  # for good: nothing comes back
-                self._entries.pop((key, each), None)
-            below = ()
-        elif holder == owner:
-            self._entries.pop((key, owner), None)
-        elif present is _EMPTY:
+        layers = self._layers_of(key)
+        holder, present = layers[-1] if layers else (None, _EMPTY)
+        if owner not in (None, holder):
+            if present is not _EMPTY:
+                raise ContractError(
+                    f"module {owner!r} may not unmount {name or point!r}: it was mounted by {holder or 'the application'!r}",
+                    module=owner,
+                )
             return
-        else:
-            raise ContractError(
-                f"module {owner!r} may not unmount {name or point!r}: it was mounted by {holder or 'the application'!r}",
-                module=owner,
-            )
-        self._uncover(key, below)
+        for each, _ in layers if owner is None else layers[-1:]:  # by the application for good: nothing comes back
+            self._entries.pop((key, each), None)
+        self._set(key, [] if owner is None else layers[:-1])
 
     def get(self, point: str, name: str | None = None) -> Any:
         """The module, the dict of modules, or None.
@@ -169,14 +163,15 @@ class Mounts:
 
     def owner_of(self, point: str, name: str | None = None) -> str | None:
         """The module that mounted it, if a module did."""
-        return self._layers.get((point, None if point in SINGLE_POINTS else name), _APPLICATIONS)[0]
+        layers = self._layers.get((point, None if point in SINGLE_POINTS else name))
+        return layers[-1][0] if layers else None
 
     def mounted_by(self, owner: str) -> list[tuple[str, str | None, Any]]:
         """Everything one module has mounted: (point, name, module)."""
         return [
             (*key, None if (module := self._present(key)) is _EMPTY else module)
-            for key, (holder, _) in self._layers.items()
-            if holder == owner and key[0] != _CAPABILITY
+            for key, layers in self._layers.items()
+            if layers[-1][0] == owner and key[0] != _CAPABILITY
         ]
 
     def _resolve(self, point: Any, name: str | None) -> tuple[str, str | None]:
@@ -211,16 +206,13 @@ class Mounts:
 
     def _put(self, key: Key, value: Any, owner: str | None) -> None:
         """Put a value on top of what is there. What the same owner had in this place is not covered but gone."""
-        holder, below = self._layers.get(key, _APPLICATIONS)
-        present = self._present(key)
-        if present is not _EMPTY:
-            if holder != owner or key[0] == "orchestrator":
-                self._note_replaced(key, holder, owner)
-            below = tuple(layer for layer in (*below, (holder, present)) if layer[0] != owner)
+        layers = self._layers_of(key)
+        if layers and layers[-1][1] is not _EMPTY and (layers[-1][0] != owner or key[0] == "orchestrator"):
+            self._note_replaced(key, layers[-1][0], owner)
         if owner is not None:
             self._entries[key, owner] = owner, partial(self._withdraw, key, owner)
-        self._note(key, owner, below)
-        self._write(key, value)
+        below = [layer for layer in layers if layer[0] != owner and layer[1] is not _EMPTY]
+        self._set(key, [*below, (owner, value)])
 
     def _note_replaced(self, key: Key, holder: str | None, owner: str | None) -> None:
         point, name = key
@@ -232,27 +224,34 @@ class Mounts:
         logger.warning("%s", message)
 
     def _withdraw(self, key: Key, module: str) -> None:
-        """Take out a module's layer; if it was on top, the one below comes back."""
-        holder, below = self._layers.get(key, _APPLICATIONS)
-        if below:
-            below = tuple(layer for layer in below if layer[0] != module)
-        if holder == module:
-            self._uncover(key, below)
-        else:
-            self._note(key, holder, below)
+        """Take out a module's layer; if it was on top, the one below comes back. Interrupted, it can be done again."""
+        self._set(key, [layer for layer in self._layers_of(key) if layer[0] != module])
 
-    def _uncover(self, key: Key, below: tuple[tuple[str | None, Any], ...]) -> None:
-        """Take away the value on top, so that the one below comes back; interrupted, it can be done again."""
-        owner, value = below[-1] if below else (None, _EMPTY)
-        self._write(key, value)
-        self._note(key, owner, below[:-1])
+    def _layers_of(self, key: Key) -> list[_Layer]:
+        """What is in a place, the value on top last, which may have been written by hand."""
+        layers, present = self._layers.get(key, []), self._present(key)
+        if layers:
+            return [*layers[:-1], (layers[-1][0], present)]
+        return [] if present is _EMPTY else [(None, present)]
 
-    def _note(self, key: Key, owner: str | None, below: tuple[tuple[str | None, Any], ...]) -> None:
-        """Note whose value is on top and what it covers, as long as a module has something there."""
-        if owner is None and not below:
-            self._layers.pop(key, None)
-        else:
-            self._layers[key] = owner, below
+    def _set(self, key: Key, layers: list[_Layer]) -> None:
+        """Write the value on top and note whose it is and what it covers, as long as a module has something there."""
+        point, name = key
+        value = layers[-1][1] if layers else _EMPTY
+        named = self.capabilities if point == _CAPABILITY else self.points if name is None else self.points[point]
+        is_dict = isinstance(named, dict)  # or the application has put something else there by hand
+        is_owned = any(owner is not None for owner, _ in layers)
+        # No call from here on, so Ctrl-C does not come between.
+        if name is None:
+            named[point] = None if value is _EMPTY else value
+        elif is_dict and value is not _EMPTY:
+            named[name] = value
+        elif is_dict and name in named:
+            del named[name]
+        if is_owned:
+            self._layers[key] = layers
+        elif key in self._layers:
+            del self._layers[key]
 
     def _present(self, key: Key) -> Any:
         point, name = key
@@ -261,19 +260,6 @@ class Mounts:
         else:
             present = (self.capabilities if point == _CAPABILITY else self._named(point)).get(name, _EMPTY)
         return _EMPTY if present is None and point != _CAPABILITY else present
-
-    def _write(self, key: Key, value: Any) -> None:
-        point, name = key
-        if name is None:
-            self.points[point] = None if value is _EMPTY else value
-            return
-        named = self.capabilities if point == _CAPABILITY else self.points[point]
-        if not isinstance(named, dict):  # the application has put something else there by hand
-            return
-        if value is _EMPTY:
-            named.pop(name, None)
-        else:
-            named[name] = value
 
 
 def _of_module(owner: Owner | None) -> str:

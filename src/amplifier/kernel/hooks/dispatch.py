@@ -18,14 +18,13 @@ import attrs
 
 from amplifier._json import copy_json, is_same_json, redact_text
 from amplifier.contracts import OnFailure
-from amplifier.contracts._containment import text_of as plain_text_of
 from amplifier.contracts._scopes import loop_clock
 from amplifier.errors import ContractError, ModelError
 from amplifier.events import TOOL_PRE
 from amplifier.models import HookResult
 
 from ..runtime.backend import RunningCall
-from ..runtime.deadlines import DeadlineGroup, DeadlinePassed, Watchdog, call_foreign, run_bounded
+from ..runtime.deadlines import DeadlineGroup, DeadlinePassed, Watchdog, call_foreign, failure_words, run_bounded
 from ..runtime.ledger import Owner
 from ..runtime.uninterrupted import interruptible
 from .merge import INVALID_RESPONSE, InvalidAnswer, Verdict, continued, is_plain_continue, parse_answer, was_modified
@@ -219,10 +218,10 @@ class Dispatch:
                 "%s overran its deadline and was cancelled (%s, waiting at %s): %s", registration, error, where, outcome
             )
         else:
-            logger.error("%s failed with %s: %s", registration, _words(error), outcome, exc_info=error)
+            logger.error("%s failed with %s: %s", registration, failure_words(error), outcome, exc_info=error)
         if not registration.is_gate:
             return False
-        reason = f"gate {registration.name!r} failed: {_words(error)}"
+        reason = f"gate {registration.name!r} failed: {failure_words(error)}"
         return self._add(HookResult(action="deny", reason=reason), registration)
 
 
@@ -253,7 +252,7 @@ async def collect(
         except DeadlinePassed:
             logger.warning("%s gave no answer within %g s: skipped", registration, timeout)
         except Exception as exc:  # handlers are foreign code; what is not theirs has passed already
-            logger.error("%s failed with %s: skipped", registration, _words(exc), exc_info=exc)
+            logger.error("%s failed with %s: skipped", registration, failure_words(exc), exc_info=exc)
 
     async with anyio.create_task_group() as group:
         for index, registration in enumerate(handlers):
@@ -276,18 +275,6 @@ def _has_same_input(before: Any, after: Any) -> bool:
 
 
 # ── words ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _words(error: Exception) -> str:
-    return str(error) if isinstance(error, DeadlinePassed) else f"{type(error).__name__}: {text_of(error)}"
-
-
-def text_of(error: BaseException) -> str:
-    """The text of an exception, without secrets, even if its own ``__str__`` fails: that is foreign code as well.
-
-    It goes into events and, as the reason of a denial, to the model.
-    """
-    return redact_text(plain_text_of(error))
 
 
 def _log_invalid(registration: Registration, answer: Any, problem: Exception, outcome: str) -> ContractError:

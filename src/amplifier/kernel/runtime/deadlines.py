@@ -14,7 +14,8 @@ from typing import Any
 import anyio
 import attrs
 
-from amplifier.contracts._containment import contained_failure
+from amplifier._json import redact_text
+from amplifier.contracts._containment import contained_failure, text_of
 from amplifier.contracts._scopes import cancel_scope, loop_clock
 
 from .backend import RunningCall, Spawn, current_raw_task, location_of_raise, start_timer, task_name, where_suspended
@@ -76,6 +77,16 @@ def call_foreign(fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
             raise failure from exc
         finally:
             del failure  # an exception that names its own frame is a reference cycle
+
+
+def failure_text(error: BaseException) -> str:
+    """The text of an exception, without secrets: it goes into events, to applications and, as the reason of a denial, to the model."""
+    return redact_text(text_of(error))
+
+
+def failure_words(error: BaseException) -> str:
+    """The same with its type, which a deadline needs not."""
+    return str(error) if isinstance(error, DeadlinePassed) else f"{type(error).__name__}: {failure_text(error)}"
 
 
 async def run_bounded(awaitable: Awaitable[Any], seconds: float | None, label: Any, watch: Watchdog | None) -> Any:

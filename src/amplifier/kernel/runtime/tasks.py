@@ -27,14 +27,13 @@ import anyio.abc
 import anyio.lowlevel
 import attrs
 
-from amplifier._json import redact_text
 from amplifier.contracts._containment import contained_failure, is_cancellation_type, text_of
 from amplifier.contracts._scopes import cancel_scope
 from amplifier.errors import SessionStateError, SpuriousCancellation
 from amplifier.events import MODULE_CRASHED, MODULE_UNRESPONSIVE
 
 from .backend import RunningCall, exit_details, start_timer
-from .deadlines import DeadlinePassed, TimeBudget, Unresponsive, Watchdog, run_bounded
+from .deadlines import DeadlinePassed, TimeBudget, Unresponsive, Watchdog, failure_text, run_bounded
 from .uninterrupted import run_section
 
 logger: logging.Logger = logging.getLogger("amplifier.session")
@@ -377,7 +376,7 @@ class TaskHost:
             details = {
                 "module_id": owner,
                 "task": name,
-                "error": redact_text(text_of(error)),
+                "error": failure_text(error),
                 "error_type": type(error).__name__,
                 "fatal": fatal,
             }

@@ -11,7 +11,6 @@ import logging
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import CoroutineType
 from typing import Any, cast
 
 import attrs
@@ -27,9 +26,8 @@ from amplifier.models import ModuleType
 from amplifier.plan import ModuleSpec, MountPlan
 
 from ..coordinator.coordinator import ModuleCoordinator
-from ..hooks.dispatch import text_of
 from ..runtime.backend import RunningCall
-from ..runtime.deadlines import DeadlinePassed, call_foreign, run_bounded
+from ..runtime.deadlines import DeadlinePassed, call_foreign, failure_text, failure_words, run_bounded
 
 logger: logging.Logger = logging.getLogger("amplifier.session")
 
@@ -115,7 +113,7 @@ class Opening:
     def _raise_in_strict_mode(self) -> None:
         if self._plan.strict and self.failures:
             named = ", ".join(f"{f.module_type} {f.module_id!r}" for f in self.failures)
-            reasons = "; ".join(text_of(f.error) for f in self.failures[:_MOST_NAMED])
+            reasons = "; ".join(failure_text(f.error) for f in self.failures[:_MOST_NAMED])
             raise ExceptionGroup(
                 f"session.strict: {len(self.failures)} of the plan's modules failed: {named}: {reasons}",
                 [f.error for f in self.failures],
@@ -139,8 +137,7 @@ class Opening:
         self._now = owner, "mount"
         view = self._coordinator.view_for(owner, spec.on_failure)
         try:
-            # A module that changes it does not change the plan.
-            config = dict(spec.config) if type(spec.config) is dict else call_foreign(dict, spec.config)
+            config = call_foreign(dict, spec.config)  # a module that changes it does not change the plan
             if spec.thing is not None:
                 loaded: Any = call_foreign(load_thing, kind, spec)
             elif self._asks_no_other and self._coordinator.mounts.points["module-source-resolver"] is None:
@@ -238,19 +235,18 @@ class Opening:
             )
         label = f"mount of module {spec.module!r}"
         seconds = self._coordinator.deadlines.mount
-        is_coroutine = type(answer) is CoroutineType  # as most are, and nothing else has to be asked then
-        if not is_coroutine and is_structured(answer):
+        if is_structured(answer):
             entering = self._coordinator.hosting.host(answer, name=spec.module, owner=owner, is_mount=True)
             host = await run_bounded(entering, seconds, label, self._coordinator.watch)
             self._take_instance(kind, host.value, owner)
         else:
             try:
-                is_awaitable = is_coroutine or inspect.isawaitable(answer)
-                result = await run_bounded(answer, seconds, label, self._coordinator.watch) if is_awaitable else answer
+                if inspect.isawaitable(answer):
+                    answer = await run_bounded(answer, seconds, label, self._coordinator.watch)
             except DeadlinePassed as late:
                 self._take(kind, late.answer, view, owner)  # so that undoing the module closes what it has opened
                 raise
-            self._take(kind, result, view, owner)
+            self._take(kind, answer, view, owner)
         mounts.instance = None  # if it has mounted no provider
         return ready
 
@@ -279,7 +275,7 @@ class Opening:
         details = {
             "module_type": failure.module_type,
             "module_id": failure.module_id,
-            "error": redact_text(str(failure.error)),
+            "error": failure_text(failure.error),
             "reason_code": failure.reason_code,
         }
         if failure.instance_id is not None:
@@ -325,7 +321,7 @@ class Opening:
                 reason_code="ready_failed",
             ) from error
         logger.warning("on_session_ready of module %r failed:\n%s", spec.module, _redacted_traceback(error))
-        return _words(error) if isinstance(error, ExceptionGroup) else text_of(error)
+        return _words(error) if isinstance(error, ExceptionGroup) else failure_text(error)
 
 
 def _failure_reason(exc: BaseException) -> str:
@@ -378,7 +374,7 @@ def _as_load_error(kind: str, spec: ModuleSpec, exc: BaseException) -> Exception
 def _words(error: BaseException) -> str:
     """An error with its type, without secrets; of a group, the errors inside, since its own text names none of them."""
     if not isinstance(error, BaseExceptionGroup):
-        return f"{type(error).__name__}: {text_of(error)}"
+        return failure_words(error)
     leaves = list(_leaves(error))
     words = "; ".join(_words(leaf) for leaf in leaves[:_MOST_NAMED])
     if len(leaves) == 1:

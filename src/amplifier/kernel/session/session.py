@@ -24,9 +24,9 @@ import anyio
 import attrs
 import orjson
 
-from amplifier._json import redact_secrets, redact_text
+from amplifier._json import redact_secrets
 from amplifier.contracts import DEFAULT, Inherited
-from amplifier.contracts._containment import is_cancellation_type, text_of
+from amplifier.contracts._containment import is_cancellation_type
 from amplifier.contracts._scopes import cancel_scope
 from amplifier.errors import ExecutionCancelled, SessionBusyError, SessionStateError
 from amplifier.events import CLEANUP_FAILED, SESSION_END, SESSION_FORK
@@ -43,11 +43,12 @@ from amplifier.plan import (
     validate_session_id,
 )
 from amplifier.plan._things import replace_things
+from amplifier.turns import StopReport, TurnReport
 
 from ..coordinator.coordinator import ModuleCoordinator
 from ..runtime.backend import Loop, RunningCall, current_raw_task, forget_frames, interrupts, release, task_name
 from ..runtime.cancellation import CancellationToken
-from ..runtime.deadlines import DeadlinePassed, check_timeout
+from ..runtime.deadlines import DeadlinePassed, check_timeout, failure_text
 from ..runtime.tasks import CleanupFailure, hosted_by
 from ..runtime.uninterrupted import protect_kernel, run_section
 from .opening import ModuleFailure, Opening, release_loader
@@ -59,7 +60,6 @@ if TYPE_CHECKING:  # packages that only types, typed answers and budgets need
 
     from amplifier.answers import AnswerFormat
     from amplifier.budget import Budget
-    from amplifier.turns import StopReport, TurnReport
 
 T = TypeVar("T")
 
@@ -183,8 +183,6 @@ class AmplifierSession:
         """What the latest stop ended, how long each part took and what would not stop: of the closing, else of the latest turn, if
         that was cancelled or ran out of time; None if nothing was stopped.
         """
-        from amplifier.turns import StopReport  # noqa: PLC0415 — for those who look
-
         hosting, is_closed = self.coordinator.hosting, self._lifecycle.state is State.CLOSED
         return StopReport.of(self._turns.latest, self.coordinator.cleanups.ran if is_closed else None, hosting.late)
 
@@ -365,7 +363,7 @@ class AmplifierSession:
             last = failures[-1]
             self.status.last_error = {
                 "type": type(last.error).__name__,
-                "message": redact_text(text_of(last.error)),
+                "message": failure_text(last.error),
                 "module_id": last.module_id,
                 "failed_modules": [failure.module_id for failure in failures],
             }
@@ -879,7 +877,7 @@ class _Closing:
             details: dict[str, Any] = {
                 "module_id": failure.module,
                 "cleanup": failure.what,
-                "error": redact_text(text_of(failure.error)),
+                "error": failure_text(failure.error),
                 "error_type": type(failure.error).__name__,
                 "abandoned": failure.overran,
             }
