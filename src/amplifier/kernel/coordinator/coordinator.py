@@ -541,9 +541,9 @@ class ModuleCoordinator(Coordinator):
         """The session is closed: drop whatever modules registered. A closed session goes with the last reference to it."""
         self._is_closed = True
         self.closing_time.until = math.inf
-        self.ledger.undo(None)
-        self.watch.stop()
+        self.watch.stop()  # first: on trio the group waits for its timer
         self._cancellation.detach()
+        self.ledger.undo(None)
         if self._session is not None and type(self._session) is not weakref.ref:
             self._session = weakref.ref(self._session)
 

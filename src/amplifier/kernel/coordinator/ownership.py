@@ -117,6 +117,7 @@ class Mounts:
                 )
             if not isinstance(name, str):
                 raise TypeError(f"the name of a module at {point!r} must be a str, got {name!r}")
+            self._check_named(point)
             module = module if self.meter is None else self.meter(point, module)
         self._put((point, name), module, owner)
 
@@ -130,8 +131,10 @@ class Mounts:
         point, name = self._resolve(point, name)
         if point == "hooks":
             return
-        if point not in SINGLE_POINTS and name is None:
-            raise ValueError(f"Name required to unmount from {point}")
+        if point not in SINGLE_POINTS:
+            self._check_named(point)
+            if name is None:
+                raise ValueError(f"Name required to unmount from {point}")
         key = (point, None if point in SINGLE_POINTS else name)
         layers = self._layers_of(key)
         holder, present = layers[-1] if layers else (None, _EMPTY)
@@ -182,13 +185,12 @@ class Mounts:
             raise ValueError(f"Unknown mount point: {point}; expected one of {known}")
         return point, name
 
-    def _named(self, point: str) -> dict[str, Any]:
+    def _check_named(self, point: str) -> None:
         named = self.points[point]
         if not isinstance(named, dict):
             raise ValueError(
                 f"mount point {point!r} was replaced by {type(named).__name__}; expected a dict of modules"
             )
-        return named
 
     # ── capabilities ──
 
@@ -258,7 +260,8 @@ class Mounts:
         if name is None:
             present = self.points[point]
         else:
-            present = (self.capabilities if point == _CAPABILITY else self._named(point)).get(name, _EMPTY)
+            named = self.capabilities if point == _CAPABILITY else self.points[point]
+            present = named.get(name, _EMPTY) if isinstance(named, dict) else _EMPTY
         return _EMPTY if present is None and point != _CAPABILITY else present
 
 
