@@ -1,6 +1,6 @@
 """What happened in a turn, folded from its events: the text, the tool calls, the usage, the stop reason, and how it ended.
 
-`ModelAnswer` and `ToolOutcome` read one payload each. `TurnRecord` adds up the events of a turn with them; traces, which have
+`ModelAnswer` and `ToolOutcome` read one payload each, and `TurnEvents` makes the typed events of a turn. `TurnRecord` adds up the events of a turn with them; traces, which have
 payloads from a log instead of events, use them directly. `TurnReport` is what ``session.last_turn`` returns.
 """
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import Any, Final, Literal, Protocol, Self, TypeAlias
 
 import attrs
 import orjson
@@ -18,21 +18,34 @@ import orjson
 from amplifier._json import redact_text
 from amplifier.errors import ModelError
 from amplifier.events import (
+    CONTENT_BLOCK_DELTA,
+    CONTENT_BLOCK_END,
+    CONTENT_BLOCK_RESET,
+    CONTENT_BLOCK_START,
     CONTEXT_COMPACTION,
     EXECUTION_END,
+    LLM_STREAM_ABORTED,
+    LLM_STREAM_BLOCK_DELTA,
+    LLM_STREAM_BLOCK_START,
     ORCHESTRATOR_COMPLETE,
     PROMPT_SUBMIT,
     PROVIDER_REQUEST,
     PROVIDER_RESPONSE,
+    PROVIDER_RETRY,
+    THINKING_DELTA,
     TOOL_ERROR,
     TOOL_POST,
     TOOL_PRE,
 )
 from amplifier.models import (
+    SUB_AGENT_EVENT,
     AnswerReset,
     ChatResponse,
+    ResultDelta,
+    SubAgentEvent,
     TextBlock,
     TextDelta,
+    ThinkingDelta,
     ToolCall,
     ToolCallBlock,
     ToolFinished,
@@ -51,6 +64,7 @@ __all__ = [
     "REFUSALS",
     "Ended",
     "ModelAnswer",
+    "PiecewiseAnswer",
     "Show",
     "StopReport",
     "Stopped",
@@ -58,6 +72,7 @@ __all__ = [
     "ToolOutcome",
     "ToolStatus",
     "ToolUse",
+    "TurnEvents",
     "TurnRecord",
     "TurnReport",
     "TurnStatus",
@@ -246,6 +261,141 @@ class ToolUse:
         if self.error:
             text = "\n".join(filter(None, [text, f"Error: {self.error}"]))
         return text if len(text) <= longest else f"{text[:longest]}\n… {len(text) - longest} characters are not shown"
+
+
+# ── typed events ─────────────────────────────────────────────────────────────────────────────────
+
+
+class PiecewiseAnswer(Protocol):
+    """Reads a typed answer as it arrives, as `amplifier.answers.PartialAnswer` does."""
+
+    @property
+    def value(self) -> Any:
+        """The part that has arrived."""
+
+    def add(self, piece: str) -> bool:
+        """Take the next piece; whether `value` has changed."""
+
+
+class TurnEvents:
+    """Makes typed events of a turn, in which each piece of an answer comes once, whoever reports it first.
+
+    Our loops report pieces. Others report whole blocks, or nothing, when the answer is complete; the provider then reports the pieces
+    while it is asked, in the published events ``llm:stream_*``. A provider that asks its service again reports a new ``request_id``.
+
+    A typed answer is read as far as it has arrived. It is the model's text, or the input of a tool call whose ``content_block:start`` has
+    ``is_answer`` in its metadata.
+
+    Args:
+        new_answer: Makes what reads a typed answer piece by piece; None for an answer that is text.
+    """
+
+    def __init__(self, new_answer: Callable[[], PiecewiseAnswer] | None = None) -> None:
+        self._is_asked = True
+        self._request: Any = None
+        self._told = self._own = ""  # the text that the provider, and the loop, have reported of the present answer
+        self._in_pieces: set[Any] = set()  # the blocks that the loop has reported so
+        self._new_answer = new_answer
+        self._answer: PiecewiseAnswer | None = None
+        self._block: Any = None  # the index of the tool call that is the answer
+
+    def __call__(self, event: str, data: dict[str, Any]) -> TurnEvent:
+        """The event as its own class, if it has one."""
+        made = self._as_text(event, data)
+        return made if self._new_answer is None else self._as_answer(made, self._new_answer)
+
+    def _as_answer(self, made: TurnEvent, new_answer: Callable[[], PiecewiseAnswer]) -> TurnEvent:
+        event, data = made.name, made.data
+        if event in (PROVIDER_REQUEST, CONTENT_BLOCK_RESET):
+            self._answer = self._block = None  # the next model call answers anew
+        elif event == CONTENT_BLOCK_START and _as_dict(data.get("metadata")).get("is_answer") is True:
+            self._answer, self._block = None, data.get("block_index")
+        elif event == CONTENT_BLOCK_DELTA:
+            is_text = isinstance(made, TextDelta)
+            if is_text if self._block is None else data.get("block_index") == self._block:
+                text = str(data.get("delta") or "")
+                self._answer = self._answer or new_answer()
+                if self._answer.add(text):
+                    return ResultDelta(name=event, data=data, text=text, value=self._answer.value)
+        return made
+
+    def _as_text(self, event: str, data: dict[str, Any]) -> TurnEvent:
+        if event in (LLM_STREAM_BLOCK_START, LLM_STREAM_BLOCK_DELTA, LLM_STREAM_ABORTED):
+            return self._of_provider(event, data)
+        made, index = _typed(event, data), data.get("block_index")
+        if event in (PROVIDER_REQUEST, CONTENT_BLOCK_RESET, TOOL_PRE):
+            self._told = self._own = ""
+            self._in_pieces.clear()
+        if event in (PROVIDER_REQUEST, PROVIDER_RETRY):
+            self._is_asked, self._request = True, None
+        elif event in (PROVIDER_RESPONSE, CONTENT_BLOCK_START, TOOL_PRE):
+            self._is_asked = False
+            if event == CONTENT_BLOCK_START:
+                self._in_pieces.discard(index)
+        elif isinstance(made, TextDelta):
+            self._in_pieces.add(index)
+            return self._of_loop(made, made.text)
+        elif event == CONTENT_BLOCK_END and index not in self._in_pieces:
+            block = _as_dict(data.get("block"))
+            if block.get("type") == "text":
+                return self._of_loop(made, str(block.get("text") or ""))
+        return made
+
+    def _of_loop(self, made: TurnEvent, text: str) -> TurnEvent:
+        if self._told:
+            self._own += text
+            if self._told.startswith(self._own):
+                return TurnEvent(name=made.name, data=made.data)
+            self._told = ""  # another text
+        return TextDelta(name=made.name, data=made.data, text=text)
+
+    def _of_provider(self, event: str, data: dict[str, Any]) -> TurnEvent:
+        request, text = data.get("request_id"), str(data.get("text") or "")
+        if self._is_asked and self._request in (None, request):  # else it is about another call, such as one of a hook
+            is_over = event == LLM_STREAM_ABORTED
+            if self._told and (is_over or self._request is None):
+                discarded, self._told, self._request = self._told, "", None if is_over else request
+                return AnswerReset(name=event, data=data, text=discarded)
+            self._request = request
+            if event == LLM_STREAM_BLOCK_DELTA and data.get("block_type") == "text":
+                self._told += text
+                return TextDelta(name=event, data=data, text=text)
+            if event == LLM_STREAM_BLOCK_DELTA:
+                return ThinkingDelta(name=event, data=data, text=text)
+        return TurnEvent(name=event, data=data)
+
+
+def _typed(event: str, data: dict[str, Any]) -> TurnEvent:
+    """The event as its own class where embedders look for it, else as a plain one."""
+    if event == CONTENT_BLOCK_DELTA and data.get("block_type") == "text":
+        return TextDelta(name=event, data=data, text=str(data.get("delta") or ""))
+    if event == THINKING_DELTA:
+        return ThinkingDelta(name=event, data=data, text=str(data.get("delta") or ""))
+    if event == TOOL_PRE:
+        return ToolStarted(name=event, data=data, **_call(data), tool_input=_as_dict(data.get("tool_input")))
+    if event == CONTENT_BLOCK_RESET:
+        return AnswerReset(name=event, data=data, text=str(data.get("discarded") or ""))
+    if event in (TOOL_POST, TOOL_ERROR):
+        result = _as_dict(data.get("result"))
+        success = event == TOOL_POST and bool(result.get("success", True))
+        return ToolFinished(name=event, data=data, **_call(data), success=success)
+    if event == SUB_AGENT_EVENT:
+        return SubAgentEvent(
+            name=event,
+            data=data,
+            agent=str(data.get("agent") or ""),
+            session_id=str(data.get("sub_session_id") or ""),
+            event=_typed(str(data.get("event") or ""), _as_dict(data.get("data"))),
+        )
+    return TurnEvent(name=event, data=data)
+
+
+def _call(data: dict[str, Any]) -> dict[str, str]:
+    return {"tool_name": str(data.get("tool_name") or ""), "tool_call_id": str(data.get("tool_call_id") or "")}
+
+
+def _as_dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 BEGINS_AGAIN = "\n\n[The answer was cut off here and begins again.]\n\n"

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 
 from amplifier.kernel import HookRegistry
-from amplifier.kernel.coordinator.ownership import Ledger, Owner
+from amplifier.kernel.runtime.ledger import Ledger, Owner
 
 
 def registry() -> HookRegistry:

@@ -65,7 +65,7 @@ BUGS: Final = (
     _call(
         "a failing handler of a collection ends the collection",
         "kernel/hooks/dispatch.py",
-        '            logger.error("%s failed with %s: skipped", registration, _words(exc), exc_info=exc)\n',
+        '            logger.error("%s failed with %s: skipped", registration, failure_words(exc), exc_info=exc)\n',
         "            raise\n",
         "hook.collected",
     ),
@@ -155,8 +155,8 @@ BUGS: Final = (
     _walk(
         "cleanups run in the order of registration",
         "runtime/tasks.py",
-        "for key, entry in reversed(self._entries.items()):",
-        "for key, entry in self._entries.items():",
+        "                entry = waiting[-1]\n",
+        "                entry = waiting[0]\n",
     ),
     _call(
         "a failing cleanup ends the closing",
@@ -168,20 +168,20 @@ BUGS: Final = (
     _call(
         "a cleanup has no deadline",
         "kernel/runtime/tasks.py",
-        "            await calls.run(_protected(answer), seconds, entry)",
+        "            await run_bounded(_protected(answer), seconds, entry, watch)",
         "            await _protected(answer)",
         "cleanup",
     ),
     _walk(
         "a session that was closed without a turn stays running",
         "session/session.py",
-        '                self._session.status.status = "completed"',
-        '                self._session.status.status = "running"',
+        '            self._session.status.status = "completed"',
+        '            self._session.status.status = "running"',
     ),
     _walk(
         "a request to stop that met no turn is not announced",
         "session/session.py",
-        "            await self._announce(self._session._turns.announce_requests)\n",
+        "        await self._announce(self._session._turns.announce_requests)\n",
         "",
     ),
     # ── cancellation ──
@@ -241,14 +241,14 @@ BUGS: Final = (
     _walk(
         "a contribution of None is collected",
         "coordinator/ownership.py",
-        "                    if value is not None:",
-        "                    if value != 0:",
+        "                if value is not None:",
+        "                if value != 0:",
     ),
     _call(
         "a failing contributor ends the collection",
         "kernel/coordinator/ownership.py",
-        '                    logger.warning("%s failed: %s", contributor, failure, exc_info=failure)\n',
-        "                    raise\n",
+        '                logger.warning("%s failed: %s", contributor, failure, exc_info=failure)\n',
+        "                raise\n",
         "contributor",
     ),
     _walk(
@@ -259,15 +259,15 @@ BUGS: Final = (
     ),
     _walk(
         "what modules registered stays after the closing",
-        "coordinator/ownership.py",
+        "runtime/ledger.py",
         "                take_back()\n",
         "",
     ),
     _walk(
         "what a module covered does not come back",
         "coordinator/ownership.py",
-        "        self._write(key, value)\n        self._note(key, owner, below[:-1])",
-        "        self._write(key, _EMPTY)\n        self._note(key, owner, below[:-1])",
+        "        self._set(key, [layer for layer in self._layers_of(key) if layer[0] != module])",
+        "        self._set(key, [])",
     ),
     # ── opening and turns ──
     _call(
@@ -628,14 +628,14 @@ BUGS: Final = (
     _hole(
         "a cleanup that was taken and then interrupted is lost",
         "kernel/runtime/tasks.py",
-        "                self._taken[entry] = False\n",
-        "                del self._taken[entry]\n",
+        "                entry.is_running = False\n",
+        "                self.discard(entry)\n",
         _CTRL_C,
         "twice_within_a_moment and by_hand",
     ),
     _hole(
         "Ctrl-C is not held off while one is about to be raised",
-        "kernel/runtime/interrupts.py",
+        "kernel/runtime/backend.py",
         "        interrupts.hold = functools.partial(set_handler, signal.SIGINT, _answer)\n",
         "        interrupts.hold = int\n",
         _CTRL_C,

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier.kernel.coordinator.ownership import Ledger, Mounts
+from amplifier.kernel.coordinator.ownership import Mounts
+from amplifier.kernel.runtime.ledger import Ledger
 
 
 @pytest.fixture

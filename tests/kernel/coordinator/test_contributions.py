@@ -7,7 +7,8 @@ import asyncio
 import anyio
 import pytest
 
-from amplifier.kernel.coordinator.ownership import Contributions, Ledger, Owner
+from amplifier.kernel.coordinator.ownership import Contributions
+from amplifier.kernel.runtime.ledger import Ledger, Owner
 from tests._support.small_agent import agent, give_up_after
 
 pytestmark = pytest.mark.virtual_time

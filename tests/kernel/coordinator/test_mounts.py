@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amplifier import ContractError
-from amplifier.kernel.coordinator.ownership import DONE, Ledger, Mounts
+from amplifier.kernel.coordinator.ownership import DONE, Mounts
+from amplifier.kernel.runtime.ledger import Ledger
 
 SINGLE = ["orchestrator", "context", "module-source-resolver"]
 NAMED = ["providers", "tools"]

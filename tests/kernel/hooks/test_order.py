@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amplifier.kernel import HookRegistry
-from amplifier.kernel.coordinator.ownership import Ledger
+from amplifier.kernel.runtime.ledger import Ledger
 from tests._support.hook_registry import of_module
 
 EVENTS = ["a", "b", "*"]

@@ -19,8 +19,8 @@ import pytest
 from amplifier.errors import HookRecursionError, ModelError
 from amplifier.events import TERMINAL_EVENTS
 from amplifier.kernel import HookRegistry
-from amplifier.kernel.coordinator.ownership import Ledger
 from amplifier.kernel.hooks.registry import DEEPEST
+from amplifier.kernel.runtime.ledger import Ledger
 from amplifier.models import HookResult
 from tests._support.backends_alone import run_on, run_on_asyncio
 from tests._support.hook_registry import of_module

@@ -232,7 +232,7 @@ def test_ctrl_c_twice_within_a_moment_of_a_closing_loses_no_cleanup(scenario, ne
 def test_ctrl_c_while_a_session_that_was_interrupted_as_it_opened_is_closed_does_not_keep_cleanup_waiting():
     opening = first_in(points_of(by_hand, "asyncio", []), "Opening.run")
     points = points_of(by_hand, "asyncio", [opening])
-    closing = first_in(points, "AmplifierSession._note_failed_opening", opening)
+    closing = first_in(points, "AmplifierSession._close_and_leave", opening)
     places = spread(chosen_points(points, closing), 40)
     assert problems(by_hand, "asyncio", [[opening, at] for at in places]) == []
 

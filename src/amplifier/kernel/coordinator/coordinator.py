@@ -31,9 +31,10 @@ from ..hooks.registry import TERMINAL_SECONDS, HookRegistry
 from ..runtime.backend import Loop
 from ..runtime.cancellation import CancellationToken
 from ..runtime.deadlines import DeadlinePassed, TimeBudget, Watchdog, call_foreign, run_bounded
-from ..runtime.tasks import CleanupFailure, CleanupStack, TaskHost
+from ..runtime.ledger import Ledger, Owner
+from ..runtime.tasks import CleanupEntry, CleanupFailure, CleanupStack, TaskHost
 from ..runtime.uninterrupted import run_section
-from .ownership import DONE, Contributions, Done, Ledger, Mounts, Owner, StepWrappers
+from .ownership import DONE, Contributions, Done, Mounts, StepWrappers
 
 logger: logging.Logger = logging.getLogger("amplifier.coordinator")
 
@@ -121,7 +122,7 @@ class ModuleCoordinator(Coordinator):
         What it registers from then on is refused, cleanups excepted.
         """
         try:
-            await self._clean_up(module)
+            await self.clean_up(module)
         finally:
             self.ledger.undo(module)
 
@@ -489,26 +490,23 @@ class ModuleCoordinator(Coordinator):
         Raises:
             BaseException: The first Ctrl-C or exit among them, after all have run.
         """
-        await self._clean_up(self.module_id)
+        await self.clean_up(self.module_id)
 
-    async def _clean_up(self, module: str | None) -> None:
-        what = "amplifier cleanup" if module is None else f"amplifier cleanup of {module}"
+    async def clean_up(self, owner: str | CleanupEntry | None) -> None:
+        """Run all cleanups, or one module's, or one step before its turn; on the session's clock while that closes."""
         failures: list[CleanupFailure] = []
-        await run_section(self.unwind, failures, self._time_for_closing(), module, name=what, shield=True)
+        budget = TimeBudget.of(self.deadlines.teardown) if self.closing_time.until == math.inf else self.closing_time
+        name = "amplifier cleanup" if owner is None else f"amplifier cleanup of {owner}"
+        await run_section(self.unwind, failures, budget, owner, name=name, shield=True, isolate=True)
         for failure in failures:
             if not isinstance(failure.error, Exception):
                 raise failure.error
 
-    async def unwind(self, failures: list[CleanupFailure], budget: TimeBudget, owner: str | None = None) -> None:
-        """Run all cleanups, or one module's, inside a shielded section; see `CleanupStack.unwind`."""
+    async def unwind(
+        self, failures: list[CleanupFailure], budget: TimeBudget, owner: str | CleanupEntry | None = None
+    ) -> None:
+        """Run cleanups inside a shielded section; see `CleanupStack.unwind`."""
         await self.cleanups.unwind(failures, each=self.deadlines.cleanup, budget=budget, watch=self.watch, owner=owner)
-
-    def _time_for_closing(self) -> TimeBudget:
-        """The session's own clock while it closes; a closing of its own otherwise."""
-        if self.closing_time.until != math.inf:
-            return self.closing_time
-        teardown = self.deadlines.teardown
-        return TimeBudget(math.inf if teardown is None else loop_clock()() + teardown)
 
     # ── the session's side ──
 
@@ -520,15 +518,10 @@ class ModuleCoordinator(Coordinator):
         self.mounts.strict = plan.strict
         self.hosting.is_shut = False
         spawn = None if self.hosting.group is None else self.hosting.spawn
-        self.watch.start(None)
+        self.watch.start(spawn)
         self._cancellation.attach(
             loop, spawn or loop.spawn_timer, None if spawn is None else announce, self.closing_time, self.watch
         )
-
-    def watch_calls(self) -> None:
-        """The opening has to wait, or is over: on trio the watchdog takes a task from now on, which a short opening spares."""
-        if self.hosting.takes_work:
-            self.watch.start(self.hosting.spawn)
 
     def begin_closing(self) -> TimeBudget:
         """The session closes: from now on everything shares one deadline."""
@@ -548,9 +541,9 @@ class ModuleCoordinator(Coordinator):
         """The session is closed: drop whatever modules registered. A closed session goes with the last reference to it."""
         self._is_closed = True
         self.closing_time.until = math.inf
-        self.ledger.undo(None)
-        self.watch.stop()
+        self.watch.stop()  # first: on trio the group waits for its timer
         self._cancellation.detach()
+        self.ledger.undo(None)
         if self._session is not None and type(self._session) is not weakref.ref:
             self._session = weakref.ref(self._session)
 

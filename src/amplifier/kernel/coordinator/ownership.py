@@ -1,15 +1,13 @@
-"""Who registered what in one session: the ledger; the places that modules fill; contributors of channels; wrappers around calls.
+"""What modules register with the coordinator: the places that they fill; contributors of channels; wrappers around calls.
 
-Several modules may fill one place, a mount point or a capability. When the module on top goes, what it had replaced comes back. Everything
-that belongs to a module, places, handlers, contributors and wrappers alike, is in the ledger; undoing a module and the closing of the
-session are one walk through it.
+Several modules may fill one place, a mount point or a capability. When the module on top goes, what it had replaced comes back.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Generator, Hashable
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import nullcontext
 from functools import partial
 from inspect import isawaitable
@@ -18,101 +16,16 @@ from typing import Any, Final, final
 import anyio
 import attrs
 
-from amplifier.contracts import OnFailure, Step, StepWrapper, call_scope, contained_failure
+from amplifier.contracts import Step, StepWrapper, call_scope, contained_failure
 from amplifier.contracts._scopes import cancel_scope, loop_clock
-from amplifier.errors import ContractError, DeadlineExceeded, SessionStateError
+from amplifier.errors import ContractError, DeadlineExceeded
 
-from ..runtime.deadlines import DeadlineGroup, DeadlinePassed, Watchdog, call_foreign
+from ..runtime.deadlines import DeadlinePassed, TimeBudget, Watchdog, call_foreign, run_bounded
+from ..runtime.ledger import Ledger, Owner
 
 logger: logging.Logger = logging.getLogger("amplifier.coordinator")
 
 Call = Callable[[], Awaitable[Any]]
-
-# ── the ledger ───────────────────────────────────────────────────────────────────────────────────
-
-
-@final
-class Ledger:
-    """All that the modules of one session have registered, in the order in which they did.
-
-    It also knows which modules may register. Each undoing begins a new generation; an `Owner` keeps the one it was made in.
-
-    Attributes:
-        entries: What there is now: whose it is, and what takes it back. Who takes something back by another way than `undo` strikes
-            it out.
-        generation: An owner of this generation may register; for an older one, `Owner.check` decides.
-    """
-
-    __slots__ = ("closed", "entries", "generation", "undone")
-
-    def __init__(self) -> None:
-        self.entries: dict[Hashable, tuple[str, Callable[[], None]]] = {}
-        self.generation: int = 0
-        self.closed: int = -1
-        self.undone: dict[str, int] | None = None
-
-    def undo(self, module: str | None) -> None:
-        """Take back everything that a module registered, the latest first; it may register nothing any more.
-
-        With None, for the closing, everything that any module registered; what the application registered stays.
-        """
-        for key, (owner, take_back) in reversed(list(self.entries.items())):
-            if module in (None, owner):
-                take_back()
-                self.entries.pop(key, None)
-        if module is None:
-            self.undone, self.closed = None, self.generation
-        else:
-            self.undone = {**(self.undone or {}), module: self.generation}
-        self.generation += 1
-
-
-@final
-class Owner:
-    """A module as the owner of what it registers.
-
-    Attributes:
-        name: Its id.
-        on_failure: What its handlers are if they do not say.
-    """
-
-    __slots__ = ("_generation", "_ledger", "name", "on_failure")
-
-    def __init__(self, name: str, on_failure: OnFailure, ledger: Ledger) -> None:
-        self.name: str = name
-        self.on_failure: OnFailure = on_failure
-        self._ledger = ledger
-        self._generation = ledger.generation
-
-    def enter(self, key: Hashable, take_back: Callable[[], None]) -> None:
-        """It has registered something."""
-        self._ledger.entries[key] = self.name, take_back
-
-    def strike(self, key: Hashable) -> None:
-        """That is gone."""
-        self._ledger.entries.pop(key, None)
-
-    def check(self, what: str, *, undone_may: bool = False) -> None:
-        """Refuse what comes too late.
-
-        Args:
-            what: For the message.
-            undone_may: Accept it from a module that was undone as long as the session is open.
-
-        Raises:
-            SessionStateError: The module was undone, or its session has closed.
-        """
-        ledger, generation = self._ledger, self._generation
-        if generation == ledger.generation:
-            return
-        if generation <= ledger.closed:
-            raise SessionStateError(f"{what} of module {self.name!r} comes too late: its session is closed")
-        if ledger.undone is not None and not undone_may and generation <= ledger.undone.get(self.name, -1):
-            raise SessionStateError(
-                f"{what} of module {self.name!r} is refused: everything the module had registered was taken back, "
-                "because it failed or was removed"
-            )
-
 
 # ── places ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -126,11 +39,8 @@ _EMPTY: Final[Any] = object()
 Key = tuple[str, str | None]
 """A place: its mount point, or that it is a capability, and its name where there are several."""
 
-_Layers = tuple[str | None, tuple[tuple[str | None, Any], ...]]
-"""Whose value is on top in a place in which a module has something, and the values below, each with its owner."""
-
-_APPLICATIONS: Final[_Layers] = (None, ())
-"""A place in which no module has anything."""
+_Layer = tuple[str | None, Any]
+"""A value in a place, and whose it is."""
 
 
 @final
@@ -166,7 +76,7 @@ class Mounts:
 
     def __init__(self, hooks: Any, ledger: Ledger) -> None:
         self._entries = ledger.entries
-        self._layers: dict[Key, _Layers] = {}
+        self._layers: dict[Key, list[_Layer]] = {}  # of the places in which a module has something
         self.points: dict[str, Any] = {
             "orchestrator": None,
             "providers": {},
@@ -207,6 +117,7 @@ class Mounts:
                 )
             if not isinstance(name, str):
                 raise TypeError(f"the name of a module at {point!r} must be a str, got {name!r}")
+            self._check_named(point)
             module = module if self.meter is None else self.meter(point, module)
         self._put((point, name), module, owner)
 
@@ -220,24 +131,23 @@ class Mounts:
         point, name = self._resolve(point, name)
         if point == "hooks":
             return
-        if point not in SINGLE_POINTS and name is None:
-            raise ValueError(f"Name required to unmount from {point}")
+        if point not in SINGLE_POINTS:
+            self._check_named(point)
+            if name is None:
+                raise ValueError(f"Name required to unmount from {point}")
         key = (point, None if point in SINGLE_POINTS else name)
-        present, (holder, below) = self._present(key), self._layers.get(key, _APPLICATIONS)
-        if owner is None:
-            for each in (holder, *(each for each, _ in below)):  # for good: nothing comes back
-                self._entries.pop((key, each), None)
-            below = ()
-        elif holder == owner:
-            self._entries.pop((key, owner), None)
-        elif present is _EMPTY:
+        layers = self._layers_of(key)
+        holder, present = layers[-1] if layers else (None, _EMPTY)
+        if owner not in (None, holder):
+            if present is not _EMPTY:
+                raise ContractError(
+                    f"module {owner!r} may not unmount {name or point!r}: it was mounted by {holder or 'the application'!r}",
+                    module=owner,
+                )
             return
-        else:
-            raise ContractError(
-                f"module {owner!r} may not unmount {name or point!r}: it was mounted by {holder or 'the application'!r}",
-                module=owner,
-            )
-        self._uncover(key, below)
+        for each, _ in layers if owner is None else layers[-1:]:  # by the application for good: nothing comes back
+            self._entries.pop((key, each), None)
+        self._set(key, [] if owner is None else layers[:-1])
 
     def get(self, point: str, name: str | None = None) -> Any:
         """The module, the dict of modules, or None.
@@ -256,14 +166,15 @@ class Mounts:
 
     def owner_of(self, point: str, name: str | None = None) -> str | None:
         """The module that mounted it, if a module did."""
-        return self._layers.get((point, None if point in SINGLE_POINTS else name), _APPLICATIONS)[0]
+        layers = self._layers.get((point, None if point in SINGLE_POINTS else name))
+        return layers[-1][0] if layers else None
 
     def mounted_by(self, owner: str) -> list[tuple[str, str | None, Any]]:
         """Everything one module has mounted: (point, name, module)."""
         return [
             (*key, None if (module := self._present(key)) is _EMPTY else module)
-            for key, (holder, _) in self._layers.items()
-            if holder == owner and key[0] != _CAPABILITY
+            for key, layers in self._layers.items()
+            if layers[-1][0] == owner and key[0] != _CAPABILITY
         ]
 
     def _resolve(self, point: Any, name: str | None) -> tuple[str, str | None]:
@@ -274,13 +185,12 @@ class Mounts:
             raise ValueError(f"Unknown mount point: {point}; expected one of {known}")
         return point, name
 
-    def _named(self, point: str) -> dict[str, Any]:
+    def _check_named(self, point: str) -> None:
         named = self.points[point]
         if not isinstance(named, dict):
             raise ValueError(
                 f"mount point {point!r} was replaced by {type(named).__name__}; expected a dict of modules"
             )
-        return named
 
     # ── capabilities ──
 
@@ -298,16 +208,13 @@ class Mounts:
 
     def _put(self, key: Key, value: Any, owner: str | None) -> None:
         """Put a value on top of what is there. What the same owner had in this place is not covered but gone."""
-        holder, below = self._layers.get(key, _APPLICATIONS)
-        present = self._present(key)
-        if present is not _EMPTY:
-            if holder != owner or key[0] == "orchestrator":
-                self._note_replaced(key, holder, owner)
-            below = tuple(layer for layer in (*below, (holder, present)) if layer[0] != owner)
+        layers = self._layers_of(key)
+        if layers and layers[-1][1] is not _EMPTY and (layers[-1][0] != owner or key[0] == "orchestrator"):
+            self._note_replaced(key, layers[-1][0], owner)
         if owner is not None:
             self._entries[key, owner] = owner, partial(self._withdraw, key, owner)
-        self._note(key, owner, below)
-        self._write(key, value)
+        below = [layer for layer in layers if layer[0] != owner and layer[1] is not _EMPTY]
+        self._set(key, [*below, (owner, value)])
 
     def _note_replaced(self, key: Key, holder: str | None, owner: str | None) -> None:
         point, name = key
@@ -319,48 +226,43 @@ class Mounts:
         logger.warning("%s", message)
 
     def _withdraw(self, key: Key, module: str) -> None:
-        """Take out a module's layer; if it was on top, the one below comes back."""
-        holder, below = self._layers.get(key, _APPLICATIONS)
-        if below:
-            below = tuple(layer for layer in below if layer[0] != module)
-        if holder == module:
-            self._uncover(key, below)
-        else:
-            self._note(key, holder, below)
+        """Take out a module's layer; if it was on top, the one below comes back. Interrupted, it can be done again."""
+        self._set(key, [layer for layer in self._layers_of(key) if layer[0] != module])
 
-    def _uncover(self, key: Key, below: tuple[tuple[str | None, Any], ...]) -> None:
-        """Take away the value on top, so that the one below comes back; interrupted, it can be done again."""
-        owner, value = below[-1] if below else (None, _EMPTY)
-        self._write(key, value)
-        self._note(key, owner, below[:-1])
+    def _layers_of(self, key: Key) -> list[_Layer]:
+        """What is in a place, the value on top last, which may have been written by hand."""
+        layers, present = self._layers.get(key, []), self._present(key)
+        if layers:
+            return [*layers[:-1], (layers[-1][0], present)]
+        return [] if present is _EMPTY else [(None, present)]
 
-    def _note(self, key: Key, owner: str | None, below: tuple[tuple[str | None, Any], ...]) -> None:
-        """Note whose value is on top and what it covers, as long as a module has something there."""
-        if owner is None and not below:
-            self._layers.pop(key, None)
-        else:
-            self._layers[key] = owner, below
+    def _set(self, key: Key, layers: list[_Layer]) -> None:
+        """Write the value on top and note whose it is and what it covers, as long as a module has something there."""
+        point, name = key
+        value = layers[-1][1] if layers else _EMPTY
+        named = self.capabilities if point == _CAPABILITY else self.points if name is None else self.points[point]
+        is_dict = isinstance(named, dict)  # or the application has put something else there by hand
+        is_owned = any(owner is not None for owner, _ in layers)
+        # No call from here on, so Ctrl-C does not come between.
+        if name is None:
+            named[point] = None if value is _EMPTY else value
+        elif is_dict and value is not _EMPTY:
+            named[name] = value
+        elif is_dict and name in named:
+            del named[name]
+        if is_owned:
+            self._layers[key] = layers
+        elif key in self._layers:
+            del self._layers[key]
 
     def _present(self, key: Key) -> Any:
         point, name = key
         if name is None:
             present = self.points[point]
         else:
-            present = (self.capabilities if point == _CAPABILITY else self._named(point)).get(name, _EMPTY)
+            named = self.capabilities if point == _CAPABILITY else self.points[point]
+            present = named.get(name, _EMPTY) if isinstance(named, dict) else _EMPTY
         return _EMPTY if present is None and point != _CAPABILITY else present
-
-    def _write(self, key: Key, value: Any) -> None:
-        point, name = key
-        if name is None:
-            self.points[point] = None if value is _EMPTY else value
-            return
-        named = self.capabilities if point == _CAPABILITY else self.points[point]
-        if not isinstance(named, dict):  # the application has put something else there by hand
-            return
-        if value is _EMPTY:
-            named.pop(name, None)
-        else:
-            named[name] = value
 
 
 def _of_module(owner: Owner | None) -> str:
@@ -437,25 +339,19 @@ class Contributions:
     ) -> list[Any]:
         """Call every contributor of ``channel`` and return what is not None, in order."""
         collected: list[Any] = []
-        calls = DeadlineGroup(watch, limit=total)
-        try:
-            for contributor in tuple(self._channels.get(channel, ())):
-                try:
-                    value = call_foreign(contributor.callback)
-                    if isawaitable(value):
-                        value = await calls.run(value, each, contributor)
-                except DeadlinePassed as late:
-                    logger.warning("%s was skipped: %s", contributor, late)
-                except Exception as failure:
-                    logger.warning("%s failed: %s", contributor, failure, exc_info=failure)
-                else:
-                    if value is not None:
-                        collected.append(value)
-        finally:
-            scope, calls.scope = calls.scope, None
-            if scope is not None:  # first, and by no call of the kernel: see DeadlineGroup
-                scope.__exit__(None, None, None)
-            calls.close()
+        budget = TimeBudget.of(total)
+        for contributor in tuple(self._channels.get(channel, ())):
+            try:
+                value = call_foreign(contributor.callback)
+                if isawaitable(value):
+                    value = await run_bounded(value, budget.share(each), contributor, watch)
+            except DeadlinePassed as late:
+                logger.warning("%s was skipped: %s", contributor, late)
+            except Exception as failure:
+                logger.warning("%s failed: %s", contributor, failure, exc_info=failure)
+            else:
+                if value is not None:
+                    collected.append(value)
         return collected
 
 

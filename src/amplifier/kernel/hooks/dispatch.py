@@ -7,25 +7,25 @@ moves from handler to handler. Every handler gets its own copy of the payload, o
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from inspect import isawaitable
 from itertools import chain
 from types import CoroutineType
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 import attrs
 
 from amplifier._json import copy_json, is_same_json, redact_text
 from amplifier.contracts import OnFailure
-from amplifier.contracts._containment import text_of as plain_text_of
 from amplifier.contracts._scopes import loop_clock
 from amplifier.errors import ContractError, ModelError
 from amplifier.events import TOOL_PRE
 from amplifier.models import HookResult
 
 from ..runtime.backend import RunningCall
-from ..runtime.deadlines import DeadlineGroup, DeadlinePassed, Watchdog, call_foreign, run_bounded
+from ..runtime.deadlines import DeadlineGroup, DeadlinePassed, Watchdog, call_foreign, failure_words, run_bounded
+from ..runtime.ledger import Owner
 from ..runtime.uninterrupted import interruptible
 from .merge import INVALID_RESPONSE, InvalidAnswer, Verdict, continued, is_plain_continue, parse_answer, was_modified
 
@@ -36,27 +36,6 @@ SLOW = 5.0
 
 _LONGEST_SEARCHED, _LONGEST_SHOWN = 10_000, 200
 """Characters of an invalid answer that are searched for secrets, and of these what the log shows."""
-
-
-class Owner(Protocol):
-    """The module on whose behalf handlers are registered, and the list of all that it has registered."""
-
-    @property
-    def name(self) -> str:
-        """The module's id."""
-
-    @property
-    def on_failure(self) -> OnFailure:
-        """What its handlers are if they do not say: the plan may declare a whole module a gate."""
-
-    def check(self, what: str) -> None:
-        """Refuse a registration that comes too late."""
-
-    def enter(self, key: Hashable, take_back: Callable[[], None]) -> None:
-        """The module has registered a handler."""
-
-    def strike(self, key: Hashable) -> None:
-        """It is gone."""
 
 
 @attrs.define(eq=False, kw_only=True, weakref_slot=False)
@@ -239,10 +218,10 @@ class Dispatch:
                 "%s overran its deadline and was cancelled (%s, waiting at %s): %s", registration, error, where, outcome
             )
         else:
-            logger.error("%s failed with %s: %s", registration, _words(error), outcome, exc_info=error)
+            logger.error("%s failed with %s: %s", registration, failure_words(error), outcome, exc_info=error)
         if not registration.is_gate:
             return False
-        reason = f"gate {registration.name!r} failed: {_words(error)}"
+        reason = f"gate {registration.name!r} failed: {failure_words(error)}"
         return self._add(HookResult(action="deny", reason=reason), registration)
 
 
@@ -273,7 +252,7 @@ async def collect(
         except DeadlinePassed:
             logger.warning("%s gave no answer within %g s: skipped", registration, timeout)
         except Exception as exc:  # handlers are foreign code; what is not theirs has passed already
-            logger.error("%s failed with %s: skipped", registration, _words(exc), exc_info=exc)
+            logger.error("%s failed with %s: skipped", registration, failure_words(exc), exc_info=exc)
 
     async with anyio.create_task_group() as group:
         for index, registration in enumerate(handlers):
@@ -296,18 +275,6 @@ def _has_same_input(before: Any, after: Any) -> bool:
 
 
 # ── words ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _words(error: Exception) -> str:
-    return str(error) if isinstance(error, DeadlinePassed) else f"{type(error).__name__}: {text_of(error)}"
-
-
-def text_of(error: BaseException) -> str:
-    """The text of an exception, without secrets, even if its own ``__str__`` fails: that is foreign code as well.
-
-    It goes into events and, as the reason of a denial, to the model.
-    """
-    return redact_text(plain_text_of(error))
 
 
 def _log_invalid(registration: Registration, answer: Any, problem: Exception, outcome: str) -> ContractError:

@@ -34,11 +34,13 @@ from amplifier.events import (
     TOOL_PRE,
 )
 from amplifier.models import HookResult
+from amplifier.turns import Told
 
 from ..runtime.backend import timestamp
-from ..runtime.deadlines import DeadlinePassed, TimeBudget, Watchdog, check_timeout
+from ..runtime.deadlines import DeadlinePassed, TimeBudget, Watchdog, check_timeout, failure_text
+from ..runtime.ledger import Owner
 from ..runtime.uninterrupted import run_section
-from .dispatch import Dispatch, Owner, Registration, collect, text_of
+from .dispatch import Dispatch, Registration, collect
 from .merge import continued
 
 EVERY_EVENT = "*"
@@ -92,7 +94,6 @@ class HookRegistry:
         self._owner = None
         self._handlers: dict[str, list[Registration]] = {}
         self._ready: dict[str, tuple[Registration, ...]] = {}
-        self._everywhere: tuple[Registration, ...] | None = ()
         self._sequence = itertools.count()
         self._defaults: dict[str, Any] = {}
         self._identity: dict[str, Any] = {}
@@ -100,7 +101,7 @@ class HookRegistry:
         self._default_timeout: float | None = 300.0
         self._watch: Watchdog | None = None
         self._budget: TimeBudget | None = None
-        self._story: list[tuple[str, float, dict[str, Any], bool]] | None = None
+        self._story: list[Told] | None = None
 
     def view_for(self, owner: Owner, kind: type[Self] | None = None) -> Self:
         """The registry that a module gets, of this class or of a subclass."""
@@ -225,18 +226,15 @@ class HookRegistry:
     def _forget_ready(self, event: str) -> None:
         if event == EVERY_EVENT:
             self._ready.clear()
-            self._everywhere = None  # made again when it is needed: thousands may be registered before
         else:
             self._ready.pop(event, None)
 
     def _ready_for(self, event: str) -> tuple[Registration, ...]:
         """The handlers of an event in running order, those for every event among them."""
-        everywhere = self._everywhere
-        if everywhere is None:
-            everywhere = self._everywhere = tuple(self._handlers.get(EVERY_EVENT, ()))
+        everywhere = self._handlers.get(EVERY_EVENT, ())
         handlers = self._handlers.get(event)
         if not handlers or event == EVERY_EVENT:
-            return everywhere  # not kept by event: names are open-ended
+            return tuple(everywhere)  # not kept by event: names are open-ended
         ready = self._ready[event] = tuple(sorted([*handlers, *everywhere], key=_order))
         return ready
 
@@ -305,7 +303,7 @@ class HookRegistry:
         if self._story is not None:
             self._story.append((event, time.monotonic(), data, False))
 
-    def keep_story(self, story: list[tuple[str, float, dict[str, Any], bool]] | None) -> None:
+    def keep_story(self, story: list[Told] | None) -> None:
         """Add the events of a turn to this list from now on: name, time, payload, whether it was denied; None to stop."""
         self._story = story
 
@@ -347,7 +345,7 @@ class HookRegistry:
             name = HOOK_TIMEOUT
             details.update(seconds=error.seconds, awaiting=error.where)
         else:
-            details.update(error=text_of(error), error_type=type(error).__name__)
+            details.update(error=failure_text(error), error_type=type(error).__name__)
         if observers := self._ready.get(name) or self._ready_for(name):
             await self._dispatch(name, details, observers, is_terminal)
 

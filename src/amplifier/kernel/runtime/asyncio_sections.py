@@ -17,8 +17,7 @@ import anyio
 
 from amplifier.contracts._scopes import cancel_scope
 
-from .backend import RunningCall, deliver_later, pending_cancellations
-from .interrupts import interrupts, release
+from .backend import RunningCall, deliver_later, interrupts, pending_cancellations, release
 
 
 class SectionWaiter:

@@ -10,11 +10,18 @@ Neither backend is imported here: a backend that runs is already in ``sys.module
 from __future__ import annotations
 
 import contextvars
+import functools
 import gc
 import inspect
+import logging
+import signal
 import sys
+import threading
 import time
+from _signal import signal as set_handler  # type: ignore[import-not-found]  # that of `signal` has lines of its own
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -177,24 +184,59 @@ def deliver_later(task: Any, held: BaseException, requests_before: int) -> None:
     task.get_loop().call_soon(deliver, context=asyncio_context())
 
 
-# ── the time of events ─────────────────────────────────────────────────────────────────────────────
+# ── Ctrl-C on asyncio, while the kernel finishes something in order to raise one; see `uninterrupted` ──
 
-_cached = (-1, "")  # one tuple, so that threads never see a second with another second's text
+
+_KERNEL = str(Path(__file__).parents[1])
+_LIBRARY = Path(logging.__file__).parents[1]
+_HELPERS = (
+    str(Path(anyio.__file__).parent),
+    *(str(_LIBRARY / name) for name in ("asyncio", "logging", "contextlib.py")),
+)
+
+
+class _Interrupts(threading.local):
+    """What each thread can do about it.
+
+    Attributes:
+        hold: ``before = before or interrupts.hold()``, first in an ``except KeyboardInterrupt``, holds off further ones until `release`. No function
+            of ours, so that there is no line between catching one and this; where nothing can be held off it does nothing.
+    """
+
+    hold: Callable[[], Any] = int
+
+
+interrupts: _Interrupts = _Interrupts()
+
+
+def choose_hold() -> None:
+    """See what this thread can do: only the main thread hears signals, and handlers of the application are left alone."""
+    handler: Any = signal.getsignal(signal.SIGINT)
+    by_asyncio = getattr(getattr(handler, "func", None), "__qualname__", "") == "Runner._on_sigint"
+    if threading.current_thread() is threading.main_thread() and (by_asyncio or handler is signal.default_int_handler):
+        interrupts.hold = functools.partial(set_handler, signal.SIGINT, _answer)
+    elif handler is not _answer:
+        interrupts.hold = int
+
+
+def release(before: Any) -> None:
+    """Answer as before to Ctrl-C; whoever found it held off already leaves that to the one who did it."""
+    if callable(before) and before is not _answer and signal.getsignal(signal.SIGINT) is _answer:
+        set_handler(signal.SIGINT, before)
+
+
+def _answer(number: int, frame: FrameType | None) -> None:
+    while frame is not None and frame.f_code.co_filename.startswith(_HELPERS):
+        frame = frame.f_back
+    if frame is None or not frame.f_code.co_filename.startswith(_KERNEL):
+        raise KeyboardInterrupt
 
 
 def timestamp() -> str:
-    """The current time, such as ``2026-01-31T12:00:00.000001+00:00``: UTC, ISO 8601, microseconds, as on every event.
-
-    ``datetime.now(UTC).isoformat()`` is more than half the price of a one-handler emit; the text of a second is the same for all
-    its microseconds, so it is made once per second.
-    """
-    global _cached  # noqa: PLW0603 — a cache of one tuple; every value it can hold is right
-    nanoseconds = time.time_ns()
-    second = nanoseconds // 1_000_000_000
-    cached = _cached
-    if cached[0] != second:
-        cached = _cached = (second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)))
-    return f"{cached[1]}.{nanoseconds // 1000 % 1_000_000:06d}+00:00"
+    """The current time, such as ``2026-01-31T12:00:00.000001+00:00``: UTC, ISO 8601, microseconds, as on every event."""
+    seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)  # which virtual clocks replace
+    moment = datetime.fromtimestamp(seconds, UTC).replace(microsecond=nanoseconds // 1000)
+    return moment.isoformat(timespec="microseconds")
 
 
 # ── what a task waits for ──────────────────────────────────────────────────────────────────────────

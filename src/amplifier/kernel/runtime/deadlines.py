@@ -1,8 +1,7 @@
 """Deadlines for third-party code: every call into it is bounded, and its failure is distinguished from what must pass through.
 
-`DeadlineGroup` is the one mechanism: calls one after another, each under its own deadline. A dispatch, which is on the hot path, has one cancel
-scope for all its calls, whose deadline moves from call to call: a fresh scope for each costs two to four times as much. `run_bounded` is for a
-single call. `TimeBudget` divides what is left of a closing. `Watchdog` notices calls that refuse to be cancelled.
+`run_bounded` makes one call. A dispatch, which is on the hot path, has one cancel scope for all its calls, whose deadline moves from call to
+call, because a fresh scope for each costs two to four times as much: `DeadlineGroup`, which serves both. `TimeBudget` divides what is left of a closing. `Watchdog` notices calls that refuse to be cancelled.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from typing import Any
 import anyio
 import attrs
 
-from amplifier.contracts._containment import contained_failure
+from amplifier._json import redact_text
+from amplifier.contracts._containment import contained_failure, text_of
 from amplifier.contracts._scopes import cancel_scope, loop_clock
 
 from .backend import RunningCall, Spawn, current_raw_task, location_of_raise, start_timer, task_name, where_suspended
@@ -26,9 +26,6 @@ SLACK = 0.01
 
 UNWINDING = 1.0
 """Seconds a cancelled call is given to unwind before it is called unresponsive."""
-
-LOOK = 10.0
-"""Seconds after which active calls are looked at for the first time."""
 
 LONGEST_INTERVAL = 300.0
 
@@ -82,6 +79,16 @@ def call_foreign(fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
             del failure  # an exception that names its own frame is a reference cycle
 
 
+def failure_text(error: BaseException) -> str:
+    """The text of an exception, without secrets: it goes into events, to applications and, as the reason of a denial, to the model."""
+    return redact_text(text_of(error))
+
+
+def failure_words(error: BaseException) -> str:
+    """The same with its type, which a deadline needs not."""
+    return str(error) if isinstance(error, DeadlinePassed) else f"{type(error).__name__}: {failure_text(error)}"
+
+
 async def run_bounded(awaitable: Awaitable[Any], seconds: float | None, label: Any, watch: Watchdog | None) -> Any:
     """Await one call of third-party code.
 
@@ -89,21 +96,14 @@ async def run_bounded(awaitable: Awaitable[Any], seconds: float | None, label: A
         DeadlinePassed: Its deadline passed.
         Exception: Its own failure, contained.
     """
-    calls = DeadlineGroup(watch)
-    try:
-        return await calls.run(awaitable, seconds, label)
-    finally:
-        scope, calls.scope = calls.scope, None
-        if scope is not None:
-            scope.__exit__(None, None, None)
-        calls.close()
+    return await DeadlineGroup(watch).run(awaitable, seconds, label)
 
 
 class DeadlineGroup:
     """Calls of third-party code, one after another, each under its own deadline.
 
-    They share one scope, which is opened when the first call really has something to await; so sync calls cost none. Dispatch, which is on the
-    hot path, does by hand what `run` does: `arm`, await, and `judge` what was raised. Whoever uses a group leaves the scope first in its
+    They share one scope, which is opened when the first call really has something to await; so sync calls cost none. Dispatch does for many
+    calls what `run` does for one: `arm`, await, and `judge` what was raised. Whoever uses a group leaves the scope first in its
     ``finally``, by a call that is not the kernel's: Ctrl-C at a line before would leave it entered for ever.
     """
 
@@ -123,7 +123,7 @@ class DeadlineGroup:
 
     @interruptible
     async def run(self, awaitable: Awaitable[Any], seconds: float | None, label: Any) -> Any:
-        """Await one call; one that succeeds leaves the scope open for the next.
+        """Await the only call; see `run_bounded`.
 
         Raises:
             DeadlinePassed: Its deadline passed.
@@ -141,12 +141,14 @@ class DeadlineGroup:
             return value
         except BaseException as exc:
             failure = failure or self.judge(exc)
-            self.close()  # what follows a failure is not part of the call and its deadline
             if failure is exc:
                 raise
             raise failure from (None if isinstance(failure, DeadlinePassed) else exc)
         finally:
-            self.awaited = None
+            scope, self.scope = self.scope, None
+            if scope is not None:
+                scope.__exit__(None, None, None)
+            self.close()
             del failure  # an exception that names its own frame is a reference cycle
 
     def arm(self, seconds: float | None, now: float, awaited: Any) -> None:
@@ -237,6 +239,11 @@ class TimeBudget:
 
     until: float = math.inf
 
+    @classmethod
+    def of(cls, seconds: float | None) -> TimeBudget:
+        """So much time from now on; None for no limit."""
+        return cls(math.inf if seconds is None else loop_clock()() + seconds)
+
     @property
     def is_used_up(self) -> bool:
         """Whether no time is left."""
@@ -246,7 +253,7 @@ class TimeBudget:
         """Seconds for one step of unknown company: what it would get otherwise, at most half of what is left."""
         return min(seconds, self._left() / 2)
 
-    def share(self, seconds: float | None, steps_left: int, reserve: float) -> float | None:
+    def share(self, seconds: float | None, steps_left: int = 1, reserve: float = 0.0) -> float | None:
         """Seconds for the next of ``steps_left`` steps, keeping ``reserve`` for each of the others."""
         left = self._left()
         if left == math.inf:
@@ -276,16 +283,6 @@ class Unresponsive:
     overdue: float
 
 
-@attrs.define(eq=False)
-class _Progress:
-    """How far the reporting of one call has come; made at its first look, which most calls do not live to see."""
-
-    task: Any
-    until: float
-    next_report: float
-    interval: float = UNWINDING
-
-
 class Watchdog:
     """Active calls of one session and the timer over them: notices those that refuse to be cancelled.
 
@@ -294,11 +291,12 @@ class Watchdog:
     only while calls with a deadline are active.
     """
 
-    __slots__ = ("_report", "_spawn", "_stop_timer", "_tasks", "_wakes_at", "is_stopped")
+    __slots__ = ("_report", "_reported", "_spawn", "_stop_timer", "_tasks", "_wakes_at", "is_stopped")
 
     def __init__(self, report: Callable[[Unresponsive], None]) -> None:
         self._report = report
-        self._tasks: dict[DeadlineGroup, Any] = {}  # the task of a call, or its progress
+        self._tasks: dict[DeadlineGroup, Any] = {}
+        self._reported: dict[DeadlineGroup, tuple[float, float, float]] = {}  # for which deadline, next when, interval
         self._stop_timer: Callable[[], None] | None = None
         self._wakes_at = math.inf
         self._spawn: Spawn | None = None
@@ -308,9 +306,6 @@ class Watchdog:
         """Watch from now on; timers that need a task take it from ``spawn``, and without it are not made."""
         self._spawn = spawn
         self.is_stopped = False
-        if spawn is not None and self._tasks:
-            self._disarm()
-            self.hasten(min(call.until for call in self._tasks))
 
     def enter(self, call: DeadlineGroup) -> None:
         """A call (or a series of them, its label changing) has become active in this task."""
@@ -323,15 +318,12 @@ class Watchdog:
         """An active call has got this deadline. Later ones need no word: a wake-up that comes too early just looks again."""
         due = until + UNWINDING
         if due < self._wakes_at and not self.is_stopped:
-            now = loop_clock()()
-            # The first wake-up is soon, so that the shorter deadlines of a closing need no timer of their own.
-            if self._wakes_at == math.inf:
-                due = min(due, now + LOOK)
-            self._arm(due, now)
+            self._arm(due, loop_clock()())
 
     def leave(self, call: DeadlineGroup) -> None:
         """The call is over."""
         self._tasks.pop(call, None)
+        self._reported.pop(call, None)
 
     def tighten(self, until: float) -> None:
         """The session closes: end every active call at ``until`` at the latest."""
@@ -343,6 +335,7 @@ class Watchdog:
         self.is_stopped = True
         self._spawn = None
         self._tasks.clear()
+        self._reported.clear()
         self._disarm()
 
     def _arm(self, at: float, now: float) -> None:
@@ -362,14 +355,15 @@ class Watchdog:
         self._wakes_at = math.inf
         now = loop_clock()()
         next_look = math.inf
-        for call, known in list(self._tasks.items()):
-            progress = known if isinstance(known, _Progress) else _Progress(known, math.nan, 0.0)
-            if progress.until != call.until:  # its first look, or another call of the series
-                progress = self._tasks[call] = _Progress(progress.task, call.until, call.until + UNWINDING)
-            if now >= progress.next_report:
-                where, name = where_suspended(call.awaited), task_name(progress.task)
+        for call, task in list(self._tasks.items()):
+            until, due, interval = self._reported.get(call, (math.nan, 0.0, 0.0))
+            if until != call.until:  # its first look, or another call of the series
+                due, interval = call.until + UNWINDING, UNWINDING
+            if now >= due:
+                where, name = where_suspended(call.awaited), task_name(task)
                 self._report(Unresponsive(call.label, name, where, call.until - call.started, now - call.until))
-                progress.interval = min(progress.interval * 2, LONGEST_INTERVAL)
-                progress.next_report = now + progress.interval
-            next_look = min(next_look, progress.next_report)
+                interval = min(interval * 2, LONGEST_INTERVAL)
+                due = now + interval
+            self._reported[call] = call.until, due, interval
+            next_look = min(next_look, due)
         self._arm(next_look, now)

@@ -27,14 +27,13 @@ import anyio.abc
 import anyio.lowlevel
 import attrs
 
-from amplifier._json import redact_text
 from amplifier.contracts._containment import contained_failure, is_cancellation_type, text_of
 from amplifier.contracts._scopes import cancel_scope
 from amplifier.errors import SessionStateError, SpuriousCancellation
 from amplifier.events import MODULE_CRASHED, MODULE_UNRESPONSIVE
 
 from .backend import RunningCall, exit_details, start_timer
-from .deadlines import DeadlineGroup, DeadlinePassed, TimeBudget, Unresponsive, Watchdog
+from .deadlines import DeadlinePassed, TimeBudget, Unresponsive, Watchdog, failure_text, run_bounded
 from .uninterrupted import run_section
 
 logger: logging.Logger = logging.getLogger("amplifier.session")
@@ -59,7 +58,9 @@ class CleanupEntry:
     run: Callable[[], Any]
     module: str | None
     what: str = "cleanup"
+    is_running: bool = False
     has_begun: bool = False
+    is_over: bool = False
 
     def __str__(self) -> str:
         return f"{self.what} of {self.module or 'the application'}"
@@ -81,20 +82,19 @@ class CleanupFailure:
 class CleanupStack:
     """Registered steps of one session, run once and in reverse.
 
-    A step that was taken to be run is kept, with whether a call is at it, until it has run and its failure is noted. Wherever Ctrl-C cuts
-    that off, another call runs the step, or names it if it had begun.
+    A step is kept until it has run and its failure is noted. Wherever Ctrl-C cuts that off, another call runs the step, or names it if it
+    had begun.
     """
 
-    __slots__ = ("_entries", "_taken", "ran")
+    __slots__ = ("_entries", "ran")
 
     def __init__(self) -> None:
         self._entries: dict[Hashable, CleanupEntry] = {}
-        self._taken: dict[CleanupEntry, bool] = {}
         self.ran: list[tuple[str, str | None, float, CleanupFailure | None]] = []
         """What the latest closing ended, for ``session.last_stop``: what, whose, in how many seconds, and its failure."""
 
     def __len__(self) -> int:
-        return self._count(None)
+        return len(self._waiting(None))
 
     @property
     def entries(self) -> list[CleanupEntry]:
@@ -136,55 +136,38 @@ class CleanupStack:
 
         Raised at a line of this file, Ctrl-C leaves; the steps that have not run are still there, and to be run by another call.
         """
-        steps = self._count(owner)
-        if not steps:
+        known = self._waiting(owner)
+        if not known:
             return
-        known = {*self._taken, *self._entries.values()}
-        reserve = budget.reserve(LEAST_SHARE * (1.0 if each is None else each), steps)
-        calls = DeadlineGroup(watch)
+        reserve = budget.reserve(LEAST_SHARE * (1.0 if each is None else each), len(known))
         entry: CleanupEntry | None = None
         try:
-            while (entry := self._take(owner)) is not None:
+            while waiting := self._waiting(owner):
+                entry = waiting[-1]
+                entry.is_running = True
                 error: BaseException | None = DeadlinePassed(0.0)
                 began = time.monotonic()
                 if entry.has_begun:
                     error = KeyboardInterrupt()  # which has cut it off
                 elif entry in known or not budget.is_used_up:  # or steps that add steps would never end
-                    error = await _run_step(calls, entry, budget.share(each, self._count(owner) + 1, reserve))
+                    error = await _run_step(entry, budget.share(each, len(waiting), reserve), watch)
                 failed = [] if error is None else [_failure(entry, error)]
                 failures += failed  # no call, so nothing comes between these two
-                del self._taken[entry]
+                entry.is_over = True
+                self.discard(entry)
                 if owner is None:
                     self.ran.append((entry.what, entry.module, time.monotonic() - began, failed[0] if failed else None))
         finally:
-            if entry is not None and entry in self._taken:
-                self._taken[entry] = False
-            scope, calls.scope = calls.scope, None
-            if scope is not None:  # first, and by no call of the kernel: see DeadlineGroup
-                scope.__exit__(None, None, None)
-            calls.close()
+            if entry is not None:
+                entry.is_running = False
 
-    def _take(self, owner: str | CleanupEntry | None) -> CleanupEntry | None:
-        for entry, is_running in self._taken.items():
-            if not is_running and _is_of(entry, owner):
-                self._taken[entry] = True
-                return entry
-        for key, entry in reversed(self._entries.items()):
-            if _is_of(entry, owner):
-                self._taken[entry] = True
-                del self._entries[key]
-                return entry
-        return None
-
-    def _count(self, owner: str | CleanupEntry | None) -> int:
-        cut_off = [entry for entry, is_running in self._taken.items() if not is_running]
-        if owner is None:
-            return len(self._entries) + len(cut_off)
-        return sum(_is_of(entry, owner) for entry in (*self._entries.values(), *cut_off))
-
-
-def _is_of(entry: CleanupEntry, owner: str | CleanupEntry | None) -> bool:
-    return owner is None or owner is entry or owner == entry.module
+    def _waiting(self, owner: str | CleanupEntry | None) -> list[CleanupEntry]:
+        """The steps that no call is at, of one module or this one, the next one last."""
+        return [
+            entry
+            for entry in self._entries.values()
+            if not entry.is_running and not entry.is_over and (owner is None or owner is entry or owner == entry.module)
+        ]
 
 
 def _failure(entry: CleanupEntry, error: BaseException) -> CleanupFailure:
@@ -193,13 +176,13 @@ def _failure(entry: CleanupEntry, error: BaseException) -> CleanupFailure:
     return CleanupFailure(entry.what, entry.module, error, cut_off)
 
 
-async def _run_step(calls: DeadlineGroup, entry: CleanupEntry, seconds: float | None) -> BaseException | None:
+async def _run_step(entry: CleanupEntry, seconds: float | None, watch: Watchdog | None) -> BaseException | None:
     """Run one step; whatever it raises is returned: nothing may keep the rest from running."""
     try:
         entry.has_begun = True
         answer = entry.run()
         if isawaitable(answer):
-            await calls.run(_protected(answer), seconds, entry)
+            await run_bounded(_protected(answer), seconds, entry, watch)
     except BaseException as exc:  # noqa: BLE001 — foreign code, and see above
         return _judged(exc)
     return None
@@ -322,36 +305,16 @@ class TaskHost:
         self.running.add(work)
         group.start_soon(work.run, name=f"{owner or 'application'}: {name}")
 
-    async def host(self, manager: AbstractAsyncContextManager[Any], *, name: str, owner: str | None) -> HostTask:
+    async def host(
+        self, manager: AbstractAsyncContextManager[Any], *, name: str, owner: str | None, is_mount: bool = False
+    ) -> HostTask:
         """Enter ``manager`` in a task of its own; if that fails or is cancelled, the manager is gone before this returns.
+
+        That of a structured mount is on the cleanup stack then: whoever opens the session undoes the module or closes.
 
         Raises:
             SessionStateError: The session was opened by hand and has no task group.
             BaseException: What entering the manager raised.
-        """
-        host = self.start_host(manager, name=name, owner=owner)
-        try:
-            await self.enter(host)
-        except BaseException:
-            if host.entry is not None:
-                name = f"amplifier {host.entry}"
-                await run_section(self._clean_up_now, host.entry, name=name, shield=True, isolate=True)
-            raise
-        return host
-
-    async def _clean_up_now(self, entry: CleanupEntry) -> None:
-        """Run one step before its turn, if it has not run yet."""
-        each, failures = self.coordinator.deadlines.cleanup, list[CleanupFailure]()
-        await self.cleanups.unwind(failures, each=each, budget=TimeBudget(), watch=self.coordinator.watch, owner=entry)
-        for failure in failures:
-            if not isinstance(failure.error, Exception):
-                raise failure.error
-
-    def start_host(self, manager: AbstractAsyncContextManager[Any], *, name: str, owner: str | None) -> HostTask:
-        """Enter ``manager`` in a task of its own and keep it open until it is left; `enter` waits for it.
-
-        Raises:
-            SessionStateError: The session was opened by hand and has no task group.
         """
         group = self._require_group(f"the structured mount of {name!r}")
         host = HostTask(manager, name, owner, self)
@@ -359,17 +322,16 @@ class TaskHost:
         host.entry = self.cleanups.push(host.leave, owner, what="structured mount")
         self.running.add(host)
         group.start_soon(host.run, name=f"host of {name}")
+        try:
+            await self._enter(host)
+        except BaseException:
+            if host.entry is not None and not is_mount:
+                await self.coordinator.clean_up(host.entry)
+            raise
         return host
 
-    async def enter(self, host: HostTask) -> Any:
-        """Wait until a manager has entered; leaving it comes before the cleanups that it registered while it entered.
-
-        Returns:
-            What the manager yielded.
-
-        Raises:
-            BaseException: What entering the manager raised.
-        """
+    async def _enter(self, host: HostTask) -> None:
+        """Wait until a manager has entered; leaving it comes before the cleanups that it registered while it entered."""
         try:
             await host.entered.wait()
         except BaseException:  # it ends or leaves by itself now; the cleanup waits until it is gone
@@ -381,7 +343,6 @@ class TaskHost:
             raise error
         if host.entry is not None:
             self.cleanups.move_up(host.entry)
-        return host.value
 
     def _require_group(self, what: str) -> anyio.abc.TaskGroup:
         if self.is_shut:
@@ -415,7 +376,7 @@ class TaskHost:
             details = {
                 "module_id": owner,
                 "task": name,
-                "error": redact_text(text_of(error)),
+                "error": failure_text(error),
                 "error_type": type(error).__name__,
                 "fatal": fatal,
             }
@@ -464,9 +425,10 @@ class SessionTask:
     the work has been ended in its turn. A task that was cancelled before its first step never begins; waiting for it would not end.
     """
 
-    __slots__ = ("_done", "_has_begun", "_host", "_is_abandoned", "_name", "_owner", "_scope")
+    __slots__ = ("_done", "_has_begun", "_host", "_is_abandoned", "_name", "_owner", "_scope", "_what", "entry")
 
-    def __init__(self, name: str, owner: str | None, host: TaskHost) -> None:
+    def __init__(self, what: str, name: str, owner: str | None, host: TaskHost) -> None:
+        self._what = what
         self._name = name
         self._owner = owner
         self._host = host
@@ -474,17 +436,19 @@ class SessionTask:
         self._done = anyio.Event()
         self._has_begun = False
         self._is_abandoned = False
+        self.entry: CleanupEntry | None = None
+        """The step of the closing that ends it."""
 
     def running_call(self) -> RunningCall:
         """Whose work this is."""
-        return RunningCall(coordinator=self._host.coordinator, label=self.describe(), module=self._owner)
+        return RunningCall(coordinator=self._host.coordinator, label=self._what, module=self._owner)
 
     async def run(self) -> None:
         """The body of the task."""
         try:
             self._has_begun = True
             if not self._is_abandoned:
-                await run_section(self._work, name=self.describe(), shield=True, on_held=self._end_in_time)
+                await run_section(self._work, name=self._what, shield=True, on_held=self._end_in_time)
         except KeyboardInterrupt as exc:  # in this task it would end the whole loop
             self._host.end_session(exc)
         except BaseException as exc:
@@ -496,10 +460,6 @@ class SessionTask:
             self._host.running.discard(self)
 
     async def _work(self) -> None:
-        raise NotImplementedError
-
-    def describe(self) -> str:
-        """What the task does, in words."""
         raise NotImplementedError
 
     def _end_in_time(self) -> None:
@@ -528,7 +488,7 @@ class SessionTask:
 class BackgroundTask(SessionTask):
     """Work that a module started beside the turns."""
 
-    __slots__ = ("_args", "_fatal", "_fn", "entry")
+    __slots__ = ("_args", "_fatal", "_fn")
 
     def __init__(
         self,
@@ -539,15 +499,10 @@ class BackgroundTask(SessionTask):
         fatal: bool,
         host: TaskHost,
     ) -> None:
-        super().__init__(name, owner, host)
+        super().__init__(f"background task {name!r}", name, owner, host)
         self._fn = fn
         self._args = args
         self._fatal = fatal
-        self.entry: CleanupEntry | None = None
-
-    def describe(self) -> str:
-        """What the task does, in words."""
-        return f"background task {self._name!r}"
 
     async def _work(self) -> None:
         try:
@@ -567,21 +522,16 @@ class HostTask(SessionTask):
     second scope, which is shielded from then on, and cancelled only if it does not leave in time.
     """
 
-    __slots__ = ("_inside", "_left", "_manager", "entered", "entry", "error", "value")
+    __slots__ = ("_inside", "_left", "_manager", "entered", "error", "value")
 
     def __init__(self, manager: AbstractAsyncContextManager[Any], name: str, owner: str | None, host: TaskHost) -> None:
-        super().__init__(name, owner, host)
+        super().__init__(f"structured mount of {name!r}", name, owner, host)
         self._manager = manager
         self._inside = anyio.CancelScope()
         self._left = anyio.Event()
         self.entered: anyio.Event = anyio.Event()
-        self.entry: CleanupEntry | None = None
         self.value: Any = None
         self.error: BaseException | None = None
-
-    def describe(self) -> str:
-        """What the task does, in words."""
-        return f"structured mount of {self._name!r}"
 
     async def _work(self) -> None:
         hosted_by.set((*hosted_by.get(), self._host))

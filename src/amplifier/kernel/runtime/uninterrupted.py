@@ -8,7 +8,8 @@ What would cut it off, and what is done about it:
 - On asyncio the second Ctrl-C, and with other signal handlers the first one, raises KeyboardInterrupt at whatever line is running. Inside a
   section it is carried to the caller; the caller itself never stops waiting for its section. Nothing can be protected there, so claims are made
   inside the ``try`` that takes them back, and closing can be called again where it was interrupted. Whoever does that to raise the interrupt at
-  the end holds further ones off meanwhile (`interrupts`): they still stop foreign code, and are dropped at a line of the kernel.
+  the end holds further ones off meanwhile (`interrupts`), or one at the very moment of catching the first would get through: they still stop
+  foreign code and the waiting of the loop, and are dropped at a line of the kernel.
 - On trio Ctrl-C is raised at a line, too, unless trio is told to protect the code: all code of the kernel and AnyIO's scopes are protected (`protect_kernel`), and what
   calls foreign code is not (`interruptible`), so that a blocking tool can be stopped. A protected main task still gets it at its waits, shielded or
   not; what must not be cut off there runs in a child task, which Ctrl-C does not reach.
@@ -28,7 +29,7 @@ from typing import Any, TypeVar, cast
 from amplifier.contracts._containment import running_asyncio_loop
 from amplifier.contracts._scopes import cancel_scope
 
-from .interrupts import choose_hold
+from .backend import choose_hold
 
 T = TypeVar("T")
 Fn = TypeVar("Fn", bound=Callable[..., Any])
@@ -42,7 +43,6 @@ async def run_section(
     isolate: bool = False,
     is_unwinding: Callable[[], bool] | None = None,
     on_held: Callable[[], None] | None = None,
-    on_wait: Callable[[], None] | None = None,
 ) -> T:
     """Run ``fn(*args)`` to its end, keeping away from it what would cut it off; returns only when it has finished.
 
@@ -58,15 +58,13 @@ async def run_section(
             task of its own. Otherwise both share one context.
         is_unwinding: Whether the section is being cancelled already, for a reason of its own: then the first native cancel waits.
         on_held: Called when a native cancel is held back for the first time.
-        on_wait: On trio, for an isolated section, called when it has to wait for something: what only then is needed, and takes a
-            task there, can be started now.
     """
     if running_asyncio_loop() is not None:
         from .asyncio_sections import Section  # noqa: PLC0415 — imports asyncio
 
         value: T = await Section(fn, args, name, shield, isolate, is_unwinding, on_held).run()
     elif isolate:
-        value = await _in_child_on_trio(fn, args, name, shield, on_wait)
+        value = await _in_child_on_trio(fn, args, name, shield)
     else:
         with cancel_scope(shield=shield):
             value = await fn(*args)
@@ -130,7 +128,6 @@ async def _in_child_on_trio(
     args: tuple[Any, ...],
     name: str,
     shield: bool,
-    on_wait: Callable[[], None] | None,
 ) -> Any:
     """Run something in a child task and carry its outcome over as if it had run here; Ctrl-C is raised in the caller afterwards.
 
@@ -154,12 +151,6 @@ async def _in_child_on_trio(
         # Waiting for a nursery's child is not cut short by a cancellation, so the wait itself needs no shield.
         async with trio.open_nursery() as nursery:
             nursery.start_soon(child, name=name)
-            if on_wait is not None:
-                for _ in range(2):  # after which the child has made its first step
-                    if not outcome and not errors:
-                        await trio.lowlevel.cancel_shielded_checkpoint()
-                if not outcome and not errors:
-                    on_wait()
     except BaseExceptionGroup as interrupted:  # the child's own errors do not come this way
         raise interrupted.exceptions[0] from (errors[0] if errors else None)
     if errors:

@@ -11,13 +11,13 @@ import logging
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import CoroutineType
 from typing import Any, cast
 
 import attrs
 
 from amplifier._json import redact_text
 from amplifier.contracts import CONTRACTS
+from amplifier.contracts._scopes import loop_clock
 from amplifier.errors import AmplifierError, DeadlineExceeded, ModuleLoadError, ModuleNotFoundError
 from amplifier.events import MODULE_LOAD_FAILED, MODULE_ON_SESSION_READY_FAILED
 from amplifier.loading import LoadedModule, ModuleLoader, load_thing
@@ -26,9 +26,8 @@ from amplifier.models import ModuleType
 from amplifier.plan import ModuleSpec, MountPlan
 
 from ..coordinator.coordinator import ModuleCoordinator
-from ..hooks.dispatch import text_of
 from ..runtime.backend import RunningCall
-from ..runtime.deadlines import DeadlineGroup, DeadlinePassed, call_foreign
+from ..runtime.deadlines import DeadlinePassed, call_foreign, failure_text, failure_words, run_bounded
 
 logger: logging.Logger = logging.getLogger("amplifier.session")
 
@@ -61,7 +60,6 @@ class Opening:
         self._coordinator = coordinator
         self._loader = loader
         self._asks_no_other = False
-        self._calls = DeadlineGroup(coordinator.watch)
         self._listing: dict[str, Any] = {}
         self._waiting: list[tuple[str, ModuleSpec, ModuleCoordinator, Callable[..., Any]]] = []
         self._names: set[str] = set()
@@ -79,22 +77,15 @@ class Opening:
         if isinstance(loader, ModuleLoader):
             loader.acquire(self._coordinator)
             self._asks_no_other = loader.coordinator is None or loader.coordinator is self._coordinator
-        try:
-            for kind, spec in self._modules():
-                await self._mount(kind, spec)
-            self._calls.close()
-            self._require_provider_in_strict_mode()
-            self._raise_in_strict_mode()
-            for failure in self.failures:
-                await self._announce(failure)
-            for kind, spec, view, on_session_ready in self._waiting:
-                await self._make_ready(kind, spec, view, on_session_ready)
-            self._raise_in_strict_mode()
-        finally:
-            scope, self._calls.scope = self._calls.scope, None
-            if scope is not None:  # first, and by no call of the kernel: see DeadlineGroup
-                scope.__exit__(None, None, None)
-            self._calls.close()
+        for kind, spec in self._modules():
+            await self._mount(kind, spec)
+        self._require_provider_in_strict_mode()
+        self._raise_in_strict_mode()
+        for failure in self.failures:
+            await self._announce(failure)
+        for kind, spec, view, on_session_ready in self._waiting:
+            await self._make_ready(kind, spec, view, on_session_ready)
+        self._raise_in_strict_mode()
 
     def running_call(self) -> RunningCall | None:
         """The module that is being opened."""
@@ -122,7 +113,7 @@ class Opening:
     def _raise_in_strict_mode(self) -> None:
         if self._plan.strict and self.failures:
             named = ", ".join(f"{f.module_type} {f.module_id!r}" for f in self.failures)
-            reasons = "; ".join(text_of(f.error) for f in self.failures[:_MOST_NAMED])
+            reasons = "; ".join(failure_text(f.error) for f in self.failures[:_MOST_NAMED])
             raise ExceptionGroup(
                 f"session.strict: {len(self.failures)} of the plan's modules failed: {named}: {reasons}",
                 [f.error for f in self.failures],
@@ -146,8 +137,7 @@ class Opening:
         self._now = owner, "mount"
         view = self._coordinator.view_for(owner, spec.on_failure)
         try:
-            # A module that changes it does not change the plan.
-            config = dict(spec.config) if type(spec.config) is dict else call_foreign(dict, spec.config)
+            config = call_foreign(dict, spec.config)  # a module that changes it does not change the plan
             if spec.thing is not None:
                 loaded: Any = call_foreign(load_thing, kind, spec)
             elif self._asks_no_other and self._coordinator.mounts.points["module-source-resolver"] is None:
@@ -209,13 +199,15 @@ class Opening:
                 options["coordinator"] = coordinator
         loading = call_foreign(partial(loader.load, spec.module, spec.config, **options))
         if inspect.isawaitable(loading):
-            return await self._calls.run(loading, coordinator.deadlines.mount, f"loading of {spec.module!r}")
+            return await run_bounded(
+                loading, coordinator.deadlines.mount, f"loading of {spec.module!r}", coordinator.watch
+            )
         return loading
 
     def _load_at_once(self, spec: ModuleSpec) -> LoadedModule:
         """Load without awaiting, as most modules are; an import cannot be interrupted, only reported late."""
         seconds = self._coordinator.deadlines.mount
-        clock = self._calls.clock
+        clock = loop_clock()
         started = clock()
         found: LoadedModule = call_foreign(
             self._loader.find, spec.module, spec.source, listing=self._listing, user=self._coordinator
@@ -243,20 +235,18 @@ class Opening:
             )
         label = f"mount of module {spec.module!r}"
         seconds = self._coordinator.deadlines.mount
-        is_coroutine = type(answer) is CoroutineType  # as most are, and nothing else has to be asked then
-        if not is_coroutine and is_structured(answer):
-            hosting = self._coordinator.hosting
-            host = hosting.start_host(answer, name=spec.module, owner=owner)
-            result = await self._calls.run(hosting.enter(host), seconds, label)
-            self._take_instance(kind, result, owner)
+        if is_structured(answer):
+            entering = self._coordinator.hosting.host(answer, name=spec.module, owner=owner, is_mount=True)
+            host = await run_bounded(entering, seconds, label, self._coordinator.watch)
+            self._take_instance(kind, host.value, owner)
         else:
             try:
-                is_awaitable = is_coroutine or inspect.isawaitable(answer)
-                result = await self._calls.run(answer, seconds, label) if is_awaitable else answer
+                if inspect.isawaitable(answer):
+                    answer = await run_bounded(answer, seconds, label, self._coordinator.watch)
             except DeadlinePassed as late:
                 self._take(kind, late.answer, view, owner)  # so that undoing the module closes what it has opened
                 raise
-            self._take(kind, result, view, owner)
+            self._take(kind, answer, view, owner)
         mounts.instance = None  # if it has mounted no provider
         return ready
 
@@ -285,7 +275,7 @@ class Opening:
         details = {
             "module_type": failure.module_type,
             "module_id": failure.module_id,
-            "error": redact_text(str(failure.error)),
+            "error": failure_text(failure.error),
             "reason_code": failure.reason_code,
         }
         if failure.instance_id is not None:
@@ -301,7 +291,9 @@ class Opening:
         try:
             answer = call_foreign(on_session_ready, view)
             if inspect.isawaitable(answer):
-                await self._calls.run(answer, seconds, f"on_session_ready of module {spec.module!r}")
+                await run_bounded(
+                    answer, seconds, f"on_session_ready of module {spec.module!r}", self._coordinator.watch
+                )
         except Exception as exc:  # noqa: BLE001 — foreign code; not fatal by contract
             problem = self._failed_to_get_ready(kind, spec, exc)
         if problem is not None:
@@ -329,7 +321,7 @@ class Opening:
                 reason_code="ready_failed",
             ) from error
         logger.warning("on_session_ready of module %r failed:\n%s", spec.module, _redacted_traceback(error))
-        return _words(error) if isinstance(error, ExceptionGroup) else text_of(error)
+        return _words(error) if isinstance(error, ExceptionGroup) else failure_text(error)
 
 
 def _failure_reason(exc: BaseException) -> str:
@@ -382,7 +374,7 @@ def _as_load_error(kind: str, spec: ModuleSpec, exc: BaseException) -> Exception
 def _words(error: BaseException) -> str:
     """An error with its type, without secrets; of a group, the errors inside, since its own text names none of them."""
     if not isinstance(error, BaseExceptionGroup):
-        return f"{type(error).__name__}: {text_of(error)}"
+        return failure_words(error)
     leaves = list(_leaves(error))
     words = "; ".join(_words(leaf) for leaf in leaves[:_MOST_NAMED])
     if len(leaves) == 1:

@@ -24,9 +24,9 @@ import anyio
 import attrs
 import orjson
 
-from amplifier._json import redact_secrets, redact_text
+from amplifier._json import redact_secrets
 from amplifier.contracts import DEFAULT, Inherited
-from amplifier.contracts._containment import is_cancellation_type, text_of
+from amplifier.contracts._containment import is_cancellation_type
 from amplifier.contracts._scopes import cancel_scope
 from amplifier.errors import ExecutionCancelled, SessionBusyError, SessionStateError
 from amplifier.events import CLEANUP_FAILED, SESSION_END, SESSION_FORK
@@ -43,22 +43,23 @@ from amplifier.plan import (
     validate_session_id,
 )
 from amplifier.plan._things import replace_things
+from amplifier.turns import StopReport, TurnReport
 
 from ..coordinator.coordinator import ModuleCoordinator
-from ..runtime.backend import Loop, RunningCall, current_raw_task, forget_frames, task_name
+from ..runtime.backend import Loop, RunningCall, current_raw_task, forget_frames, interrupts, release, task_name
 from ..runtime.cancellation import CancellationToken
-from ..runtime.deadlines import DeadlinePassed, check_timeout
-from ..runtime.interrupts import interrupts, release
+from ..runtime.deadlines import DeadlinePassed, check_timeout, failure_text
 from ..runtime.tasks import CleanupFailure, hosted_by
 from ..runtime.uninterrupted import protect_kernel, run_section
 from .opening import ModuleFailure, Opening, release_loader
 from .stream import TextStream, TurnStream
 from .turn import Lifecycle, State, TurnRunner, metered_turn
 
-if TYPE_CHECKING:  # packages that only typed answers and budgets need
+if TYPE_CHECKING:  # packages that only types, typed answers and budgets need
+    from anyio.abc import TaskGroup
+
     from amplifier.answers import AnswerFormat
     from amplifier.budget import Budget
-    from amplifier.turns import StopReport, TurnReport
 
 T = TypeVar("T")
 
@@ -182,8 +183,6 @@ class AmplifierSession:
         """What the latest stop ended, how long each part took and what would not stop: of the closing, else of the latest turn, if
         that was cancelled or ran out of time; None if nothing was stopped.
         """
-        from amplifier.turns import StopReport  # noqa: PLC0415 — for those who look
-
         hosting, is_closed = self.coordinator.hosting, self._lifecycle.state is State.CLOSED
         return StopReport.of(self._turns.latest, self.coordinator.cleanups.ran if is_closed else None, hosting.late)
 
@@ -210,32 +209,8 @@ class AmplifierSession:
     async def __aenter__(self) -> Self:
         protect_kernel()
         self._lifecycle.require_opening()
-        hosting, task, group = self.coordinator.hosting, current_raw_task(), anyio.create_task_group()
-        try:
-            self._lifecycle.state = State.OPENING
-            self._opened_in = task
-            await group.__aenter__()
-            hosting.group = group
-            await self._open()
-            return self
-        except KeyboardInterrupt as exc:
-            before = interrupts.hold()
-            problem: BaseException = exc
-        except BaseException as exc:  # noqa: BLE001 — raised again below
-            before, problem = None, exc
-        try:
-            while True:
-                try:
-                    self._note_failed_opening(problem)
-                    await self._close_and_leave(problem, was_open=False)
-                    break
-                except KeyboardInterrupt as interrupt:
-                    before = before or interrupts.hold()
-                    problem = interrupt
-            raise problem
-        finally:
-            release(before)
-            del problem  # an exception that names its own frame is a reference cycle
+        await self._open_or_close(anyio.create_task_group())
+        return self
 
     async def initialize(self) -> None:
         """Open the session by hand; `cleanup` must follow. Prefer ``async with``.
@@ -256,8 +231,16 @@ class AmplifierSession:
                 raise SessionStateError(f"session {self.session_id!r} could not be opened by the call that was at it")
             return
         self._lifecycle.require_opening()
+        await self._open_or_close(None)
+
+    async def _open_or_close(self, group: TaskGroup | None) -> None:
+        """Open the session; if that fails or is interrupted, close what there is of it before that is raised."""
         try:
             self._lifecycle.state = State.OPENING
+            if group is not None:
+                self._opened_in = current_raw_task()
+                await group.__aenter__()
+                self.coordinator.hosting.group = group
             await self._open()
             return
         except KeyboardInterrupt as exc:
@@ -268,8 +251,9 @@ class AmplifierSession:
         try:
             while True:
                 try:
-                    self._note_failed_opening(problem)
-                    await self._close(was_open=False)
+                    stopped = is_cancellation_type(problem) or isinstance(problem, ExecutionCancelled)
+                    self.status.status = "cancelled" if stopped else "failed"
+                    await self._close_and_leave(problem, was_open=False)
                     break
                 except KeyboardInterrupt as interrupt:  # not closed, `cleanup` would wait for this opening
                     before = before or interrupts.hold()
@@ -284,17 +268,9 @@ class AmplifierSession:
         tokens = [session.coordinator.cancellation for session in (self, parent) if session is not None]
         # Now: the section begins a turn of the event loop later.
         was_stopped = any(token.is_immediate for token in tokens)
-        name, watch_calls = f"amplifier open {self.session_id}", self.coordinator.watch_calls
-        try:
-            await run_section(self._mount_plan, was_stopped, name=name, isolate=True, on_wait=watch_calls)
-        finally:  # also for the cleanups of an opening that has failed
-            watch_calls()
+        await run_section(self._mount_plan, was_stopped, name=f"amplifier open {self.session_id}", isolate=True)
         self._lifecycle.state = State.OPEN
         self._settle()
-
-    def _note_failed_opening(self, exc: BaseException) -> None:
-        stopped = is_cancellation_type(exc) or isinstance(exc, ExecutionCancelled)
-        self.status.status = "cancelled" if stopped else "failed"
 
     async def _until_settled(self) -> None:
         """Wait for the end of the opening or closing that another call is at; the event is made by those who wait."""
@@ -387,7 +363,7 @@ class AmplifierSession:
             last = failures[-1]
             self.status.last_error = {
                 "type": type(last.error).__name__,
-                "message": redact_text(text_of(last.error)),
+                "message": failure_text(last.error),
                 "module_id": last.module_id,
                 "failed_modules": [failure.module_id for failure in failures],
             }
@@ -820,7 +796,7 @@ class _Closing:
     """
 
     def __init__(self, session: AmplifierSession, was_open: bool) -> None:
-        self._session: AmplifierSession | None = session
+        self._session = session
         self._coordinator = session.coordinator
         self._has_opened = was_open
         self._owes_end = was_open
@@ -841,7 +817,7 @@ class _Closing:
     def may_wait(self) -> bool:
         """Whether a step calls code that is not the kernel's; otherwise the closing is over before anything could disturb it."""
         session, coordinator = self._session, self._coordinator
-        return session is None or bool(
+        return bool(
             coordinator.cleanups
             or session._lifecycle.turn_running
             or coordinator.cancellation.has_requests
@@ -857,14 +833,13 @@ class _Closing:
             except Exception:
                 logger.exception("session %r failed to close in one of its steps", self._coordinator.session_id)
             del self._steps[0]
-        session = self._session
-        if session is not None:  # whatever its steps did: who waits for the closing waits for this
-            session._lifecycle.state = State.CLOSED
-            session._closing = self._session = None
-            session._settle()
+        # Whatever its steps did: who waits for the closing waits for this.
+        self._session._lifecycle.state = State.CLOSED
+        self._session._closing = None
+        self._session._settle()
 
     async def _end_turn(self) -> None:
-        if self._session is not None and self._session._lifecycle.turn_running:
+        if self._session._lifecycle.turn_running:
             seconds = self._budget.half(math.inf)
             began, failure = time.monotonic(), None
             if not await self._session._turns.end_running_turn(seconds):
@@ -879,17 +854,15 @@ class _Closing:
 
     async def _announce_requests(self) -> None:
         """Of a stop that met no turn."""
-        if self._session is not None:
-            if self._session.status.status == "running":
-                self._session.status.status = "completed"
-            await self._announce(self._session._turns.announce_requests)
+        if self._session.status.status == "running":
+            self._session.status.status = "completed"
+        await self._announce(self._session._turns.announce_requests)
 
     async def _announce_end(self) -> None:
-        if self._owes_end and self._session is not None:
+        if self._owes_end:
             self._owes_end = False  # once, also if it is interrupted
-            if self._coordinator.hooks.has_handlers(SESSION_END):
-                details = {"session_id": self._coordinator.session_id, "status": self._session.status.status}
-                await self._announce(self._coordinator.hooks.emit, SESSION_END, details)
+            details = {"session_id": self._coordinator.session_id, "status": self._session.status.status}
+            await self._announce(self._coordinator.hooks.emit, SESSION_END, details)
 
     async def _unwind(self) -> None:
         """Run all cleanups; the second time those that observers have registered meanwhile."""
@@ -904,7 +877,7 @@ class _Closing:
             details: dict[str, Any] = {
                 "module_id": failure.module,
                 "cleanup": failure.what,
-                "error": redact_text(text_of(failure.error)),
+                "error": failure_text(failure.error),
                 "error_type": type(failure.error).__name__,
                 "abandoned": failure.overran,
             }
@@ -925,8 +898,6 @@ class _Closing:
     async def _let_go(self) -> None:
         """Let go of everything that reaches beyond the session."""
         session, coordinator = self._session, self._coordinator
-        if session is None:
-            return
         interrupts = (failure.error for failure in self._failures if not isinstance(failure.error, Exception))
         self.interrupt = self.interrupt or next(interrupts, None)
         coordinator.end_closing()

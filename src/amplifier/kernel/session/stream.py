@@ -33,35 +33,9 @@ import anyio.lowlevel
 from amplifier.contracts._containment import is_cancellation_type, is_real_cancellation, running_asyncio_loop
 from amplifier.contracts._scopes import cancel_scope
 from amplifier.errors import ExecutionCancelled, SessionStateError
-from amplifier.events import (
-    CONTENT_BLOCK_DELTA,
-    CONTENT_BLOCK_END,
-    CONTENT_BLOCK_RESET,
-    CONTENT_BLOCK_START,
-    LLM_STREAM_ABORTED,
-    LLM_STREAM_BLOCK_DELTA,
-    LLM_STREAM_BLOCK_START,
-    PROVIDER_REQUEST,
-    PROVIDER_RESPONSE,
-    PROVIDER_RETRY,
-    TERMINAL_EVENTS,
-    THINKING_DELTA,
-    TOOL_ERROR,
-    TOOL_POST,
-    TOOL_PRE,
-)
-from amplifier.models import (
-    SUB_AGENT_EVENT,
-    AnswerReset,
-    ResultDelta,
-    SubAgentEvent,
-    TextDelta,
-    ThinkingDelta,
-    ToolFinished,
-    ToolStarted,
-    TurnEvent,
-)
-from amplifier.turns import TurnText
+from amplifier.events import LLM_STREAM_BLOCK_DELTA, TERMINAL_EVENTS
+from amplifier.models import TurnEvent
+from amplifier.turns import TurnEvents, TurnText
 
 from ..hooks.registry import EVERY_EVENT, HookRegistry
 from ..runtime.backend import current_raw_task, deliver_later, exit_details, pending_cancellations, task_name
@@ -125,7 +99,7 @@ class TurnStream(Generic[T]):
         self._over: anyio.Event | None = None
         self._room = anyio.Semaphore(BUFFERED)
         self._error: BaseException | None = None
-        self._typed = _LiveText() if answer_format is None else _TypedAnswerEvents(answer_format)
+        self._typed = TurnEvents() if answer_format is None else TurnEvents(_reader_of(answer_format))
         self.holds_session: bool = False
         """Whether the session is claimed and the turn has not begun."""
         self.is_over: bool = False
@@ -417,131 +391,11 @@ class TextStream:
                 self._events.leave()
 
 
-def _typed(event: str, data: dict[str, Any]) -> TurnEvent:
-    """The event as its own class where embedders look for it, else as a plain one."""
-    if event == CONTENT_BLOCK_DELTA and data.get("block_type") == "text":
-        return TextDelta(name=event, data=data, text=str(data.get("delta") or ""))
-    if event == THINKING_DELTA:
-        return ThinkingDelta(name=event, data=data, text=str(data.get("delta") or ""))
-    if event == TOOL_PRE:
-        return ToolStarted(name=event, data=data, **_call(data), tool_input=_as_dict(data.get("tool_input")))
-    if event == CONTENT_BLOCK_RESET:
-        return AnswerReset(name=event, data=data, text=str(data.get("discarded") or ""))
-    if event in (TOOL_POST, TOOL_ERROR):
-        result = _as_dict(data.get("result"))
-        success = event == TOOL_POST and bool(result.get("success", True))
-        return ToolFinished(name=event, data=data, **_call(data), success=success)
-    if event == SUB_AGENT_EVENT:
-        return SubAgentEvent(
-            name=event,
-            data=data,
-            agent=str(data.get("agent") or ""),
-            session_id=str(data.get("sub_session_id") or ""),
-            event=_typed(str(data.get("event") or ""), _as_dict(data.get("data"))),
-        )
-    return TurnEvent(name=event, data=data)
-
-
 async def _ask_for(event: str, data: dict[str, Any]) -> None:
     pass
 
 
-class _LiveText:
-    """Makes typed events of a turn, in which each piece of an answer comes once, whoever reports it first.
+def _reader_of(answer_format: AnswerFormat[Any]) -> Callable[[], PartialAnswer]:
+    from amplifier.answers import PartialAnswer  # noqa: PLC0415 — only typed answers need it
 
-    Our loops report pieces. Others report whole blocks, or nothing, when the answer is complete; the provider then reports the pieces
-    while it is asked, in the published events ``llm:stream_*``. A provider that asks its service again reports a new ``request_id``.
-    """
-
-    def __init__(self) -> None:
-        self._is_asked = True
-        self._request: Any = None
-        self._told = self._own = ""  # the text that the provider, and the loop, have reported of the present answer
-        self._in_pieces: set[Any] = set()  # the blocks that the loop has reported so
-
-    def __call__(self, event: str, data: dict[str, Any]) -> TurnEvent:
-        if event in (LLM_STREAM_BLOCK_START, LLM_STREAM_BLOCK_DELTA, LLM_STREAM_ABORTED):
-            return self._of_provider(event, data)
-        made, index = _typed(event, data), data.get("block_index")
-        if event in (PROVIDER_REQUEST, CONTENT_BLOCK_RESET, TOOL_PRE):
-            self._told = self._own = ""
-            self._in_pieces.clear()
-        if event in (PROVIDER_REQUEST, PROVIDER_RETRY):
-            self._is_asked, self._request = True, None
-        elif event in (PROVIDER_RESPONSE, CONTENT_BLOCK_START, TOOL_PRE):
-            self._is_asked = False
-            if event == CONTENT_BLOCK_START:
-                self._in_pieces.discard(index)
-        elif isinstance(made, TextDelta):
-            self._in_pieces.add(index)
-            return self._of_loop(made, made.text)
-        elif event == CONTENT_BLOCK_END and index not in self._in_pieces:
-            block = _as_dict(data.get("block"))
-            if block.get("type") == "text":
-                return self._of_loop(made, str(block.get("text") or ""))
-        return made
-
-    def _of_loop(self, made: TurnEvent, text: str) -> TurnEvent:
-        if self._told:
-            self._own += text
-            if self._told.startswith(self._own):
-                return TurnEvent(name=made.name, data=made.data)
-            self._told = ""  # another text
-        return TextDelta(name=made.name, data=made.data, text=text)
-
-    def _of_provider(self, event: str, data: dict[str, Any]) -> TurnEvent:
-        request, text = data.get("request_id"), str(data.get("text") or "")
-        if self._is_asked and self._request in (None, request):  # else it is about another call, such as one of a hook
-            is_over = event == LLM_STREAM_ABORTED
-            if self._told and (is_over or self._request is None):
-                discarded, self._told, self._request = self._told, "", None if is_over else request
-                return AnswerReset(name=event, data=data, text=discarded)
-            self._request = request
-            if event == LLM_STREAM_BLOCK_DELTA and data.get("block_type") == "text":
-                self._told += text
-                return TextDelta(name=event, data=data, text=text)
-            if event == LLM_STREAM_BLOCK_DELTA:
-                return ThinkingDelta(name=event, data=data, text=text)
-        return TurnEvent(name=event, data=data)
-
-
-class _TypedAnswerEvents(_LiveText):
-    """Makes typed events of a turn with a typed answer, which is read as far as it has arrived.
-
-    The answer is the model's text, or the input of a tool call whose ``content_block:start`` has ``is_answer`` in its metadata.
-    """
-
-    def __init__(self, answer_format: AnswerFormat[Any]) -> None:
-        super().__init__()
-        self._format = answer_format
-        self._answer: PartialAnswer | None = None
-        self._block: Any = None  # the index of the tool call
-
-    def __call__(self, event: str, data: dict[str, Any]) -> TurnEvent:
-        made = super().__call__(event, data)
-        if event in (PROVIDER_REQUEST, CONTENT_BLOCK_RESET):
-            self._answer = self._block = None  # the next model call answers anew
-        elif event == CONTENT_BLOCK_START and _as_dict(data.get("metadata")).get("is_answer") is True:
-            self._answer, self._block = None, data.get("block_index")
-        elif event == CONTENT_BLOCK_DELTA:
-            is_text = isinstance(made, TextDelta)
-            if is_text if self._block is None else data.get("block_index") == self._block:
-                return self._read(made, str(data.get("delta") or ""))
-        return made
-
-    def _read(self, made: TurnEvent, text: str) -> TurnEvent:
-        if self._answer is None:
-            from amplifier.answers import PartialAnswer  # noqa: PLC0415 — only typed answers need it
-
-            self._answer = PartialAnswer(self._format)
-        if self._answer.add(text):
-            return ResultDelta(name=made.name, data=made.data, text=text, value=self._answer.value)
-        return made
-
-
-def _call(data: dict[str, Any]) -> dict[str, str]:
-    return {"tool_name": str(data.get("tool_name") or ""), "tool_call_id": str(data.get("tool_call_id") or "")}
-
-
-def _as_dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+    return partial(PartialAnswer, answer_format)

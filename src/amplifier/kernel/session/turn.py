@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import attrs
 
-from amplifier._json import redact_secrets, redact_text
-from amplifier.contracts._containment import contained_failure, is_cancellation_type, text_of
+from amplifier._json import redact_secrets
+from amplifier.contracts._containment import contained_failure, is_cancellation_type
 from amplifier.contracts._scopes import cancel_scope, loop_clock
 from amplifier.errors import (
     BudgetError,
@@ -44,15 +44,16 @@ from amplifier.events import (
 )
 from amplifier.models import SessionStatus
 from amplifier.models._prompts import text_of_prompt
+from amplifier.turns import Told, TurnReport
 
 from ..coordinator.coordinator import ModuleCoordinator
 from ..runtime.backend import RunningCall
+from ..runtime.deadlines import failure_text, failure_words
 from ..runtime.uninterrupted import interruptible, run_section
 
 if TYPE_CHECKING:  # packages that only typed answers and budgets need
     from amplifier.answers import AnswerFormat
     from amplifier.budget import SessionMeter
-    from amplifier.turns import TurnReport
 
 metered_turn: ContextVar[SessionMeter | None] = ContextVar("amplifier_metered_turn", default=None)
 """Of the turn with a budget that the running code is part of. A session that is opened there uses the same budget."""
@@ -146,7 +147,7 @@ class ToldTurn:
 
     prompt: Any = None
     began: float = attrs.field(factory=time.monotonic)
-    story: list[tuple[str, float, dict[str, Any], bool]] = attrs.field(factory=list)
+    story: list[Told] = attrs.field(factory=list)
     text: str | None = None
     value: Any = None
     stop_reason: str | None = None
@@ -171,12 +172,10 @@ class ToldTurn:
         elif isinstance(exc, ExecutionCancelled) or is_cancellation_type(exc) or _is_interrupt(exc):
             self.stop_reason = "cancelled"
         is_plain = is_cancellation_type(exc) or _is_interrupt(exc)  # whose text is about scopes and tasks
-        self.error = "cancelled" if is_plain else f"{type(exc).__name__}: {redact_text(text_of(exc))}"
+        self.error = "cancelled" if is_plain else failure_words(exc)
 
     def report(self) -> TurnReport:
         """What it was."""
-        from amplifier.turns import TurnReport  # noqa: PLC0415 — for those who look
-
         if self._report is None:
             self._report = TurnReport.of(
                 self.story,
@@ -313,8 +312,8 @@ class TurnRunner:
     ) -> str:
         """Run a turn, unless it has to be refused."""
         token = self._coordinator.cancellation
-        execute = self._orchestrator_execute() if prompt is not None else self._orchestrator_resume()
         method = "execute" if prompt is not None else "resume"
+        execute = self._method(method)
         if answer_format is not None:
             self._require(execute, method, "answer_format", "give typed answers", "leave result_type out")
         if isinstance(prompt, list):
@@ -393,7 +392,8 @@ class TurnRunner:
 
     # ── before ──
 
-    def _orchestrator_execute(self) -> Any:
+    def _method(self, name: str) -> Any:
+        """A method of the orchestrator that runs a turn: ``execute`` or ``resume``."""
         orchestrator, context = self._coordinator.get("orchestrator"), self._coordinator.get("context")
         if orchestrator is None or context is None:
             point, words = ("context", "context manager")
@@ -403,17 +403,12 @@ class TurnRunner:
                 f"No {words} mounted in session {self._coordinator.session_id!r}: the module named in "
                 f"session.{point} of the plan mounted nothing"
             )
-        return orchestrator.execute
-
-    def _orchestrator_resume(self) -> Any:
-        self._orchestrator_execute()  # refuses a session without its modules
-        resume = getattr(self._coordinator.get("orchestrator"), "resume", None)
-        if resume is None:
+        if name == "resume" and getattr(orchestrator, name, None) is None:
             raise SessionStateError(
                 f"orchestrator {self._orchestrator_name()} cannot resume a turn: it has no method `resume`. Use a loop that has "
                 "one, such as loop-basic or loop-streaming, or begin a new turn with execute(prompt)"
             )
-        return resume
+        return getattr(orchestrator, name)
 
     def _require(self, execute: Any, method: str, parameter: str, what: str, otherwise: str) -> None:
         """Refuse a loop that would ignore an argument: one that takes any keyword need not know this one."""
@@ -453,11 +448,10 @@ class TurnRunner:
         if not self._started:
             self._started = True
             start = SESSION_RESUME if self._is_resumed else SESSION_START
-            if coordinator.hooks.has_handlers(start):
-                details: dict[str, Any] = {"session_id": coordinator.session_id, "parent_id": coordinator.parent_id}
-                if section.get("metadata"):
-                    details["metadata"] = section["metadata"]
-                await coordinator.hooks.emit(start, details)
+            details: dict[str, Any] = {"session_id": coordinator.session_id, "parent_id": coordinator.parent_id}
+            if section.get("metadata"):
+                details["metadata"] = section["metadata"]
+            await coordinator.hooks.emit(start, details)
         if section.get("raw"):
             await coordinator.hooks.emit(
                 SESSION_CONFIG, {"session_id": coordinator.session_id, "raw": redact_secrets(coordinator.config)}
@@ -527,12 +521,12 @@ class TurnRunner:
             self._note_error(exc)
         if stopped or self._coordinator.cancellation.is_cancelled:
             self._status.status = "cancelled"
-            error = None if stopped else f"{type(exc).__name__}: {redact_text(text_of(exc))}"
+            error = None if stopped else failure_words(exc)
             await self._announce_cancelled(error)
 
     def _note_error(self, exc: BaseException) -> None:
         self._status.status = "failed"
-        self._status.last_error = {"type": type(exc).__name__, "message": redact_text(text_of(exc))}
+        self._status.last_error = {"type": type(exc).__name__, "message": failure_text(exc)}
 
     def cancelled(self, why: str) -> ExecutionCancelled:
         """The error of a turn that was stopped, which is noted as the status."""
