@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import stat
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from tests._support.terminal import open_terminal, run_cli
+from tests._support.terminal import PATIENCE, command, environment, open_terminal, run_cli
 
 KEY = "sk-ant-" + "q7" * 20
 
@@ -26,7 +30,7 @@ def test_a_key_is_kept_listed_used_and_removed(home, workdir, keyring):
     kept = run("keys", "set", "anthropic", stdin=f"{KEY}\n")
     assert (kept.returncode, kept.stderr) == (0, "ANTHROPIC_API_KEY is in the keyring\n")
     assert run("keys", "set", "FILES_TOKEN", stdin="abc").returncode == 0
-    assert run("keys").stdout == "ANTHROPIC_API_KEY\tin the keyring\nFILES_TOKEN\tin the keyring\n"
+    assert run("keys").stdout == "ANTHROPIC_API_KEY\tkept in the keyring\nFILES_TOKEN\tkept in the keyring\n"
     assert run("keys", FILES_TOKEN="other").stdout.endswith("FILES_TOKEN\thidden by the environment\n")
     assert stat.S_IMODE((home / "keys").stat().st_mode) == 0o600
     for file in home.rglob("*"):
@@ -41,7 +45,7 @@ def test_a_key_is_kept_listed_used_and_removed(home, workdir, keyring):
     assert "FILES_TOKEN" not in tested.stderr, "the variable is set"
 
     assert run("keys", "remove", "anthropic").returncode == 0
-    assert run("keys").stdout == "FILES_TOKEN\tin the keyring\n"
+    assert run("keys").stdout == "FILES_TOKEN\tkept in the keyring\n"
     gone = run("keys", "remove", "anthropic")
     assert (gone.returncode, "the keyring has no ANTHROPIC_API_KEY; it has: FILES_TOKEN" in gone.stderr) == (2, True)
 
@@ -62,8 +66,9 @@ def test_a_key_that_the_keyring_has_lost_is_named(home, workdir, keyring):
     [
         ("antropic", KEY, "did you mean 'anthropic'?"),
         ("lower_case", KEY, "expected a provider (anthropic, openai) or a variable such as GITHUB_TOKEN"),
-        ("anthropic", "", "expected ANTHROPIC_API_KEY as one line of text on standard input, got 0 characters"),
+        ("anthropic", "", "expected ANTHROPIC_API_KEY as one line of text on standard input, got 0 lines"),
         ("anthropic", "a\x1bb", "as one line of text"),
+        ("anthropic", "a\nb\n", "as one line of text on standard input, got 2 lines"),
     ],
 )
 def test_what_is_no_key_is_refused(name, stdin, message, home, workdir, keyring):
@@ -77,6 +82,40 @@ def test_a_system_without_a_keyring_is_told_so(home, workdir):
     refused = run_cli("keys", "set", "anthropic", home=home, cwd=workdir, stdin=KEY, extra=none)
     assert refused.returncode == 2
     assert "the keyring of this system refuses: No recommended backend was available" in refused.stderr
+
+
+def test_a_backend_that_is_not_there_is_told_so_and_an_agent_without_a_key_runs(home, workdir, keyring):
+    run_cli("keys", "set", "anthropic", home=home, cwd=workdir, stdin=KEY, extra=keyring)
+    broken = {"PYTHON_KEYRING_BACKEND": "nowhere.Keyring"}
+    finished = run_cli("run", "hello", "-p", "offline", home=home, cwd=workdir, extra=broken)
+    assert finished.returncode == 0
+    assert finished.stderr.count("ANTHROPIC_API_KEY is not read: the keyring of this system refuses: ") == 1
+
+
+SLOW = """
+import pathlib, time
+from keyring.backend import KeyringBackend
+class Keyring(KeyringBackend):
+    priority = 1
+    def get_password(self, service, name):
+        pathlib.Path("asked").touch()
+        time.sleep(600)  # as a dialog that waits to be answered
+    set_password = delete_password = get_password
+"""
+
+
+def test_a_keyring_that_waits_for_its_user_can_be_left(home, workdir, keyring):
+    run_cli("keys", "set", "anthropic", home=home, cwd=workdir, stdin=KEY, extra=keyring)
+    (workdir / "slow_keyring.py").write_text(SLOW)
+    path = os.pathsep.join([str(workdir), environment(home)["PYTHONPATH"]])
+    variables = environment(home, {"PYTHON_KEYRING_BACKEND": "slow_keyring.Keyring", "PYTHONPATH": path})
+    with subprocess.Popen(command("run", "hello"), cwd=workdir, env=variables, stdin=subprocess.DEVNULL) as process:
+        give_up = time.monotonic() + PATIENCE
+        while not (workdir / "asked").exists():
+            assert time.monotonic() < give_up
+            time.sleep(0.01)  # another process makes it
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 130
 
 
 def test_the_terminal_does_not_show_what_is_typed(home, workdir, keyring):

@@ -42,6 +42,7 @@ from .budget import budget_as_json, budget_text, with_budget
 from .chat import Chat
 from .configuration import Configuration
 from .default_plan import AgentPlan, build_plan, with_recordings, with_storage_paths, with_traces
+from .keys import load_keys
 from .permissions import Permissions
 from .signals import SignalHandler, handled_signals
 from .terminal_agent import TerminalAgent
@@ -53,6 +54,9 @@ _REFRESH_INTERVAL = 0.25
 
 _RECAP = 200
 """Characters of a message that a recap shows."""
+
+_MOST_NAMED = 10
+"""Skills, at the beginning of a run."""
 
 _SECONDS_TO_DECIDE = 300.0
 """For the question whether a turn goes on with another plan."""
@@ -105,6 +109,7 @@ class RunRequest:
 def run_agent(request: RunRequest) -> int:
     """Run an agent, report the result and return the exit code."""
     require_backend(request.backend)
+    load_keys()
     theme = request.configuration.get("theme")
     streams = StandardStreams(plain=request.plain or theme == "plain")
     display = Display(streams, request.output_format, quiet=request.quiet, light=theme == "light")
@@ -228,7 +233,9 @@ class _AgentRun:
             if agent_plan.instructions and not self._is_reopened:
                 self._display.notice(f"instructions of the project: {', '.join(agent_plan.instructions)}")
             if agent_plan.skills and not self._is_reopened:
-                self._display.notice(f"skills: {', '.join(agent_plan.skills)}")
+                more = len(agent_plan.skills) - _MOST_NAMED
+                named = [*agent_plan.skills[:_MOST_NAMED], *([f"{more} more"] if more > 0 else [])]
+                self._display.notice(f"skills: {', '.join(named)}")
             self._log.show_held()
             for note in agent_plan.notes:
                 self._display.notice(note, "warning")

@@ -36,6 +36,7 @@ from amplifier.tracing import export_traces
 from amplifier.tracing._running_commands import answer_task_requests
 
 from .approvals import DenyEverything
+from .keys import load_keys
 from .served_sessions import ServedSessions
 from .signals import until_signal
 
@@ -54,6 +55,7 @@ def serve_http(
         options: Those of the command.
     """
     require_backend(backend)
+    load_keys()
     hosts = server_names(options["host"], options["hosts"], has_token=token != "")
     listening = listen_on(options["host"], options["port"])
     with listening:

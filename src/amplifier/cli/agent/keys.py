@@ -15,6 +15,8 @@ from amplifier.errors import MissingExtraError
 __all__ = ["keep_key", "key_names", "load_keys", "remove_key"]
 
 _SERVICE = "amplifier"
+_problems: dict[str, str] = {}
+"""Of the keys that could not be read."""
 
 
 def key_names() -> list[str]:
@@ -53,22 +55,24 @@ def remove_key(name: str) -> None:
 
 
 def load_keys() -> list[str]:
-    """Put the keys that the environment lacks into it, where providers look for them; returns what went wrong, in words."""
-    problems = []
+    """Put the keys that the environment lacks into it, where providers look for them; returns what went wrong, in words.
+
+    Called before an event loop runs, because a keyring may ask the user to unlock it; each key is asked for once.
+    """
     for name in key_names():
-        if os.environ.get(name):
+        if os.environ.get(name) or name in _problems:
             continue
         try:
             with _keyring() as keyring:
                 value = keyring.get_password(_SERVICE, name)
         except (CommandError, MissingExtraError) as error:
-            problems.append(f"{name} is not read: {error}")
+            _problems[name] = f"{name} is not read: {error}"
             continue
         if value is None:
-            problems.append(f"{name} is not in the keyring any more; set it again: amplifier keys set {name}")
+            _problems[name] = f"{name} is not in the keyring any more; set it again: amplifier keys set {name}"
         else:
             os.environ[name] = value
-    return problems
+    return list(_problems.values())
 
 
 def _keep_names(names: list[str]) -> None:
@@ -80,10 +84,9 @@ def _keep_names(names: list[str]) -> None:
 def _keyring() -> Iterator[ModuleType]:
     try:
         import keyring  # noqa: PLC0415  # belongs to an extra
-        from keyring.errors import KeyringError  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise MissingExtraError("keeping keys in the system's keyring", extra="keys", missing="keyring") from error
     try:
         yield keyring
-    except (KeyringError, OSError, RuntimeError) as error:
+    except Exception as error:  # backends are plug-ins
         raise CommandError(f"the keyring of this system refuses: {str(error) or type(error).__name__}") from error

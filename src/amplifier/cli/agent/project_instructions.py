@@ -92,24 +92,28 @@ def find_instructions(directory: Path) -> ProjectInstructions:
 
 
 def _find_skills(folders: list[Path], problems: list[str]) -> dict[str, tuple[str, Path]]:
-    """Description and file of each skill by its name; of two with the same name the nearest counts, those of the user last."""
+    """Description and file of each skill by its name; of two with the same name the user's own counts, then the nearest."""
     found: dict[str, tuple[str, Path]] = {}
     own = config_folder() / "skills"
-    for home in [*(folder / name for folder in folders for name in SKILL_FOLDERS), own]:
+    for home in [own, *(folder / name for folder in folders for name in SKILL_FOLDERS)]:
         for file in sorted(home.glob("*/SKILL.md")):
             try:
                 real = file.resolve(strict=True)
                 if home != own and not real.is_relative_to(folders[-1]):
                     raise ValueError(f"it is a link to a file outside of {folders[-1]}")
+                if not str(real).isprintable():  # the path is part of the system prompt
+                    raise ValueError("its path has characters that cannot be seen")
                 name, about = _read_skill(real)
+                if name in found:
+                    raise ValueError(f"{found[name][1]} has the same name")
             except (OSError, ValueError, RuntimeError, CommandError) as error:
                 reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
                 problems.append(visible_text(f"skill {file} is not used: {reason}", multiline=False))
                 continue
-            if len(found) == MOST_SKILLS and name not in found:
+            if len(found) == MOST_SKILLS:
                 problems.append(f"there are more than {MOST_SKILLS} skills; those from {file} on are not used")
                 return found
-            found.setdefault(name, (about, real))
+            found[name] = (about, real)
     return found
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import click
 
+from amplifier.cli.agent.keys import load_keys
 from amplifier.cli.agent.served_sessions import ServedSessions
 from amplifier.cli.agent.signals import until_signal
 from amplifier.cli.core.exit_codes import Exit
@@ -42,6 +43,7 @@ def acp(global_options: GlobalOptions, /, backend: str, plan: Path | None, **opt
     store = open_store()
     require_writable(store.root)
     require_backend(backend)
+    load_keys()
     plan = None if plan is None else plan.absolute()
     with taken_standard_streams() as protocol:
         # Made now: what it takes for standard output is standard error from here on.

@@ -106,20 +106,21 @@ def keys(context: click.Context) -> None:
     """
     if context.invoked_subcommand is None:
         for name in key_names():
-            click.echo(f"{name}\t{'hidden by the environment' if os.environ.get(name) else 'in the keyring'}")
+            click.echo(f"{name}\t{'hidden by the environment' if os.environ.get(name) else 'kept in the keyring'}")
 
 
 @keys.command("set")
 @click.argument("name")
 @debug_option
 def set_key(name: str) -> None:
-    """Keep the key NAME: that of a provider (anthropic), or any variable (GITHUB_TOKEN). Asks for it, or reads one line of standard input."""
+    """Keep the key NAME: that of a provider (anthropic), or any variable (GITHUB_TOKEN). Asks for it, or reads the line that standard input has."""
     variable = _variable(name)
     stdin = sys.stdin
-    given: str = click.prompt(variable, hide_input=True, err=True) if stdin.isatty() else stdin.readline()
+    given: str = click.prompt(variable, hide_input=True, err=True) if stdin.isatty() else stdin.read()
     value = given.strip()
     if not value or not value.isprintable():
-        raise CommandError(f"expected {variable} as one line of text on standard input, got {len(value)} characters")
+        lines = len(value.splitlines())
+        raise CommandError(f"expected {variable} as one line of text on standard input, got {lines} lines")
     keep_key(variable, value)
     click.echo(f"{variable} is in the keyring", err=True)
 
