@@ -15,7 +15,7 @@ from tests._support import node_parts
 from tests._support.browser import Tab, open_tab
 from tests._support.terminal import run_cli
 from tests._support.tree import ROOT
-from tests.servers.http._server import Server
+from tests.servers.http._server import Server, running
 from tests.tracing._logs import small_session
 
 ANSWER = "[...document.querySelectorAll('#log .agent .text')].at(-1)?.textContent.trim()"
@@ -320,6 +320,45 @@ def test_tool_calls_show_arguments_time_and_how_they_ended(server, workdir):
         wait_until(tab, f"{STATE} === 'Ready' && {summary}.startsWith('wait_for stopped')")
         assert "crash" in tab.evaluate("document.querySelector('.tool').textContent")
         assert tab.problems == []
+
+
+@pytest.mark.slow
+def test_calls_of_a_conversation_that_is_opened_again_show_how_they_ended(server):
+    results = {
+        "a": "Error: denied: not in this mode",
+        "b": "Error: not started: the turn is being stopped",
+        "c": "Error: there is no tool 'c'",
+        "d": "[interrupted: the turn ended]",
+        "e": "fine",
+    }
+    calls = [{"id": name, "name": name, "arguments": {}} for name in results]
+    messages: list[dict[str, Any]] = [{"role": "assistant", "content": "", "tool_calls": calls}]
+    messages += [{"role": "tool", "tool_call_id": name, "content": text} for name, text in results.items()]
+    with open_tab() as tab:
+        open_page(tab, server)
+        tab.evaluate(f"showAll({json.dumps(messages)})")
+        shown = tab.evaluate(
+            "[...document.querySelectorAll('#log .tool .status')].map((each) => each.textContent.trim())"
+        )
+        assert shown == ["not allowed", "stopped", "failed", "stopped", "done"]
+
+
+@pytest.mark.slow
+def test_a_server_that_was_started_anew_is_given_its_new_token(backend, home, workdir, plan):
+    with open_tab() as tab:
+        with running(backend, plan, home, workdir) as server:
+            open_page(tab, server)
+            type_prompt(tab, "say before")
+            wait_until(tab, f"{ANSWER} === 'before' && {STATE} === 'Ready'")
+            port = str(server.port)
+        with running(backend, plan, home, workdir, "--port", port) as again:
+            wait_until(tab, f"{STATE} === 'A token is needed'")
+            tab.evaluate("document.getElementById('token').focus()")
+            tab.send("Input.insertText", text=again.token)
+            press(tab, "Enter", "\r")
+            wait_until(tab, f"{STATE} === 'Ready' && {ANSWER} === 'before'")
+            type_prompt(tab, "say after")
+            wait_until(tab, f"{ANSWER} === 'after'")
 
 
 @pytest.mark.slow

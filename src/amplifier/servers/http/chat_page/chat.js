@@ -291,7 +291,9 @@ function showMessage(message) {
     for (const each of message.tool_calls ?? []) showCall(each.id, each.name ?? each.tool, each.arguments);
   }
   if (message.role === "tool") {
-    const status = /^(Error|\[interrupted)/.test(text) ? "error" : "ok";
+    const failed = message.is_error || /^(Error|\[interrupted)/.test(text);
+    const kind = /^(Error: )?(denied: |not started: )/.exec(text)?.[2]; // the words of the loops
+    const status = kind === "denied: " ? "denied" : kind || text.startsWith("[interrupted") ? "cancelled" : failed ? "error" : "ok";
     showResult(message.tool_call_id, message.name ?? "tool", { status, output: text });
   }
 }
@@ -313,6 +315,7 @@ async function follow() {
     try {
       const response = await request("GET", path(`/events?after=${lastEvent}`), undefined, { signal: mine.signal });
       if (response.status === 404) { add("note", "", "The server has closed this conversation; a message opens it again."); return; }
+      if (response.status === 401) { needToken(); return; }
       if (!response.ok) throw new Error(`HTTP status ${response.status}`);
       pause = 500;
       await read(response.body);
@@ -400,6 +403,14 @@ async function choose(id) {
   await list();
 }
 
+// Also of a page that was open when the server was started anew, with another token.
+function needToken() {
+  element("login").hidden = false;
+  element("ask").hidden = true;
+  state.textContent = "A token is needed";
+  element("token").focus();
+}
+
 async function connect() {
   element("login").hidden = true;
   element("ask").hidden = false;
@@ -409,10 +420,7 @@ async function connect() {
     if (openIds.has(session) || stored.some((each) => each.session_id === session)) await choose(session); else begin();
   } catch (error) {
     if (error.status === 401) {
-      element("login").hidden = false;
-      element("ask").hidden = true;
-      state.textContent = "A token is needed";
-      element("token").focus();
+      needToken();
     } else {
       state.textContent = "Not connected";
       add("error", "Error", error.message);
@@ -538,7 +546,7 @@ async function send() {
     promptField.value = promptField.value || text;
     attached.unshift(...files);
     showAttached();
-    add("error", "Error", error.message);
+    if (error.status === 401) needToken(); else add("error", "Error", error.message);
   }
 }
 
