@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import anyio
 import orjson
-from anyio.abc import TaskGroup
 
 from amplifier.errors import SessionStateError
 from amplifier.events import PROVIDER_RESPONSE
-from amplifier.live import Question, Questions, SessionRefused
+from amplifier.live import LiveRun, Question, Questions
 from amplifier.live._client_tools import WAITING
 from amplifier.models import AnswerReset, ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
 from amplifier.turns import Ended, TurnRecord
 
 from ._agents import Agents, Ask
-from ._event_stream import EventStream, event
+from ._event_stream import event
 from ._limits import LONGEST_OUTPUT
 from ._problems import problem_of
 
@@ -135,21 +133,9 @@ class InterruptibleTurns:
         self._parked: dict[str, InterruptibleTurn] = {}
         self.shown: dict[tuple[str, str | None], InterruptibleTurn] = {}
         """Those that a run shows, by the ids of thread and run."""
-        self._group: TaskGroup | None = None
 
     def __repr__(self) -> str:
         return f"<InterruptibleTurns: {len(self._parked)} wait for an answer>"
-
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[None]:
-        """Turns can run inside the block; at its end all are stopped."""
-        async with anyio.create_task_group() as group:
-            self._group = group
-            try:
-                yield
-            finally:
-                self._group = None
-                group.cancel_scope.cancel()
 
     def start(self, ask: Ask) -> InterruptibleTurn:
         """Begin a turn.
@@ -157,10 +143,8 @@ class InterruptibleTurns:
         Raises:
             SessionRefused: The application has not been started.
         """
-        if self._group is None:
-            raise SessionRefused.because_not_started()
         turn = InterruptibleTurn(self._agents, ask)
-        self._group.start_soon(turn.run)
+        self._agents.live.start_soon(turn.run)
         return turn
 
     def parked(self, thread_id: str) -> InterruptibleTurn | None:
@@ -198,7 +182,7 @@ class InterruptibleTurns:
 class Run:
     """One run; a message is open while its text is being streamed."""
 
-    def __init__(self, stream: EventStream, ids: dict[str, str]) -> None:
+    def __init__(self, stream: LiveRun[Any], ids: dict[str, str]) -> None:
         self._stream = stream
         self._ids = ids
         self._record = TurnRecord()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import final
+from typing import Any, final
 
 import anyio
 from starlette.applications import Starlette
@@ -13,6 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from amplifier.kernel import AmplifierSession
+from amplifier.live import LiveSessions
 
 from .._access import LOOPBACK_HOSTS, check_token
 from ._ag_ui import InterruptibleTurns, ag_ui_routes
@@ -97,13 +98,15 @@ def application(
     check_token(token)
     limits = limits or Limits()
     turns = Turns(limits)
-    agents = Agents(make=make_session, check=check or _require_provider, limits=limits, turns=turns, name=name)
+    live: LiveSessions[Any] = LiveSessions(most=limits.sessions, idle_seconds=limits.idle_seconds)
+    check = check or _require_provider
+    agents = Agents(make=make_session, check=check, limits=limits, turns=turns, name=name, live=live)
     sessions = KeptSessions(agents, storage)
     runs = InterruptibleTurns(agents)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with sessions.live.running(), runs.open():
+        async with live.running():
             yield
             turns.begin_shutdown()
             runs.stop_parked()
