@@ -42,6 +42,7 @@ def test_the_official_client_has_its_open_files_read_and_written(backend, home, 
 
     async def scenario():
         async with editing(backend, plan, home, workdir) as editor:
+            assert isinstance(editor, OpenFiles)
             editor.files[path] = "one\nnot saved\n"
             fs = FileSystemCapabilities(read_text_file=True, write_text_file=True)
             await editor.agent.initialize(protocol_version=1, client_capabilities=ClientCapabilities(fs=fs))

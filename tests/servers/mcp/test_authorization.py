@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -74,11 +75,11 @@ def free_port() -> int:
 
 
 async def test_a_request_without_a_token_is_told_where_to_get_one(guarded):
+    metadata = guarded.url.replace("/mcp", "/.well-known/oauth-protected-resource/mcp")
     async with httpx2.AsyncClient() as client:
         for headers in ({}, {"Authorization": "Bearer invented"}):
             refused = await client.post(guarded.url, json={}, headers=headers)
             assert refused.status_code == 401
-            metadata = guarded.url.replace("/mcp", "/.well-known/oauth-protected-resource/mcp")
             assert f'resource_metadata="{metadata}"' in refused.headers["www-authenticate"]
         described = (await client.get(metadata)).json()
         assert described["resource"] == guarded.url
@@ -112,7 +113,7 @@ async def test_what_does_not_go_together_is_refused(given):
     auth = AuthSettings.model_validate(
         {"issuer_url": "http://a.example", "resource_server_url": None, "validate_token_resource": None}
     )
-    values = {"auth": auth, "token_verifier": object()}
+    values: dict[str, Any] = {"auth": auth, "token_verifier": object()}
     with pytest.raises(ValueError, match="auth: expected together with token_verifier, and without token"):
         await serve(
             lambda: AmplifierSession({}),

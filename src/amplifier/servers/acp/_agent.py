@@ -146,9 +146,8 @@ class _Agent:
     def _initialize(self, params: dict[str, Any]) -> Work:
         self._files = client_files(params)
         self._is_initialized = True
-
-        async def work() -> dict[str, Any]:
-            return {
+        return _answer(
+            {
                 "protocolVersion": PROTOCOL_VERSION,  # a client that does not know it closes the connection
                 "agentInfo": {"name": "amplifier", "version": importlib.metadata.version("amplifier")},
                 "agentCapabilities": {
@@ -159,8 +158,7 @@ class _Agent:
                 },
                 "authMethods": [],
             }
-
-        return work
+        )
 
     def _authenticate(self, params: dict[str, Any]) -> Work:
         advice = "the keys of providers come from the environment; `amplifier doctor` shows which are missing"
@@ -341,25 +339,26 @@ class _Agent:
         if option == "mode":
             live.session.coordinator.get_capability(_SET_RULES)(MODES[str(value)][1])
         setattr(live.about, option, value)
-
-        async def work() -> dict[str, Any]:
-            return {} if member == "modeId" else {"configOptions": _choices(live)["configOptions"]}
-
-        return work
+        return _answer({} if member == "modeId" else {"configOptions": _choices(live)["configOptions"]})
 
     def _steer(self, params: dict[str, Any]) -> Work:
         try:
             self._find(params).session.steer(params.get("message"))  # type: ignore[arg-type]  # it refuses what is no text
         except (SessionStateError, ValueError) as error:
             raise RpcError(INVALID_REQUEST, str(error)) from error
-
-        async def work() -> dict[str, Any]:
-            return {}
-
-        return work
+        return _answer({})
 
     def _cancel(self, params: dict[str, Any]) -> None:
         self._find(params).stop("the client cancelled the turn")
+
+
+def _answer(result: dict[str, Any]) -> Work:
+    """Nothing is left to do."""
+
+    async def work() -> dict[str, Any]:
+        return result
+
+    return work
 
 
 async def _find_models(live: LiveSession[_Shown]) -> None:

@@ -50,7 +50,7 @@ class EditorFiles:
             with anyio.fail_after(_SECONDS):
                 return await self._connection.request(method, {"sessionId": self._session_id, **params})
         except (RpcError, TimeoutError) as error:  # such as a file that the editor does not know
-            logger.info("%s %s: %s; the disk is used", method, params["path"], error or "no answer in time")
+            logger.info("%s %s: %s; the disk is used", method, params["path"], str(error) or "no answer in time")
             return _REFUSED
 
 

@@ -30,7 +30,7 @@ from ._problems import Problem
 __all__ = ["Conversation", "Outcome", "Parameters", "read_parameters", "read_strictly", "unsupported", "watch"]
 
 P = TypeVar("P", bound="Parameters")
-T = TypeVar("T")
+T = TypeVar("T", bound=attrs.AttrsInstance)
 
 Finish: TypeAlias = Literal["stop", "length", "content_filter", "tool_calls"]
 
