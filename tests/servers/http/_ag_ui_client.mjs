@@ -6,7 +6,7 @@
 import { writeFileSync } from "node:fs";
 
 const [, , library, given] = process.argv;
-const { url, token, steps, thread, messages, tools } = JSON.parse(given);
+const { url, token, steps, thread, messages, tools, context } = JSON.parse(given);
 const { HttpAgent, buildResumeArray } = await import(library);
 
 console.error = () => {};
@@ -42,7 +42,7 @@ for (const step of steps) {
     writeFileSync(step.gate, "");
   }
   try {
-    await agent.runAgent({ runId, tools, ...(resume && { resume }) }, { onEvent });
+    await agent.runAgent({ runId, tools, context, ...(resume && { resume }) }, { onEvent });
   } catch (error) {
     failure ??= String(error.message ?? error);
   }
