@@ -222,7 +222,7 @@ async def test_failure_of_a_background_response_is_in_the_response():
     [
         ("GET", "/resp_x", 404, "previous_response_id"),
         ("POST", "/resp_x/cancel", 404, "previous_response_id"),
-        ("GET", "/ID?stream=true", 400, "stream"),
+        ("GET", "/ID?stream=maybe", 400, "stream"),
         ("GET", "/ID?starting_after=-1", 400, "starting_after"),
         ("GET", "/ID?include=reasoning", 400, "include"),
         ("POST", "/ID/cancel", 400, None),

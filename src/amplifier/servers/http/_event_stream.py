@@ -131,7 +131,7 @@ async def follow_run(run: LiveRun[Any], after: int, stream: EventStream | None) 
 
     Raises:
         Problem: Events after this number are not kept any more.
-        Exception: What the run raised before it wrote anything.
+        Exception: What the run raised, unless its client has got something already.
     """
     if after < run.log.first_id - 1:
         message = f"the events after {after} are not kept any more; the first one is {run.log.first_id}"
@@ -148,7 +148,7 @@ async def follow_run(run: LiveRun[Any], after: int, stream: EventStream | None) 
     finally:
         if run.stays == 0 and not run.over.is_set():
             await run.cancel()
-    if run.error is not None and not run.has_begun:
+    if run.error is not None and (stream is None or not run.has_begun):
         raise run.error
     if stream is not None:
         await stream.begin()

@@ -72,9 +72,6 @@ def responses_routes(agents: Agents) -> list[Route]:
         run, given = find(request), read_strictly(_Query, dict(request.query_params))
         if given.stream != "true":
             return JSONResponse(run.about.body())
-        if not run.about.is_streamed:
-            message = "stream: the response was not asked for with stream, so it has no events"
-            raise Problem(400, message, code="invalid_request", param="stream")
 
         async def work(stream: EventStream) -> None:
             await follow_run(run, int(given.starting_after or -1) + 1, stream)
@@ -274,10 +271,6 @@ class _Response:
         return str(self._head["id"])
 
     @property
-    def is_streamed(self) -> bool:
-        return self._asked.stream is True
-
-    @property
     def is_background(self) -> bool:
         return self._asked.background is True
 
@@ -289,7 +282,7 @@ class _Response:
         """Have the agent answer."""
         self._run = run
         try:
-            if self.is_background and self.is_streamed:  # now, because its id is what a client comes back with
+            if self.is_background:  # now, because its id is what a client comes back with
                 await self._send("in_progress", response=self.body())
             outcome = await watch(self._agents, self._ask, self._tell)
         except ClientLeft:
@@ -298,7 +291,7 @@ class _Response:
             self._head["status"] = "cancelled"
             raise
         except Exception as error:  # a turn runs third-party code
-            if not run.has_begun and not self.is_background:
+            if not self.is_background and not (run.has_begun and self._asked.stream):
                 self._agents.runs.forget(self.name)
                 raise
             problem = problem_of(error)
@@ -306,14 +299,15 @@ class _Response:
             await self._end("failed")
             return
         self._keep(outcome)
-        if not self._asked.stream:
-            self._take(outcome)
-        else:
-            await self._close()
-            for call in outcome.calls:
-                await self._call(call)
-            if outcome.refusal is not None:
-                await self._whole_item(_message_item([{"type": "refusal", "refusal": outcome.refusal}]))
+        await self._close()
+        if not self._asked.stream:  # its text is the turn's result, not the pieces joined
+            self._output = [item for item in self._output if item["type"] == "reasoning"]
+            if outcome.text or not (outcome.calls or outcome.refusal):
+                self._output.append(_message_item([_text_part(outcome.text)]))
+        for call in outcome.calls:
+            await self._call(call)
+        if outcome.refusal is not None:
+            await self._whole_item(_message_item([{"type": "refusal", "refusal": outcome.refusal}]))
         reason = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(outcome.finish)
         self._head |= {"status": "completed" if reason is None else "incomplete", "usage": _usage(outcome)}
         self._head["incomplete_details"] = None if reason is None else {"reason": reason}
@@ -331,22 +325,9 @@ class _Response:
             self._ask.messages = kept
             self._conversation.keep(outcome.calls, self._ask, self._agents)
 
-    def _take(self, outcome: Outcome) -> None:
-        """The items of a whole response: its text is the turn's result, not the pieces joined."""
-        if self._open is not None and "".join(self._open[1]):
-            self._output.append(_reasoning_item("".join(self._open[1])))
-        if outcome.refusal is not None:
-            self._output.append(_message_item([{"type": "refusal", "refusal": outcome.refusal}]))
-        elif outcome.text or not outcome.calls:
-            self._output.append(_message_item([_text_part(outcome.text)]))
-        self._output += [_call_item(call) for call in outcome.calls]
-
     async def _tell(self, kind: str, text: str) -> None:
-        if not self._asked.stream:
-            if kind == "thinking":
-                self._open = ("thinking", [*(self._open[1] if self._open else ()), text])
-            elif kind == "reset":
-                self._open = None
+        if kind == "reset" and not self._asked.stream:
+            self._output, self._open = [], None
             return
         if not text:
             return
@@ -420,9 +401,8 @@ class _Response:
         await self._send("output_item.done", **at, item=item)
 
     async def _end(self, status: str) -> None:
-        if self._asked.stream:
-            await self._close()
-            await self._send(status, response=self.body())
+        await self._close()
+        await self._send(status, response=self.body())
 
 
 _NO_LOGPROBS: dict[str, Any] = {"logprobs": []}
