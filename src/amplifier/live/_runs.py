@@ -83,11 +83,15 @@ class LiveRun(Generic[T]):
 
     async def _cancel_when_abandoned(self, seconds: float) -> None:
         await self.log.wait_abandoned(seconds)
+        self.stop()
+
+    def stop(self) -> None:
+        """Cancel it, without waiting."""
         self._scope.cancel()
 
     async def cancel(self) -> None:
         """Cancel it and wait until it has unwound, which the deadlines of its session bound."""
-        self._scope.cancel()
+        self.stop()
         with anyio.CancelScope(shield=True):
             await self.over.wait()
 

@@ -127,7 +127,7 @@ def ag_ui_routes(agents: Agents, turns: InterruptibleTurns) -> list[Route]:
         conversation = None if found or (asked.answers and not asked.has_prompt) else _conversation(asked)
 
         async def begin(run: LiveRun[None]) -> None:
-            await _run(asked, conversation, turns, run)
+            await _run(agents, asked, conversation, turns, run)
 
         async def work(stream: EventStream) -> None:
             stays = 0 if last is None else agents.limits.abandoned_seconds
@@ -152,7 +152,9 @@ def _name(thread_id: str, run_id: str) -> str:
     return orjson.dumps([thread_id, run_id]).decode()
 
 
-async def _run(asked: _Asked, conversation: Ask | None, turns: InterruptibleTurns, run: LiveRun[None]) -> None:
+async def _run(
+    agents: Agents, asked: _Asked, conversation: Ask | None, turns: InterruptibleTurns, run: LiveRun[None]
+) -> None:
     try:
         turn = await _resumed(asked, turns)
     except Problem as problem:  # the protocol wants an event for what is wrong with the answers
@@ -166,7 +168,7 @@ async def _run(asked: _Asked, conversation: Ask | None, turns: InterruptibleTurn
         if steered is not None and steered.steer(conversation.prompt):
             await Run(run, asked.ids).steered()
             return
-        turn = turns.start(conversation)
+        turn = InterruptibleTurn(agents, conversation)
     await _follow(turn, asked, turns, run)
 
 
@@ -265,7 +267,7 @@ async def _resumed(asked: _Asked, turns: InterruptibleTurns) -> InterruptibleTur
     is_new_prompt = asked.prompts > turn.prompts
     if is_new_prompt and any(answers[each].is_cancelled for each in questions):
         turns.unpark(asked.thread_id, turn)
-        await turn.stop_and_wait()
+        await turn.task.cancel()
         return None
     if is_new_prompt:
         message = "messages: a new message cannot come with answers; send it after this run, or cancel the questions"
@@ -294,4 +296,4 @@ async def _follow(turn: InterruptibleTurn, asked: _Asked, turns: InterruptibleTu
         turns.shown.pop(shown, None)
         if not is_handed_over:
             turns.unpark(asked.thread_id, turn)
-            await turn.stop_and_wait()
+            await turn.task.cancel()

@@ -34,7 +34,7 @@ Item: TypeAlias = tuple[TurnEvent, str] | Question | Ended
 
 
 class InterruptibleTurn:
-    """One turn in a session of its own, which outlives its run while it waits for an answer.
+    """One turn in a session of its own, which outlives its run while it waits for an answer; it begins when it is made.
 
     Attributes:
         prompts: How many messages of the user the conversation has, the prompt included.
@@ -43,13 +43,12 @@ class InterruptibleTurn:
         announced: The ids of those that a client has been told of.
         started_calls: The tool calls that clients have been told of.
         is_parked: No run shows it, and a client has been told what it waits for.
-        over: Set when nothing of it is left.
+        task: What it runs in.
     """
 
     def __init__(self, agents: Agents, ask: Ask) -> None:
         self._agents = agents
         self._ask = ask
-        self._scope = anyio.CancelScope()
         # Without a buffer: a client that reads slowly holds the turn.
         self._sender, self._receiver = anyio.create_memory_object_stream[Item](0)
         self.prompts: int = (ask.prompt is not None) + sum(message["role"] == "user" for message in ask.history)
@@ -58,17 +57,13 @@ class InterruptibleTurn:
         self.announced: set[str] = set()
         self.started_calls: set[str] = set()
         self.is_parked: bool = False
-        self.over: anyio.Event = anyio.Event()
+        self.task: LiveRun[None] = agents.runs.start(self._run, None, stays=None)
 
-    async def run(self) -> None:
-        """Run it to its end."""
-        try:
-            with self._receiver, self._sender, self._scope:
-                await self._sender.send(await self._run())
-        finally:
-            self.over.set()
+    async def _run(self, task: LiveRun[None]) -> None:
+        with self._receiver, self._sender:
+            await self._sender.send(await self._ended())
 
-    async def _run(self) -> Ended:
+    async def _ended(self) -> Ended:
         async def show(turn_event: TurnEvent, text: str) -> None:
             await self._sender.send((turn_event, text))
 
@@ -93,19 +88,9 @@ class InterruptibleTurn:
             return False
         return self._ask.session is not None
 
-    def stop(self) -> None:
-        """Cancel it."""
-        self._scope.cancel()
-
-    async def stop_and_wait(self) -> None:
-        """Cancel it and wait until it has unwound, which the deadlines of its session bound."""
-        self.stop()
-        with anyio.CancelScope(shield=True):
-            await self.over.wait()
-
     def _note_closed(self, question: Question, answer: Any) -> None:
         if self.is_parked:  # too late, and no client would see how it goes on
-            self.stop()
+            self.task.stop()
 
     def announced_questions(self) -> dict[str, Question]:
         """The questions without an answer that a client has been told of, by id."""
@@ -128,8 +113,7 @@ class InterruptibleTurn:
 class InterruptibleTurns:
     """All turns of AG-UI, and those of them that wait for an answer, by thread."""
 
-    def __init__(self, agents: Agents) -> None:
-        self._agents = agents
+    def __init__(self) -> None:
         self._parked: dict[str, InterruptibleTurn] = {}
         self.shown: dict[tuple[str, str | None], InterruptibleTurn] = {}
         """Those that a run shows, by the ids of thread and run."""
@@ -137,20 +121,10 @@ class InterruptibleTurns:
     def __repr__(self) -> str:
         return f"<InterruptibleTurns: {len(self._parked)} wait for an answer>"
 
-    def start(self, ask: Ask) -> InterruptibleTurn:
-        """Begin a turn.
-
-        Raises:
-            SessionRefused: The application has not been started.
-        """
-        turn = InterruptibleTurn(self._agents, ask)
-        self._agents.live.start_soon(turn.run)
-        return turn
-
     def parked(self, thread_id: str) -> InterruptibleTurn | None:
         """The turn of a thread that waits for an answer."""
         turn = self._parked.get(thread_id)
-        if turn is not None and (turn.over.is_set() or not turn.questions.waiting()):
+        if turn is not None and (turn.task.over.is_set() or not turn.questions.waiting()):
             del self._parked[thread_id]
             return None
         return turn
@@ -173,7 +147,7 @@ class InterruptibleTurns:
         for each in list(self._parked) if thread_id is None else [thread_id]:
             turn = self._parked.pop(each, None)
             if turn is not None:
-                turn.stop()
+                turn.task.stop()
 
 
 # ── a run ──

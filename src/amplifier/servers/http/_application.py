@@ -102,7 +102,7 @@ def application(
     check = check or _require_provider
     agents = Agents(make=make_session, check=check, limits=limits, turns=turns, name=name, live=live)
     sessions = KeptSessions(agents, storage)
-    runs = InterruptibleTurns(agents)
+    runs = InterruptibleTurns()
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
