@@ -1,7 +1,6 @@
 """The Agent Client Protocol: an editor starts the agent as a program and talks to it over standard input and output.
 
-_messages          JSON-RPC messages and errors
-_connection        one client: reading, writing, requests in both directions
+_connection        one client: JSON-RPC messages, reading, writing, requests in both directions
 _standard_streams  standard input and output, taken for the protocol
 _params            the parameters of requests
 _agent             the methods of the protocol

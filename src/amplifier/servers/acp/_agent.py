@@ -22,18 +22,20 @@ from amplifier.modules.hooks.approval import MODES
 from amplifier.turns import Ended, TurnRecord
 
 from .._commands import expanded
-from ._connection import ByteStream, Connection, Work
-from ._files import EditorFiles
-from ._host import SessionHost
-from ._messages import (
+from ._connection import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     SESSION_NOT_FOUND,
+    ByteStream,
     Call,
+    Connection,
     RpcError,
+    Work,
 )
+from ._files import EditorFiles
+from ._host import SessionHost
 from ._params import client_files, mcp_servers, page_wanted, read_prompt, session_id, working_directory
 from ._permission import EditorApprovals
 from ._updates import Updates

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 import anyio
 
-from ._connection import Connection
-from ._messages import RpcError
+from ._connection import Connection, RpcError
 
 __all__ = ["EditorFiles"]
 

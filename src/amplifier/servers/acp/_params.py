@@ -14,7 +14,7 @@ from amplifier.models import _prompts as models
 from amplifier.models._converter import structure
 from amplifier.plan import validate_session_id
 
-from ._messages import INVALID_PARAMS, RpcError
+from ._connection import INVALID_PARAMS, RpcError
 
 __all__ = ["client_files", "mcp_servers", "page_wanted", "read_prompt", "session_id", "working_directory"]
 
