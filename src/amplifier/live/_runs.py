@@ -130,8 +130,9 @@ class LiveRuns(Generic[T]):
         return run
 
     def find(self, name: str) -> LiveRun[T] | None:
-        """The run of this name."""
-        return self._named.get(name)
+        """The run of this name; one that failed before it wrote anything may be tried again."""
+        run = self._named.get(name)
+        return None if run is None or (run.error is not None and not run.has_begun) else run
 
     def forget(self, name: str) -> bool:
         """Forget a run; returns whether there was one."""

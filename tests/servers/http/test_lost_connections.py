@@ -98,7 +98,11 @@ async def test_run_is_cancelled_by_its_ids(is_followed, tmp_path):
         assert client.factory.statuses() == ["cancelled"]
         assert (await client.ask("DELETE", "/ag-ui?threadId=t&runId=other")).status == 404
         if is_followed:
+            assert (await exchange.until("RUN_FINISHED"))["outcome"] == {"type": "cancelled"}
             await exchange.ended.wait()
+        again = [event async for event in (await followed(client, "")).events()]
+        assert [event["type"] for event in again].count("RUN_FINISHED") == 1
+        assert again[-1]["outcome"] == {"type": "cancelled"}
     assert (tmp_path / "never.cancelled").exists()
 
 
@@ -116,6 +120,19 @@ async def test_events_of_no_run_are_refused(last, status):
         body = {"threadId": "t", "runId": "r", "messages": [{"id": "1", "role": "user", "content": "say no"}]}
         assert (await client.ask("POST", "/ag-ui", body, last_event_id=last)).status == status
         assert client.factory.made == []
+
+
+async def test_run_that_could_not_begin_is_tried_again(tmp_path):
+    body = {"threadId": "t", "runId": "r", "messages": [{"id": "1", "role": "user", "content": "say hello"}]}
+    async with serving(limits=Limits(turns=1)) as client:
+        other = await followed(client, call("wait_for", path=str(tmp_path / "gate")), run_id="other")
+        await other.until("TOOL_CALL_END")
+        assert (await client.ask("POST", "/ag-ui", body, last_event_id="0")).status == 429
+        (tmp_path / "gate").touch()
+        await other.until("RUN_FINISHED")
+        await other.ended.wait()
+        found = await followed(client, "say hello")
+        assert (await found.until("RUN_FINISHED"))["outcome"] == {"type": "success"}
 
 
 async def test_events_that_are_not_kept_any_more_are_refused(monkeypatch):

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
+import anyio
 import attrs
 import orjson
 from starlette.requests import Request
@@ -35,6 +36,9 @@ logger: logging.Logger = logging.getLogger("amplifier.servers.http")
 
 _ALLOWING: Final = ("allow once", "allow", "allow always")
 """What counts as yes for the kernel, the narrowest first; everything else is a no."""
+
+_LAST_SECONDS: Final = 1.0
+"""For the clients of a run that is cancelled to take its last event."""
 
 # ── answers ──
 
@@ -289,6 +293,10 @@ async def _follow(turn: InterruptibleTurn, asked: _Asked, turns: InterruptibleTu
             is_handed_over = True
             turns.park(asked.thread_id, turn)  # first, because an answer may come as soon as the question is sent
             await run.interrupted([_interrupt(question) for question in turn.questions.waiting()])
+    except anyio.get_cancelled_exc_class():
+        with anyio.move_on_after(_LAST_SECONDS, shield=True):  # for those who follow it, or come back
+            await run.cancelled()
+        raise
     except ClientLeft:
         is_handed_over = is_handed_over and turns.parked(asked.thread_id) is not turn
         raise

@@ -160,6 +160,7 @@ class Run:
         self._stream = stream
         self._ids = ids
         self._record = TurnRecord()
+        self._is_over = False
         self._message: str | None = None
         self._reasoning: str | None = None
         self._answer: str | None = None  # the latest message, until a tool has a result: its calls belong to it
@@ -198,7 +199,7 @@ class Run:
             if not self._stream.has_begun:
                 raise ended.error
             await self._close()
-            problem = problem_of(ended.error)
+            problem, self._is_over = problem_of(ended.error), True
             await self._send("RUN_ERROR", message=problem.message, code=problem.code)
             return
         await self._say(self._record.rest(ended.result))
@@ -216,12 +217,14 @@ class Run:
             await self._finish({"type": "interrupt", "interrupts": interrupts})
 
     async def cancelled(self) -> None:
-        """End the run without a result: it was stopped."""
-        await self._finish({"type": "cancelled"})
+        """End the run without a result, unless it has ended: it was stopped."""
+        if not self._is_over:
+            await self._finish({"type": "cancelled"})
 
     async def _finish(self, outcome: dict[str, Any], **fields: Any) -> None:
         await self._close()
         await self._begin()
+        self._is_over = True
         await self._send("RUN_FINISHED", **self._ids, outcome=outcome, **fields)
 
     async def _send(self, kind: str, **fields: Any) -> None:
