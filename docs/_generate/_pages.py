@@ -15,6 +15,7 @@ from ._model_schemas import models_schema_text
 from ._modules import modules_index
 from ._plan import mount_plan_page
 from ._plan_schema import schema_text
+from ._protocols import protocols_page
 from ._words import errors_page, events_page
 
 ROOT = Path(__file__).parents[2]
@@ -26,6 +27,7 @@ _PAGES: dict[str, Callable[[], str]] = {
     "errors.md": errors_page,
     "events.md": events_page,
     "mount-plan.md": mount_plan_page,
+    "protocols.md": protocols_page,
     "modules/index.md": modules_index,
     "contracts/index.md": contracts_index,
     "api/index.md": api_index,

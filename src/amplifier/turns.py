@@ -624,7 +624,8 @@ def result_message(call: ToolCall, result: ToolResult) -> dict[str, Any]:
     content: Any = result.get_serialized_output()
     if result.content:
         content = [to_dict(block) for block in result.content]
-    return {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": content}
+    failed = {} if result.success else {"is_error": True}
+    return {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": content, **failed}
 
 
 class _Messages:

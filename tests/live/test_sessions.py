@@ -125,7 +125,7 @@ async def test_turn_whose_watchers_have_left_is_stopped_after_a_while(tmp_path, 
         with sessions.reserved("one"):
             live = await sessions.add(LiveSession(made(), None, abandoned_seconds=30.0), lambda session: None)
         turn = live.begin_turn("hang")
-        with live.watched():
+        with live.log.reading(0):
             await until_streaming(live, turn, group)
             await anyio.sleep(100.0)
             assert not turn.over.is_set()
@@ -180,7 +180,7 @@ async def test_session_cannot_be_opened_before_the_sessions_run():
 @pytest.mark.virtual_time
 async def test_session_that_is_not_used_is_closed_and_one_that_is_watched_is_not():
     async with opened(idle_seconds=60.0) as (sessions, live):
-        with live.watched():
+        with live.log.reading(0):
             await anyio.sleep(600.0)
             assert sessions.all() == [live]
         await anyio.sleep(120.0)

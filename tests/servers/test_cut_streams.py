@@ -149,7 +149,7 @@ async def test_acp(is_same, shown):
 
 async def test_mcp(is_same):
     async with (
-        open_agent_server(lambda: make(is_same), "agent", 1, "stdio") as server,
+        open_agent_server(lambda: make(is_same), "agent", 1, "stdio", {}) as server,
         McpClient(server) as client,
     ):
         result = await client.call_tool("run", {"prompt": "hi"})

@@ -1,55 +1,70 @@
-"""The latest events of a session, for any number of watchers: each reads at its own pace, and none holds up the turn."""
+"""The latest events of a session or a run, for any number of readers: each has a cursor and its own pace."""
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import anyio
 import orjson
 
-__all__ = ["EventLog"]
+__all__ = ["EventLog", "Reader"]
 
 MOST_EVENTS: Final = 5000
 MOST_BYTES: Final = 4 * 1024 * 1024
-"""What is kept for watchers that reconnect or are slow; older events are dropped."""
-
+"""What is kept for readers that reconnect or are slow; older events are dropped."""
 
 _AT_ONCE = 100
 
 
 class EventLog:
-    """Events with increasing numbers, the latest ones as JSON."""
+    """Events with increasing numbers, the latest ones as bytes.
+
+    Attributes:
+        readers: Those that read now.
+        size: Bytes of what is kept.
+        used_at: When the latest reader left, by the clock of the event loop.
+    """
 
     def __init__(self, *, most_events: int = MOST_EVENTS, most_bytes: int = MOST_BYTES) -> None:
         self._most_events = most_events
         self._most_bytes = most_bytes
         self._events: deque[bytes] = deque()
-        self._bytes = 0
+        self.size = 0
+        self.readers: list[Reader] = []
+        self.used_at: float = 0.0
+        self._readings = 0
         self._changed = anyio.Event()
         self._closed = False
         self.last_id: int = 0
         """The number of the latest event."""
 
     def __repr__(self) -> str:
-        return f"<EventLog: {len(self._events)} of {self.last_id} events, {self._bytes} bytes>"
+        return f"<EventLog: {len(self._events)} of {self.last_id} events, {self.size} bytes>"
 
     def add(self, kind: str, **fields: Any) -> None:
-        """Add an event; never waits."""
+        """Add an event as JSON; never waits."""
+        self.append(orjson.dumps({"id": self.last_id + 1, "type": kind, **fields}, default=str))
+
+    def append(self, data: bytes) -> None:
+        """Add an event as it is; never waits."""
         self.last_id += 1
-        data = orjson.dumps({"id": self.last_id, "type": kind, **fields}, default=str)
         self._events.append(data)
-        self._bytes += len(data)
-        while len(self._events) > self._most_events or (self._bytes > self._most_bytes and len(self._events) > 1):
-            self._bytes -= len(self._events.popleft())
-        self._wake()
+        self.size += len(data)
+        while len(self._events) > self._most_events or (self.size > self._most_bytes and len(self._events) > 1):
+            self.size -= len(self._events.popleft())
+        self.wake()
 
     def close(self) -> None:
         """No more events will come."""
         self._closed = True
-        self._wake()
+        self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Something has changed for those who wait."""
         changed, self._changed = self._changed, anyio.Event()
         changed.set()
 
@@ -58,9 +73,14 @@ class EventLog:
         """Whether no more events will come."""
         return self._closed
 
+    @property
+    def first_id(self) -> int:
+        """The number of the oldest event that is kept, or of the first one to come."""
+        return self.last_id - len(self._events) + 1
+
     def after(self, number: int) -> list[tuple[int, bytes]]:
         """Events after a number, a bounded amount of them; a watcher that has missed some gets one of type ``gap`` first."""
-        first = self.last_id - len(self._events) + 1
+        first = self.first_id
         found: list[tuple[int, bytes]] = []
         if number < first - 1:
             number = first - 1
@@ -73,3 +93,53 @@ class EventLog:
         """Wait until there is an event after this number, or the log is closed."""
         while self.last_id <= number and not self._closed:
             await self._changed.wait()
+
+    @contextmanager
+    def reading(self, after: int) -> Iterator[Reader]:
+        """A client reads inside the block, from the event after this number on."""
+        reader = Reader(self, min(after, self.last_id))
+        self.readers.append(reader)
+        self._readings += 1
+        self.wake()
+        try:
+            yield reader
+        finally:
+            self.readers.remove(reader)
+            self.used_at = anyio.current_time()
+            self.wake()
+
+    async def wait_taken(self) -> None:
+        """Wait until everyone who reads has taken all events."""
+        while any(reader.position < self.last_id for reader in self.readers):
+            await self._changed.wait()
+
+    async def wait_abandoned(self, seconds: float) -> None:
+        """Wait until someone has read, and no one has for a while."""
+        before = self._readings - len(self.readers)
+        while True:
+            is_left = not self.readers and self._readings > before
+            with anyio.CancelScope(deadline=self.used_at + seconds if is_left else math.inf) as scope:
+                await self._changed.wait()
+            if scope.cancelled_caught:
+                return
+
+
+class Reader:
+    """The cursor of one client.
+
+    Attributes:
+        position: The latest event that the client has taken.
+    """
+
+    def __init__(self, log: EventLog, position: int) -> None:
+        self._log = log
+        self._given = self.position = position
+
+    async def next(self) -> list[tuple[int, bytes]]:
+        """What comes next, when what came before has been taken; empty at the end of the log."""
+        self.position = self._given
+        self._log.wake()
+        await self._log.wait_after(self.position)
+        news = self._log.after(self.position)
+        self._given = news[-1][0] if news else self._given
+        return news

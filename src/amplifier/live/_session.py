@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -123,13 +122,10 @@ class LiveSession(Generic[T]):
         self._leave = anyio.Event()
         self._closed = anyio.Event()
         self._turn: LiveTurn | None = None
-        self._watchers = 0
-        self._was_watched = False
-        self._watchers_changed = anyio.Event()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed.is_set() else "running a turn" if self.is_busy else "idle"
-        return f"<LiveSession {self.session_id}: {state}, {self._watchers} watchers>"
+        return f"<LiveSession {self.session_id}: {state}, {len(self.log.readers)} watchers>"
 
     @property
     def session_id(self) -> str:
@@ -140,11 +136,6 @@ class LiveSession(Generic[T]):
     def is_busy(self) -> bool:
         """Whether a turn is running, or has been claimed."""
         return self._turn is not None
-
-    @property
-    def watchers(self) -> int:
-        """How many callers watch."""
-        return self._watchers
 
     # ── open and closed ──
 
@@ -193,7 +184,6 @@ class LiveSession(Generic[T]):
         if self._leave.is_set():
             raise SessionBusyError(f"session {self.session_id!r} is being closed")
         self._turn = LiveTurn(prompt=prompt, claims=ExitStack())
-        self._was_watched = self._watchers > 0
         self.session.coordinator.cancellation.reset()
         return self._turn
 
@@ -227,32 +217,7 @@ class LiveSession(Generic[T]):
         self.session.coordinator.cancellation.request_immediate(reason=reason)
         return True
 
-    # ── watchers ──
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """A caller watches inside the block."""
-        self._count_watchers(1)
-        try:
-            yield
-        finally:
-            self._count_watchers(-1)
-
-    def _count_watchers(self, change: int) -> None:
-        self._watchers += change
-        self._was_watched = True
-        self.used_at = anyio.current_time()
-        changed, self._watchers_changed = self._watchers_changed, anyio.Event()
-        changed.set()
-
     async def _stop_when_abandoned(self, seconds: float) -> None:
         """Stop the turn when callers have watched it and the last one has been away for a while."""
-        while True:
-            if self._watchers or not self._was_watched:
-                await self._watchers_changed.wait()
-                continue
-            with anyio.move_on_after(seconds):
-                await self._watchers_changed.wait()
-                continue
-            self.stop("its client has left")
-            return
+        await self.log.wait_abandoned(seconds)
+        self.stop("its client has left")

@@ -183,7 +183,7 @@ class LiveSessions(Generic[T]):
         while True:
             await anyio.sleep(seconds / 10)
             for live in self.all():
-                is_used = live.is_busy or live.watchers > 0
-                if not is_used and anyio.current_time() - live.used_at >= seconds:
+                is_used = live.is_busy or live.log.readers
+                if not is_used and anyio.current_time() - max(live.used_at, live.log.used_at) >= seconds:
                     logger.info("session %r has not been used for %g s and is closed", live.session_id, seconds)
                     await live.close()

@@ -490,6 +490,19 @@ def test_parameters_of_the_plan_are_merged_in_and_null_takes_one_out():
     assert merged == {"a": 2, "b": {"d": 2, "x": 4}, "f": [1]}
 
 
+@pytest.mark.parametrize(
+    ("dialect", "tool"),
+    [
+        ("messages", {"type": "web_search_20250305", "name": "web_search"}),
+        ("responses", {"type": "web_search"}),
+        ("chat", {"type": "custom", "custom": {"name": "search"}}),
+    ],
+)
+def test_tools_of_the_service_are_offered_beside_those_of_the_agent(dialect, tool):
+    sent = body(dialect, user("a"), tools=[TOOL])
+    assert merge_params(sent, {"tools": [tool]})["tools"] == [*sent["tools"], tool]
+
+
 BLOCKS = st.one_of(
     st.builds(lambda t: TextBlock(text=t), st.text(max_size=5)),
     st.builds(

@@ -34,6 +34,7 @@ class Host:
     deleted: list[str] = attrs.field(factory=list)
     more: dict[str, Any] = attrs.field(factory=dict)
     plan: dict[str, Any] = attrs.field(factory=dict)
+    own: dict[str, str] = attrs.field(factory=dict)
 
     def new_id(self) -> str:
         return f"session-{len(self.made) + 1}"
@@ -49,6 +50,9 @@ class Host:
 
     def check(self, session: AmplifierSession) -> None:
         assert session.initialized
+
+    def commands(self, directory: Path) -> dict[str, str]:
+        return dict(self.own)
 
     def stored(self) -> list[StoredSession]:
         return [StoredSession(session_id=f"stored-{index}", directory="/tmp") for index in range(120)]

@@ -1,9 +1,12 @@
 // Runs an agent with the official client of AG-UI, which checks every event; prints what it has received as JSON.
 //
 // A step is a prompt, {answer} for every question that the client knows of, {resume} with answers of a client before it,
-// or {result} of the call of a tool of the client.
+// {result} of the call of a tool of the client, or {lost}: a prompt whose run is broken off when its call has begun, and asked for again,
+// after the file {gate} has been made.
+import { writeFileSync } from "node:fs";
+
 const [, , library, given] = process.argv;
-const { url, token, steps, thread, messages, tools } = JSON.parse(given);
+const { url, token, steps, thread, messages, tools, context } = JSON.parse(given);
 const { HttpAgent, buildResumeArray } = await import(library);
 
 console.error = () => {};
@@ -14,7 +17,8 @@ const outcomes = [];
 const failures = [];
 for (const step of steps) {
   let { resume } = step;
-  if (typeof step === "string") agent.addMessage({ id: crypto.randomUUID(), role: "user", content: step });
+  const prompt = typeof step === "string" ? step : step.lost;
+  if (prompt) agent.addMessage({ id: crypto.randomUUID(), role: "user", content: prompt });
   if (step.result) {
     const { id } = agent.messages.findLast((message) => message.toolCalls).toolCalls[0];
     agent.addMessage({ id: crypto.randomUUID(), role: "tool", toolCallId: id, content: step.result });
@@ -29,8 +33,16 @@ for (const step of steps) {
     if (event.type === "RUN_ERROR") failure = event.message;
     if (event.type === "RUN_FINISHED") outcomes.push(event.outcome.type);
   };
+  let runId;
+  if (step.lost) {
+    runId = crypto.randomUUID();
+    agent.headers = { ...headers, "Last-Event-ID": "0" };
+    const client = new HttpAgent({ url, headers: agent.headers, threadId: agent.threadId, initialMessages: agent.messages });
+    await client.runAgent({ runId }, { onToolCallStartEvent: () => client.abortRun() });
+    writeFileSync(step.gate, "");
+  }
   try {
-    await agent.runAgent({ tools, ...(resume && { resume }) }, { onEvent });
+    await agent.runAgent({ runId, tools, context, ...(resume && { resume }) }, { onEvent });
   } catch (error) {
     failure ??= String(error.message ?? error);
   }

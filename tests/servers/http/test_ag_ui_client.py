@@ -18,7 +18,9 @@ def call(tool: str, **given: object) -> str:
     return f"call {tool} {json.dumps(given)}"
 
 
-def ag_ui(server: Server, *steps: Any, thread: str | None = None, messages: Any = (), tools: Any = ()) -> Any:
+def ag_ui(
+    server: Server, *steps: Any, thread: str | None = None, messages: Any = (), tools: Any = (), context: Any = ()
+) -> Any:
     """Run an agent with each prompt or answer in turn; what the client has seen."""
     library = program("@ag-ui/client", "dist/index.mjs")
     script = Path(__file__).with_name("_ag_ui_client.mjs")
@@ -28,6 +30,7 @@ def ag_ui(server: Server, *steps: Any, thread: str | None = None, messages: Any 
         "steps": steps,
         "messages": messages,
         "tools": tools,
+        "context": context,
     }
     finished = subprocess.run(
         [node(), str(script), library, json.dumps({**given, "thread": thread or secrets.token_hex(4)})],
@@ -108,3 +111,13 @@ def test_ag_ui_client_carries_out_a_tool_of_its_own(server):
     assert "TOOL_CALL_RESULT" not in found["kinds"]
     assert [message["role"] for message in found["messages"]] == ["user", "assistant", "tool", "assistant"]
     assert found["messages"][-1]["content"] == "done: rain "
+
+
+@pytest.mark.slow
+def test_ag_ui_client_shows_its_page_to_the_model(server):
+    """What CopilotKit sends for `useCopilotReadable`."""
+    context = [{"description": "The page", "value": "a map of Oslo"}]
+    found = ag_ui(server, "notes", "history", context=context)
+    assert found["failures"] == [None, None]
+    assert "The page: a map of Oslo" in found["messages"][1]["content"]
+    assert found["messages"][-1]["content"] == "2 prompts so far "  # it is not part of the conversation

@@ -174,7 +174,7 @@ async def test_images_reach_the_model():
         ({"input": [7]}, "input[0]"),
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type"),
         ({"input": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "input[0].content[0]"),
-        ({"input": "hi", "background": True}, "background"),
+        ({"input": "hi", "background": True, "store": False}, "background"),
         ({"input": "hi", "conversation": "conv_1"}, "conversation"),
         ({"input": "hi", "truncation": "auto"}, "truncation"),
         ({"input": "hi", "include": ["reasoning.encrypted_content"]}, "include"),

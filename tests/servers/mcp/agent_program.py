@@ -1,6 +1,6 @@
 """Serves a scripted agent: ``agent_program.py BACKEND TRANSPORT``; over HTTP it prints its URL.
 
-Over HTTP its clients need the token in the variable ``TOKEN``.
+Over HTTP its clients need the token in the variable ``TOKEN``, or one of the authorization server in ``ISSUER``.
 
 The agent calls the tool ``step`` once and then answers. The prompt decides what the tool does: ``hang FILE`` waits until it is cancelled
 and notes both in FILE, ``ask`` needs permission, everything else is repeated.
@@ -14,11 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx2
+from mcp.server.auth.provider import AccessToken
+from mcp.server.auth.settings import AuthSettings
 
 from amplifier import AmplifierSession, ModuleLoader
 from amplifier.models import HookResult, ToolResult
 from amplifier.modules.context import simple as context_simple
 from amplifier.modules.loop import basic as loop_basic
+from amplifier.servers._access import listen_on
 from amplifier.servers.mcp import serve
 from amplifier.testing import MockProvider
 
@@ -87,12 +91,32 @@ PLAN = {
 }
 
 
+class Introspection:
+    """Asks the authorization server about tokens."""
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        async with httpx2.AsyncClient() as client:
+            told = (await client.post(f"{os.environ['ISSUER']}/introspect", data={"token": token})).json()
+        if not told["active"]:
+            return None
+        return AccessToken(token=token, client_id=told["client_id"], scopes=[], resource=told["aud"])
+
+
 async def main() -> None:
+    listening = listen_on("127.0.0.1", 0) if TRANSPORT == "http" else None
+    guarded: dict[str, Any] = {"token": os.environ.get("TOKEN")}
+    if (issuer := os.environ.get("ISSUER")) and listening is not None:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
+        auth = AuthSettings.model_validate(
+            {"issuer_url": issuer, "resource_server_url": url, "validate_token_resource": True}
+        )
+        guarded = {"auth": auth, "token_verifier": Introspection()}
     await serve(
         lambda: AmplifierSession(PLAN, loader=ModuleLoader(modules=MODULES)),
         transport=TRANSPORT,  # type: ignore[arg-type]
-        port=0,
-        token=os.environ.get("TOKEN"),
+        listening=listening,
+        prompts={"tidy": "# Tidy up\nTidy $ARGUMENTS.", "look": "Look around."},
+        **guarded,
         max_sessions=2,
         on_listening=lambda address: print(address, flush=True),
     )

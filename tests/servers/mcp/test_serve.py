@@ -193,6 +193,23 @@ async def test_wrong_calls_get_clear_errors(agent):
             await client.read_resource("amplifier://sessions/x/transcript")
 
 
+async def test_commands_of_ones_own_are_prompts(agent):
+    async with agent.client() as client:
+        assert [(each.name, each.description) for each in (await client.list_prompts()).prompts] == [
+            ("tidy", "Tidy up"),
+            ("look", "Look around."),
+        ]
+        for name, given, text in (
+            ("tidy", {"arguments": "the desk"}, "# Tidy up\nTidy the desk."),
+            ("look", None, "Look around."),
+        ):
+            (message,) = (await client.get_prompt(name, given)).messages
+            assert (message.role, message.content.text) == ("user", text)
+        for name, given in (("nowhere", None), ("tidy", {"room": "x"})):
+            with pytest.raises(MCPError, match="there are tidy, look"):
+                await client.get_prompt(name, given)
+
+
 @pytest.mark.parametrize("agent", [("trio", "http", "legacy")], ids="-".join, indirect=True)
 async def test_clients_do_not_see_each_other(agent):
     async with agent.client() as one, agent.client() as other:

@@ -23,6 +23,7 @@ from amplifier.errors import AmplifierError
 from amplifier.live._edits import diff_style
 from amplifier.models import file
 from amplifier.modules.hooks.approval import MODES
+from amplifier.servers._commands import expanded, summary
 from amplifier.tracing import totals, write_summary
 from amplifier.tracing._conversation import write_conversation
 from amplifier.tracing._sessions import read_trace
@@ -30,7 +31,7 @@ from amplifier.tracing._sessions import read_trace
 from .project_instructions import project_root
 from .terminal_agent import TerminalAgent, compaction_message
 
-__all__ = ["ChatCommands", "mentioned_files"]
+__all__ = ["ChatCommands", "mentioned_files", "own_commands"]
 
 _MENTION = re.compile(r"(?<!\S)@(\S+)")
 _SECONDS_TO_LIST = 20.0
@@ -54,7 +55,7 @@ class ChatCommands:
         self._show = agent.display.line
         self._terminal = terminal
         self.reopen: dict[str, Any] | None = None
-        self._own = _own_commands(Path.cwd())
+        self._own = own_commands(Path.cwd())
         self._commands: dict[str, tuple[str, Callable[[str], Awaitable[None]]]] = {
             "help": ("this list", self._help),
             "model": ("[PROVIDER:]MODEL: go on with another model; alone: what there is", self._model),
@@ -77,10 +78,7 @@ class ChatCommands:
     @property
     def summaries(self) -> dict[str, str]:
         """Each command in a few words."""
-        own = {
-            name: visible_text(text.partition("\n")[0].lstrip("# "), multiline=False)
-            for name, text in self._own.items()
-        }
+        own = {name: summary(text) for name, text in self._own.items()}
         return {**own, **{name: summary for name, (summary, _) in self._commands.items()}}
 
     async def run(self, line: str) -> str | None:
@@ -88,8 +86,7 @@ class ChatCommands:
         name, _, argument = line.partition(" ")
         found = self._commands.get({"?": "help"}.get(name, name))
         if found is None and name in self._own:
-            text = self._own[name]
-            return text.replace("$ARGUMENTS", argument) if "$ARGUMENTS" in text else f"{text}\n\n{argument}".strip()
+            return expanded(self._own[name], argument)
         if found is None:
             near = nearest(name, [*self.summaries, "exit"])
             advice = f"did you mean /{near}?" if near else "/help lists them"
@@ -239,7 +236,7 @@ class ChatCommands:
                 self._show(f"  {name:10} {visible_text(value, multiline=False)}")
 
 
-def _own_commands(directory: Path) -> dict[str, str]:
+def own_commands(directory: Path) -> dict[str, str]:
     """The texts of ``commands/NAME.md`` of the user, then of ``.amplifier`` in the project; text for the model and nothing else."""
     found: dict[str, str] = {}
     for folder in (config_folder(), project_root(directory) / ".amplifier"):

@@ -17,6 +17,7 @@ from amplifier.loading import ModuleLoader
 from amplifier.plan import check_plan
 from amplifier.servers.acp import StoredSession
 
+from .chat_commands import own_commands
 from .configuration import read_configuration
 from .default_plan import AgentPlan, build_plan, with_storage_paths, with_traces
 from .terminal_agent import TITLE_LENGTH, check_failures
@@ -152,6 +153,10 @@ class ServedSessions:
             raise CommandError(
                 f"{named} is not available; `amplifier doctor` shows which keys and packages are missing"
             )
+
+    def commands(self, directory: Path) -> dict[str, str]:
+        """The user's own commands, by name."""
+        return own_commands(directory)
 
     def stored(self) -> list[StoredSession]:
         """The conversations that are kept, the one used last first."""

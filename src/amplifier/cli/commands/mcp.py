@@ -17,6 +17,7 @@ import click
 
 from amplifier._json import redact_text, visible_text
 from amplifier._spelling import suggestion
+from amplifier.cli.agent.chat_commands import own_commands
 from amplifier.cli.agent.configuration import change_user_file, read_configuration
 from amplifier.cli.agent.default_plan import build_plan, with_traces
 from amplifier.cli.agent.keys import load_keys
@@ -403,7 +404,7 @@ def serve(
 ) -> int:
     """Serve the agent of PLAN to MCP clients, with one session for each client.
 
-    The server has the tool `run`. Questions for permission are asked of the client's user. Over http every request needs a token, which
+    The server has the tool `run`, and your own commands as prompts. Questions for permission are asked of the client's user. Over http every request needs a token, which
     is generated and printed to standard error unless --token-file or the variable AMPLIFIER_SERVE_TOKEN has one; the options about
     host, port, token and origins are for http only.
     """
@@ -415,7 +416,8 @@ def serve(
     for note in made.notes:
         click.echo(note, err=True)
     served = made.plan if otel is None else with_traces(made.plan)
-    run = partial(serve_agent, lambda: AmplifierSession(served), transport=transport)
+    prompts = own_commands(Path.cwd())
+    run = partial(serve_agent, lambda: AmplifierSession(served), transport=transport, prompts=prompts)
     if transport == "http":
         host, given = http["host"], read_token(http["token_file"], none=http["no_token"])
         token = secrets.token_urlsafe(32) if given is None else given

@@ -207,7 +207,10 @@ def read_json_schema(format_: ResponseFormatJsonSchema) -> tuple[str, dict[str, 
 
 
 def merge_params(body: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge configured parameters into a request body: null removes one, an object is merged, other values replace."""
+    """Merge configured parameters into a request body: null removes one, an object is merged, other values replace.
+
+    Tools are added to those of the agent: they are the service's own, such as its web search.
+    """
     merged = dict(body)
     for name, value in extra.items():
         before = merged.get(name)
@@ -215,6 +218,8 @@ def merge_params(body: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, An
             merged.pop(name, None)
         elif isinstance(value, Mapping) and isinstance(before, dict):
             merged[name] = merge_params(before, value)
+        elif name == "tools" and isinstance(before, list):
+            merged[name] = [*before, *value]
         else:
             merged[name] = value
     return merged

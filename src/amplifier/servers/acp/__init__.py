@@ -1,12 +1,12 @@
 """The Agent Client Protocol: an editor starts the agent as a program and talks to it over standard input and output.
 
-_messages          JSON-RPC messages and errors
-_connection        one client: reading, writing, requests in both directions
+_connection        one client: JSON-RPC messages, reading, writing, requests in both directions
 _standard_streams  standard input and output, taken for the protocol
 _params            the parameters of requests
 _agent             the methods of the protocol
 _updates           events of a turn as notifications
 _tool_calls        how tool calls are shown
+_files             the files of the editor, with changes that are not saved
 _permission        asks the person at the editor
 _host              what the application provides
 """

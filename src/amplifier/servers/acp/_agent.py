@@ -21,18 +21,22 @@ from amplifier.models import TurnEvent
 from amplifier.modules.hooks.approval import MODES
 from amplifier.turns import Ended, TurnRecord
 
-from ._connection import ByteStream, Connection, Work
-from ._host import SessionHost
-from ._messages import (
+from .._commands import expanded
+from ._connection import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     SESSION_NOT_FOUND,
+    ByteStream,
     Call,
+    Connection,
     RpcError,
+    Work,
 )
-from ._params import check_version, mcp_servers, page_wanted, read_prompt, session_id, working_directory
+from ._files import EditorFiles
+from ._host import SessionHost
+from ._params import client_files, mcp_servers, page_wanted, read_prompt, session_id, working_directory
 from ._permission import EditorApprovals
 from ._updates import Updates
 
@@ -71,6 +75,7 @@ class _Shown:
 
     Attributes:
         notes: What the user should know, shown with the first turn.
+        commands: What prompts stand for that begin with a slash and their name.
         mode: What is done without a question.
         models: Those that can be chosen; the first one is the plan's.
         model: The one that was chosen.
@@ -78,6 +83,7 @@ class _Shown:
 
     updates: Updates
     notes: list[str]
+    commands: dict[str, str]
     mode: str = "ask"
     models: list[str] = attrs.field(factory=list)
     model: str | None = None
@@ -103,8 +109,10 @@ class _Agent:
         self._host = host
         self._sessions = sessions
         self._is_initialized = False
+        self._files: frozenset[str] = frozenset()
         self._methods: dict[str, Callable[[dict[str, Any]], Work]] = {
             "initialize": self._initialize,
+            "authenticate": self._authenticate,
             "session/new": self._new,
             "session/load": lambda params: self._reopen(params, replay=True),
             "session/resume": lambda params: self._reopen(params, replay=False),
@@ -138,11 +146,10 @@ class _Agent:
     # ── the connection ──
 
     def _initialize(self, params: dict[str, Any]) -> Work:
-        check_version(params)
+        self._files = client_files(params)
         self._is_initialized = True
-
-        async def work() -> dict[str, Any]:
-            return {
+        return _answer(
+            {
                 "protocolVersion": PROTOCOL_VERSION,  # a client that does not know it closes the connection
                 "agentInfo": {"name": "amplifier", "version": importlib.metadata.version("amplifier")},
                 "agentCapabilities": {
@@ -153,8 +160,11 @@ class _Agent:
                 },
                 "authMethods": [],
             }
+        )
 
-        return work
+    def _authenticate(self, params: dict[str, Any]) -> Work:
+        advice = "the keys of providers come from the environment; `amplifier doctor` shows which are missing"
+        raise RpcError(INVALID_PARAMS, f"methodId: this agent has no methods to authenticate with; {advice}")
 
     # ── sessions ──
 
@@ -208,7 +218,11 @@ class _Agent:
         approvals = EditorApprovals(self._connection, updates, wanted)
         try:
             session = self._host.make(wanted, directory, servers, approvals, is_resumed=is_resumed)
-            live = await self._sessions.add(LiveSession(session, _Shown(updates, notes)), self._host.check)
+            if self._files:
+                editor = EditorFiles(self._connection, wanted, self._files)
+                session.coordinator.register_capability("session.editor_files", editor)
+            commands = await anyio.to_thread.run_sync(self._host.commands, directory)
+            live = await self._sessions.add(LiveSession(session, _Shown(updates, notes, commands)), self._host.check)
         except Exception as error:  # third-party modules; the reason is for the person at the editor
             logger.debug("session %r cannot be opened", wanted, exc_info=True)
             raise RpcError(INTERNAL_ERROR, f"the session cannot be opened: {_reason(error)}") from error
@@ -221,6 +235,7 @@ class _Agent:
         session.coordinator.hooks.register(
             "tool:pre", updates.hold_writing, _LAST, name="acp-diff", fields=("tool_name", "tool_call_id")
         )
+        self._sessions.start_soon(updates.commands, commands)  # it comes after the answer, which has the session's id
         return live
 
     def _list(self, params: dict[str, Any]) -> Work:
@@ -272,6 +287,11 @@ class _Agent:
 
     def _prompt(self, params: dict[str, Any]) -> Work:
         live, (text, parts) = self._find(params), read_prompt(params)
+        name, _, argument = text.removeprefix("/").partition(" ")
+        command = live.about.commands.get(name) if text.startswith("/") else None
+        if command is not None:
+            text = expanded(command, argument)
+            parts = [text, *(part for part in parts if not isinstance(part, str))] if parts else []
         try:
             turn = live.begin_turn(parts or text)  # now, so that a cancel that follows finds the turn
         except SessionBusyError as error:
@@ -321,25 +341,26 @@ class _Agent:
         if option == "mode":
             live.session.coordinator.get_capability(_SET_RULES)(MODES[str(value)][1])
         setattr(live.about, option, value)
-
-        async def work() -> dict[str, Any]:
-            return {} if member == "modeId" else {"configOptions": _choices(live)["configOptions"]}
-
-        return work
+        return _answer({} if member == "modeId" else {"configOptions": _choices(live)["configOptions"]})
 
     def _steer(self, params: dict[str, Any]) -> Work:
         try:
             self._find(params).session.steer(params.get("message"))  # type: ignore[arg-type]  # it refuses what is no text
         except (SessionStateError, ValueError) as error:
             raise RpcError(INVALID_REQUEST, str(error)) from error
-
-        async def work() -> dict[str, Any]:
-            return {}
-
-        return work
+        return _answer({})
 
     def _cancel(self, params: dict[str, Any]) -> None:
         self._find(params).stop("the client cancelled the turn")
+
+
+def _answer(result: dict[str, Any]) -> Work:
+    """Nothing is left to do."""
+
+    async def work() -> dict[str, Any]:
+        return result
+
+    return work
 
 
 async def _find_models(live: LiveSession[_Shown]) -> None:

@@ -67,6 +67,10 @@ class SessionHost(Protocol):
         """Check a session that has just been opened; raises if it cannot be used."""
         ...
 
+    def commands(self, directory: Path) -> dict[str, str]:
+        """The user's own commands, by name: the texts that they stand for."""
+        ...
+
     def stored(self) -> list[StoredSession]:
         """The sessions that can be loaded, the one used last first."""
         ...

@@ -8,14 +8,25 @@ from typing import Any, TypeVar
 
 import attrs
 
-from amplifier._reading import Kind, any_text, list_each, list_of, option, optional, record, secret, whole_number
+from amplifier._reading import (
+    Kind,
+    any_text,
+    list_each,
+    list_of,
+    mapping,
+    option,
+    optional,
+    record,
+    secret,
+    whole_number,
+)
 from amplifier.errors import PlanError
 from amplifier.models import _prompts as models
 from amplifier.plan import validate_session_id
 
-from ._messages import INVALID_PARAMS, RpcError
+from ._connection import INVALID_PARAMS, RpcError
 
-__all__ = ["check_version", "mcp_servers", "page_wanted", "read_prompt", "session_id", "working_directory"]
+__all__ = ["client_files", "mcp_servers", "page_wanted", "read_prompt", "session_id", "working_directory"]
 
 T = TypeVar("T", bound=attrs.AttrsInstance)
 
@@ -43,6 +54,7 @@ _transport = Kind("stdio or http", lambda value: value in ("stdio", "http"))
 @attrs.frozen(kw_only=True)
 class _Greeting:
     version: int = option(whole_number(), key="protocolVersion")
+    capabilities: dict[str, Any] | None = option(optional(mapping), None, key="clientCapabilities")
 
 
 @attrs.frozen(kw_only=True)
@@ -103,9 +115,10 @@ def _read(cls: type[T], params: Mapping[str, Any]) -> T:
     return read
 
 
-def check_version(params: Mapping[str, Any]) -> None:
-    """Check the ``protocolVersion``, which only has to be one."""
-    _read(_Greeting, params)
+def client_files(params: Mapping[str, Any]) -> frozenset[str]:
+    """What of ``fs`` a client can do, by the names of its capabilities; the ``protocolVersion`` only has to be one."""
+    said = (_read(_Greeting, params).capabilities or {}).get("fs")
+    return frozenset(name for name, can in (said.items() if isinstance(said, dict) else ()) if can is True)
 
 
 def page_wanted(params: Mapping[str, Any]) -> tuple[int, str | None]:

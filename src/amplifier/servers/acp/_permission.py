@@ -7,8 +7,7 @@ from typing import Any
 
 from amplifier.contracts import CurrentCall, current_call
 
-from ._connection import Connection
-from ._messages import RpcError
+from ._connection import Connection, RpcError
 from ._updates import Updates
 
 __all__ = ["EditorApprovals"]

@@ -6,14 +6,13 @@ The tools of this project are known by name; any other one is shown with its inp
 from __future__ import annotations
 
 import json
-import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import anyio.to_thread
 
+from amplifier._regular_file import read_file
 from amplifier.turns import error_text
 
 __all__ = ["PLAN_TOOL", "describe_call", "describe_result", "plan_entries"]
@@ -90,20 +89,11 @@ async def _diff(tool: str, given: Mapping[str, Any], path: Path) -> dict[str, An
 def _old_text(path: Path) -> str | bool | None:
     """The text of the file; None if there is no file, False if it cannot be shown."""
     try:
-        # Not blocking, because the name may be that of a named pipe.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return read_file(path, most=_LARGEST_OLD_FILE).decode()
     except FileNotFoundError:
         return None
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return False
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST_OLD_FILE:
-            return False
-        try:
-            return file.read(_LARGEST_OLD_FILE).decode()
-        except (OSError, UnicodeDecodeError):
-            return False
 
 
 def describe_result(tool: str, result: Any, *, has_diff: bool) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import anyio
 from amplifier.models import ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
 from amplifier.turns import ToolUse, TurnRecord
 
+from .._commands import summary, takes_input
 from ._connection import Connection
 from ._tool_calls import PLAN_TOOL, describe_call, describe_result, plan_entries
 
@@ -44,6 +45,19 @@ class Updates:
         """Show text: of the agent, of its thoughts, or of the user."""
         if text:
             await self._send(kind, content={"type": "text", "text": text})
+
+    async def commands(self, commands: Mapping[str, str]) -> None:
+        """Show what can be typed after a slash; the texts by name."""
+        listed = [
+            {
+                "name": name,
+                "description": summary(text),
+                **({"input": {"hint": "arguments"}} if takes_input(text) else {}),
+            }
+            for name, text in commands.items()
+        ]
+        if listed:
+            await self._send("available_commands_update", availableCommands=listed)
 
     # ── a running turn ──
 
@@ -139,8 +153,10 @@ class Updates:
                 output = json.loads(text)
             except ValueError:
                 output = text
-        described = describe_result(name, {"output": output}, has_diff=has_diff)
-        await self._send("tool_call_update", toolCallId=call_id, status="completed", **described)
+        is_error = message.get("is_error") is True
+        described = describe_result(name, {"output": output}, has_diff=has_diff and not is_error)
+        status = "failed" if is_error else "completed"
+        await self._send("tool_call_update", toolCallId=call_id, status=status, **described)
 
 
 class _ShownCall:

@@ -1,7 +1,8 @@
 """The Agent-User Interaction protocol (AG-UI 1.0): a run is a POST, its events are server-sent events.
 
 A question ends a run; the run that brings the answer goes on with the same turn. A run whose ``parentRunId`` is a run that is not over
-steers that one. `_ag_ui_run` has the turns and the events.
+steers that one. A client that sends ``Last-Event-ID`` may lose its connection and come back: the same run goes on after that event.
+`_ag_ui_run` has the turns and the events.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
+import anyio
 import attrs
 import orjson
 from starlette.requests import Request
@@ -17,12 +19,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from amplifier._reading import Kind, any_text, anything, list_each, mapping, option, optional, record, text
-from amplifier.live import ClientTool, ClientTools, Question
+from amplifier.live import ClientLeft, ClientTool, ClientTools, LiveRun, Question
 from amplifier.live._questions import DENY
 
 from ._ag_ui_run import InterruptibleTurn, InterruptibleTurns, Run
 from ._agents import Agents, Ask
-from ._event_stream import ClientLeft, EventStream, LongResponse, event
+from ._event_stream import EventStream, LongResponse, event, follow_run
 from ._history import read_messages, split_conversation
 from ._limits import read_json
 from ._openai_request import frontend_tools
@@ -34,6 +36,9 @@ logger: logging.Logger = logging.getLogger("amplifier.servers.http")
 
 _ALLOWING: Final = ("allow once", "allow", "allow always")
 """What counts as yes for the kernel, the narrowest first; everything else is a no."""
+
+_LAST_SECONDS: Final = 1.0
+"""For the clients of a run that is cancelled to take its last event."""
 
 # ── answers ──
 
@@ -109,33 +114,66 @@ def _chosen_option(question: Question, answer: Resume) -> str:
 
 
 def ag_ui_routes(agents: Agents, turns: InterruptibleTurns) -> list[Route]:
-    """``/ag-ui``."""
+    """``/ag-ui``; DELETE cancels a run whose client may be away."""
 
     async def run(request: Request) -> Response:
         asked = _read(await read_json(request, agents.limits))
+        last, name = request.headers.get("last-event-id"), _name(asked.thread_id, asked.run_id)
+        if last is not None and not (last.isdecimal() and len(last) < 16):
+            raise Problem(
+                400, f"Last-Event-ID: expected the number of an event, got {last!r:.80}", code="invalid_request"
+            )
+        after = int(last or 0)
+        found = None if last is None else agents.runs.find(name)
+        if found is None and after:
+            raise Problem(404, f"no run {asked.run_id!r:.80} of this thread is known (any more)", code="run_not_found")
         # Read now, so that what is wrong with it has a status; a run that goes on with a turn may come without a new prompt.
-        conversation = None if asked.answers and not asked.has_prompt else _conversation(asked)
+        conversation = None if found or (asked.answers and not asked.has_prompt) else _conversation(asked)
+
+        async def begin(run: LiveRun[None]) -> None:
+            await _run(agents, asked, conversation, turns, run)
 
         async def work(stream: EventStream) -> None:
-            try:
-                turn = await _resumed(asked, turns)
-            except Problem as problem:  # the protocol wants an event for what is wrong with the answers
-                await stream.write(event({"type": "RUN_ERROR", "message": problem.message, "code": problem.code}))
-                return
-            if turn is None:
-                if conversation is None:
-                    await Run(stream, asked.ids).cancelled()  # what it waited for has been given up
-                    return
-                steered = turns.shown.get((asked.thread_id, asked.parent_run_id))
-                if steered is not None and steered.steer(conversation.prompt):
-                    await Run(stream, asked.ids).steered()
-                    return
-                turn = turns.start(conversation)
-            await _follow(turn, asked, turns, stream)
+            stays = 0 if last is None else agents.limits.abandoned_seconds
+            run = found or agents.runs.start(begin, None, stays=stays, name=None if last is None else name)
+            await follow_run(run, after, stream)
 
         return LongResponse(work, agents.limits.send_seconds)
 
-    return [Route("/ag-ui", run, methods=["POST"])]
+    async def cancel(request: Request) -> Response:
+        given = request.query_params
+        run = agents.runs.find(_name(given.get("threadId", ""), given.get("runId", "")))
+        if run is None:
+            message = "threadId, runId: expected those of a run that was begun with Last-Event-ID"
+            raise Problem(404, message, code="run_not_found")
+        await run.cancel()
+        return Response(status_code=204)
+
+    return [Route("/ag-ui", run, methods=["POST"]), Route("/ag-ui", cancel, methods=["DELETE"])]
+
+
+def _name(thread_id: str, run_id: str) -> str:
+    return orjson.dumps([thread_id, run_id]).decode()
+
+
+async def _run(
+    agents: Agents, asked: _Asked, conversation: Ask | None, turns: InterruptibleTurns, run: LiveRun[None]
+) -> None:
+    try:
+        turn = await _resumed(asked, turns)
+    except Problem as problem:  # the protocol wants an event for what is wrong with the answers
+        await run.write(event({"type": "RUN_ERROR", "message": problem.message, "code": problem.code}))
+        return
+    if turn is None:
+        if conversation is None:
+            await Run(run, asked.ids).cancelled()  # what it waited for has been given up
+            return
+        steered = turns.shown.get((asked.thread_id, asked.parent_run_id))
+        if steered is not None and steered.steer(conversation.prompt):
+            await Run(run, asked.ids).steered()
+            return
+        turn = InterruptibleTurn(agents, conversation)
+    await _follow(turn, asked, turns, run)
 
 
 @attrs.frozen(kw_only=True)
@@ -233,7 +271,7 @@ async def _resumed(asked: _Asked, turns: InterruptibleTurns) -> InterruptibleTur
     is_new_prompt = asked.prompts > turn.prompts
     if is_new_prompt and any(answers[each].is_cancelled for each in questions):
         turns.unpark(asked.thread_id, turn)
-        await turn.stop_and_wait()
+        await turn.task.cancel()
         return None
     if is_new_prompt:
         message = "messages: a new message cannot come with answers; send it after this run, or cancel the questions"
@@ -244,9 +282,9 @@ async def _resumed(asked: _Asked, turns: InterruptibleTurns) -> InterruptibleTur
     return turn
 
 
-async def _follow(turn: InterruptibleTurn, asked: _Asked, turns: InterruptibleTurns, stream: EventStream) -> None:
-    """Show a turn until it ends, or asks; a client that leaves before that stops it."""
-    run = Run(stream, asked.ids)
+async def _follow(turn: InterruptibleTurn, asked: _Asked, turns: InterruptibleTurns, written: LiveRun[None]) -> None:
+    """Show a turn until it ends, or asks; a run that is cancelled before that stops it."""
+    run = Run(written, asked.ids)
     shown = asked.thread_id, asked.run_id
     turns.shown[shown] = turn
     is_handed_over = False  # to the run that brings the answers, which may begin before this one is over
@@ -255,6 +293,10 @@ async def _follow(turn: InterruptibleTurn, asked: _Asked, turns: InterruptibleTu
             is_handed_over = True
             turns.park(asked.thread_id, turn)  # first, because an answer may come as soon as the question is sent
             await run.interrupted([_interrupt(question) for question in turn.questions.waiting()])
+    except anyio.get_cancelled_exc_class():
+        with anyio.move_on_after(_LAST_SECONDS, shield=True):  # for those who follow it, or come back
+            await run.cancelled()
+        raise
     except ClientLeft:
         is_handed_over = is_handed_over and turns.parked(asked.thread_id) is not turn
         raise
@@ -262,4 +304,4 @@ async def _follow(turn: InterruptibleTurn, asked: _Asked, turns: InterruptibleTu
         turns.shown.pop(shown, None)
         if not is_handed_over:
             turns.unpark(asked.thread_id, turn)
-            await turn.stop_and_wait()
+            await turn.task.cancel()

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import anyio
 import orjson
-from anyio.abc import TaskGroup
 
 from amplifier.errors import SessionStateError
 from amplifier.events import PROVIDER_RESPONSE
-from amplifier.live import Question, Questions, SessionRefused
+from amplifier.live import LiveRun, Question, Questions
 from amplifier.live._client_tools import WAITING
 from amplifier.models import AnswerReset, ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
 from amplifier.turns import Ended, TurnRecord
 
 from ._agents import Agents, Ask
-from ._event_stream import EventStream, event
+from ._event_stream import event
 from ._limits import LONGEST_OUTPUT
 from ._problems import problem_of
 
@@ -36,7 +34,7 @@ Item: TypeAlias = tuple[TurnEvent, str] | Question | Ended
 
 
 class InterruptibleTurn:
-    """One turn in a session of its own, which outlives its run while it waits for an answer.
+    """One turn in a session of its own, which outlives its run while it waits for an answer; it begins when it is made.
 
     Attributes:
         prompts: How many messages of the user the conversation has, the prompt included.
@@ -45,13 +43,12 @@ class InterruptibleTurn:
         announced: The ids of those that a client has been told of.
         started_calls: The tool calls that clients have been told of.
         is_parked: No run shows it, and a client has been told what it waits for.
-        over: Set when nothing of it is left.
+        task: What it runs in.
     """
 
     def __init__(self, agents: Agents, ask: Ask) -> None:
         self._agents = agents
         self._ask = ask
-        self._scope = anyio.CancelScope()
         # Without a buffer: a client that reads slowly holds the turn.
         self._sender, self._receiver = anyio.create_memory_object_stream[Item](0)
         self.prompts: int = (ask.prompt is not None) + sum(message["role"] == "user" for message in ask.history)
@@ -60,17 +57,13 @@ class InterruptibleTurn:
         self.announced: set[str] = set()
         self.started_calls: set[str] = set()
         self.is_parked: bool = False
-        self.over: anyio.Event = anyio.Event()
+        self.task: LiveRun[None] = agents.runs.start(self._run, None, stays=None)
 
-    async def run(self) -> None:
-        """Run it to its end."""
-        try:
-            with self._receiver, self._sender, self._scope:
-                await self._sender.send(await self._run())
-        finally:
-            self.over.set()
+    async def _run(self, task: LiveRun[None]) -> None:
+        with self._receiver, self._sender:
+            await self._sender.send(await self._ended())
 
-    async def _run(self) -> Ended:
+    async def _ended(self) -> Ended:
         async def show(turn_event: TurnEvent, text: str) -> None:
             await self._sender.send((turn_event, text))
 
@@ -95,19 +88,9 @@ class InterruptibleTurn:
             return False
         return self._ask.session is not None
 
-    def stop(self) -> None:
-        """Cancel it."""
-        self._scope.cancel()
-
-    async def stop_and_wait(self) -> None:
-        """Cancel it and wait until it has unwound, which the deadlines of its session bound."""
-        self.stop()
-        with anyio.CancelScope(shield=True):
-            await self.over.wait()
-
     def _note_closed(self, question: Question, answer: Any) -> None:
         if self.is_parked:  # too late, and no client would see how it goes on
-            self.stop()
+            self.task.stop()
 
     def announced_questions(self) -> dict[str, Question]:
         """The questions without an answer that a client has been told of, by id."""
@@ -130,43 +113,18 @@ class InterruptibleTurn:
 class InterruptibleTurns:
     """All turns of AG-UI, and those of them that wait for an answer, by thread."""
 
-    def __init__(self, agents: Agents) -> None:
-        self._agents = agents
+    def __init__(self) -> None:
         self._parked: dict[str, InterruptibleTurn] = {}
         self.shown: dict[tuple[str, str | None], InterruptibleTurn] = {}
         """Those that a run shows, by the ids of thread and run."""
-        self._group: TaskGroup | None = None
 
     def __repr__(self) -> str:
         return f"<InterruptibleTurns: {len(self._parked)} wait for an answer>"
 
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[None]:
-        """Turns can run inside the block; at its end all are stopped."""
-        async with anyio.create_task_group() as group:
-            self._group = group
-            try:
-                yield
-            finally:
-                self._group = None
-                group.cancel_scope.cancel()
-
-    def start(self, ask: Ask) -> InterruptibleTurn:
-        """Begin a turn.
-
-        Raises:
-            SessionRefused: The application has not been started.
-        """
-        if self._group is None:
-            raise SessionRefused.because_not_started()
-        turn = InterruptibleTurn(self._agents, ask)
-        self._group.start_soon(turn.run)
-        return turn
-
     def parked(self, thread_id: str) -> InterruptibleTurn | None:
         """The turn of a thread that waits for an answer."""
         turn = self._parked.get(thread_id)
-        if turn is not None and (turn.over.is_set() or not turn.questions.waiting()):
+        if turn is not None and (turn.task.over.is_set() or not turn.questions.waiting()):
             del self._parked[thread_id]
             return None
         return turn
@@ -189,7 +147,7 @@ class InterruptibleTurns:
         for each in list(self._parked) if thread_id is None else [thread_id]:
             turn = self._parked.pop(each, None)
             if turn is not None:
-                turn.stop()
+                turn.task.stop()
 
 
 # ── a run ──
@@ -198,10 +156,11 @@ class InterruptibleTurns:
 class Run:
     """One run; a message is open while its text is being streamed."""
 
-    def __init__(self, stream: EventStream, ids: dict[str, str]) -> None:
+    def __init__(self, stream: LiveRun[Any], ids: dict[str, str]) -> None:
         self._stream = stream
         self._ids = ids
         self._record = TurnRecord()
+        self._is_over = False
         self._message: str | None = None
         self._reasoning: str | None = None
         self._answer: str | None = None  # the latest message, until a tool has a result: its calls belong to it
@@ -240,7 +199,7 @@ class Run:
             if not self._stream.has_begun:
                 raise ended.error
             await self._close()
-            problem = problem_of(ended.error)
+            problem, self._is_over = problem_of(ended.error), True
             await self._send("RUN_ERROR", message=problem.message, code=problem.code)
             return
         await self._say(self._record.rest(ended.result))
@@ -258,12 +217,14 @@ class Run:
             await self._finish({"type": "interrupt", "interrupts": interrupts})
 
     async def cancelled(self) -> None:
-        """End the run without a result: it was stopped."""
-        await self._finish({"type": "cancelled"})
+        """End the run without a result, unless it has ended: it was stopped."""
+        if not self._is_over:
+            await self._finish({"type": "cancelled"})
 
     async def _finish(self, outcome: dict[str, Any], **fields: Any) -> None:
         await self._close()
         await self._begin()
+        self._is_over = True
         await self._send("RUN_FINISHED", **self._ids, outcome=outcome, **fields)
 
     async def _send(self, kind: str, **fields: Any) -> None:

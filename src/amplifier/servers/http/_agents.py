@@ -13,7 +13,7 @@ import attrs
 from amplifier.contracts import ApprovalSystem, Step
 from amplifier.events import PROVIDER_REQUEST
 from amplifier.kernel import AmplifierSession
-from amplifier.live import ClientTools, KeptMessages, run_turn
+from amplifier.live import ClientTools, KeptMessages, LiveRuns, LiveSessions, run_turn
 from amplifier.models import HookResult
 from amplifier.models._prompts import Prompt
 from amplifier.turns import Ended, Show, TurnRecord
@@ -173,6 +173,8 @@ class Agents:
         make: Makes sessions.
         check: Raises if a session that has just been opened cannot be used.
         name: The agent's name, which is what clients choose as the model.
+        live: Sessions that stay open, and the tasks of everything that outlives a request.
+        runs: What clients can come back to.
         kept: Conversations that clients go on with by name, and those that wait for results of clients.
     """
 
@@ -181,8 +183,11 @@ class Agents:
     limits: Limits
     turns: Turns
     name: str
-
-    kept: KeptMessages = attrs.field(factory=KeptMessages)
+    live: LiveSessions[Any]
+    runs: LiveRuns[Any] = attrs.field(
+        default=attrs.Factory(lambda self: LiveRuns(self.live.start_soon), takes_self=True), init=False
+    )
+    kept: KeptMessages = attrs.field(factory=KeptMessages, init=False)
 
     async def run_once(
         self, ask: Ask, record: TurnRecord, show: Show, *, approvals: ApprovalSystem | None = None

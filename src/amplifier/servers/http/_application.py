@@ -13,6 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from amplifier.kernel import AmplifierSession
+from amplifier.live import LiveSessions
 from amplifier.store import SessionIndex
 
 from .._access import LOOPBACK_HOSTS, check_token
@@ -101,13 +102,15 @@ def application(
     check_token(token)
     limits = limits or Limits()
     turns = Turns(limits)
-    agents = Agents(make=make_session, check=check or _require_provider, limits=limits, turns=turns, name=name)
+    live: LiveSessions[Any] = LiveSessions(most=limits.sessions, idle_seconds=limits.idle_seconds)
+    check = check or _require_provider
+    agents = Agents(make=make_session, check=check, limits=limits, turns=turns, name=name, live=live)
     sessions = KeptSessions(agents, storage, reports)
-    runs = InterruptibleTurns(agents)
+    runs = InterruptibleTurns()
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with sessions.live.running(), runs.open():
+        async with live.running():
             yield
             turns.begin_shutdown()
             runs.stop_parked()

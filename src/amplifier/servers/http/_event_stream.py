@@ -10,9 +10,15 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ._problems import problem_of
+from amplifier.live import ClientLeft, LiveRun
+from amplifier.live._event_log import Reader
 
-__all__ = ["ClientLeft", "EventStream", "LongResponse", "event"]
+from ._problems import Problem, problem_of
+
+__all__ = ["EventStream", "LongResponse", "event", "follow_run", "send_all"]
+
+_PING_SECONDS = 15.0
+"""Between two signs of life to a client while nothing happens."""
 
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -21,15 +27,10 @@ _HEADERS = [
 ]
 
 
-class ClientLeft(Exception):
-    """The client does not take what is sent."""
-
-
-def event(data: Any, *, name: str | None = None, event_id: int | None = None) -> bytes:
+def event(data: Any, *, name: str | None = None) -> bytes:
     """One server-sent event with JSON, which has no line breaks."""
     text = data.encode() if isinstance(data, str) else orjson.dumps(data, default=str)
-    head = "" if event_id is None else f"id: {event_id}\n"
-    head += "" if name is None else f"event: {name}\n"
+    head = "" if name is None else f"event: {name}\n"
     return head.encode() + b"data: " + text + b"\n\n"
 
 
@@ -110,3 +111,44 @@ class LongResponse(Response):
             await stream.end()
         elif answer is not None:
             await answer(scope, receive, send)
+
+
+async def send_all(reader: Reader, stream: EventStream, form: bytes) -> None:
+    """Send the events of a log until its end, each with its number in this form."""
+    while True:
+        news: list[tuple[int, bytes]] | None = None
+        with anyio.move_on_after(_PING_SECONDS if stream.has_begun else None):
+            news = await reader.next()
+        if news is not None and not news:
+            return
+        await stream.write(b": still here\n\n" if news is None else b"".join(form % each for each in news))
+
+
+async def follow_run(run: LiveRun[Any], after: int, stream: EventStream | None) -> None:
+    """Send the events of a run until it is over; one that ends with its client is cancelled if the client leaves.
+
+    Without a stream it only waits for the end.
+
+    Raises:
+        Problem: Events after this number are not kept any more.
+        Exception: What the run raised, unless its client has got something already.
+    """
+    if after < run.log.first_id - 1:
+        message = f"the events after {after} are not kept any more; the first one is {run.log.first_id}"
+        raise Problem(410, message, code="events_gone")
+    try:
+        if stream is None:
+            await run.over.wait()
+        else:
+            with run.log.reading(after) as reader:
+                await send_all(reader, stream, b"id: %d\n%s")
+    except ClientLeft:
+        run.is_refused = True
+        raise
+    finally:
+        if run.stays == 0 and not run.over.is_set():
+            await run.cancel()
+    if run.error is not None and (stream is None or not run.has_begun):
+        raise run.error
+    if stream is not None:
+        await stream.begin()

@@ -13,10 +13,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from amplifier._reading import Kind, anything, flag, object_with, option, optional
+from amplifier.live import ClientLeft
 from amplifier.models import ToolCall
 
 from ._agents import Agents, Ask
-from ._event_stream import ClientLeft, EventStream, LongResponse, event
+from ._event_stream import EventStream, LongResponse, event
 from ._history import read_messages
 from ._limits import read_json
 from ._openai_request import (

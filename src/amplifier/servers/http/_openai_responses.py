@@ -7,19 +7,20 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import anyio
 import attrs
 import orjson
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from amplifier._reading import Kind, any_text, anything, flag, object_with, option, optional
-from amplifier.live import with_results
+from amplifier._reading import Kind, any_text, anything, choice, flag, object_with, option, optional
+from amplifier.live import ClientLeft, LiveRun, with_results
 from amplifier.live._client_tools import WAITING
 from amplifier.models import ToolCall
 
 from ._agents import Agents, Ask
-from ._event_stream import ClientLeft, EventStream, LongResponse, event
+from ._event_stream import EventStream, LongResponse, event, follow_run
 from ._history import read_messages, split_conversation
 from ._limits import read_json
 from ._openai_request import (
@@ -30,6 +31,7 @@ from ._openai_request import (
     format_kind,
     limit_kind,
     read_parameters,
+    read_strictly,
     unsupported,
     watch,
 )
@@ -44,24 +46,71 @@ def responses_routes(agents: Agents) -> list[Route]:
     async def create(request: Request) -> Response:
         body = await read_json(request, agents.limits)
         asked = read_parameters(_Body, body, agents.name)
+        if asked.background and asked.store is False:
+            message = "background: expected null or false without store, because the response has to be kept"
+            raise Problem(400, message, code="invalid_request", param="background")
         conversation = _conversation(asked, agents)
-        ask = conversation.ask(asked, asked.schema)
+        response = _Response(body, asked, conversation, conversation.ask(asked, asked.schema), agents)
 
         async def work(stream: EventStream) -> Response | None:
-            return await _Response(body, asked, conversation, ask, agents, stream).run()
+            name = response.name if asked.store is not False else None
+            run = agents.runs.start(response.run, response, stays=None if asked.background else 0, name=name)
+            if asked.background and not asked.stream:
+                return JSONResponse(response.body())
+            await follow_run(run, 0, stream if asked.stream else None)
+            return None if asked.stream else JSONResponse(response.body())
 
         return LongResponse(work, agents.limits.send_seconds)
 
+    def find(request: Request) -> LiveRun[_Response]:
+        found = agents.runs.find(request.path_params["name"])
+        if found is None:
+            raise _unknown(request.path_params["name"], 404)
+        return found
+
+    async def retrieve(request: Request) -> Response:
+        run, given = find(request), read_strictly(_Query, dict(request.query_params))
+        if given.stream != "true":
+            return JSONResponse(run.about.body())
+
+        async def work(stream: EventStream) -> None:
+            await follow_run(run, int(given.starting_after or -1) + 1, stream)
+
+        return LongResponse(work, agents.limits.send_seconds)
+
+    async def cancel(request: Request) -> Response:
+        run = find(request)
+        if not run.about.is_background:
+            message = "only a response that was asked for with background can be cancelled; another one ends with its connection"
+            raise Problem(400, message, code="invalid_request")
+        await run.cancel()
+        return JSONResponse(run.about.body())
+
     async def delete(request: Request) -> Response:
         name = request.path_params["name"]
-        if not agents.kept.forget(name):
+        if (run := agents.runs.find(name)) is not None:
+            await run.cancel()
+        if not any([agents.runs.forget(name), agents.kept.forget(name)]):
             raise _unknown(name, 404)
         return JSONResponse({"id": name, "object": "response.deleted", "deleted": True})
 
     return [
         Route("/v1/responses", create, methods=["POST"]),
+        Route("/v1/responses/{name}", retrieve, methods=["GET"]),
         Route("/v1/responses/{name}", delete, methods=["DELETE"]),
+        Route("/v1/responses/{name}/cancel", cancel, methods=["POST"]),
     ]
+
+
+@attrs.frozen(kw_only=True)
+class _Query:
+    """How a response is retrieved."""
+
+    stream: str | None = option(optional(choice("true", "false")), None)
+    starting_after: str | None = option(
+        optional(Kind("the sequence_number of an event", lambda value: value.isdecimal() and len(value) < 10)), None
+    )
+    include_obfuscation: str | None = option(optional(choice("false")), None)
 
 
 @attrs.frozen(kw_only=True)
@@ -88,7 +137,7 @@ class _Body(Parameters):
     stream_options: Any = option(optional(object_with({"include_obfuscation": unsupported(False)})), None)
     truncation: Any = option(unsupported("disabled"), None)
     include: Any = option(unsupported([]), None)
-    background: Any = option(unsupported(False), None)
+    background: bool | None = option(optional(flag), None)
     conversation: Any = option(unsupported(), None)
     max_tool_calls: Any = option(unsupported(), None)
     prompt: Any = option(unsupported(), None)
@@ -147,7 +196,10 @@ def _message(item: Any, index: int) -> Any:
 
 def _continued(read: list[dict[str, Any]], name: str, agents: Agents) -> Conversation:
     """What follows a response that is kept: results of its calls, or more messages."""
-    kept = agents.kept.find(name)
+    kept, run = agents.kept.find(name), agents.runs.find(name)
+    if kept is None and run is not None and not run.over.is_set():
+        message = f"previous_response_id: {name} is not over yet"
+        raise Problem(409, message, code="response_in_progress", param="previous_response_id")
     if kept is None:
         raise _unknown(name, 400)
     own = {call["id"] for message in read for call in message.get("tool_calls", ())}
@@ -186,13 +238,12 @@ class _Response:
         conversation: Conversation,
         ask: Ask,
         agents: Agents,
-        stream: EventStream,
     ) -> None:
         self._asked = asked
         self._conversation = conversation
         self._ask = ask
         self._agents = agents
-        self._stream = stream
+        self._run: LiveRun[_Response] | None = None
         self._output: list[dict[str, Any]] = []
         self._open: tuple[str, list[str]] | None = None  # the kind of the item that is being streamed, and its text
         self._number = 0
@@ -210,38 +261,57 @@ class _Response:
             "metadata": {},
             "truncation": "disabled",
             "store": asked.store is not False,
+            "background": asked.background is True,
             **{name: body.get(name) for name in _REPEATED},
             **{name: body[name] for name in ("tool_choice", "tools", "metadata") if body.get(name) is not None},
         }
 
-    async def run(self) -> Response | None:
+    @property
+    def name(self) -> str:
+        return str(self._head["id"])
+
+    @property
+    def is_background(self) -> bool:
+        return self._asked.background is True
+
+    def body(self) -> dict[str, Any]:
+        """The response, as far as it is."""
+        return {**self._head, "output": self._output}
+
+    async def run(self, run: LiveRun[_Response]) -> None:
+        """Have the agent answer."""
+        self._run = run
         try:
+            if self.is_background:  # now, because its id is what a client comes back with
+                await self._send("in_progress", response=self.body())
             outcome = await watch(self._agents, self._ask, self._tell)
         except ClientLeft:
             raise
+        except anyio.get_cancelled_exc_class():
+            self._head["status"] = "cancelled"
+            raise
         except Exception as error:  # a turn runs third-party code
-            if not self._stream.has_begun:
+            if not self.is_background and not (run.has_begun and self._asked.stream):
+                self._agents.runs.forget(self.name)
                 raise
             problem = problem_of(error)
             self._head |= {"status": "failed", "error": {"code": problem.code, "message": problem.message}}
             await self._end("failed")
-            return None
+            return
         self._keep(outcome)
-        if not self._asked.stream:
-            self._take(outcome)
-        else:
-            await self._close()
-            for call in outcome.calls:
-                await self._call(call)
-            if outcome.refusal is not None:
-                await self._whole_item(_message_item([{"type": "refusal", "refusal": outcome.refusal}]))
+        await self._close()
+        if not self._asked.stream:  # its text is the turn's result, not the pieces joined
+            self._output = [item for item in self._output if item["type"] == "reasoning"]
+            if outcome.text or not (outcome.calls or outcome.refusal):
+                self._output.append(_message_item([_text_part(outcome.text)]))
+        for call in outcome.calls:
+            await self._call(call)
+        if outcome.refusal is not None:
+            await self._whole_item(_message_item([{"type": "refusal", "refusal": outcome.refusal}]))
         reason = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(outcome.finish)
         self._head |= {"status": "completed" if reason is None else "incomplete", "usage": _usage(outcome)}
         self._head["incomplete_details"] = None if reason is None else {"reason": reason}
-        if not self._asked.stream:
-            return JSONResponse({**self._head, "output": self._output})
         await self._end(self._head["status"])
-        return None
 
     def _keep(self, outcome: Outcome) -> None:
         """Keep the conversation, without the instructions, which are those of one request."""
@@ -255,22 +325,9 @@ class _Response:
             self._ask.messages = kept
             self._conversation.keep(outcome.calls, self._ask, self._agents)
 
-    def _take(self, outcome: Outcome) -> None:
-        """The items of a whole response: its text is the turn's result, not the pieces joined."""
-        if self._open is not None and "".join(self._open[1]):
-            self._output.append(_reasoning_item("".join(self._open[1])))
-        if outcome.refusal is not None:
-            self._output.append(_message_item([{"type": "refusal", "refusal": outcome.refusal}]))
-        elif outcome.text or not outcome.calls:
-            self._output.append(_message_item([_text_part(outcome.text)]))
-        self._output += [_call_item(call) for call in outcome.calls]
-
     async def _tell(self, kind: str, text: str) -> None:
-        if not self._asked.stream:
-            if kind == "thinking":
-                self._open = ("thinking", [*(self._open[1] if self._open else ()), text])
-            elif kind == "reset":
-                self._open = None
+        if kind == "reset" and not self._asked.stream:
+            self._output, self._open = [], None
             return
         if not text:
             return
@@ -290,11 +347,13 @@ class _Response:
     async def _send(self, kind: str, **fields: Any) -> None:
         if self._number == 0 and kind != "created":
             await self._send("created", response={**self._head, "output": []})
-            await self._send("in_progress", response={**self._head, "output": []})
+            if kind != "in_progress":
+                await self._send("in_progress", response={**self._head, "output": []})
         name = f"response.{kind}"
         sent = {"type": name, "sequence_number": self._number, **fields}
         self._number += 1
-        await self._stream.write(event(sent, name=name))
+        assert self._run is not None
+        await self._run.write(event(sent, name=name))
 
     def _place(self, kind: str) -> dict[str, Any]:
         """Which part of which item is streamed."""
@@ -343,7 +402,7 @@ class _Response:
 
     async def _end(self, status: str) -> None:
         await self._close()
-        await self._send(status, response={**self._head, "output": self._output})
+        await self._send(status, response=self.body())
 
 
 _NO_LOGPROBS: dict[str, Any] = {"logprobs": []}

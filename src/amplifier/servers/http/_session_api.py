@@ -33,15 +33,12 @@ from amplifier.store import RUNNING, SessionIndex
 from amplifier.turns import Ended, ToolOutcome, TurnRecord
 
 from ._agents import Agents, SessionRequest
-from ._event_stream import EventStream, LongResponse
+from ._event_stream import EventStream, LongResponse, send_all
 from ._history import read_messages, split_conversation
 from ._limits import LONGEST_OUTPUT, read_json
 from ._problems import Problem, problem_of, read_body
 
 __all__ = ["KeptSessions", "SessionStorage", "session_routes"]
-
-_PING_SECONDS = 15.0
-"""Between two signs of life to a client that watches a quiet session."""
 
 _MOST_METADATA = 16 * 1024
 """Bytes; it is part of every listing."""
@@ -108,8 +105,7 @@ class KeptSessions:
         self._storage = storage
         self._reports = reports
         self._index = storage if isinstance(storage, SessionIndex) else None
-        limits = agents.limits
-        self.live: LiveSessions[_About] = LiveSessions(most=limits.sessions, idle_seconds=limits.idle_seconds)
+        self.live: LiveSessions[_About] = agents.live
 
     async def create(self, session_id: str | None, metadata: dict[str, Any] | None = None) -> LiveSession[_About]:
         """Open a session: a new one, or a stored one of this id.
@@ -422,12 +418,12 @@ class _SessionApi:
             raise Problem(400, f"after: expected the number of an event, got {given!r:.80}", code="invalid_request")
 
         async def work(stream: EventStream) -> None:
-            if live.watchers >= _MOST_WATCHERS:
+            if len(live.log.readers) >= _MOST_WATCHERS:
                 message = f"{_MOST_WATCHERS} clients watch this session, which is the limit"
                 raise Problem(429, message, code="too_many_watchers")
-            with live.watched():
+            with live.log.reading(int(given)) as reader:
                 await stream.write(b": connected\n\n")
-                await _follow(live.log, min(int(given), live.log.last_id), stream)
+                await send_all(reader, stream, b"id: %d\ndata: %s\n\n")
 
         return LongResponse(work, self._agents.limits.send_seconds)
 
@@ -490,17 +486,3 @@ def _prompt(asked: _NewTurn) -> Prompt | None:
         expected = "expected none with resume" if asked.resume else "expected a text"
         raise Problem(400, f"prompt: {expected}, got {asked.prompt!r:.80}", code="invalid_request")
     return asked.prompt
-
-
-async def _follow(log: EventLog, number: int, stream: EventStream) -> None:
-    while True:
-        if news := log.after(number):
-            await stream.write(b"".join(b"id: %d\ndata: %s\n\n" % each for each in news))
-            number = news[-1][0]
-            continue
-        if log.is_closed:
-            return
-        with anyio.move_on_after(_PING_SECONDS):
-            await log.wait_after(number)
-            continue
-        await stream.write(b": still here\n\n")

@@ -1,4 +1,4 @@
-"""The MCP server of an agent: the tool ``run``, and conversations as resources.
+"""The MCP server of an agent: the tool ``run``, conversations as resources, commands of one's own as prompts.
 
 Clients of both forms of the protocol are served. Up to version 2025-11-25 a client has a connection, on which it is asked while its
 call runs. From 2026-07-28 on every request stands alone: a question ends the request, and the client repeats it with the answer;
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
@@ -18,6 +18,8 @@ import anyio
 import attrs
 import orjson
 from mcp.server import Server, ServerRequestContext
+from mcp.server.auth.middleware.auth_context import get_access_token
+from mcp.server.auth.provider import principal_components
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INVALID_PARAMS,
@@ -26,10 +28,16 @@ from mcp_types import (
     ElicitRequest,
     ElicitRequestFormParams,
     ElicitResult,
+    GetPromptRequestParams,
+    GetPromptResult,
     InputRequiredResult,
+    ListPromptsResult,
     ListResourcesResult,
     ListToolsResult,
     PaginatedRequestParams,
+    Prompt,
+    PromptArgument,
+    PromptMessage,
     ReadResourceRequestParams,
     ReadResourceResult,
     Resource,
@@ -56,9 +64,12 @@ from amplifier.live import (
 from amplifier.live._questions import DENY
 from amplifier.models import ToolStarted, TurnEvent
 
+from .._commands import expanded, summary
+
 logger = logging.getLogger("amplifier.servers.mcp")
 
 _ANSWER = "permission"
+_ARGUMENTS = "arguments"
 _STOPPING = 10.0
 """Seconds that a cancelled call waits for its turn to end."""
 _SCHEMA: dict[str, Any] = {
@@ -86,12 +97,12 @@ _Session = LiveSession[str | None]
 
 @asynccontextmanager
 async def open_agent_server(
-    factory: Callable[[], AmplifierSession], name: str, max_sessions: int, transport: str
+    factory: Callable[[], AmplifierSession], name: str, max_sessions: int, transport: str, prompts: Mapping[str, str]
 ) -> AsyncIterator[Server[Any]]:
     """The server; its sessions are closed when this is left."""
     sessions: LiveSessions[str | None] = LiveSessions()
     async with sessions.running():
-        agent = AgentServer(sessions, factory, max_sessions, is_shared=transport == "http")
+        agent = AgentServer(sessions, factory, max_sessions, prompts, is_shared=transport == "http")
         try:
             yield Server(
                 name,
@@ -101,6 +112,8 @@ async def open_agent_server(
                 on_call_tool=agent.call_tool,
                 on_list_resources=agent.list_resources,
                 on_read_resource=agent.read_resource,
+                on_list_prompts=agent.list_prompts if prompts else None,
+                on_get_prompt=agent.get_prompt if prompts else None,
             )
         finally:
             with anyio.CancelScope(shield=True):
@@ -131,15 +144,23 @@ class AgentServer:
         sessions: Of its clients.
         factory: Makes them.
         most: How many may be open; the one that was idle longest makes room.
+        prompts: What clients offer their users to say, by name.
         is_shared: Several clients reach the server.
     """
 
     def __init__(
-        self, sessions: LiveSessions[str | None], factory: Callable[[], AmplifierSession], most: int, *, is_shared: bool
+        self,
+        sessions: LiveSessions[str | None],
+        factory: Callable[[], AmplifierSession],
+        most: int,
+        prompts: Mapping[str, str],
+        *,
+        is_shared: bool,
     ) -> None:
         self._sessions = sessions
         self._factory = factory
         self._most = most
+        self._prompts = prompts
         self._is_shared = is_shared
         self._opening = anyio.Lock()
         self._waiting: dict[str, _Followed] = {}
@@ -161,7 +182,7 @@ class AgentServer:
         if params.name != "run":
             raise MCPError(INVALID_PARAMS, f"there is no tool {params.name!r}; the only one is 'run'")
         if params.request_state is not None:
-            return await self._follow(context, self._resumed(params))
+            return await self._follow(context, self._resumed(context, params))
         given = params.arguments or {}
         prompt, session_id = given.get("prompt"), given.get("session")
         if unknown := given.keys() - _SCHEMA["properties"].keys():
@@ -185,12 +206,18 @@ class AgentServer:
 
     # ── sessions ──
 
-    def _owner(self, context: _Context) -> str | None:
-        """The client, as far as the transport knows it."""
+    def _connection(self, context: _Context) -> str | None:
+        """The connection of a client, if the transport has such a thing."""
         if not self._is_shared:
             return "stdio"
         session_id = None if context.request is None else context.request.headers.get("mcp-session-id")
         return None if session_id is None else str(session_id)
+
+    def _owner(self, context: _Context) -> str | None:
+        """The client, as far as the transport, or the token of its user, tells it."""
+        token = get_access_token()
+        user = () if token is None else principal_components(token)
+        return " ".join(str(each) for each in (*user, self._connection(context)) if each is not None) or None
 
     def _of_owner(self, owner: str | None) -> list[_Session]:
         return [] if owner is None else [live for live in self._sessions.all() if live.about == owner]
@@ -209,7 +236,7 @@ class AgentServer:
                 raise MCPError(INVALID_PARAMS, problem)
             return found
         async with self._opening:
-            if held := self._of_owner(owner):
+            if self._connection(context) is not None and (held := self._of_owner(owner)):
                 return held[0]
             await self._make_room()
             session, log = self._factory(), EventLog()
@@ -271,10 +298,11 @@ class AgentServer:
             live.questions.answer(question.question_id, _choice(answer, question))
         return None
 
-    def _resumed(self, params: CallToolRequestParams) -> _Followed:
-        found = self._waiting.pop(params.request_state or "", None)
-        if found is None:
+    def _resumed(self, context: _Context, params: CallToolRequestParams) -> _Followed:
+        found = self._waiting.get(params.request_state or "")
+        if found is None or found.live.about != self._owner(context):
             raise MCPError(INVALID_PARAMS, "no turn waits for this answer any more")
+        del self._waiting[found.live.session_id]
         if (question := found.asked) is not None:
             answer = (params.input_responses or {}).get(_ANSWER)
             found.live.questions.answer(question.question_id, _choice(answer, question))
@@ -306,6 +334,24 @@ class AgentServer:
         messages = [] if conversation is None else await conversation.get_messages()
         text = json.dumps(messages, ensure_ascii=False, default=str)
         return ReadResourceResult(contents=[TextResourceContents(uri=uri, mime_type="application/json", text=text)])
+
+    # ── prompts ──
+
+    async def list_prompts(self, context: _Context, params: PaginatedRequestParams | None) -> ListPromptsResult:
+        """Each with its arguments as one text."""
+        given = PromptArgument(name=_ARGUMENTS, required=False)
+        return ListPromptsResult(
+            prompts=[Prompt(name=n, description=summary(t), arguments=[given]) for n, t in self._prompts.items()]
+        )
+
+    async def get_prompt(self, context: _Context, params: GetPromptRequestParams) -> GetPromptResult:
+        """What a prompt stands for."""
+        text, given = self._prompts.get(params.name), params.arguments or {}
+        if text is None or given.keys() - {_ARGUMENTS}:
+            known = f"there are {', '.join(self._prompts)}, with the argument {_ARGUMENTS!r}"
+            raise MCPError(INVALID_PARAMS, f"no prompt {params.name[:80]!r} with these arguments; {known}")
+        said = TextContent(type="text", text=expanded(text, given.get(_ARGUMENTS, "")))
+        return GetPromptResult(description=summary(text), messages=[PromptMessage(role="user", content=said)])
 
 
 async def _run(live: _Session, turn: LiveTurn) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Collection
-from typing import Any
 
 import anyio
 import anyio.lowlevel
 import hypercorn  # noqa: F401 - so that a missing extra is noticed before anything is served
-from mcp.server import Server
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
@@ -18,11 +16,13 @@ from .._access import LOOPBACK_HOSTS
 from ..http._guard import Guard
 from ..http._servers import run_asgi_server
 
-__all__ = ["serve_http"]
+__all__ = ["UNGUARDED", "serve_http"]
+
+UNGUARDED = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # the guard knows the server's names
 
 
 async def serve_http(
-    server: Server[Any],
+    app: ASGIApp,
     listening: socket.socket,
     *,
     token: str | None,
@@ -32,14 +32,12 @@ async def serve_http(
     """Serve until cancelled.
 
     Args:
-        server: What answers.
+        app: What answers.
         listening: A socket that is bound.
         token: What every request has to carry; None for none.
         hosts: Names under which the server is reached; None for those of this machine.
         origins: Other origins whose pages may use the server.
     """
-    unguarded = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # the guard knows the server's names
-    app: ASGIApp = server.streamable_http_app(transport_security=unguarded)
     app = Guard(app, token=token, hosts=LOOPBACK_HOSTS if hosts is None else hosts, origins=origins, free_paths=())
     if origins:
         # Outside of the guard: a browser asks for permission without the token.

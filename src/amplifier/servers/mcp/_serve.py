@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Collection
-from typing import Literal
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Literal
 
 import anyio
 import anyio.to_thread
@@ -13,6 +13,10 @@ from amplifier.errors import MissingExtraError
 from amplifier.kernel import AmplifierSession
 
 from .._access import address_of, check_token, listen_on
+
+if TYPE_CHECKING:  # of an extra
+    from mcp.server.auth.provider import TokenVerifier
+    from mcp.server.auth.settings import AuthSettings
 
 
 async def serve(
@@ -27,6 +31,9 @@ async def serve(
     origins: Collection[str] = (),
     name: str = "amplifier",
     max_sessions: int = 100,
+    prompts: Mapping[str, str] | None = None,
+    auth: AuthSettings | None = None,
+    token_verifier: TokenVerifier | None = None,
     on_listening: Callable[[str], None] | None = None,
 ) -> None:
     """Serve an agent until the client leaves (standard streams) or until cancelled (HTTP).
@@ -48,33 +55,40 @@ async def serve(
         origins: For HTTP: other origins whose pages may use the server, such as ``https://chat.example.org``.
         name: The name that clients see.
         max_sessions: Sessions that are kept open; the one that was idle longest makes room.
+        prompts: Texts that clients offer their users as prompts, by name; ``$ARGUMENTS`` in one is what the user adds.
+        auth: For HTTP: the authorization server whose tokens requests carry, in place of ``token``; clients find it by the metadata of
+            this resource (RFC 9728). Sessions belong to the client and user of a token.
+        token_verifier: For HTTP with ``auth``: checks such a token.
         on_listening: For HTTP: called with the server's URL once it listens.
 
     Raises:
         MissingExtraError: The MCP SDK is not installed.
         OSError: The address cannot be listened on.
-        ValueError: There is no token for HTTP, or it is too short to be one.
+        ValueError: There is no token for HTTP, it is too short to be one, or nothing verifies those of ``auth``.
     """
-    if transport == "http" and token is None:
+    if (auth is None) != (token_verifier is None) or (auth is not None and token):
+        raise ValueError("auth: expected together with token_verifier, and without token")
+    if transport == "http" and token is None and auth is None:
         raise ValueError("token: HTTP needs one; pass an empty text if something else checks who is asking")
     await anyio.to_thread.run_sync(_import_sdk)
     from ._agent_server import open_agent_server  # noqa: PLC0415 - it imports the SDK, an extra
 
-    opened = open_agent_server(session_factory, name, max_sessions, transport)
+    opened = open_agent_server(session_factory, name, max_sessions, transport, prompts or {})
     if transport == "stdio":
         from ._stdio import open_standard_streams  # noqa: PLC0415 - the same
 
         async with opened as server, open_standard_streams() as (received, to_send):
             await server.run(received, to_send, server.create_initialization_options())
         return
-    from ._http import serve_http  # noqa: PLC0415 - the same
+    from ._http import UNGUARDED, serve_http  # noqa: PLC0415 - the same
 
     check_token(token or None)
     with listening or listen_on(host, port) as bound:
         async with opened as server:
             if on_listening is not None:
                 on_listening(f"{address_of(bound, host)}/mcp")
-            await serve_http(server, bound, token=token or None, hosts=hosts, origins=origins)
+            app = server.streamable_http_app(transport_security=UNGUARDED, auth=auth, token_verifier=token_verifier)
+            await serve_http(app, bound, token=token or None, hosts=hosts, origins=origins)
 
 
 def _import_sdk() -> None:

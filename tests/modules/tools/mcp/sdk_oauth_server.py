@@ -18,7 +18,9 @@ from mcp.server.auth.provider import (
 from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions
 from mcp.server.mcpserver import MCPServer
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
-from pydantic import AnyHttpUrl
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 
 class Provider:
@@ -87,13 +89,16 @@ def main() -> None:
     listener.listen()
     port = listener.getsockname()[1]
     address = f"http://127.0.0.1:{port}"
+    provider = Provider()
     server = MCPServer(
         "guarded",
-        auth_server_provider=Provider(),
-        auth=AuthSettings(
-            issuer_url=AnyHttpUrl(address),
-            resource_server_url=AnyHttpUrl(f"{address}/mcp"),
-            client_registration_options=ClientRegistrationOptions(enabled=True),
+        auth_server_provider=provider,
+        auth=AuthSettings.model_validate(  # of texts, which keep their form: an issuer is compared letter by letter
+            {
+                "issuer_url": address,
+                "resource_server_url": f"{address}/mcp",
+                "client_registration_options": ClientRegistrationOptions(enabled=True),
+            }
         ),
     )
 
@@ -102,7 +107,15 @@ def main() -> None:
         """Tell a secret."""
         return "the milk is white"
 
+    async def introspect(request: Request) -> JSONResponse:
+        """What a resource server asks about a token (RFC 7662)."""
+        found = provider.tokens.get(str((await request.form())["token"]))
+        if found is None:
+            return JSONResponse({"active": False})
+        return JSONResponse({"active": True, "client_id": found.client_id, "aud": found.resource, "scope": ""})
+
     app = server.streamable_http_app()
+    app.router.routes.append(Route("/introspect", introspect, methods=["POST"]))
     print(port, flush=True)
     uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listener])
 

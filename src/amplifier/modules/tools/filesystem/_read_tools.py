@@ -8,7 +8,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import attrs
 
@@ -85,6 +85,12 @@ class Lines:
             chunk = os.read(file, CHUNK)
         self.total = self._line - 1 if self._ends_with_newline else self._line
 
+    def take_all(self, data: bytes) -> None:
+        """Take a whole text that is in memory."""
+        self.scanned, self._ends_with_newline = len(data), not data or data.endswith(b"\n")
+        self._take(data)
+        self.total = self._line - 1 if self._ends_with_newline else self._line
+
     def _take(self, chunk: bytes) -> None:
         """Keep what belongs to the range; count the rest."""
         start = self._skip(chunk)
@@ -156,6 +162,16 @@ FILE_PATH: dict[str, Any] = {
 }
 
 
+class EditorFiles(Protocol):
+    """The capability ``session.editor_files``: the files of an editor, with changes that are not saved yet."""
+
+    async def read(self, path: str) -> str | None:
+        """The text of a file; None to read it from disk."""
+
+    async def write(self, path: str, text: str) -> bool:
+        """Replace the text of a file; returns False to write it to disk."""
+
+
 class FileTool(BuiltinTool):
     """A tool of this module.
 
@@ -173,6 +189,12 @@ class FileTool(BuiltinTool):
         self._workspace = workspace
         self._workers = workers
         self._options = options
+
+    @property
+    def _editor(self) -> EditorFiles | None:
+        """Where the files are open, if the session belongs to an editor."""
+        found: EditorFiles | None = self._coordinator.get_capability("session.editor_files")
+        return found
 
     async def _work(self, work: Callable[[Stop], _Result], values: dict[str, Any]) -> _Result:
         return await self._workers.run(work, what=f"{self._name} {self._subject(values)}")
@@ -219,6 +241,10 @@ class ReadFileTool(FileTool):
 
     async def _run(self, values: dict[str, Any]) -> ToolResult:
         place, result, size = await self._work(lambda stop: self._read(values, stop), values)
+        if self._editor is not None and (text := await self._editor.read(place.path)) is not None:
+            lines = Lines(values["offset"], values["limit"], self._options.max_read_bytes)
+            lines.take_all(text.encode(errors="replace"))
+            result, size = ToolResult(output=self._output(lines, place)), lines.scanned
         await self._emit(ARTIFACT_READ, place, size)
         return result
 

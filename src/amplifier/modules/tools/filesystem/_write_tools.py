@@ -197,6 +197,13 @@ class WritingTool(FileTool):
         await self._emit(ARTIFACT_WRITE, written.place, written.size)
         return written
 
+    async def _write_in_editor(self, place: ConfinedPath, data: bytes) -> bool:
+        """Have the editor write a file that may be written; returns False if that is not its business."""
+        if self._editor is None or not await self._editor.write(place.path, data.decode()):
+            return False
+        await self._emit(ARTIFACT_WRITE, place, len(data))
+        return True
+
     def _encoded(self, text: str, field: str) -> bytes:
         try:
             data = text.encode()
@@ -234,6 +241,20 @@ class WriteFileTool(WritingTool):
             access = self._workspace.writable()
             return replace_file(access, access.locate(values["file_path"]), data, stop=stop)
 
+        def locate(stop: Stop) -> tuple[ConfinedPath, bool]:
+            access = self._workspace.writable()
+            directory, place = open_parent(access, access.locate(values["file_path"]), make=True)
+            try:
+                return place, _replaceable(directory, place) is None
+            finally:
+                os.close(directory)
+
+        if self._editor is not None:
+            async with self._lock:
+                place, is_new = await self._work(locate, values)
+                if await self._write_in_editor(place, data):
+                    shown_path = self._workspace.shown(place)
+                    return ToolResult(output={"file_path": shown_path, "bytes": len(data), "created": is_new})
         written = await self._write(work, values)
         path = self._workspace.shown(written.place)
         return ToolResult(output={"file_path": path, "bytes": written.size, "created": written.created})
@@ -266,7 +287,7 @@ class EditFileTool(WritingTool):
             raise ToolFailure("NothingToChange", "old_string and new_string are the same")
         replaced: list[int] = []
 
-        def work(stop: Stop) -> Written:
+        def read(stop: Stop) -> tuple[AccessRoots, ConfinedPath, Version, bytes]:
             access = self._workspace.writable()
             place = access.locate(values["file_path"])
             file, place = open_file(access, place)
@@ -275,11 +296,26 @@ class EditFileTool(WritingTool):
                 data = read_all(file, max_bytes=self._options.max_write_bytes, stop=stop, subject=shown(place.path))
             finally:
                 os.close(file)
-            text, count = _edited(_decoded(data, shown(place.path)), values, self._workspace.shown(place))
+            return access, place, version, data
+
+        def edited(place: ConfinedPath, text: str) -> bytes:
+            text, count = _edited(text, values, self._workspace.shown(place))
             replaced.append(count)
-            encoded = self._encoded(text, "the edited file")
+            return self._encoded(text, "the edited file")
+
+        def work(stop: Stop) -> Written:
+            access, place, version, data = read(stop)
+            encoded = edited(place, _decoded(data, shown(place.path)))
             return replace_file(access, place, encoded, stop=stop, expected=version)
 
+        if self._editor is not None:
+            async with self._lock:
+                _, place, _, _ = await self._work(read, values)
+                text = await self._editor.read(place.path)
+                if text is not None and await self._write_in_editor(place, data := edited(place, text)):
+                    output = {"file_path": self._workspace.shown(place), "bytes": len(data)}
+                    return ToolResult(output={**output, "replacements": replaced[0]})
+                replaced.clear()
         written = await self._write(work, values)
         path = self._workspace.shown(written.place)
         return ToolResult(output={"file_path": path, "bytes": written.size, "replacements": replaced[0]})

@@ -1,0 +1,286 @@
+"""Runs that outlive the connection of their client: it comes back for what it missed, or cancels them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anyio
+import openai
+import pytest
+
+from amplifier.servers.http import Limits
+from tests.servers.http._asgi_client import Client, Exchange, serving
+from tests.servers.http._server import Server
+from tests.servers.http.test_ag_ui_client import ag_ui
+from tests.servers.http.test_openai_python import openai_client
+
+RESPONSES = "/v1/responses"
+
+
+def call(tool: str, **given: object) -> str:
+    return f"call {tool} {json.dumps(given)}"
+
+
+async def followed(client: Client, prompt: str, last: str | None = "0", run_id: str = "r") -> Exchange:
+    """A run of AG-UI, of a client that knows how to come back unless ``last`` is None."""
+    body = {"threadId": "t", "runId": run_id, "messages": [{"id": "1", "role": "user", "content": prompt}]}
+    exchange = client.begin("POST", "/ag-ui", body, last_event_id=last)
+    assert (await exchange.start()).status == 200
+    return exchange
+
+
+async def leave(exchange: Exchange) -> None:
+    exchange.leave()
+    await exchange.ended.wait()
+
+
+# ── AG-UI ──
+
+
+async def test_client_of_ag_ui_comes_back_for_what_it_missed(tmp_path):
+    prompt = call("wait_for", path=str(tmp_path / "gate"))
+    async with serving() as client:
+        first = await followed(client, prompt)
+        await first.until("TOOL_CALL_ARGS")
+        await leave(first)
+        assert client.factory.statuses() == ["running"]
+        missed = await followed(client, prompt, "2")  # RUN_STARTED and TOOL_CALL_START have come
+        (tmp_path / "gate").touch()
+        kinds = [event["type"] async for event in missed.events()]
+        assert kinds[:3] == ["TOOL_CALL_ARGS", "TOOL_CALL_END", "TOOL_CALL_RESULT"]
+        assert kinds[-1] == "RUN_FINISHED"
+        again = [event["type"] async for event in (await followed(client, prompt)).events()]
+        assert again == ["RUN_STARTED", "TOOL_CALL_START", *kinds]  # the run is over and still known
+        assert len(client.factory.made) == 1
+
+
+async def test_question_is_found_again_by_a_client_that_lost_it(tmp_path):
+    prompt = call("risky", path=str(tmp_path / "trace"))
+    async with serving() as client:
+        first = await followed(client, prompt)
+        await first.until("TOOL_CALL_END")
+        await leave(first)
+        found = await (await followed(client, prompt, "4")).until("RUN_FINISHED")
+        (question,) = found["outcome"]["interrupts"]
+        answer = {"interruptId": question["id"], "status": "resolved", "payload": {"approved": True}}
+        body = {"threadId": "t", "runId": "r2", "messages": [], "resume": [answer]}
+        exchange = client.begin("POST", "/ag-ui", body)
+        await exchange.start()
+        assert (await exchange.until("RUN_FINISHED"))["outcome"] == {"type": "success"}
+    assert (tmp_path / "trace").exists()
+
+
+@pytest.mark.virtual_time
+async def test_run_is_stopped_when_its_client_does_not_come_back(tmp_path):
+    async with serving(limits=Limits(abandoned_seconds=30)) as client:
+        first = await followed(client, call("wait_for", path=str(tmp_path / "never")))
+        await first.until("TOOL_CALL_END")
+        await leave(first)
+        await anyio.sleep(29)
+        second = await followed(client, "", "1")
+        await anyio.sleep(100)
+        assert client.factory.statuses() == ["running"]
+        await leave(second)
+        await anyio.sleep(31)
+        assert client.factory.statuses() == ["cancelled"]
+    assert (tmp_path / "never.cancelled").exists()
+
+
+@pytest.mark.parametrize("is_followed", [True, False])
+async def test_run_is_cancelled_by_its_ids(is_followed, tmp_path):
+    async with serving() as client:
+        exchange = await followed(client, call("wait_for", path=str(tmp_path / "never")))
+        await exchange.until("TOOL_CALL_END")
+        if not is_followed:
+            await leave(exchange)
+        assert (await client.ask("DELETE", "/ag-ui?threadId=t&runId=r")).status == 204
+        assert client.factory.statuses() == ["cancelled"]
+        assert (await client.ask("DELETE", "/ag-ui?threadId=t&runId=other")).status == 404
+        if is_followed:
+            assert (await exchange.until("RUN_FINISHED"))["outcome"] == {"type": "cancelled"}
+            await exchange.ended.wait()
+        again = [event async for event in (await followed(client, "")).events()]
+        assert [event["type"] for event in again].count("RUN_FINISHED") == 1
+        assert again[-1]["outcome"] == {"type": "cancelled"}
+    assert (tmp_path / "never.cancelled").exists()
+
+
+async def test_client_that_does_not_say_that_it_comes_back_stops_its_run(tmp_path):
+    async with serving() as client:
+        exchange = await followed(client, call("wait_for", path=str(tmp_path / "never")), None)
+        await exchange.until("TOOL_CALL_END")
+        await leave(exchange)
+        assert client.factory.statuses() == ["cancelled"]
+
+
+@pytest.mark.parametrize(("last", "status"), [("7", 404), ("x", 400)])
+async def test_events_of_no_run_are_refused(last, status):
+    async with serving() as client:
+        body = {"threadId": "t", "runId": "r", "messages": [{"id": "1", "role": "user", "content": "say no"}]}
+        assert (await client.ask("POST", "/ag-ui", body, last_event_id=last)).status == status
+        assert client.factory.made == []
+
+
+async def test_run_that_could_not_begin_is_tried_again(tmp_path):
+    body = {"threadId": "t", "runId": "r", "messages": [{"id": "1", "role": "user", "content": "say hello"}]}
+    async with serving(limits=Limits(turns=1)) as client:
+        other = await followed(client, call("wait_for", path=str(tmp_path / "gate")), run_id="other")
+        await other.until("TOOL_CALL_END")
+        assert (await client.ask("POST", "/ag-ui", body, last_event_id="0")).status == 429
+        (tmp_path / "gate").touch()
+        await other.until("RUN_FINISHED")
+        await other.ended.wait()
+        found = await followed(client, "say hello")
+        assert (await found.until("RUN_FINISHED"))["outcome"] == {"type": "success"}
+
+
+async def test_events_that_are_not_kept_any_more_are_refused(monkeypatch):
+    monkeypatch.setattr("amplifier.live._runs._MOST_EVENTS", 3)
+    async with serving() as client:
+        assert (await (await followed(client, "say one")).until("RUN_FINISHED"))["runId"] == "r"
+        body = {"threadId": "t", "runId": "r", "messages": []}
+        answer = await client.ask("POST", "/ag-ui", body, last_event_id="0")
+        assert (answer.status, answer.json()["error"]["code"]) == (410, "events_gone")
+
+
+async def test_slow_client_holds_the_run_and_another_one_reads_it_too(tmp_path):
+    async with serving() as client:
+        slow = await followed(client, call("wait_for", path=str(tmp_path / "gate")))
+        await slow.until("TOOL_CALL_END")
+        slow.is_taking = anyio.Event()
+        quick = await followed(client, "", "0")
+        (tmp_path / "gate").touch()
+        await quick.until("TOOL_CALL_RESULT")
+        await anyio.wait_all_tasks_blocked()
+        assert (quick.buffer, quick.sent.statistics().current_buffer_used) == (b"", 0)
+        slow.is_taking.set()
+        for exchange in (slow, quick):
+            assert (await exchange.until("RUN_FINISHED"))["outcome"] == {"type": "success"}
+
+
+@pytest.mark.slow
+def test_ag_ui_client_goes_on_with_the_run_it_lost(server, workdir):
+    """The official client is broken off after the call began, and asks for the same run again."""
+    found = ag_ui(server, {"lost": call("wait_for", path=str(workdir / "gate")), "gate": str(workdir / "gate")})
+    assert (found["failures"], found["outcomes"]) == ([None], ["success"])
+    assert [message["role"] for message in found["messages"]] == ["user", "assistant", "tool", "assistant"]
+    assert found["messages"][-1]["content"] == "done: it is there "
+
+
+# ── Responses ──
+
+
+async def started(client: Client, prompt: str, **more: Any) -> Any:
+    answer = await client.ask("POST", RESPONSES, {"input": prompt, "background": True, **more})
+    assert answer.status == 200, answer.body
+    return answer.json()
+
+
+async def test_background_response_is_polled_and_continued(tmp_path):
+    async with serving() as client:
+        begun = await started(client, call("wait_for", path=str(tmp_path / "gate")))
+        assert (begun["status"], begun["output"], begun["background"]) == ("in_progress", [], True)
+        path = f"{RESPONSES}/{begun['id']}"
+        assert (await client.ask("GET", path)).json()["status"] == "in_progress"
+        early = await client.ask("POST", RESPONSES, {"input": "say no", "previous_response_id": begun["id"]})
+        assert (early.status, early.json()["error"]["code"]) == (409, "response_in_progress")
+        (tmp_path / "gate").touch()
+        with anyio.fail_after(30):
+            while (found := (await client.ask("GET", path)).json())["status"] == "in_progress":
+                await anyio.lowlevel.checkpoint()
+        assert found["output"][-1]["content"][0]["text"] == "done: it is there "
+        later = await client.ask("POST", RESPONSES, {"input": "history", "previous_response_id": begun["id"]})
+        assert later.json()["output"][-1]["content"][0]["text"] == "2 prompts so far "
+        assert (await client.ask("DELETE", path)).json()["deleted"]
+        assert (await client.ask("GET", path)).status == 404
+
+
+async def test_events_of_a_background_response_go_on_after_a_number(tmp_path):
+    async with serving() as client:
+        body = {"input": call("wait_for", path=str(tmp_path / "gate")), "background": True, "stream": True}
+        first = client.begin("POST", RESPONSES, body)
+        await first.start()
+        (tmp_path / "gate").touch()
+        begun = (await first.until("response.created"))["response"]
+        await leave(first)
+        path = f"{RESPONSES}/{begun['id']}?stream=true&starting_after=1"
+        exchange = client.begin("GET", path)
+        await exchange.start()
+        events = [event async for event in exchange.events()]
+        assert [event["sequence_number"] for event in events] == list(range(2, len(events) + 2))
+        assert events[-1]["response"]["status"] == "completed"
+
+
+async def test_background_response_is_cancelled(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    async with serving() as client:
+        begun = await started(client, "hang")
+        with anyio.fail_after(30):
+            while not await anyio.Path("hanging").exists():
+                await anyio.lowlevel.checkpoint()
+        path = f"{RESPONSES}/{begun['id']}"
+        for _ in range(2):
+            assert (await client.ask("POST", f"{path}/cancel")).json()["status"] == "cancelled"
+        assert client.factory.statuses() == ["cancelled"]
+        assert (await client.ask("GET", path)).json()["status"] == "cancelled"
+
+
+async def test_failure_of_a_background_response_is_in_the_response():
+    async with serving() as client:
+        begun = await started(client, "fail")
+        await anyio.wait_all_tasks_blocked()
+        found = (await client.ask("GET", f"{RESPONSES}/{begun['id']}")).json()
+        assert (found["status"], found["error"]["message"]) == ("failed", "the quota is used up")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "param"),
+    [
+        ("GET", "/resp_x", 404, "previous_response_id"),
+        ("POST", "/resp_x/cancel", 404, "previous_response_id"),
+        ("GET", "/ID?stream=maybe", 400, "stream"),
+        ("GET", "/ID?starting_after=-1", 400, "starting_after"),
+        ("GET", "/ID?include=reasoning", 400, "include"),
+        ("POST", "/ID/cancel", 400, None),
+    ],
+)
+async def test_wrong_retrieval_is_refused(method, path, status, param):
+    async with serving() as client:
+        whole = (await client.ask("POST", RESPONSES, {"input": "say hello"})).json()
+        answer = await client.ask(method, RESPONSES + path.replace("ID", whole["id"]))
+        assert (answer.status, answer.json()["error"]["param"]) == (status, param)
+
+
+async def test_response_that_is_not_stored_is_not_found():
+    async with serving() as client:
+        whole = (await client.ask("POST", RESPONSES, {"input": "say hello", "store": False})).json()
+        assert (await client.ask("GET", f"{RESPONSES}/{whole['id']}")).status == 404
+
+
+@pytest.mark.slow
+def test_openai_sdk_retrieves_streams_and_cancels_background_responses(server: Server, workdir):
+    with openai_client(server) as client:
+        begun, seen = None, -1
+        waiting = call("wait_for", path=str(workdir / "gate"))
+        with client.responses.create(model="amplifier", input=waiting, background=True, stream=True) as stream:
+            for event in stream:
+                if event.type == "response.created":
+                    begun = event.response
+                    (workdir / "gate").touch()
+                seen = event.sequence_number
+                break
+        assert begun is not None
+        with client.responses.retrieve(begun.id, stream=True, starting_after=seen) as rest:
+            events = list(rest)
+        assert [event.sequence_number for event in events] == list(range(seen + 1, seen + 1 + len(events)))
+        found = client.responses.retrieve(begun.id)
+        assert (found.status, found.output_text) == ("completed", "done: it is there ")
+        endless = client.responses.create(
+            model="amplifier", input=call("wait_for", path=str(workdir / "never")), background=True
+        )
+        assert endless.status == "in_progress"
+        assert client.responses.cancel(endless.id).status == "cancelled"
+        client.responses.delete(endless.id)
+        with pytest.raises(openai.NotFoundError):
+            client.responses.retrieve(endless.id)
