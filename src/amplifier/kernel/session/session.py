@@ -268,7 +268,11 @@ class AmplifierSession:
         tokens = [session.coordinator.cancellation for session in (self, parent) if session is not None]
         # Now: the section begins a turn of the event loop later.
         was_stopped = any(token.is_immediate for token in tokens)
-        await run_section(self._mount_plan, was_stopped, name=f"amplifier open {self.session_id}", isolate=True)
+        name, watch_calls = f"amplifier open {self.session_id}", self.coordinator.watch_calls
+        try:
+            await run_section(self._mount_plan, was_stopped, name=name, isolate=True, on_wait=watch_calls)
+        finally:  # also for the cleanups of an opening that has failed
+            watch_calls()
         self._lifecycle.state = State.OPEN
         self._settle()
 
