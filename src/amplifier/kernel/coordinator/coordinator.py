@@ -525,8 +525,7 @@ class ModuleCoordinator(Coordinator):
 
     def watch_calls(self) -> None:
         """The opening has to wait, or is over: on trio the watchdog takes a task from now on, which a short opening spares."""
-        if self.hosting.takes_work:
-            self.watch.start(self.hosting.spawn)
+        self.watch.start(self.hosting.spawn if self.hosting.takes_work else None)
 
     def begin_closing(self) -> TimeBudget:
         """The session closes: from now on everything shares one deadline."""

@@ -19,8 +19,7 @@ import sys
 import threading
 import time
 
-# Those of `signal` have lines of their own, and look handlers up in an enum: for asyncio's that shows the main task.
-from _signal import getsignal as get_handler  # type: ignore[import-not-found]
+from _signal import getsignal as get_handler  # type: ignore[import-not-found]  # those of `signal` have own lines, and are slow
 from _signal import signal as set_handler
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from datetime import UTC, datetime

@@ -863,7 +863,7 @@ class _Closing:
         await self._announce(self._session._turns.announce_requests)
 
     async def _announce_end(self) -> None:
-        if self._owes_end:
+        if self._owes_end and self._coordinator.hooks.has_handlers(SESSION_END):
             self._owes_end = False  # once, also if it is interrupted
             details = {"session_id": self._coordinator.session_id, "status": self._session.status.status}
             await self._announce(self._coordinator.hooks.emit, SESSION_END, details)
