@@ -18,7 +18,6 @@ import signal
 import sys
 import threading
 import time
-
 from _signal import getsignal as get_handler  # type: ignore[import-not-found]  # those of `signal` have own lines, and are slow
 from _signal import signal as set_handler
 from collections.abc import Callable, Coroutine, Iterable, Iterator
