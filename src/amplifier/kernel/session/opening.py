@@ -154,6 +154,7 @@ class Opening:
                 config = getattr(loaded, "config", config)
             ready = await self._mount_loaded(kind, spec, loaded, config, view, owner)
         except Exception as exc:  # noqa: BLE001 — foreign code: contained here, blamed and undone (L4)
+            self._calls.close()  # the scope of the modules before it
             await self._coordinator.undo(owner)
             self._failed_to_mount(kind, spec, exc)
         except KeyboardInterrupt:  # it may have opened something and not come to registering its cleanup
@@ -290,19 +291,19 @@ class Opening:
     async def _make_ready(
         self, kind: str, spec: ModuleSpec, view: ModuleCoordinator, on_session_ready: Callable[..., Any]
     ) -> None:
-        seconds = self._coordinator.deadlines.ready
+        label, seconds = f"on_session_ready of module {spec.module!r}", self._coordinator.deadlines.ready
         self._now = spec.module, "on_session_ready"
         problem: str | None = None
         try:
             answer = call_foreign(on_session_ready, view)
             if inspect.isawaitable(answer):
-                await self._calls.run(answer, seconds, f"on_session_ready of module {spec.module!r}")
+                await self._calls.run(answer, seconds, label)
         except Exception as exc:  # noqa: BLE001 — foreign code; not fatal by contract
+            self._calls.close()
             problem = self._failed_to_get_ready(kind, spec, exc)
         if problem is not None:
-            await self._coordinator.hooks.emit(
-                MODULE_ON_SESSION_READY_FAILED, {"module_id": spec.module, "error": problem}
-            )
+            details = {"module_id": spec.module, "error": problem}
+            await self._coordinator.hooks.emit(MODULE_ON_SESSION_READY_FAILED, details)
 
     def _failed_to_get_ready(self, kind: str, spec: ModuleSpec, exc: Exception) -> str:
         """Record and log it, in a frame of its own like `_failed_to_mount`.

@@ -451,8 +451,7 @@ class TurnRunner:
             details: dict[str, Any] = {"session_id": coordinator.session_id, "parent_id": coordinator.parent_id}
             if section.get("metadata"):
                 details["metadata"] = section["metadata"]
-            if coordinator.hooks.has_handlers(start):
-                await coordinator.hooks.emit(start, details)
+            await coordinator.hooks.emit(start, details)
         if section.get("raw"):
             await coordinator.hooks.emit(
                 SESSION_CONFIG, {"session_id": coordinator.session_id, "raw": redact_secrets(coordinator.config)}
