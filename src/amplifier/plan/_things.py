@@ -18,7 +18,7 @@ from ..models import to_json
 
 def is_thing(given: object) -> bool:
     """Whether an entry of a plan is no id and no mapping but a module itself: something to call, or an instance of a contract."""
-    if given is None or isinstance(given, str | bytes | int | float | list | tuple | set | frozenset | Mapping):
+    if given is None or isinstance(given, dict | str | bytes | int | float | list | tuple | set | frozenset | Mapping):
         return False
     return callable(given) or any(hasattr(given, name) for name in ("mount", "execute", "complete", "add_message"))
 

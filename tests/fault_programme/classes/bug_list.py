@@ -155,8 +155,8 @@ BUGS: Final = (
     _walk(
         "cleanups run in the order of registration",
         "runtime/tasks.py",
-        "                entry = waiting[-1]\n",
-        "                entry = waiting[0]\n",
+        "            for entry in reversed(self._entries.values())\n",
+        "            for entry in self._entries.values()\n",
     ),
     _call(
         "a failing cleanup ends the closing",
@@ -168,7 +168,7 @@ BUGS: Final = (
     _call(
         "a cleanup has no deadline",
         "kernel/runtime/tasks.py",
-        "            await run_bounded(_protected(answer), seconds, entry, watch)",
+        "            await calls.run(_protected(answer), seconds, entry)",
         "            await _protected(answer)",
         "cleanup",
     ),

@@ -120,6 +120,26 @@ async def test_cleanup_pushed_by_a_cleanup_runs_next(stack, log):
     assert log == ["pushed late", "first"]
 
 
+class Name(str):  # noqa: SLOT000 — it has an attribute
+    """The id of a module, which counts how often it is looked at."""
+
+    __hash__ = str.__hash__
+    looks = 0
+
+    def __eq__(self, other):
+        self.looks += 1
+        return str.__eq__(self, other)
+
+
+async def test_each_step_is_looked_at_a_fixed_number_of_times_however_many_there_are(stack, log):
+    steps, owner = 500, Name("a")
+    for number in range(steps):
+        stack.push(functools.partial(log.append, number), "a")
+    assert await unwind(stack, owner=owner) == ([], None)
+    assert log == list(reversed(range(steps)))
+    assert owner.looks <= 2 * steps  # once to count them, once to run each
+
+
 async def test_step_that_became_unnecessary_is_forgotten(stack, log):
     entry = stack.push(noting(log, 1), "a")
     stack.discard(entry)

@@ -511,9 +511,10 @@ async def test_mount_deadline_is_each_modules_own(log):
     assert log == [4, 4]
 
 
-async def test_failed_module_is_cleaned_up_outside_of_its_mount_deadline(log):
+@pytest.mark.parametrize("form", ["async", "sync"])
+async def test_failed_module_is_cleaned_up_outside_of_every_mount_deadline(form, log):
     async def cleanup():
-        await anyio.sleep(4)
+        await anyio.sleep(8)
         log.append("cleaned up")
 
     async def mount(coordinator, config):
@@ -521,11 +522,15 @@ async def test_failed_module_is_cleaned_up_outside_of_its_mount_deadline(log):
         await anyio.sleep(4)
         raise ValueError("broke")
 
+    def mount_at_once(coordinator, config):
+        coordinator.register_cleanup(cleanup)
+        raise ValueError("broke")
+
     async def mount_next(coordinator, config):
         await anyio.sleep(4)
         log.append("next one mounted")
 
-    tools = {"tool-a": mount, "tool-b": mount_next}
+    tools = {"tool-a": mount if form == "async" else mount_at_once, "tool-b": mount_next}
     async with agent(tools=tools, session={"deadlines": {"mount": 5}}) as session:
         assert log == ["cleaned up", "next one mounted"]
         assert [failure.reason_code for failure in session.failures] == ["mount_failed"]
@@ -635,6 +640,25 @@ async def test_module_that_fails_to_get_ready_stays_and_is_announced(error, log,
     assert events[0][1]["module_id"] == "hooks-a"
     assert log == ["next is ready"]
     assert "on_session_ready of module 'hooks-a' failed" in caplog.text
+
+
+async def test_failure_to_get_ready_is_announced_outside_of_every_deadline(log):
+    async def ready(coordinator):
+        log.append("ready")
+
+    async def fail(coordinator, config):  # cannot be called with the coordinator only
+        log.append("never")
+
+    async def hear(event, data):
+        await anyio.sleep(8)
+        log.append(event)
+
+    hooks = {"hooks-a": ready_module(ready), "hooks-b": ready_module(fail), "hooks-c": ready_module(ready)}
+    session = agent(hooks=hooks, session={"deadlines": {"ready": 5}})
+    session.coordinator.hooks.register("module:on_session_ready_failed", hear)
+    async with session:
+        assert [failure.module_id for failure in session.failures] == ["hooks-b"]
+    assert log == ["ready", "module:on_session_ready_failed", "ready"]
 
 
 async def test_readiness_has_a_deadline_for_each_module(log):

@@ -518,10 +518,14 @@ class ModuleCoordinator(Coordinator):
         self.mounts.strict = plan.strict
         self.hosting.is_shut = False
         spawn = None if self.hosting.group is None else self.hosting.spawn
-        self.watch.start(spawn)
+        self.watch.start(None)
         self._cancellation.attach(
             loop, spawn or loop.spawn_timer, None if spawn is None else announce, self.closing_time, self.watch
         )
+
+    def watch_calls(self) -> None:
+        """The opening has to wait, or is over: on trio the watchdog takes a task from now on, which a short opening spares."""
+        self.watch.start(self.hosting.spawn if self.hosting.takes_work else None)
 
     def begin_closing(self) -> TimeBudget:
         """The session closes: from now on everything shares one deadline."""

@@ -242,7 +242,7 @@ class Mounts:
         value = layers[-1][1] if layers else _EMPTY
         named = self.capabilities if point == _CAPABILITY else self.points if name is None else self.points[point]
         is_dict = isinstance(named, dict)  # or the application has put something else there by hand
-        is_owned = any(owner is not None for owner, _ in layers)
+        is_owned = [owner for owner, _ in layers if owner is not None]
         # No call from here on, so Ctrl-C does not come between.
         if name is None:
             named[point] = None if value is _EMPTY else value

@@ -18,7 +18,8 @@ import signal
 import sys
 import threading
 import time
-from _signal import signal as set_handler  # type: ignore[import-not-found]  # that of `signal` has lines of its own
+from _signal import getsignal as get_handler  # type: ignore[import-not-found]  # those of `signal` have own lines, and are slow
+from _signal import signal as set_handler
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -211,7 +212,7 @@ interrupts: _Interrupts = _Interrupts()
 
 def choose_hold() -> None:
     """See what this thread can do: only the main thread hears signals, and handlers of the application are left alone."""
-    handler: Any = signal.getsignal(signal.SIGINT)
+    handler: Any = get_handler(signal.SIGINT)
     by_asyncio = getattr(getattr(handler, "func", None), "__qualname__", "") == "Runner._on_sigint"
     if threading.current_thread() is threading.main_thread() and (by_asyncio or handler is signal.default_int_handler):
         interrupts.hold = functools.partial(set_handler, signal.SIGINT, _answer)
@@ -221,7 +222,7 @@ def choose_hold() -> None:
 
 def release(before: Any) -> None:
     """Answer as before to Ctrl-C; whoever found it held off already leaves that to the one who did it."""
-    if callable(before) and before is not _answer and signal.getsignal(signal.SIGINT) is _answer:
+    if callable(before) and before is not _answer and get_handler(signal.SIGINT) is _answer:
         set_handler(signal.SIGINT, before)
 
 

@@ -98,7 +98,7 @@ class CancellationToken:
     @property
     def is_immediate(self) -> bool:
         """Whether the request is immediate."""
-        return CancellationState.IMMEDIATE in self._claims
+        return bool(self._claims) and CancellationState.IMMEDIATE in self._claims
 
     @property
     def reason(self) -> str | None:

@@ -1,7 +1,8 @@
 """Deadlines for third-party code: every call into it is bounded, and its failure is distinguished from what must pass through.
 
-`run_bounded` makes one call. A dispatch, which is on the hot path, has one cancel scope for all its calls, whose deadline moves from call to
-call, because a fresh scope for each costs two to four times as much: `DeadlineGroup`, which serves both. `TimeBudget` divides what is left of a closing. `Watchdog` notices calls that refuse to be cancelled.
+`DeadlineGroup` is the one mechanism: calls one after another, each under its own deadline. They share one cancel scope, whose deadline moves
+from call to call, because a fresh scope for each costs two to four times as much. `run_bounded` is for a single call. `TimeBudget` divides what
+is left of a closing. `Watchdog` notices calls that refuse to be cancelled.
 """
 
 from __future__ import annotations
@@ -96,14 +97,21 @@ async def run_bounded(awaitable: Awaitable[Any], seconds: float | None, label: A
         DeadlinePassed: Its deadline passed.
         Exception: Its own failure, contained.
     """
-    return await DeadlineGroup(watch).run(awaitable, seconds, label)
+    calls = DeadlineGroup(watch)
+    try:
+        return await calls.run(awaitable, seconds, label)
+    finally:
+        scope, calls.scope = calls.scope, None
+        if scope is not None:
+            scope.__exit__(None, None, None)
+        calls.close()
 
 
 class DeadlineGroup:
     """Calls of third-party code, one after another, each under its own deadline.
 
-    They share one scope, which is opened when the first call really has something to await; so sync calls cost none. Dispatch does for many
-    calls what `run` does for one: `arm`, await, and `judge` what was raised. Whoever uses a group leaves the scope first in its
+    They share one scope, which is opened when the first call really has something to await; so sync calls cost none. Dispatch, which is on the
+    hot path, does by hand what `run` does: `arm`, await, and `judge` what was raised. Whoever uses a group leaves the scope first in its
     ``finally``, by a call that is not the kernel's: Ctrl-C at a line before would leave it entered for ever.
     """
 
@@ -123,7 +131,7 @@ class DeadlineGroup:
 
     @interruptible
     async def run(self, awaitable: Awaitable[Any], seconds: float | None, label: Any) -> Any:
-        """Await the only call; see `run_bounded`.
+        """Await one call; one that succeeds leaves the scope open for the next.
 
         Raises:
             DeadlinePassed: Its deadline passed.
@@ -141,14 +149,12 @@ class DeadlineGroup:
             return value
         except BaseException as exc:
             failure = failure or self.judge(exc)
+            self.close()  # what follows a failure is not part of the call and its deadline
             if failure is exc:
                 raise
             raise failure from (None if isinstance(failure, DeadlinePassed) else exc)
         finally:
-            scope, self.scope = self.scope, None
-            if scope is not None:
-                scope.__exit__(None, None, None)
-            self.close()
+            self.awaited = None
             del failure  # an exception that names its own frame is a reference cycle
 
     def arm(self, seconds: float | None, now: float, awaited: Any) -> None:
@@ -306,6 +312,9 @@ class Watchdog:
         """Watch from now on; timers that need a task take it from ``spawn``, and without it are not made."""
         self._spawn = spawn
         self.is_stopped = False
+        if spawn is not None and self._tasks:
+            self._disarm()
+            self.hasten(min(call.until for call in self._tasks))
 
     def enter(self, call: DeadlineGroup) -> None:
         """A call (or a series of them, its label changing) has become active in this task."""

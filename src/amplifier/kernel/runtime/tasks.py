@@ -14,7 +14,7 @@ import logging
 import time
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from functools import partial
@@ -33,7 +33,7 @@ from amplifier.errors import SessionStateError, SpuriousCancellation
 from amplifier.events import MODULE_CRASHED, MODULE_UNRESPONSIVE
 
 from .backend import RunningCall, exit_details, start_timer
-from .deadlines import DeadlinePassed, TimeBudget, Unresponsive, Watchdog, failure_text, run_bounded
+from .deadlines import DeadlineGroup, DeadlinePassed, TimeBudget, Unresponsive, Watchdog, failure_text
 from .uninterrupted import run_section
 
 logger: logging.Logger = logging.getLogger("amplifier.session")
@@ -94,7 +94,7 @@ class CleanupStack:
         """What the latest closing ended, for ``session.last_stop``: what, whose, in how many seconds, and its failure."""
 
     def __len__(self) -> int:
-        return len(self._waiting(None))
+        return sum(1 for _ in self._waiting(None))
 
     @property
     def entries(self) -> list[CleanupEntry]:
@@ -114,7 +114,10 @@ class CleanupStack:
         """Forget a step that has become unnecessary; False if it is not there any more."""
         if entry is None or self._entries.get(_key(entry)) is not entry:
             return False
-        del self._entries[_key(entry)]
+        if next(reversed(self._entries.values())) is entry:  # leaves no gap, over which each reading backwards would go
+            self._entries.popitem()
+        else:
+            del self._entries[_key(entry)]
         return True
 
     def move_up(self, entry: CleanupEntry) -> None:
@@ -136,21 +139,22 @@ class CleanupStack:
 
         Raised at a line of this file, Ctrl-C leaves; the steps that have not run are still there, and to be run by another call.
         """
-        known = self._waiting(owner)
+        known = set(self._waiting(owner))
         if not known:
             return
         reserve = budget.reserve(LEAST_SHARE * (1.0 if each is None else each), len(known))
+        calls = DeadlineGroup(watch)
         entry: CleanupEntry | None = None
         try:
-            while waiting := self._waiting(owner):
-                entry = waiting[-1]
+            while (entry := next(self._waiting(owner), None)) is not None:
                 entry.is_running = True
                 error: BaseException | None = DeadlinePassed(0.0)
                 began = time.monotonic()
                 if entry.has_begun:
                     error = KeyboardInterrupt()  # which has cut it off
                 elif entry in known or not budget.is_used_up:  # or steps that add steps would never end
-                    error = await _run_step(entry, budget.share(each, len(waiting), reserve), watch)
+                    known.discard(entry)
+                    error = await _run_step(calls, entry, budget.share(each, len(known) + 1, reserve))
                 failed = [] if error is None else [_failure(entry, error)]
                 failures += failed  # no call, so nothing comes between these two
                 entry.is_over = True
@@ -160,14 +164,18 @@ class CleanupStack:
         finally:
             if entry is not None:
                 entry.is_running = False
+            scope, calls.scope = calls.scope, None
+            if scope is not None:  # first, and by no call of the kernel: see DeadlineGroup
+                scope.__exit__(None, None, None)
+            calls.close()
 
-    def _waiting(self, owner: str | CleanupEntry | None) -> list[CleanupEntry]:
-        """The steps that no call is at, of one module or this one, the next one last."""
-        return [
+    def _waiting(self, owner: str | CleanupEntry | None) -> Iterator[CleanupEntry]:
+        """The steps that no call is at, of one module or this one, the next one first."""
+        return (
             entry
-            for entry in self._entries.values()
+            for entry in reversed(self._entries.values())
             if not entry.is_running and not entry.is_over and (owner is None or owner is entry or owner == entry.module)
-        ]
+        )
 
 
 def _failure(entry: CleanupEntry, error: BaseException) -> CleanupFailure:
@@ -176,13 +184,13 @@ def _failure(entry: CleanupEntry, error: BaseException) -> CleanupFailure:
     return CleanupFailure(entry.what, entry.module, error, cut_off)
 
 
-async def _run_step(entry: CleanupEntry, seconds: float | None, watch: Watchdog | None) -> BaseException | None:
+async def _run_step(calls: DeadlineGroup, entry: CleanupEntry, seconds: float | None) -> BaseException | None:
     """Run one step; whatever it raises is returned: nothing may keep the rest from running."""
     try:
         entry.has_begun = True
         answer = entry.run()
         if isawaitable(answer):
-            await run_bounded(_protected(answer), seconds, entry, watch)
+            await calls.run(_protected(answer), seconds, entry)
     except BaseException as exc:  # noqa: BLE001 — foreign code, and see above
         return _judged(exc)
     return None

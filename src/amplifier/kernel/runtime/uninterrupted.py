@@ -43,6 +43,7 @@ async def run_section(
     isolate: bool = False,
     is_unwinding: Callable[[], bool] | None = None,
     on_held: Callable[[], None] | None = None,
+    on_wait: Callable[[], None] | None = None,
 ) -> T:
     """Run ``fn(*args)`` to its end, keeping away from it what would cut it off; returns only when it has finished.
 
@@ -58,13 +59,14 @@ async def run_section(
             task of its own. Otherwise both share one context.
         is_unwinding: Whether the section is being cancelled already, for a reason of its own: then the first native cancel waits.
         on_held: Called when a native cancel is held back for the first time.
+        on_wait: On trio, for an isolated section, called when it has to wait: what takes a task there can be started now.
     """
     if running_asyncio_loop() is not None:
         from .asyncio_sections import Section  # noqa: PLC0415 — imports asyncio
 
         value: T = await Section(fn, args, name, shield, isolate, is_unwinding, on_held).run()
     elif isolate:
-        value = await _in_child_on_trio(fn, args, name, shield)
+        value = await _in_child_on_trio(fn, args, name, shield, on_wait)
     else:
         with cancel_scope(shield=shield):
             value = await fn(*args)
@@ -128,6 +130,7 @@ async def _in_child_on_trio(
     args: tuple[Any, ...],
     name: str,
     shield: bool,
+    on_wait: Callable[[], None] | None,
 ) -> Any:
     """Run something in a child task and carry its outcome over as if it had run here; Ctrl-C is raised in the caller afterwards.
 
@@ -151,6 +154,12 @@ async def _in_child_on_trio(
         # Waiting for a nursery's child is not cut short by a cancellation, so the wait itself needs no shield.
         async with trio.open_nursery() as nursery:
             nursery.start_soon(child, name=name)
+            if on_wait is not None:
+                for _ in range(2):  # after which the child has made its first step
+                    if not outcome and not errors:
+                        await trio.lowlevel.cancel_shielded_checkpoint()
+                if not outcome and not errors:
+                    on_wait()
     except BaseExceptionGroup as interrupted:  # the child's own errors do not come this way
         raise interrupted.exceptions[0] from (errors[0] if errors else None)
     if errors:

@@ -17,7 +17,6 @@ import attrs
 
 from amplifier._json import redact_text
 from amplifier.contracts import CONTRACTS
-from amplifier.contracts._scopes import loop_clock
 from amplifier.errors import AmplifierError, DeadlineExceeded, ModuleLoadError, ModuleNotFoundError
 from amplifier.events import MODULE_LOAD_FAILED, MODULE_ON_SESSION_READY_FAILED
 from amplifier.loading import LoadedModule, ModuleLoader, load_thing
@@ -27,7 +26,7 @@ from amplifier.plan import ModuleSpec, MountPlan
 
 from ..coordinator.coordinator import ModuleCoordinator
 from ..runtime.backend import RunningCall
-from ..runtime.deadlines import DeadlinePassed, call_foreign, failure_text, failure_words, run_bounded
+from ..runtime.deadlines import DeadlineGroup, DeadlinePassed, call_foreign, failure_text, failure_words
 
 logger: logging.Logger = logging.getLogger("amplifier.session")
 
@@ -60,6 +59,7 @@ class Opening:
         self._coordinator = coordinator
         self._loader = loader
         self._asks_no_other = False
+        self._calls = DeadlineGroup(coordinator.watch)
         self._listing: dict[str, Any] = {}
         self._waiting: list[tuple[str, ModuleSpec, ModuleCoordinator, Callable[..., Any]]] = []
         self._names: set[str] = set()
@@ -77,15 +77,22 @@ class Opening:
         if isinstance(loader, ModuleLoader):
             loader.acquire(self._coordinator)
             self._asks_no_other = loader.coordinator is None or loader.coordinator is self._coordinator
-        for kind, spec in self._modules():
-            await self._mount(kind, spec)
-        self._require_provider_in_strict_mode()
-        self._raise_in_strict_mode()
-        for failure in self.failures:
-            await self._announce(failure)
-        for kind, spec, view, on_session_ready in self._waiting:
-            await self._make_ready(kind, spec, view, on_session_ready)
-        self._raise_in_strict_mode()
+        try:
+            for kind, spec in self._modules():
+                await self._mount(kind, spec)
+            self._calls.close()
+            self._require_provider_in_strict_mode()
+            self._raise_in_strict_mode()
+            for failure in self.failures:
+                await self._announce(failure)
+            for kind, spec, view, on_session_ready in self._waiting:
+                await self._make_ready(kind, spec, view, on_session_ready)
+            self._raise_in_strict_mode()
+        finally:
+            scope, self._calls.scope = self._calls.scope, None
+            if scope is not None:  # first, and by no call of the kernel: see DeadlineGroup
+                scope.__exit__(None, None, None)
+            self._calls.close()
 
     def running_call(self) -> RunningCall | None:
         """The module that is being opened."""
@@ -147,6 +154,7 @@ class Opening:
                 config = getattr(loaded, "config", config)
             ready = await self._mount_loaded(kind, spec, loaded, config, view, owner)
         except Exception as exc:  # noqa: BLE001 — foreign code: contained here, blamed and undone (L4)
+            self._calls.close()  # the scope of the modules before it
             await self._coordinator.undo(owner)
             self._failed_to_mount(kind, spec, exc)
         except KeyboardInterrupt:  # it may have opened something and not come to registering its cleanup
@@ -199,15 +207,13 @@ class Opening:
                 options["coordinator"] = coordinator
         loading = call_foreign(partial(loader.load, spec.module, spec.config, **options))
         if inspect.isawaitable(loading):
-            return await run_bounded(
-                loading, coordinator.deadlines.mount, f"loading of {spec.module!r}", coordinator.watch
-            )
+            return await self._calls.run(loading, coordinator.deadlines.mount, f"loading of {spec.module!r}")
         return loading
 
     def _load_at_once(self, spec: ModuleSpec) -> LoadedModule:
         """Load without awaiting, as most modules are; an import cannot be interrupted, only reported late."""
         seconds = self._coordinator.deadlines.mount
-        clock = loop_clock()
+        clock = self._calls.clock
         started = clock()
         found: LoadedModule = call_foreign(
             self._loader.find, spec.module, spec.source, listing=self._listing, user=self._coordinator
@@ -237,12 +243,12 @@ class Opening:
         seconds = self._coordinator.deadlines.mount
         if is_structured(answer):
             entering = self._coordinator.hosting.host(answer, name=spec.module, owner=owner, is_mount=True)
-            host = await run_bounded(entering, seconds, label, self._coordinator.watch)
+            host = await self._calls.run(entering, seconds, label)
             self._take_instance(kind, host.value, owner)
         else:
             try:
                 if inspect.isawaitable(answer):
-                    answer = await run_bounded(answer, seconds, label, self._coordinator.watch)
+                    answer = await self._calls.run(answer, seconds, label)
             except DeadlinePassed as late:
                 self._take(kind, late.answer, view, owner)  # so that undoing the module closes what it has opened
                 raise
@@ -285,21 +291,19 @@ class Opening:
     async def _make_ready(
         self, kind: str, spec: ModuleSpec, view: ModuleCoordinator, on_session_ready: Callable[..., Any]
     ) -> None:
-        seconds = self._coordinator.deadlines.ready
+        label, seconds = f"on_session_ready of module {spec.module!r}", self._coordinator.deadlines.ready
         self._now = spec.module, "on_session_ready"
         problem: str | None = None
         try:
             answer = call_foreign(on_session_ready, view)
             if inspect.isawaitable(answer):
-                await run_bounded(
-                    answer, seconds, f"on_session_ready of module {spec.module!r}", self._coordinator.watch
-                )
+                await self._calls.run(answer, seconds, label)
         except Exception as exc:  # noqa: BLE001 — foreign code; not fatal by contract
+            self._calls.close()
             problem = self._failed_to_get_ready(kind, spec, exc)
         if problem is not None:
-            await self._coordinator.hooks.emit(
-                MODULE_ON_SESSION_READY_FAILED, {"module_id": spec.module, "error": problem}
-            )
+            details = {"module_id": spec.module, "error": problem}
+            await self._coordinator.hooks.emit(MODULE_ON_SESSION_READY_FAILED, details)
 
     def _failed_to_get_ready(self, kind: str, spec: ModuleSpec, exc: Exception) -> str:
         """Record and log it, in a frame of its own like `_failed_to_mount`.

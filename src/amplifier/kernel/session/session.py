@@ -268,7 +268,11 @@ class AmplifierSession:
         tokens = [session.coordinator.cancellation for session in (self, parent) if session is not None]
         # Now: the section begins a turn of the event loop later.
         was_stopped = any(token.is_immediate for token in tokens)
-        await run_section(self._mount_plan, was_stopped, name=f"amplifier open {self.session_id}", isolate=True)
+        name, watch_calls = f"amplifier open {self.session_id}", self.coordinator.watch_calls
+        try:
+            await run_section(self._mount_plan, was_stopped, name=name, isolate=True, on_wait=watch_calls)
+        finally:  # also for the cleanups of an opening that has failed
+            watch_calls()
         self._lifecycle.state = State.OPEN
         self._settle()
 
@@ -859,7 +863,7 @@ class _Closing:
         await self._announce(self._session._turns.announce_requests)
 
     async def _announce_end(self) -> None:
-        if self._owes_end:
+        if self._owes_end and self._coordinator.hooks.has_handlers(SESSION_END):
             self._owes_end = False  # once, also if it is interrupted
             details = {"session_id": self._coordinator.session_id, "status": self._session.status.status}
             await self._announce(self._coordinator.hooks.emit, SESSION_END, details)
