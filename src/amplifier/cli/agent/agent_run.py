@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import signal
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,8 +48,8 @@ from .terminal_agent import TerminalAgent
 
 __all__ = ["RunRequest", "print_error_json", "run_agent"]
 
-_REFRESH_INTERVAL = 0.25
-"""Seconds between two updates of the live lines."""
+_REFRESH_INTERVAL = 0.1
+"""Seconds between two updates of the live lines, which show what is typed."""
 
 _RECAP = 200
 """Characters of a message that a recap shows."""
@@ -145,6 +145,7 @@ class _AgentRun:
         self._permissions = Permissions(Path.cwd(), request.mode)
         self._keyboard = Keyboard() if Keyboard.is_available() else None
         self._agent: TerminalAgent | None = None
+        self._chat: Chat | None = None
         self._is_reopened = False
         self._earlier: RunRequest | None = None  # to go back to if the next session does not open
         self._outcome: Outcome | None = None
@@ -169,6 +170,8 @@ class _AgentRun:
     async def _refresh_live_lines(self) -> None:
         while True:
             await anyio.sleep(_REFRESH_INTERVAL)
+            if self._chat is not None:
+                self._chat.take_typed()
             self._display.draw_live_lines()
 
     async def _run(self) -> None:
@@ -238,11 +241,12 @@ class _AgentRun:
             if request.prompt is not None:
                 self._outcome = await agent.run_turn(request.prompt)
                 return None
-            chat = None
+            chat = self._chat = None
             if self._keyboard is not None and self._streams.err.is_terminal and request.output_format == "text":
-                chat = Chat(agent, self._keyboard, self._streams.err)
+                chat = self._chat = Chat(agent, self._keyboard, self._streams.err)
             if request.goes_on:
-                self._outcome = await self._go_on(agent)
+                with nullcontext() if chat is None else chat.listening():
+                    self._outcome = await self._go_on(agent)
                 if chat is not None:
                     chat.show_outcome(self._outcome)
                     self._outcome = None

@@ -108,7 +108,7 @@ class LinePrompt:
             self._history_file.add(message)
 
     async def read(self, prompt: str) -> str | None:
-        """One line, which may hold newlines; None at the end of input. A cancelled call drops what was entered.
+        """One line, which may hold newlines and begins with the keyboard's draft; None at the end of input. A cancelled call drops what was entered.
 
         Raises:
             KeyboardInterrupt: Ctrl-C was pressed.
@@ -140,9 +140,11 @@ class LinePrompt:
 
     def _ask(self, prompt: str) -> str | _Interrupted | None:
         self._prompt = prompt
+        draft, self._keyboard.draft = self._keyboard.draft, ""
         try:
             return self._session.prompt(
                 lambda: [("bold" if self._terminal.has_colour else "", self._prompt)],
+                default=draft,
                 pre_run=self._exit_if_cancelled,
                 reserve_space_for_menu=min(self._menu_rows, max(_window_size().rows - 2, 0)),
                 set_exception_handler=False,  # its own one waits for Enter
