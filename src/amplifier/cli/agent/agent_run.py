@@ -40,7 +40,7 @@ from amplifier.turns import TurnRecord
 from .approvals import AllowEverything, AskAtTerminal, LeaveTheTurn
 from .budget import budget_as_json, budget_text, with_budget
 from .chat import Chat
-from .configuration import Configuration
+from .configuration import REMEMBERED, Configuration
 from .default_plan import AgentPlan, build_plan, with_recordings, with_storage_paths, with_traces
 from .permissions import Permissions
 from .signals import SignalHandler, handled_signals
@@ -200,7 +200,7 @@ class _AgentRun:
             provider=request.provider,
             model=request.model,
             project_instructions=request.project_instructions,
-            configuration=request.configuration,
+            configuration=request.configuration.without(REMEMBERED),  # these are read again at each call
         )
         approval_system = self._approval_system()
         if request.goes_on:
@@ -216,7 +216,7 @@ class _AgentRun:
         async with session:
             session.coordinator.hooks.register("tool:pre", self._display.edits, name="cli-diffs")
             record = self._session_record(agent_plan)
-            self._permissions.open(session.coordinator)
+            self._permissions.open(session.coordinator, remembers=request.plan is None)
             checkpoints = Checkpoints(request.store.folder(session.session_id), Path.cwd())
             session.coordinator.hooks.register("tool:pre", checkpoints, name="cli-checkpoints")
             own = (self._display, self._signal_handler, self._permissions, checkpoints)

@@ -27,6 +27,7 @@ _ALLOWING = ("allow once", "allow", "allow always")
 """What counts as yes for the kernel, the narrowest first."""
 
 _DENY = "Deny"
+_MEANING = {"Allow always": " (this very call, in this session)"}
 _NOTICE_LENGTH = 500
 _LEFT_OUT: Final = object()
 """An empty line for a value that is not required."""
@@ -111,7 +112,9 @@ class AskAtTerminal:
                     rule = self._permissions.offer(self._display.edits.current_input())
                 for_good = "" if rule is None else f"Always in this project: {rule_in_words(rule)}"
                 options = [option for option in (*options[:-1], for_good, *options[-1:]) if option]
-                choices = [f"[{key}] {_one_line(option)}" for key, option in _keys(options).items()]
+                choices = [
+                    f"[{key}] {_one_line(option)}{_MEANING.get(option, '')}" for key, option in _keys(options).items()
+                ]
                 self._terminal.line(f"  {'  '.join(choices)}")
                 self._terminal.line(self._terminal.styled(f"  (no answer within {timeout:g} s means {default})", "dim"))
                 self._keyboard.discard_input()
