@@ -252,8 +252,9 @@ class _AgentRun:
                     self._outcome = None
             if chat is None:
                 return None
+            is_other = self._earlier is not None and self._earlier.session_id != request.session_id
             self._earlier = None
-            if session.is_resumed and not self._is_reopened:
+            if session.is_resumed and (is_other or not self._is_reopened):
                 self._show_recap(await chat.commands.messages())
             await chat.run()
             return chat.commands.reopen

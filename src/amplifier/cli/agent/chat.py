@@ -17,7 +17,7 @@ from amplifier.cli.terminal.output import Output
 from amplifier.errors import MissingExtraError
 from amplifier.events import ORCHESTRATOR_STEERING_INJECTED
 
-from .chat_commands import ChatCommands, mentioned_files
+from .chat_commands import LEAVING, ChatCommands, mentioned_files
 from .terminal_agent import TerminalAgent
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class Chat:
         self._display.notice(f"({self._agent.latest_in_words()})")
 
     async def _command(self, line: str) -> None:
-        if line in ("exit", "quit", "q"):
+        if line in LEAVING:
             await self._exit()
         elif (message := await self.commands.run(line)) is not None:
             await self._turn(message)

@@ -27,12 +27,13 @@ from amplifier.tracing import totals, write_summary
 from amplifier.tracing._conversation import write_conversation
 from amplifier.tracing._sessions import read_trace
 
-from .project_instructions import project_root
+from .project_instructions import project_root, split_head
 from .terminal_agent import TerminalAgent, compaction_message
 
-__all__ = ["ChatCommands", "mentioned_files"]
+__all__ = ["LEAVING", "ChatCommands", "mentioned_files"]
 
-_MENTION = re.compile(r"(?<!\S)@(\S+)")
+LEAVING = ("exit", "quit", "q")
+_MENTION = re.compile(r'(?<!\S)@(?:"([^"]+)"|(\S+))')
 _SECONDS_TO_LIST = 20.0
 _LONGEST_TEXT = 200_000
 _MOST_BYTES = 5_000_000
@@ -54,7 +55,6 @@ class ChatCommands:
         self._show = agent.display.line
         self._terminal = terminal
         self.reopen: dict[str, Any] | None = None
-        self._own = _own_commands(Path.cwd())
         self._commands: dict[str, tuple[str, Callable[[str], Awaitable[None]]]] = {
             "help": ("this list", self._help),
             "model": ("[PROVIDER:]MODEL: go on with another model; alone: what there is", self._model),
@@ -73,14 +73,12 @@ class ChatCommands:
             "resume": ("[ID]: go on with another session; alone: which there are", self._resume),
             "export": ("[FILE]: write the conversation as Markdown, or HTML", self._export),
         }
+        self._own = _own_commands(Path.cwd(), taken=(*self._commands, *LEAVING), notice=agent.display.notice)
 
     @property
     def summaries(self) -> dict[str, str]:
         """Each command in a few words."""
-        own = {
-            name: visible_text(text.partition("\n")[0].lstrip("# "), multiline=False)
-            for name, text in self._own.items()
-        }
+        own = {name: visible_text(summary, multiline=False) for name, (summary, _) in self._own.items()}
         return {**own, **{name: summary for name, (summary, _) in self._commands.items()}}
 
     async def run(self, line: str) -> str | None:
@@ -88,7 +86,7 @@ class ChatCommands:
         name, _, argument = line.partition(" ")
         found = self._commands.get({"?": "help"}.get(name, name))
         if found is None and name in self._own:
-            text = self._own[name]
+            _, text = self._own[name]
             return text.replace("$ARGUMENTS", argument) if "$ARGUMENTS" in text else f"{text}\n\n{argument}".strip()
         if found is None:
             near = nearest(name, [*self.summaries, "exit"])
@@ -239,28 +237,34 @@ class ChatCommands:
                 self._show(f"  {name:10} {visible_text(value, multiline=False)}")
 
 
-def _own_commands(directory: Path) -> dict[str, str]:
-    """The texts of ``commands/NAME.md`` of the user, then of ``.amplifier`` in the project; text for the model and nothing else."""
-    found: dict[str, str] = {}
+def _own_commands(
+    directory: Path, *, taken: Sequence[str], notice: Callable[[str], None]
+) -> dict[str, tuple[str, str]]:
+    """Summary and text of ``commands/NAME.md`` of the user, then of ``.amplifier`` in the project; text for the model and nothing else."""
+    found: dict[str, tuple[str, str]] = {}
     for folder in (config_folder(), project_root(directory) / ".amplifier"):
         for path in sorted((folder / "commands").glob("*.md")):
             try:
-                text = sanitize_text(read_file(path, most=_LONGEST_TEXT).decode()).strip()
-            except (OSError, ValueError):
+                head, text = split_head(sanitize_text(read_file(path, most=_LONGEST_TEXT).decode()).strip())
+                if path.stem in taken or not re.fullmatch(r"[\w-]+", path.stem):
+                    raise ValueError("the chat has a command of that name" if path.stem in taken else "not a name")
+            except (OSError, ValueError, CommandError) as error:
+                notice(f"{path} is not used: {error}")
                 continue
-            if text and re.fullmatch(r"[\w-]+", path.stem):
-                found.setdefault(path.stem, text)
+            if text := text.strip():
+                summary = str(head.get("description") or text.partition("\n")[0].lstrip("# "))
+                found.setdefault(path.stem, (summary, text))
     return found
 
 
 def mentioned_files(message: str, notice: Callable[[str], None]) -> list[Any]:
-    """The files of this folder that a message mentions as ``@PATH``, as parts of a prompt; each is announced."""
+    """The files of this folder that a message mentions as ``@PATH`` or ``@"PATH"``, as parts of a prompt; each is announced."""
     blocks: list[Any] = []
-    for word in dict.fromkeys(_MENTION.findall(message)):
-        path = next((path for path in (Path(word), Path(word.rstrip(".,;:!?)"))) if path.is_file()), None)
-        if path is None:
-            continue
+    for word in dict.fromkeys(quoted or plain for quoted, plain in _MENTION.findall(message)):
+        path = Path(word if Path(word).is_file() else word.rstrip(".,;:!?)"))
         try:
+            if not path.is_file():
+                raise ValueError("it is a folder" if path.is_dir() else "there is no such file")
             if not path.resolve().is_relative_to(Path.cwd().resolve()):
                 raise ValueError("it is outside of this folder")
             block = file(path, name=os.fspath(path), max_bytes=_MOST_BYTES)
