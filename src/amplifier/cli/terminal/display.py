@@ -84,7 +84,7 @@ class Display:
         self._shares_terminal = streams.share_a_terminal
         self._record: TurnRecord | None = None  # of the turn that runs
         self.edits: Edits = Edits()
-        self.hint: str = ""
+        self.hint: str = ", Ctrl-C stops"
         self.draft: str = ""
         self._running: dict[str, ToolUse] = {}
         self._live = self._out if self._renders else self._err
