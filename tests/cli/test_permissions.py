@@ -29,7 +29,7 @@ def test_modes_are_switched_by_key_and_by_name(backend, home, workdir):
         terminal.expect("Your answer: ")
         enter(terminal, "n", "✗ write_file", prompt="edits › ")
         enter(terminal, "\x1b[Z/mode", "mode plan: ", prompt="plan › ")
-        enter(terminal, "write 'three' to a.txt", "plan mode: change nothing", prompt="plan › ")
+        enter(terminal, "write 'three' to a.txt", "denied: forbidden: plan mode: change nothing", prompt="plan › ")
         enter(terminal, "read a.txt", "✓ read_file", prompt="plan › ")
         enter(
             terminal,

@@ -89,8 +89,14 @@ class Chat:
     def _greet(self) -> None:
         agent = self._agent
         start = f"Going on with session {agent.session.session_id}" if agent.session.is_resumed else "A new session"
-        self._display.notice(f"{start}, answered by {agent.record.provider or 'the plan’s provider'}.")
-        self._display.notice("Type a message and Enter. /help lists commands; Ctrl-C stops a turn, Ctrl-D leaves.")
+        model = agent.record.model
+        with suppress(Exception):  # a provider of others
+            first = next(iter(agent.session.coordinator.get("providers").values()))
+            model = model or first.get_info().defaults.get("model")
+        self._display.notice(
+            f"{start}, answered by {agent.record.provider or 'the plan’s provider'}{f' ({model})' if model else ''}."
+        )
+        self._display.notice("/help lists commands, Ctrl-C stops a turn, Ctrl-D leaves.")
 
     # ── reading ──
 

@@ -68,7 +68,7 @@ class Configuration:
     """The merged result.
 
     Attributes:
-        values: By path, such as ``provider``, ``mcpServers.NAME``, ``modules.ID`` and ``rules.1``.
+        values: By path, such as ``provider``, ``mcpServers.NAME``, ``modules.ID`` and ``rules.0``.
         notes: What was left out, and what to type to have it.
     """
 
@@ -152,7 +152,7 @@ def _paths(given: Mapping[str, Any], rules: int = 0) -> Iterator[tuple[str, Any]
     """Each value with its path; rules are numbered after the given number of them."""
     for key, value in given.items():
         if key == "rules":
-            yield from ((f"rules.{number}", rule) for number, rule in enumerate(value, start=rules + 1))
+            yield from ((f"rules.{number}", rule) for number, rule in enumerate(value, start=rules))
         elif isinstance(value, Mapping):
             yield from ((f"{key}.{name}", member) for name, member in value.items())
         else:
