@@ -53,7 +53,8 @@ class Keyboard:
 
     async def read_line(self) -> str | None:
         """The next line without its end; None at the end of input. A cancelled call loses nothing that was typed."""
-        modes, _ = self._modes, self.restore()
+        modes = self._modes
+        self.restore()
         try:
             while b"\n" not in self._read:
                 data = await self._receive()
