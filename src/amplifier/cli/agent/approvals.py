@@ -135,7 +135,9 @@ class AskAtTerminal:
         terminal.line(terminal.styled("Permission needed", "yellow"))
         width, height = terminal.size()
         # Each with what marks its further rows, so that none passes for a line of its own.
-        lines = [("", line, None) for line in visible_text(prompt, strict=True).splitlines()]
+        lines: list[tuple[str, str, str | None]] = [
+            ("", line, None) for line in visible_text(prompt, strict=True).splitlines()
+        ]
         if (edit := self._display.edits.current()) is not None:
             # In place of the arguments that it shows; what it does not show stays.
             lines = [line for line in lines if line[1] not in edit.covers]
