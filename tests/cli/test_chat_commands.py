@@ -37,7 +37,7 @@ def test_the_model_changes_and_the_conversation_goes_on(backend, home, workdir, 
     with chat(home, workdir, "--plan", plan, "--backend", backend) as terminal:
         enter(terminal, "history", "1 prompts so far")
         enter(terminal, "/model", "chosen by provider-scripted")
-        enter(terminal, "/model large", "Going on with session")
+        enter(terminal, "/model large", "Going on with session", "answered by provider-scripted (large)")
         enter(terminal, "history", "2 prompts so far")
         enter(terminal, "/model nowhere:large", "no provider 'nowhere' is installed", "Going on with session")
         enter(terminal, "/model", "large")
@@ -182,7 +182,7 @@ async def test_changes_are_from_the_first_edit_of_a_file_to_now(workdir, monkeyp
         given = {"file_path": "a.txt", "content": text}
         await edits("tool:pre", {"tool_name": "write_file", "tool_call_id": str(number), "tool_input": given})
         path.write_text(text)
-    assert edits.changes()[3:] == ["-one", "+three", " "]
+    assert edits.changes()[3:] == ["-one", "+three"]
     path.unlink()
     assert "-one" in edits.changes()
 

@@ -44,6 +44,17 @@ def test_modes_are_switched_by_key_and_by_name(backend, home, workdir):
     assert not (workdir / ".git").exists()
 
 
+def test_the_further_rows_of_a_long_line_are_marked_in_the_question(home, workdir):
+    with open_terminal(
+        "run", f"write '{'word ' * 20}' to a.txt", "-p", "offline", home=home, cwd=workdir, size=(40, 60)
+    ) as terminal:
+        terminal.expect("│ +word word")
+        terminal.expect("│ +↪ ")
+        terminal.expect("Your answer: ")
+        terminal.type("n\n")
+        assert terminal.end() == 0
+
+
 def test_what_is_revoked_elsewhere_is_asked_for_again_in_a_running_chat(backend, home, workdir):
     with open_terminal("run", "-p", "offline", "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")

@@ -181,23 +181,25 @@ class Chat:
 
     def take_typed(self) -> None:
         """Give the running turn what was typed meanwhile; commands, and what no turn would read, come after it."""
-        session = self._agent.session
-        if not self._turn_runs or self._display.is_paused:  # in a pause it is the answer to a question
-            return
+        if not self._turn_runs or self._display.is_paused or None in self._typed:
+            return  # in a pause it is the answer to a question, and after the end of input there is no more
         for line in self._keyboard.typed_lines():
-            is_command = line is None or (line.startswith("/") and not line.startswith("//"))
-            message = "" if line is None else line if is_command else line.removeprefix("/").strip()
-            when = "after this turn"
-            if message and not is_command:
-                with suppress(Exception):  # the turn is over, or its loop takes no messages
-                    session.steer(message)
-                    self._unread.append(message)
-                    when = "read at the next step"
-            if is_command or (message and when == "after this turn"):
+            text = "" if line is None else line.strip()
+            is_command = text.startswith("/") and not text.startswith("//")
+            if text and not is_command and self._steer(text.removeprefix("/")):
+                self._display.notice(f"read at the next step: {text}")
+            elif text or line is None:
                 self._typed.append(line)
-            if message:
-                self._display.notice(f"{when}: {message}")
+                self._display.notice(f"after this turn: {text or 'leave'}")
         self._display.draft = self._keyboard.draft
+
+    def _steer(self, message: str) -> bool:
+        try:
+            self._agent.session.steer(message)
+        except Exception:  # noqa: BLE001  # the turn is over, or its loop takes no messages
+            return False
+        self._unread.append(message)
+        return True
 
     async def _note_read(self, event: str, data: dict[str, Any]) -> None:
         del self._unread[:1]
