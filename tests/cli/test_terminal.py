@@ -360,7 +360,7 @@ def test_an_edit_is_shown_as_a_diff_in_the_question_and_afterwards(columns, back
     arguments = ("run", f"call edit_file {json.dumps(edit)}", "--plan", plan, "--backend", backend)
     with open_terminal(*arguments, home=home, cwd=workdir, size=(30, columns)) as terminal:
         question = terminal.expect("Your answer: ")
-        diff = ["@@ -1,5 +1,5 @@", " one", "-two", "+2\\x1b[2J", " three", " →   four", " "]
+        diff = ["@@ -1,4 +1,4 @@", " one", "-two", "+2\\x1b[2J", " three", " →   four"]
         assert "\n".join(f"  │ {line}" for line in diff) in question
         assert "old_string" not in question
         assert "file_path: a.txt" in question
@@ -368,7 +368,7 @@ def test_an_edit_is_shown_as_a_diff_in_the_question_and_afterwards(columns, back
         assert terminal.end() == 0
         rows = terminal.rows
         first = next(number for number, row in enumerate(rows) if row.startswith("✓ edit_file a.txt +1 -1 ("))
-        assert rows[first + 1 : first + 7] == [f"  {line}" for line in diff[:-1]]
+        assert rows[first + 1 : first + 7] == [f"  {line}" for line in diff]
         assert "\x1b[32m+2" in terminal.screen
         assert "\x1b[31m-two" in terminal.screen
     assert (workdir / "a.txt").read_text() == "one\n2\x1b[2J\nthree\n\tfour\n"

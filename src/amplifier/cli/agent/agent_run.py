@@ -48,8 +48,8 @@ from .terminal_agent import TerminalAgent
 
 __all__ = ["RunRequest", "print_error_json", "run_agent"]
 
-_REFRESH_INTERVAL = 0.1
-"""Seconds between two updates of the live lines, which show what is typed."""
+_TYPING_INTERVAL = 0.05
+"""Seconds between two looks at what is typed while a turn runs; at every fifth the live lines are updated."""
 
 _RECAP = 200
 """Characters of a message that a recap shows."""
@@ -169,9 +169,10 @@ class _AgentRun:
 
     async def _refresh_live_lines(self) -> None:
         while True:
-            await anyio.sleep(_REFRESH_INTERVAL)
-            if self._chat is not None:
-                self._chat.take_typed()
+            for _ in range(5):
+                await anyio.sleep(_TYPING_INTERVAL)
+                if self._chat is not None:
+                    self._chat.take_typed()
             self._display.draw_live_lines()
 
     async def _run(self) -> None:

@@ -191,7 +191,9 @@ class Chat:
             elif text or line is None:
                 self._typed.append(line)
                 self._display.notice(f"after this turn: {text or 'leave'}")
-        self._display.draft = self._keyboard.draft
+        if self._display.draft != self._keyboard.draft:
+            self._display.draft = self._keyboard.draft
+            self._display.draw_live_lines()
 
     def _steer(self, message: str) -> bool:
         try:
