@@ -37,7 +37,7 @@ def test_the_model_changes_and_the_conversation_goes_on(backend, home, workdir, 
     with chat(home, workdir, "--plan", plan, "--backend", backend) as terminal:
         enter(terminal, "history", "1 prompts so far")
         enter(terminal, "/model", "chosen by provider-scripted")
-        enter(terminal, "/model large", "Going on with session")
+        enter(terminal, "/model large", "Going on with session", "answered by provider-scripted (large)")
         enter(terminal, "history", "2 prompts so far")
         enter(terminal, "/model nowhere:large", "no provider 'nowhere' is installed", "Going on with session")
         enter(terminal, "/model", "large")
@@ -76,7 +76,7 @@ def test_resume_lists_the_sessions_of_the_folder_and_goes_on_with_one(home, work
     with chat(home, workdir, "--plan", plan, "--session-id", "second") as terminal:
         enter(terminal, "/resume", "first", "history")
         enter(terminal, "/resume nowhere", "no session 'nowhere'")
-        enter(terminal, "/resume first", "Going on with session first")
+        enter(terminal, "/resume first", "You asked last: history", "Going on with session first")
         enter(terminal, "history", "2 prompts so far")
 
 
@@ -110,21 +110,37 @@ def test_commands_of_ones_own_are_messages(home, workdir, plan):
         folder.mkdir(parents=True)
         (folder / "greet.md").write_text(text)
         (folder / "help.md").write_text("say never")
-    (workdir / ".amplifier" / "commands" / "review.md").write_text("say reviewed")
-    with chat(home, workdir, "--plan", plan) as terminal:
+    (workdir / ".amplifier" / "commands" / "review.md").write_text(
+        "---\ndescription: Look at it closely\nmodel: x\n---\n\nsay reviewed"
+    )
+    with open_terminal("run", "--plan", plan, home=home, cwd=workdir) as terminal:
+        terminal.expect("help.md is not used: the chat has a command of that name")
+        terminal.expect("› ")
         enter(terminal, "/greet you", "mine you!")
         enter(terminal, "/review all", "reviewed\n\nall")
-        enter(terminal, "/help", "this list", "/exit")
+        enter(terminal, "/help", "Look at it closely", "this list", "/exit")
+        assert "---" not in terminal.text
+        terminal.type("/exit\n")
+        assert terminal.end() == 0
 
 
 def test_tab_completes_commands_and_files_and_a_mentioned_file_is_attached(backend, home, workdir, plan):
     (workdir / "notes.txt").write_text("the notes")
+    (workdir / "my notes").mkdir()
+    (workdir / "my notes" / "one.txt").write_text("more notes")
     with chat(home, workdir, "--plan", plan, "--backend", backend) as terminal:
         terminal.type("/expo\t")
         terminal.expect("/export")
         terminal.type("\x15blocks @not\t")
         terminal.expect("notes.txt")
         enter(terminal, "", "attached: notes.txt", "text text")
+        terminal.type("blocks @my\t")
+        terminal.expect('@"my notes/')
+        terminal.type("on\t")
+        terminal.expect('one.txt"')
+        enter(
+            terminal, " @nope", "attached: my notes/one.txt", "not attached: nope: there is no such file", "text text"
+        )
 
 
 def test_the_editor_of_the_user_writes_a_message(home, workdir, plan, tmp_path):
@@ -154,7 +170,7 @@ def test_only_files_of_the_folder_are_attached(workdir, monkeypatch):
     message = f"compare @a.txt, @../secret @link @{workdir.parent}/secret @missing @long.txt me@a.txt"
     blocks = mentioned_files(message, notices.append)
     assert [block.text.count("a.txt") for block in blocks] == [1]
-    assert [notice.partition(":")[0] for notice in notices] == ["attached", *["not attached"] * 4]
+    assert [notice.partition(":")[0] for notice in notices] == ["attached", *["not attached"] * 5]
 
 
 @pytest.mark.anyio
@@ -166,7 +182,7 @@ async def test_changes_are_from_the_first_edit_of_a_file_to_now(workdir, monkeyp
         given = {"file_path": "a.txt", "content": text}
         await edits("tool:pre", {"tool_name": "write_file", "tool_call_id": str(number), "tool_input": given})
         path.write_text(text)
-    assert edits.changes()[3:] == ["-one", "+three", " "]
+    assert edits.changes()[3:] == ["-one", "+three"]
     path.unlink()
     assert "-one" in edits.changes()
 

@@ -71,13 +71,13 @@ def test_a_project_only_tightens_rules_before_it_is_trusted(project, workdir, us
     found = read_configuration(workdir)
     assert {path: each.value for path, each in found.values.items()} == {
         "model": "mine",
-        "rules.1": {"tool": "web_fetch", "action": "allow"},
-        "rules.2": {"tool": "bash", "command": "git push *", "action": "deny"},
+        "rules.0": {"tool": "web_fetch", "action": "allow"},
+        "rules.1": {"tool": "bash", "command": "git push *", "action": "deny"},
     }
-    assert found.values["rules.1"].origin == str(user)
-    assert found.values["rules.2"].origin == str(project)
+    assert found.values["rules.0"].origin == str(user)
+    assert found.values["rules.1"].origin == str(project)
     (note,) = found.notes
-    assert "provider, theme, rules.2, mcpServers.pwned, modules.tool-pwned not used" in note
+    assert "provider, theme, rules.1, mcpServers.pwned, modules.tool-pwned not used" in note
     assert note.endswith("amplifier config trust")
     plan = build_plan(installed_ids(), configuration=found, directory=workdir, environment={}).plan
     assert [rule["action"] for rule in rules_of(plan)] == ["allow", "deny"]
@@ -102,6 +102,14 @@ def test_trust_is_for_the_file_as_it_is_and_can_be_revoked(project, workdir, hom
     assert used()
     trust("--revoke")
     assert not used()
+
+
+def test_a_file_that_every_command_refuses_is_not_trusted(project, workdir, home):
+    project.write_text('[[rules]]\ntool = "bash"\naction = "alow"\n')
+    finished = run_cli("config", "trust", home=home, cwd=workdir)
+    assert finished.returncode == 2
+    assert "rules[0]" in finished.stderr
+    assert finished.stdout == ""
 
 
 def test_nothing_of_an_untrusted_project_runs(project, workdir, home, marker, backend):

@@ -356,15 +356,19 @@ def test_long_and_odd_arguments_fit_one_row():
     assert all(len(line) < 80 for line in streams.record.getvalue().splitlines())
 
 
+_NO_END = "\\ No newline at end of file"
+
+
 @pytest.mark.parametrize(
     ("given", "before", "lines"),
     [
-        ({"content": "a\nb\n"}, None, ["@@ -1 +1,3 @@", "+a", "+b", " "]),
-        ({"content": "a\n"}, b"a", ["@@ -1 +1,2 @@", " a", "+"]),
+        ({"content": "a\nb\n"}, None, ["@@ -0,0 +1,2 @@", "+a", "+b"]),
+        ({"content": "a\nc\n"}, b"a\nb\n", ["@@ -1,2 +1,2 @@", " a", "-b", "+c"]),
+        ({"content": "a\n"}, b"a", ["@@ -1 +1 @@", "-a", _NO_END, "+a"]),
         (
             {"old_string": "a", "new_string": "b", "replace_all": True},
             b"a\na",
-            ["@@ -1,2 +1,2 @@", "-a", "-a", "+b", "+b"],
+            ["@@ -1,2 +1,2 @@", "-a", "-a", _NO_END, "+b", "+b", _NO_END],
         ),
         ({"old_string": "a", "new_string": "b"}, b"\xff", ["@@ -1 +1 @@", "-a", "+b"]),
         ({"old_string": "gone", "new_string": "b"}, b"x", ["@@ -1 +1 @@", "-gone", "+b"]),

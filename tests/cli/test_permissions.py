@@ -29,14 +29,48 @@ def test_modes_are_switched_by_key_and_by_name(backend, home, workdir):
         terminal.expect("Your answer: ")
         enter(terminal, "n", "✗ write_file", prompt="edits › ")
         enter(terminal, "\x1b[Z/mode", "mode plan: ", prompt="plan › ")
-        enter(terminal, "write 'three' to a.txt", "plan mode: change nothing", prompt="plan › ")
+        enter(terminal, "write 'three' to a.txt", "denied: forbidden: plan mode: change nothing", prompt="plan › ")
         enter(terminal, "read a.txt", "✓ read_file", prompt="plan › ")
-        enter(terminal, "/mode ful", "there is no mode 'ful'; did you mean 'full'?", prompt="plan › ")
+        enter(
+            terminal,
+            "/mode ful",
+            "there is no mode 'ful' (ask, edits, plan, full); did you mean 'full'?",
+            prompt="plan › ",
+        )
         enter(terminal, "/mode ask", "mode ask: you are asked before anything is changed")
         terminal.type("/exit\n")
         assert terminal.end() == 0
     assert (workdir / "a.txt").read_text() == "one\n"
     assert not (workdir / ".git").exists()
+
+
+def test_the_further_rows_of_a_long_line_are_marked_in_the_question(home, workdir):
+    with open_terminal(
+        "run", f"write '{'word ' * 20}' to a.txt", "-p", "offline", home=home, cwd=workdir, size=(40, 60)
+    ) as terminal:
+        terminal.expect("│ +word word")
+        terminal.expect("│ +↪ ")
+        terminal.expect("Your answer: ")
+        terminal.type("n\n")
+        assert terminal.end() == 0
+
+
+def test_what_is_revoked_elsewhere_is_asked_for_again_in_a_running_chat(backend, home, workdir):
+    with open_terminal("run", "-p", "offline", "--backend", backend, home=home, cwd=workdir) as terminal:
+        terminal.expect("› ")
+        terminal.type("write '1' to here.txt\n")
+        terminal.expect("[a] Allow always (this very call, in this session)")
+        terminal.expect("Your answer: ")
+        enter(terminal, "p", "✓ write_file")
+        enter(terminal, "write '2' to here.txt", "✓ write_file")
+        assert run_cli("permissions", "--revoke", "1", home=home, cwd=workdir).returncode == 0
+        terminal.type("write '3' to here.txt\n")
+        terminal.expect("Permission needed")
+        terminal.expect("Your answer: ")
+        enter(terminal, "n", "✗ write_file")
+        terminal.type("/exit\n")
+        assert terminal.end() == 0
+    assert (workdir / "here.txt").read_text() == "2\n"
 
 
 def test_full_mode_runs_commands_in_the_sandbox_only(home, workdir):

@@ -102,6 +102,15 @@ def test_the_doctor_gives_json_and_knows_a_run_by_its_session(backend, home, wor
         assert f"--tasks {process.pid}" in found["text"]
 
 
+def test_the_first_line_says_what_has_not_ended(home, workdir):
+    with open_terminal("run", "run `sleep 50`", "-p", "offline", "--yes", home=home, cwd=workdir) as terminal:
+        terminal.expect("s  bash sleep 50")
+        first, second = run_cli("doctor", "--tasks", "last", home=home, cwd=workdir).stdout.splitlines()[:2]
+        assert first.startswith('tool bash {"command": "sleep 50"')
+        assert first.endswith(" s so far")
+        assert second.startswith("tasks of process")
+
+
 def test_a_signal_writes_the_tasks_to_standard_error_and_the_run_goes_on(backend, home, workdir, plan):
     with hanging_run(plan, home, workdir, backend) as process:
         process.send_signal(signal.SIGUSR1)

@@ -117,11 +117,20 @@ def test_sessions_are_searched_and_filtered_by_folder(store, tmp_path, monkeypat
 
 @pytest.mark.parametrize("columns", [80, 40])
 def test_the_list_fits_the_terminal(columns, store, tmp_path):
-    keep(store, "20260101-000000-abcdef", title="Fix the parser of plans", directory=f"{tmp_path}/a/long/folder/name")
+    known = {
+        "title": "Fix the parser of plans " * 3,
+        "directory": f"{tmp_path}/a/long/folder/name",
+        "status": "success",
+    }
+    for name in ("20260101-000000-abcdef", "20260101-000000-abcdee"):
+        keep(store, name, provider="provider-openai-compatible", updated="2026-01-01T23:30:00+00:00", **known)
     with open_terminal("session", "list", home=tmp_path / "home", cwd=tmp_path, size=(24, columns)) as terminal:
         assert terminal.end() == 0
         assert all(len(row) <= columns for row in terminal.rows)
-        assert "20260101-000000-abcdef" in terminal.text
+        second, first = terminal.rows[1:]  # one line for each
+        assert first.startswith("20260101-000000-abcdef")
+        assert "Fix the " in first
+        assert second.startswith("20260101-000000-abcdee")
 
 
 def test_a_session_is_exported_as_markdown_and_as_a_page(store, tmp_path, monkeypatch, capsys):

@@ -10,7 +10,7 @@ import pytest
 
 from amplifier.cli.sessions.store import SessionStore
 from tests._support.backends import mostly_on
-from tests._support.terminal import open_terminal, run_cli
+from tests._support.terminal import on_screen, open_terminal, run_cli
 
 
 def call(tool: str, path: Path | str) -> str:
@@ -144,15 +144,47 @@ def test_what_is_typed_while_a_turn_runs_is_read_at_its_next_step(backend, home,
         terminal.expect("› ")
         terminal.type(call("wait_for", workdir / "gate"))
         terminal.expect("s  wait_for")
-        terminal.type("say it in blue\n/status\n\n")
-        terminal.expect("/status")  # the terminal echoes it
+        start = terminal.screen.index("⋯")
+        terminal.type("no\x15say it in red carpet\x17\x7f\x7f\x7f\x7f\x1b[Dblué\x7fe")
+        terminal.expect("› say it in blue")
+        terminal.type("\n")
+        terminal.expect("read at the next step: say it in blue")  # at once, before the step has ended
+        terminal.type("/status\n\n")
+        terminal.expect("after this turn: /status")
+        terminal.expect("⋯")
+        rows = on_screen(terminal.screen[start:])
+        assert rows[:2] == ["read at the next step: say it in blue", "after this turn: /status"]
+        assert [row[:1] for row in rows[2:]] in (["⋯"], ["⋯", rows[-1][:1]])  # no live line is left behind
         (workdir / "gate").touch()
-        terminal.expect("read at the next step: say it in blue")
         terminal.expect("\nit in blue")
         terminal.expect("1 in this chat")  # one turn; the command came after it
         terminal.expect("› ")
         terminal.type("/exit\n")
         assert terminal.end() == 0
+
+
+@mostly_on("trio")
+def test_what_was_typed_and_not_read_is_given_back(backend, home, workdir, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
+        terminal.expect("› ")
+        terminal.type(call("wait_for", workdir / "gate"))
+        terminal.expect("s  wait_for")
+        terminal.type("say one\n")
+        terminal.expect("read at the next step: say one")
+        terminal.type("say tw")
+        terminal.expect("› say tw")
+        terminal.press_ctrl_c()
+        terminal.expect("Ctrl-C again to stop now")
+        terminal.expect("stopping after this step")
+        terminal.press_ctrl_c()
+        terminal.expect("not read any more: say one")
+        terminal.expect("… say tw")
+        terminal.type("o\n")
+        terminal.expect("say two")
+        terminal.expect("› ")
+        terminal.type("/exit\n")
+        assert terminal.end() == 0
+        assert terminal.is_as_before()
 
 
 # ── Ctrl-C ───────────────────────────────────────────────────────────────────────────────────────
@@ -328,7 +360,7 @@ def test_an_edit_is_shown_as_a_diff_in_the_question_and_afterwards(columns, back
     arguments = ("run", f"call edit_file {json.dumps(edit)}", "--plan", plan, "--backend", backend)
     with open_terminal(*arguments, home=home, cwd=workdir, size=(30, columns)) as terminal:
         question = terminal.expect("Your answer: ")
-        diff = ["@@ -1,5 +1,5 @@", " one", "-two", "+2\\x1b[2J", " three", " →   four", " "]
+        diff = ["@@ -1,4 +1,4 @@", " one", "-two", "+2\\x1b[2J", " three", " →   four"]
         assert "\n".join(f"  │ {line}" for line in diff) in question
         assert "old_string" not in question
         assert "file_path: a.txt" in question
@@ -336,7 +368,7 @@ def test_an_edit_is_shown_as_a_diff_in_the_question_and_afterwards(columns, back
         assert terminal.end() == 0
         rows = terminal.rows
         first = next(number for number, row in enumerate(rows) if row.startswith("✓ edit_file a.txt +1 -1 ("))
-        assert rows[first + 1 : first + 7] == [f"  {line}" for line in diff[:-1]]
+        assert rows[first + 1 : first + 7] == [f"  {line}" for line in diff]
         assert "\x1b[32m+2" in terminal.screen
         assert "\x1b[31m-two" in terminal.screen
     assert (workdir / "a.txt").read_text() == "one\n2\x1b[2J\nthree\n\tfour\n"

@@ -268,7 +268,47 @@ async def test_files_that_others_may_not_read_stay_so(turns):
     await turns.undo()
     assert modes() == {"secret": 0o600, "gone": 0o600, "run": 0o600, "locked": 0o440}
     await turns.undo(redo=True)
-    assert modes() == {"secret": 0o600, "run": 0o700, "locked": 0o440}
+    assert modes() == {"secret": 0o600, "run": 0o700, "locked": 0o644}
+
+
+async def test_permissions_are_taken_back_whatever_the_umask_is(turns):
+    turns.sh("echo old | tee keep tool text shared mine >/dev/null; chmod 644 keep tool text mine; chmod 664 shared")
+
+    def modes() -> dict[str, int]:
+        return {path.name: path.stat().st_mode & 0o777 for path in turns.work.iterdir()}
+
+    before = modes()
+    await turns.turn("change them", "chmod 600 keep; chmod 777 tool; echo new | tee text shared mine")
+    turns.sh("chmod 600 mine")
+    umask = os.umask(0o077)
+    try:
+        said = await turns.undo()
+    finally:
+        os.umask(umask)
+    assert "keep, mine, shared, text, tool" in said
+    assert modes() == before | {"mine": 0o600}
+    await turns.undo(redo=True)
+    assert modes() == before | {"keep": 0o600, "tool": 0o777, "mine": 0o600}
+
+
+async def test_a_file_that_became_a_folder_or_a_pipe_is_taken_back_with_the_others_or_named(turns):
+    turns.sh("echo old | tee f g keep fifo >/dev/null")
+    before = turns.files()
+    await turns.turn("replace it", "rm f g fifo; mkdir f g; mkfifo fifo; echo in > f/x; echo other > keep; echo n > z")
+    said = await turns.undo()
+    assert turns.files() == {name: text for name, text in before.items() if name != "fifo"}
+    assert "left as it is, no regular file: fifo" in said
+    await turns.undo(redo=True)
+    assert turns.files() == {"f/x": "in\n", "keep": "other\n", "z": "n\n"}
+
+
+async def test_a_folder_that_someone_made_of_a_file_since_then_is_left_and_named(turns):
+    turns.sh("echo old | tee t u keep >/dev/null")
+    await turns.turn("change them", "echo new | tee t u keep")
+    turns.sh("rm t u; mkdir t u; echo user > t/x")
+    said = await turns.undo()
+    assert turns.files() == {"keep": "old\n", "t/x": "user\n"}
+    assert "left as it is, changed since then: t, u" in said
 
 
 async def test_a_git_that_was_killed_does_not_end_undo(turns):

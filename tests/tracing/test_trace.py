@@ -132,6 +132,23 @@ def test_a_denied_call_has_one_row_though_its_beginning_is_not_in_the_log():
     assert totals(trace).denied == 1
 
 
+def test_a_call_that_a_person_denies_is_one_denial_and_the_time_to_decide_is_not_slow():
+    about = {"tool_name": "bash", "tool_call_id": "c1"}
+    question = {"hook_name": "hooks-approval", "event": "tool:pre", "prompt": "Allow it?", **about}
+    trace = read(
+        *turn(
+            0,
+            line("tool:pre", 1, tool_input={"command": "rm"}, **about),
+            line("approval:required", 1, **question),
+            line("approval:denied", 60, **question),
+            line("tool:error", 61, level="ERROR", error={"message": "denied: no", "type": "Denied"}, **about),
+            end=62,
+        )
+    )
+    assert totals(trace).denied == 1
+    assert [row.kind for row in slowest(trace)] == ["tool"]
+
+
 def test_a_loop_that_reports_error_and_result_makes_one_row():
     before, after = tool_call(1, 1)
     error = line("tool:error", 1.5, tool_name="bash", tool_call_id="c1", error="broken")

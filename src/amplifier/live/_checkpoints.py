@@ -64,7 +64,8 @@ class _Turn:
         before: The tree before its first call that may have changed something; None if there was no such call, or no copy.
         after: The tree at its end; None if its process was killed.
         uncovered: Paths that a copy does not have.
-        modes: The permissions of files that others may not read, or that are unusual otherwise; git keeps only who may execute.
+        modes: The permissions of files before it; git keeps only who may execute. At its end, of those that it changed.
+        modes_after: The permissions of the same files at its end.
         tools: Tools that may have done more than change files of the folder.
         names: Of the files that it wrote with write_file and edit_file, without their folders.
         problem: Why there is no copy.
@@ -79,6 +80,7 @@ class _Turn:
     after: str | None = None
     uncovered: dict[str, str] = attrs.field(factory=dict)
     modes: dict[str, int] = attrs.field(factory=dict)
+    modes_after: dict[str, int] = attrs.field(factory=dict)
     tools: list[str] = attrs.field(factory=list)
     names: list[str] = attrs.field(factory=list)
     problem: str | None = None
@@ -151,8 +153,10 @@ class Checkpoints:
             try:
                 turn.after, more = self._copies.take()
                 turn.uncovered |= more
-                modes, changed = self._copies.modes | turn.modes, self._copies.changes(turn.before, turn.after)
-                turn.modes = {path: modes[path] for path in changed if path in modes}
+                changed = self._copies.changes(turn.before, turn.after)
+                changed |= _changed_modes(turn.modes, self._copies.modes)
+                turn.modes = {path: mode for path, mode in turn.modes.items() if path in changed}
+                turn.modes_after = {path: mode for path, mode in self._copies.modes.items() if path in changed}
             except (UndoError, OSError) as error:
                 turn.before, turn.problem = None, str(error)
         self._write()
@@ -212,8 +216,14 @@ class Checkpoints:
         now, uncovered = self._copies.take()
         if turn.after is None:  # its process was killed
             turn.after, turn.uncovered, turn.names = now, turn.uncovered | uncovered, []
+            turn.modes_after = self._copies.modes
         start, goal = (turn.before, turn.after) if redo else (turn.after, turn.before)
-        wanted = self._copies.changes(start, goal)
+        had, modes = (turn.modes, turn.modes_after) if redo else (turn.modes_after, turn.modes)
+        wanted = _changed_modes(had, modes) | self._copies.changes(start, goal)
+        unchanged = {
+            path: mode for path, mode in self._copies.modes.items() if path in had and had[path] == modes.get(path)
+        }
+        modes = modes | unchanged  # permissions that the turn did not change stay as they are now
         changed = self._copies.changes(start, now).keys() - set(turn.moving)
         kept = dict.fromkeys(_in_the_way(wanted, changed), "changed since then")
         kept |= dict.fromkeys(_in_the_way(wanted, turn.uncovered.keys() | uncovered), "not in the copy")
@@ -225,7 +235,7 @@ class Checkpoints:
             turn.moving = sorted(todo)
             self._write()
             try:
-                self._copies.move(now, todo, self._copies.modes | turn.modes)
+                self._copies.move(now, todo, modes)
             except UndoError:  # refused, and nothing was moved
                 turn.moving = []
                 self._write()
@@ -321,7 +331,7 @@ class _Copies:
             if why is None:
                 covered.append(name)
                 total += size
-            else:
+            elif why != "a folder":
                 uncovered[name] = why
         if len(covered) > _MOST_FILES or total > _MOST_BYTES:
             raise UndoError(
@@ -343,12 +353,16 @@ class _Copies:
             about = path.lstat()
         except OSError:
             return 0, None
-        size, mode = about.st_size, about.st_mode & 0o777
-        if stat.S_ISREG(about.st_mode) and mode not in (0o644, 0o755):
-            self.modes[name] = mode
+        size, kind = about.st_size, stat.S_IFMT(about.st_mode)
+        if kind == stat.S_IFREG:
+            self.modes[name] = about.st_mode & 0o777
+        elif kind == stat.S_IFDIR:  # in its place now; what is in it has names of its own
+            return 0, "a folder"
+        elif kind != stat.S_IFLNK:
+            return 0, "no regular file"
         if size > _LARGEST_FILE:
             return size, f"larger than {_LARGEST_FILE // 1_000_000} MB"
-        return size, None if path.is_symlink() or os.access(path, os.R_OK) else "cannot be read"
+        return size, None if kind == stat.S_IFLNK or os.access(path, os.R_OK) else "cannot be read"
 
     def _is_real(self, folder: str, known: dict[str, bool]) -> bool:
         """Whether no part of a path is a link."""
@@ -367,11 +381,13 @@ class _Copies:
         return found
 
     def move(self, now: str, entries: Mapping[str, str], modes: Mapping[str, int]) -> None:
-        """Give some paths other content, and their permissions; ``now`` is the tree of the folder as it is, and of the index."""
+        """Give some paths other content if their entry is not empty, and their permissions; ``now`` is the tree of the folder as it is, and of the index."""
         self._deadline = time.monotonic() + 3 * _SECONDS
         index = {"GIT_INDEX_FILE": str(self._repository / "index.goal")}
         self._git("read-tree", now, more=index)
-        removed_first = sorted(entries.values(), key=lambda entry: entry[0] != "0")  # a file may become a folder
+        removed_first = sorted(
+            filter(None, entries.values()), key=lambda entry: entry[0] != "0"
+        )  # a file may become a folder
         self._git("update-index", "-z", "--index-info", given=_joined(removed_first), more=index)
         goal = self._git("write-tree", more=index).decode().strip()
         contents = [entry[7:].partition("\t")[0] for entry in entries.values() if entry.startswith("1")]
@@ -384,12 +400,7 @@ class _Copies:
             raise UndoError(f"{self._workspace} needs {needed:,} bytes for the files, and has {free:,} left")
         self._git("read-tree", "-m", "-u", now, goal)
         for path in modes.keys() & entries:
-            if entries[path].startswith("100"):  # it is there, and no link
-                runs = 0o111 if entries[path].startswith("100755") else 0
-                mode = modes[path]
-                (self._workspace / path).chmod(
-                    mode if bool(mode & 0o100) == bool(runs) else mode & ~0o111 | mode >> 2 & runs
-                )
+            (self._workspace / path).chmod(modes[path])
 
     def _git(self, *arguments: str, given: bytes = b"", more: Mapping[str, str] | None = None) -> bytes:
         git = find_program("git", avoid=[self._workspace])
@@ -417,13 +428,18 @@ class _Copies:
         except subprocess.TimeoutExpired:
             raise UndoError(f"{self._workspace} takes longer than {_SECONDS:g} s to copy") from None
         if ended.returncode != 0:
-            reason = ended.stderr.decode(errors="replace").strip() or f"exit code {ended.returncode}"
+            reason = " ".join(ended.stderr.decode(errors="replace").split()) or f"exit code {ended.returncode}"
             raise UndoError(f"git {arguments[0]}: {reason}")
         return ended.stdout
 
 
 def _digest(messages: Sequence[dict[str, Any]]) -> str:
     return hashlib.sha256(json.dumps(list(messages), sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _changed_modes(start: Mapping[str, int], goal: Mapping[str, int]) -> dict[str, str]:
+    """The files whose permissions differ, each with an empty entry: nothing else has to change."""
+    return {path: "" for path in start.keys() & goal if start[path] != goal[path]}
 
 
 def _file_names(path: Path) -> list[str]:

@@ -6,6 +6,9 @@ from decimal import Decimal
 
 import attrs
 
+from amplifier.events import TOOL_PRE
+
+from ._log_lines import LogEvent
 from ._rows import Row
 from ._trace import Trace
 
@@ -78,7 +81,7 @@ def totals(trace: Trace) -> Totals:
         tool_calls=count("tool"),
         approvals=count("approval"),
         errors=sum(row.status == "error" and row.kind not in ("session", "turn", "unread") for row in rows),
-        denied=sum(row.status == "denied" for row in rows),
+        denied=sum(row.status == "denied" and not _is_about_call(row) for row in rows),
         cancelled=sum(row.status == "cancelled" and row.kind != "session" for row in rows),
         unread=sum(len(row.events) for row in rows if row.kind == "unread"),
         input_tokens=sum(row.input_tokens or 0 for row in rows),
@@ -91,6 +94,12 @@ def totals(trace: Trace) -> Totals:
     )
 
 
+def _is_about_call(row: Row) -> bool:
+    """Whether it is a decision about a tool call, which has a row of its own that says the same."""
+    about = [each.text("event") for each in row.events if isinstance(each, LogEvent)]
+    return row.kind == "approval" and TOOL_PRE in about
+
+
 def self_seconds(trace: Trace) -> list[float]:
     """How long each row took without the rows below it; 0 for a row without a duration."""
     own = [row.seconds or 0.0 for row in trace.rows]
@@ -101,7 +110,7 @@ def self_seconds(trace: Trace) -> list[float]:
 
 
 def slowest(trace: Trace, most: int = 5) -> list[Row]:
-    """The calls and questions that took longest, without what is below them; the longest first."""
+    """The calls that took longest, without what is below them; the longest first. The time of a person is not the agent's."""
     own = self_seconds(trace)
-    timed = [row for row in trace.rows if row.kind in ("model", "tool", "approval") and own[row.number] > 0]
+    timed = [row for row in trace.rows if row.kind in ("model", "tool") and own[row.number] > 0]
     return sorted(timed, key=lambda row: (-own[row.number], row.number))[:most]

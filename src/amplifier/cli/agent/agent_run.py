@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import signal
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from amplifier.turns import TurnRecord
 from .approvals import AllowEverything, AskAtTerminal, LeaveTheTurn
 from .budget import budget_as_json, budget_text, with_budget
 from .chat import Chat
-from .configuration import Configuration
+from .configuration import REMEMBERED, Configuration
 from .default_plan import AgentPlan, build_plan, with_recordings, with_storage_paths, with_traces
 from .keys import load_keys
 from .permissions import Permissions
@@ -49,8 +49,8 @@ from .terminal_agent import TerminalAgent
 
 __all__ = ["RunRequest", "print_error_json", "run_agent"]
 
-_REFRESH_INTERVAL = 0.25
-"""Seconds between two updates of the live lines."""
+_TYPING_INTERVAL = 0.05
+"""Seconds between two looks at what is typed while a turn runs; at every fifth the live lines are updated."""
 
 _RECAP = 200
 """Characters of a message that a recap shows."""
@@ -150,6 +150,7 @@ class _AgentRun:
         self._permissions = Permissions(Path.cwd(), request.mode)
         self._keyboard = Keyboard() if Keyboard.is_available() else None
         self._agent: TerminalAgent | None = None
+        self._chat: Chat | None = None
         self._is_reopened = False
         self._earlier: RunRequest | None = None  # to go back to if the next session does not open
         self._outcome: Outcome | None = None
@@ -173,7 +174,10 @@ class _AgentRun:
 
     async def _refresh_live_lines(self) -> None:
         while True:
-            await anyio.sleep(_REFRESH_INTERVAL)
+            for _ in range(5):
+                await anyio.sleep(_TYPING_INTERVAL)
+                if self._chat is not None:
+                    self._chat.take_typed()
             self._display.draw_live_lines()
 
     async def _run(self) -> None:
@@ -202,7 +206,7 @@ class _AgentRun:
             provider=request.provider,
             model=request.model,
             project_instructions=request.project_instructions,
-            configuration=request.configuration,
+            configuration=request.configuration.without(REMEMBERED),  # these are read again at each call
         )
         approval_system = self._approval_system()
         if request.goes_on:
@@ -218,7 +222,7 @@ class _AgentRun:
         async with session:
             session.coordinator.hooks.register("tool:pre", self._display.edits, name="cli-diffs")
             record = self._session_record(agent_plan)
-            self._permissions.open(session.coordinator)
+            self._permissions.open(session.coordinator, remembers=request.plan is None)
             checkpoints = Checkpoints(request.store.folder(session.session_id), Path.cwd())
             session.coordinator.hooks.register("tool:pre", checkpoints, name="cli-checkpoints")
             own = (self._display, self._signal_handler, self._permissions, checkpoints)
@@ -245,18 +249,20 @@ class _AgentRun:
             if request.prompt is not None:
                 self._outcome = await agent.run_turn(request.prompt)
                 return None
-            chat = None
+            chat = self._chat = None
             if self._keyboard is not None and self._streams.err.is_terminal and request.output_format == "text":
-                chat = Chat(agent, self._keyboard, self._streams.err)
+                chat = self._chat = Chat(agent, self._keyboard, self._streams.err)
             if request.goes_on:
-                self._outcome = await self._go_on(agent)
+                with nullcontext() if chat is None else chat.listening():
+                    self._outcome = await self._go_on(agent)
                 if chat is not None:
                     chat.show_outcome(self._outcome)
                     self._outcome = None
             if chat is None:
                 return None
+            is_other = self._earlier is not None and self._earlier.session_id != request.session_id
             self._earlier = None
-            if session.is_resumed and not self._is_reopened:
+            if session.is_resumed and (is_other or not self._is_reopened):
                 self._show_recap(await chat.commands.messages())
             await chat.run()
             return chat.commands.reopen

@@ -27,6 +27,7 @@ _ALLOWING = ("allow once", "allow", "allow always")
 """What counts as yes for the kernel, the narrowest first."""
 
 _DENY = "Deny"
+_MEANING = {"Allow always": " (this very call, in this session)"}
 _NOTICE_LENGTH = 500
 _LEFT_OUT: Final = object()
 """An empty line for a value that is not required."""
@@ -111,7 +112,9 @@ class AskAtTerminal:
                     rule = self._permissions.offer(self._display.edits.current_input())
                 for_good = "" if rule is None else f"Always in this project: {rule_in_words(rule)}"
                 options = [option for option in (*options[:-1], for_good, *options[-1:]) if option]
-                choices = [f"[{key}] {_one_line(option)}" for key, option in _keys(options).items()]
+                choices = [
+                    f"[{key}] {_one_line(option)}{_MEANING.get(option, '')}" for key, option in _keys(options).items()
+                ]
                 self._terminal.line(f"  {'  '.join(choices)}")
                 self._terminal.line(self._terminal.styled(f"  (no answer within {timeout:g} s means {default})", "dim"))
                 self._keyboard.discard_input()
@@ -131,13 +134,19 @@ class AskAtTerminal:
         terminal = self._terminal
         terminal.line(terminal.styled("Permission needed", "yellow"))
         width, height = terminal.size()
-        lines: list[tuple[str, str | None]] = [(line, None) for line in visible_text(prompt, strict=True).splitlines()]
+        # Each with what marks its further rows, so that none passes for a line of its own.
+        lines: list[tuple[str, str, str | None]] = [
+            ("", line, None) for line in visible_text(prompt, strict=True).splitlines()
+        ]
         if (edit := self._display.edits.current()) is not None:
             # In place of the arguments that it shows; what it does not show stays.
-            lines = [line for line in lines if line[0] not in edit.covers]
-            lines[-1:-1] = [(line, diff_style(line)) for line in edit.lines]
+            lines = [line for line in lines if line[1] not in edit.covers]
+            more = terminal.glyph("↪", ">")
+            lines[-1:-1] = [(f"{line[:1]}{more} ", line, diff_style(line)) for line in edit.lines]
         rows = [
-            terminal.styled(row, style) for line, style in lines for row in chop_cells(line, max(width - 5, 20)) or [""]
+            terminal.styled(f"{mark * (number > 0)}{row}", style)
+            for mark, line, style in lines
+            for number, row in enumerate(chop_cells(line, max(width - 5 - len(mark), 20)) or [""])
         ]
         page = max(height - 4, 4)
         for first in range(0, len(rows), page):

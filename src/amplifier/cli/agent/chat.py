@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -14,9 +15,9 @@ from amplifier.cli.sessions.home_folder import history_file
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.output import Output
 from amplifier.errors import MissingExtraError
-from amplifier.events import CONTENT_BLOCK_END, PROVIDER_RESPONSE, TOOL_ERROR, TOOL_POST
+from amplifier.events import ORCHESTRATOR_STEERING_INJECTED
 
-from .chat_commands import ChatCommands, mentioned_files
+from .chat_commands import LEAVING, ChatCommands, mentioned_files
 from .terminal_agent import TerminalAgent
 
 if TYPE_CHECKING:
@@ -44,14 +45,16 @@ class Chat:
         self._line_prompt: LinePrompt | None = None  # None for a terminal that cannot move its cursor
         self._was_interrupted = False
         self._is_over = False
+        self._turn_runs = False
         self._typed: list[str | None] = []  # while a turn ran, and not for it
+        self._unread: list[str] = []  # given to the turn
         self.commands: ChatCommands = ChatCommands(agent, terminal)
+        agent.signal_handler.before_exit = keyboard.restore
+        agent.session.coordinator.hooks.register(ORCHESTRATOR_STEERING_INJECTED, self._note_read, name="chat")
 
     async def run(self) -> None:
         """Chat until the person leaves, or goes on with another session: `ChatCommands.reopen`."""
         self._greet()
-        for event in (PROVIDER_RESPONSE, CONTENT_BLOCK_END, TOOL_POST, TOOL_ERROR):  # after each step of a turn
-            self._agent.session.coordinator.hooks.register(event, self._steer, name="chat")
         if self._terminal.can_move_cursor:
             self._line_prompt = await self._open_line_prompt()
         while not self._is_over:
@@ -86,8 +89,14 @@ class Chat:
     def _greet(self) -> None:
         agent = self._agent
         start = f"Going on with session {agent.session.session_id}" if agent.session.is_resumed else "A new session"
-        self._display.notice(f"{start}, answered by {agent.record.provider or 'the plan’s provider'}.")
-        self._display.notice("Type a message and Enter. /help lists commands; Ctrl-C stops a turn, Ctrl-D leaves.")
+        model = agent.record.model
+        with suppress(Exception):  # a provider of others
+            first = next(iter(agent.session.coordinator.get("providers").values()))
+            model = model or first.get_info().defaults.get("model")
+        self._display.notice(
+            f"{start}, answered by {agent.record.provider or 'the plan’s provider'}{f' ({model})' if model else ''}."
+        )
+        self._display.notice("/help lists commands, Ctrl-C stops a turn, Ctrl-D leaves.")
 
     # ── reading ──
 
@@ -151,22 +160,51 @@ class Chat:
 
     async def _turn(self, prompt: str) -> None:
         attached = await anyio.to_thread.run_sync(mentioned_files, prompt, self._display.notice)
-        self.show_outcome(await self._agent.run_turn(prompt, attached))
+        with self.listening():
+            outcome = await self._agent.run_turn(prompt, attached)
+        self.show_outcome(outcome)
 
-    async def _steer(self, event: str, data: dict[str, Any]) -> None:
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """A turn runs; what is typed meanwhile is for it."""
+        self._turn_runs = True
+        try:
+            with self._keyboard.by_key() if self._terminal.can_move_cursor else nullcontext():
+                yield
+        finally:
+            self._turn_runs = False
+            self._display.draft = ""
+            for message in self._unread:
+                self._display.notice(f"not read any more: {message}", "warning")
+            self._keyboard.draft = "\n".join([*self._unread, *filter(None, [self._keyboard.draft])])
+            self._unread.clear()
+
+    def take_typed(self) -> None:
         """Give the running turn what was typed meanwhile; commands, and what no turn would read, come after it."""
-        session = self._agent.session
-        takes_any = session.coordinator.get_capability("session.steer") is not None and not self._display.is_paused
-        for line in self._keyboard.typed_lines() if takes_any else ():  # in a pause they are the answer to a question
-            if line is None or (line.startswith("/") and not line.startswith("//")):
+        if not self._turn_runs or self._display.is_paused or None in self._typed:
+            return  # in a pause it is the answer to a question, and after the end of input there is no more
+        for line in self._keyboard.typed_lines():
+            text = "" if line is None else line.strip()
+            is_command = text.startswith("/") and not text.startswith("//")
+            if text and not is_command and self._steer(text.removeprefix("/")):
+                self._display.notice(f"read at the next step: {text}")
+            elif text or line is None:
                 self._typed.append(line)
-            elif message := line.removeprefix("/").strip():
-                try:
-                    session.steer(message)
-                except Exception:  # noqa: BLE001  # the turn is over, or a loop of others refuses it
-                    self._typed.append(line)
-                else:
-                    self._display.notice(f"read at the next step: {message}")
+                self._display.notice(f"after this turn: {text or 'leave'}")
+        if self._display.draft != self._keyboard.draft:
+            self._display.draft = self._keyboard.draft
+            self._display.draw_live_lines()
+
+    def _steer(self, message: str) -> bool:
+        try:
+            self._agent.session.steer(message)
+        except Exception:  # noqa: BLE001  # the turn is over, or its loop takes no messages
+            return False
+        self._unread.append(message)
+        return True
+
+    async def _note_read(self, event: str, data: dict[str, Any]) -> None:
+        del self._unread[:1]
 
     def show_outcome(self, outcome: Outcome) -> None:
         """Report how a turn ended, and let the next one begin."""
@@ -178,7 +216,7 @@ class Chat:
         self._display.notice(f"({self._agent.latest_in_words()})")
 
     async def _command(self, line: str) -> None:
-        if line in ("exit", "quit", "q"):
+        if line in LEAVING:
             await self._exit()
         elif (message := await self.commands.run(line)) is not None:
             await self._turn(message)

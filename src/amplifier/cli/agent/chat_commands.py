@@ -31,9 +31,10 @@ from amplifier.tracing._sessions import read_trace
 from .project_instructions import project_root
 from .terminal_agent import TerminalAgent, compaction_message
 
-__all__ = ["ChatCommands", "mentioned_files", "own_commands"]
+__all__ = ["LEAVING", "ChatCommands", "mentioned_files", "own_commands"]
 
-_MENTION = re.compile(r"(?<!\S)@(\S+)")
+LEAVING = ("exit", "quit", "q")
+_MENTION = re.compile(r'(?<!\S)@(?:"([^"]+)"|(\S+))')
 _SECONDS_TO_LIST = 20.0
 _LONGEST_TEXT = 200_000
 _MOST_BYTES = 5_000_000
@@ -55,7 +56,6 @@ class ChatCommands:
         self._show = agent.display.line
         self._terminal = terminal
         self.reopen: dict[str, Any] | None = None
-        self._own = own_commands(Path.cwd())
         self._commands: dict[str, tuple[str, Callable[[str], Awaitable[None]]]] = {
             "help": ("this list", self._help),
             "model": ("[PROVIDER:]MODEL: go on with another model; alone: what there is", self._model),
@@ -74,6 +74,7 @@ class ChatCommands:
             "resume": ("[ID]: go on with another session; alone: which there are", self._resume),
             "export": ("[FILE]: write the conversation as Markdown, or HTML", self._export),
         }
+        self._own = own_commands(Path.cwd(), taken=(*self._commands, *LEAVING), notice=agent.display.notice)
 
     @property
     def summaries(self) -> dict[str, str]:
@@ -109,11 +110,10 @@ class ChatCommands:
 
     async def _help(self, _: str) -> None:
         self._list([(f"/{name}", text) for name, text in {**self.summaries, "exit": "leave (also Ctrl-D)"}.items()], "")
-        self._show(
-            "  A line that ends in \\ goes on in the next one (also Alt-Enter); // sends a slash; @FILE attaches a file."
-        )
+        self._show("  A line that ends in \\ goes on in the next one (also Alt-Enter).")
+        self._show('  @FILE attaches a file, also @"A FILE"; // sends a slash.')
         self._show("  A line that you type while a turn runs is read by the agent at its next step.")
-        self._show("  Tab completes, Ctrl-R searches what was typed before, Ctrl-X Ctrl-E opens your editor.")
+        self._show("  Tab completes, Ctrl-R searches, Ctrl-X Ctrl-E opens your editor.")
 
     async def _model(self, argument: str) -> None:
         agent = self._agent
@@ -236,28 +236,33 @@ class ChatCommands:
                 self._show(f"  {name:10} {visible_text(value, multiline=False)}")
 
 
-def own_commands(directory: Path) -> dict[str, str]:
+def own_commands(
+    directory: Path, *, taken: Sequence[str] = (), notice: Callable[[str], None] = lambda text: None
+) -> dict[str, str]:
     """The texts of ``commands/NAME.md`` of the user, then of ``.amplifier`` in the project; text for the model and nothing else."""
     found: dict[str, str] = {}
     for folder in (config_folder(), project_root(directory) / ".amplifier"):
         for path in sorted((folder / "commands").glob("*.md")):
             try:
                 text = sanitize_text(read_file(path, most=_LONGEST_TEXT).decode()).strip()
-            except (OSError, ValueError):
+                if path.stem in taken or not re.fullmatch(r"[\w-]+", path.stem):
+                    raise ValueError("the chat has a command of that name" if path.stem in taken else "not a name")
+            except (OSError, ValueError) as error:
+                notice(f"{path} is not used: {error}")
                 continue
-            if text and re.fullmatch(r"[\w-]+", path.stem):
+            if text:
                 found.setdefault(path.stem, text)
     return found
 
 
 def mentioned_files(message: str, notice: Callable[[str], None]) -> list[Any]:
-    """The files of this folder that a message mentions as ``@PATH``, as parts of a prompt; each is announced."""
+    """The files of this folder that a message mentions as ``@PATH`` or ``@"PATH"``, as parts of a prompt; each is announced."""
     blocks: list[Any] = []
-    for word in dict.fromkeys(_MENTION.findall(message)):
-        path = next((path for path in (Path(word), Path(word.rstrip(".,;:!?)"))) if path.is_file()), None)
-        if path is None:
-            continue
+    for word in dict.fromkeys(quoted or plain for quoted, plain in _MENTION.findall(message)):
+        path = Path(word if Path(word).is_file() else word.rstrip(".,;:!?)"))
         try:
+            if not path.is_file():
+                raise ValueError("it is a folder" if path.is_dir() else "there is no such file")
             if not path.resolve().is_relative_to(Path.cwd().resolve()):
                 raise ValueError("it is outside of this folder")
             block = file(path, name=os.fspath(path), max_bytes=_MOST_BYTES)

@@ -27,7 +27,10 @@ from .mcp_servers import with_variables_of_plans
 from .plan_files import read_plan_file
 from .project_instructions import project_root
 
-__all__ = ["Configuration", "Project", "Value", "change_user_file", "read_configuration", "user_file"]
+__all__ = ["REMEMBERED", "Configuration", "Project", "Value", "change_user_file", "read_configuration", "user_file"]
+
+REMEMBERED: Final = "amplifier permissions"
+"""The origin of what the user has allowed for good in a project."""
 
 _TIGHTENING: Final = ("ask", "deny", "auto_deny")
 _MODULES = Kind(
@@ -65,7 +68,7 @@ class Configuration:
     """The merged result.
 
     Attributes:
-        values: By path, such as ``provider``, ``mcpServers.NAME``, ``modules.ID`` and ``rules.1``.
+        values: By path, such as ``provider``, ``mcpServers.NAME``, ``modules.ID`` and ``rules.0``.
         notes: What was left out, and what to type to have it.
     """
 
@@ -75,6 +78,10 @@ class Configuration:
     def get(self, key: str) -> Any:
         """A value; None if no file has it."""
         return None if key not in self.values else self.values[key].value
+
+    def without(self, origin: str) -> Configuration:
+        """The same without what comes from somewhere."""
+        return attrs.evolve(self, values={path: each for path, each in self.values.items() if each.origin != origin})
 
     def below(self, table: str) -> dict[str, Any]:
         """The values of a table, by the rest of their paths."""
@@ -134,7 +141,7 @@ def read_configuration(directory: Path) -> Configuration:
     for layer, origin in (
         (_read(user_file()), user_file()),
         (given, project.file),
-        (remembered, "amplifier permissions"),
+        (remembered, REMEMBERED),
     ):
         rules = sum(path.startswith("rules.") for path in values)
         values |= {path: Value(value, str(origin)) for path, value in _paths(layer, rules)}
@@ -145,7 +152,7 @@ def _paths(given: Mapping[str, Any], rules: int = 0) -> Iterator[tuple[str, Any]
     """Each value with its path; rules are numbered after the given number of them."""
     for key, value in given.items():
         if key == "rules":
-            yield from ((f"rules.{number}", rule) for number, rule in enumerate(value, start=rules + 1))
+            yield from ((f"rules.{number}", rule) for number, rule in enumerate(value, start=rules))
         elif isinstance(value, Mapping):
             yield from ((f"{key}.{name}", member) for name, member in value.items())
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -121,19 +121,9 @@ async def open_servers(
     session = AmplifierSession(plan)
     if login is not None:
         session.coordinator.register_capability("mcp.login", login)
-    try:
-        await session.__aenter__()
-    except ExceptionGroup as group:
-        raise CommandError("\n".join(str(error) for error in group.exceptions), exit_code=Exit.USAGE) from group
-    async with _leaving(session):
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(session)
+        except ExceptionGroup as group:
+            raise CommandError("\n".join(str(error) for error in group.exceptions), exit_code=Exit.USAGE) from group
         yield OpenServers(session)
-
-
-@asynccontextmanager
-async def _leaving(session: AmplifierSession) -> AsyncIterator[None]:
-    try:
-        yield
-    except BaseException as error:
-        await session.__aexit__(type(error), error, error.__traceback__)
-        raise
-    await session.__aexit__(None, None, None)

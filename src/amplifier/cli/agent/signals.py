@@ -86,6 +86,7 @@ class SignalHandler:
         self._stopping_since: float | None = None
         self.scope: anyio.CancelScope = anyio.CancelScope()
         self.ended_by: Signals | None = None
+        self.before_exit: Callable[[], None] = lambda: None
 
     async def watch(self, signals: AsyncIterator[Signals]) -> None:
         """Receive signals until cancelled."""
@@ -113,6 +114,7 @@ class SignalHandler:
         """A turn runs that ``token`` stops."""
         self._token = token
         self._stopping_since = None
+        self._display.hint = ", Ctrl-C stops"
         try:
             yield
         finally:
@@ -134,10 +136,12 @@ class SignalHandler:
         if self._token.is_immediate:
             self._force_exit()
         elif self._token.is_graceful:
+            self._display.hint = ", stopping now"
             self._display.notice("Stopping now. (Ctrl-C)", "warning")
             self._stopping_since = time.monotonic()
             self._token.request_immediate(reason="Ctrl-C, twice")
         else:
+            self._display.hint = ", stopping after this step"
             self._display.notice("Stopping after the running step. Press Ctrl-C again to stop now.", "warning")
             self._token.request_graceful(reason="Ctrl-C")
 
@@ -151,4 +155,5 @@ class SignalHandler:
         if since is not None and time.monotonic() - since < FORCE_EXIT_AFTER:
             return
         self._display.notice("Leaving without waiting; something did not stop and may still be running.", "error")
+        self.before_exit()
         os._exit(128 + signal.SIGINT)

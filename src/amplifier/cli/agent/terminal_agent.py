@@ -118,10 +118,8 @@ class TerminalAgent:
         """
         self._start_turn(prompt)
         await self.checkpoints.begin(prompt, self.session.coordinator.get("context"))
-        outcome, stays_cut_off = (
-            Outcome(status="cancelled"),
-            False,
-        )  # unless it ends: the whole command may be cancelled
+        # Unless it ends: the whole command may be cancelled.
+        outcome, stays_cut_off = Outcome(status="cancelled"), False
         try:
             with self.signal_handler.during_turn(self.session.coordinator.cancellation):
                 given = prompt if prompt is None or not attached else [prompt, *attached]

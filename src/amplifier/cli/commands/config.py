@@ -67,6 +67,8 @@ def trust(folder: Path, revoke: bool) -> None:
     project = Project(folder)
     if not project.file.exists():
         raise CommandError(f"there is no {project.file} to trust")
+    if not revoke:
+        read_configuration(folder)  # what no command would accept is not trusted
     project.change(trusted=None if revoke else project.digest())
     click.echo(visible_text(f"{'not trusted any more' if revoke else 'trusted as it is now'}: {project.file}"))
 

@@ -8,6 +8,7 @@ import platform
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.metadata import PackageNotFoundError, distributions, entry_points, version
@@ -42,9 +43,11 @@ from amplifier.loading._installed import (
 )
 from amplifier.models import to_json
 from amplifier.tracing._running_commands import running_commands
+from amplifier.tracing._sessions import read_trace
+from amplifier.tracing._text import row_title
 
 from .app import SECOND_NAME
-from .shared_options import PLAN_FILE, complete_running, debug_option, json_option
+from .shared_options import PLAN_FILE, complete_running, debug_option, json_option, open_store
 
 __all__ = ["doctor"]
 
@@ -95,7 +98,10 @@ def doctor(wanted: str | None, plan: Path | None, as_json: bool) -> int:
     """
     if wanted is not None:
         folder = running_folder(find_home())
-        tree = request_tasks(folder, find_running(folder, wanted))
+        running = find_running(folder, wanted)
+        tree = request_tasks(folder, running)
+        for line in [] if as_json else _unfinished(running.session_id):
+            click.echo(line)
         click.echo(to_json(tree) if as_json else str(tree))
         return Exit.OK
     checks: list[Callable[[], Iterator[Finding]]] = list(_CHECKS)
@@ -111,6 +117,16 @@ def doctor(wanted: str | None, plan: Path | None, as_json: bool) -> int:
             mark = click.style(_MARKS[finding.verdict], fg=_COLOURS[finding.verdict])
             click.echo(f"{mark} {finding.subject:10} {visible_text(finding.text, multiline=False)}")
     return Exit.FAILED if failed else Exit.OK
+
+
+def _unfinished(session_id: str) -> Iterator[str]:
+    """The calls and questions of the latest turn that have not ended, by the event log if there is one."""
+    rows = read_trace(open_store(), session_id).rows
+    began = max((row.start or 0.0 for row in rows if row.kind == "turn"), default=0.0)
+    for row in rows:
+        if row.status == "open" and row.kind in ("model", "tool", "approval") and (row.start or 0.0) >= began:
+            text = f"{row_title(row)} {row.text}".strip()
+            yield visible_text(f"{text}, {time.time() - (row.start or 0.0):.0f} s so far", multiline=False)
 
 
 def _findings(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:

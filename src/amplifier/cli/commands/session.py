@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import webbrowser
 from datetime import datetime
@@ -36,6 +37,9 @@ from amplifier.tracing._conversation import heading_of_message, text_of_message,
 from amplifier.tracing._sessions import read_trace
 
 __all__ = ["session"]
+
+_ALL_COLUMNS = 120
+"""The width of a terminal that shows all there is of a session in one line."""
 
 _SESSION = click.argument("session_id", metavar="ID", shell_complete=complete_session)
 
@@ -90,9 +94,12 @@ def list_sessions(
             for name, used, status, who, title, where in rows
         ]
     headings = ["session", "last used", "status", "provider", "began with", "folder"]
+    if sys.stdout.isatty() and (columns := shutil.get_terminal_size().columns) < _ALL_COLUMNS:
+        shown = [0, 4] if columns < _ALL_COLUMNS // 2 else [0, 1, 2, 4]
+        headings, rows = [headings[each] for each in shown], [[row[each] for each in shown] for row in rows]
     if with_cost:
         headings, rows = [*headings, "cost"], [[*row, cost] for row, cost in zip(rows, costs, strict=True)]
-    print_table(headings, rows)
+    print_table(headings, rows, cut=("began with", "folder"))
 
 
 def _below_home(folder: str) -> str:

@@ -3,8 +3,7 @@
 Standard output gets the answer and nothing else. Everything else goes to standard error, as lines that stay. At a terminal that can
 move its cursor, the answer is rendered Markdown, and live lines are below what stays: the block of the answer that is being written,
 the running tools, the time and the tokens of the turn. They are redrawn from the first one that has changed, and cleared before
-anything else is written. The cursor is never hidden and the mode of the terminal is not changed, so that nothing has to be restored
-if the process is killed.
+anything else is written. The cursor is never hidden, so that nothing has to be restored if the process is killed.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from contextlib import contextmanager
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len, chop_cells, set_cell_size
 
 from amplifier._json import redact_text, visible_text
 from amplifier.contracts import current_call
@@ -63,6 +62,8 @@ class Display:
 
     Attributes:
         edits: What the running calls change.
+        hint: What a key does to the running turn.
+        draft: What the person has typed meanwhile.
     """
 
     def __init__(
@@ -83,6 +84,8 @@ class Display:
         self._shares_terminal = streams.share_a_terminal
         self._record: TurnRecord | None = None  # of the turn that runs
         self.edits: Edits = Edits()
+        self.hint: str = ", Ctrl-C stops"
+        self.draft: str = ""
         self._running: dict[str, ToolUse] = {}
         self._live = self._out if self._renders else self._err
         self._live_rows: list[str] = []
@@ -303,8 +306,17 @@ class Display:
 
     def _activity(self) -> list[str]:
         """A row for each running tool, and one for the turn."""
-        if self._quiet or not self._err.can_move_cursor:
+        if not self._err.can_move_cursor:
             return []
+        draft = visible_text(self.draft, multiline=False)
+        room = max(self._err.width() - 4, 1)
+        typed = (
+            [f"{self._err.glyph('›', '>')} {draft if cell_len(draft) <= room else chop_cells(draft, room)[-1]}"]
+            if draft
+            else []
+        )
+        if self._quiet:
+            return typed
         bullet = self._err.styled(self._err.glyph("⋯", ".."), "cyan")
         running = list(self._running.values())
         rows = [f"{bullet} {self._cut(f'{use.seconds:.0f} s  {summary(use)}', 6)}" for use in running[:MOST_LIVE_LINES]]
@@ -312,9 +324,9 @@ class Display:
             rows.append(f"{bullet} and {len(running) - MOST_LIVE_LINES} more")
         if self._record is not None and (self._renders or not self._streams_answer):
             spinner = self._err.glyph(_SPINNER[int(self._record.seconds * 4) % len(_SPINNER)], "*")
-            text = self._cut(f"{spent(self._record, digits=0)}, Ctrl-C stops", 4)
+            text = self._cut(f"{spent(self._record, digits=0)}{self.hint}", 4)
             rows.append(f"{self._err.styled(spinner, 'cyan')} {self._err.styled(text, 'dim')}")
-        return rows
+        return [*rows, *typed]
 
     def clear_live_lines(self) -> None:
         """Remove the live lines; they come back with the next ones."""

@@ -1,17 +1,20 @@
 """Reads lines from a terminal in canonical mode, in which the system edits the line; a wait can be cancelled on both backends.
 
-Used for approval questions, for what is typed while a turn runs, and for chats at terminals that cannot move their cursor. The
-terminal's mode is not changed.
+Used for approval questions, for what is typed while a turn runs, and for chats at terminals that cannot move their cursor. While a
+turn of a chat runs, keys are taken as they are pressed and not echoed: the terminal would echo them in the middle of the live lines.
 """
 
 from __future__ import annotations
 
+import codecs
 import os
+import re
 import select
 import sys
 import termios
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Keyboard"]
 
 _CHUNK = 4096
+_KEYS = re.compile(r"\x1b\[[0-9;?]*[@-~]|\x1bO.|[\x00-\x1f\x7f]|[^\x00-\x1f\x7f]+")
 
 
 class Keyboard:
@@ -28,12 +32,16 @@ class Keyboard:
 
     Attributes:
         typed_ahead: Keys that the line prompt has read beyond the end of its line, for its next line.
+        draft: What was typed of a line that has not ended; the line prompt begins with it.
     """
 
     def __init__(self) -> None:
         self.typed_ahead: list[KeyPress] = []
         self._descriptor = sys.stdin.fileno()
         self._read = b""
+        self.draft: str = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._modes: list[Any] | None = None  # to restore
 
     @staticmethod
     def is_available() -> bool:
@@ -45,24 +53,60 @@ class Keyboard:
 
     async def read_line(self) -> str | None:
         """The next line without its end; None at the end of input. A cancelled call loses nothing that was typed."""
-        while b"\n" not in self._read:
-            data = await self._receive()
-            if not data:
-                rest, self._read = self._read, b""
-                return rest.decode(errors="replace") if rest else None
-            self._read += data
+        modes = self._modes
+        self.restore()
+        try:
+            while b"\n" not in self._read:
+                data = await self._receive()
+                if not data:
+                    rest, self._read = self._read, b""
+                    return rest.decode(errors="replace") if rest else None
+                self._read += data
+        finally:
+            self._take_keys(modes)
         line, _, self._read = self._read.partition(b"\n")
         return line.decode(errors="replace").rstrip("\r")
 
     def typed_lines(self) -> list[str | None]:
-        """The lines that were typed and not read, without waiting; None at the end for the end of input."""
-        ended = False
-        while not ended and select.select([self._descriptor], [], [], 0)[0]:
-            data = self._receive_now()
-            self._read += data
-            ended = not data
-        *lines, self._read = self._read.split(b"\n")
-        return [*(line.decode(errors="replace").rstrip("\r") for line in lines), *((None,) if ended else ())]
+        """The lines that were typed and not read, without waiting; None for the end of input. The rest is in `draft`."""
+        lines: list[str | None] = []
+        while select.select([self._descriptor], [], [], 0)[0]:
+            if not (data := self._receive_now()):
+                return [*lines, None]
+            for key in _KEYS.findall(self._decoder.decode(data)):
+                if key == "\n" or (key == "\x04" and not self.draft):
+                    lines.append(self.draft if key == "\n" else None)
+                    self.draft = ""
+                elif key in ("\x7f", "\b", "\x15", "\x17"):  # Backspace; Ctrl-U, the line; Ctrl-W, the word
+                    end = {"\x15": 0, "\x17": self.draft.rstrip().rfind(" ") + 1}.get(key, -1)
+                    self.draft = self.draft[:end]
+                elif key.isprintable():
+                    self.draft += key
+        return lines
+
+    @contextmanager
+    def by_key(self) -> Iterator[None]:
+        """Take keys as they are pressed, and do not echo them; `read_line` reads and echoes lines all the same."""
+        with suppress(termios.error, OSError):
+            self._take_keys(termios.tcgetattr(self._descriptor))
+        try:
+            yield
+        finally:
+            self.restore()
+
+    def _take_keys(self, modes: list[Any] | None) -> None:
+        if modes is not None:
+            self._modes = modes
+            flags = modes[3] & ~(termios.ICANON | termios.ECHO)
+            with suppress(termios.error, OSError):
+                termios.tcsetattr(self._descriptor, termios.TCSANOW, [*modes[:3], flags, *modes[4:]])
+
+    def restore(self) -> None:
+        """Give the terminal back the mode it had."""
+        modes, self._modes = self._modes, None
+        if modes is not None:
+            with suppress(termios.error, OSError):
+                termios.tcsetattr(self._descriptor, termios.TCSANOW, modes)
 
     async def _receive(self) -> bytes:
         await anyio.wait_readable(self._descriptor)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,6 +45,7 @@ from amplifier.cli.terminal.output import Output
 __all__ = ["LinePrompt", "PromptHistory"]
 
 _MOST_MENU_ROWS = 8
+_MENTION = re.compile(r'(?<!\S)@("[^"]*|[^\s"]*)$')
 MOST_ENTRIES = 1000
 """Entries that are kept; the file is cut back to them when it holds twice as many."""
 
@@ -108,7 +110,7 @@ class LinePrompt:
             self._history_file.add(message)
 
     async def read(self, prompt: str) -> str | None:
-        """One line, which may hold newlines; None at the end of input. A cancelled call drops what was entered.
+        """One line, which may hold newlines and begins with the keyboard's draft; None at the end of input. A cancelled call drops what was entered.
 
         Raises:
             KeyboardInterrupt: Ctrl-C was pressed.
@@ -140,9 +142,11 @@ class LinePrompt:
 
     def _ask(self, prompt: str) -> str | _Interrupted | None:
         self._prompt = prompt
+        draft, self._keyboard.draft = self._keyboard.draft, ""
         try:
             return self._session.prompt(
                 lambda: [("bold" if self._terminal.has_colour else "", self._prompt)],
+                default=draft,
                 pre_run=self._exit_if_cancelled,
                 reserve_space_for_menu=min(self._menu_rows, max(_window_size().rows - 2, 0)),
                 set_exception_handler=False,  # its own one waits for Enter
@@ -199,10 +203,17 @@ class _Completer(Completer):
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         """What the text before the cursor may become."""
-        word = document.get_word_before_cursor(WORD=True)
-        if word.startswith("@"):
-            return PathCompleter().get_completions(Document(word[1:]), complete_event)
-        return self._commands.get_completions(document, complete_event)
+        mention = _MENTION.search(document.text_before_cursor)
+        if mention is None:
+            yield from self._commands.get_completions(document, complete_event)
+            return
+        begun = mention[1].removeprefix('"')
+        for each in PathCompleter().get_completions(Document(begun), complete_event):
+            is_folder = each.display_text.endswith("/")
+            name = f"{begun}{each.text}{'/' * is_folder}"
+            if " " in name or mention[1] != begun:
+                name = f'"{name}' if is_folder else f'"{name}"'
+            yield Completion(name, start_position=-len(mention[1]), display=each.display)
 
 
 class PromptHistory:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from io import TextIOWrapper
 from typing import Any, TextIO
@@ -135,8 +135,11 @@ class StandardStreams:
         _point_to_null_device(sys.stdout)
 
 
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows of text of any origin to standard output: columns on a terminal, tab-separated values in a pipe."""
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, cut: Collection[str] = ()) -> None:
+    """Print rows of text of any origin to standard output: columns on a terminal, tab-separated values in a pipe.
+
+    Cells are wrapped or, if there are columns that may be cut, each row is one line.
+    """
     shown = [[visible_text(cell, multiline=False) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         for row in shown:
@@ -148,9 +151,10 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, heading in enumerate(headings):
-        table.add_column(heading, no_wrap=number == 0, overflow="ellipsis")
+        table.add_column(heading, no_wrap=heading not in cut if cut else number == 0, overflow="ellipsis")
     for row in shown:
-        table.add_row(*(Text(cell) for cell in row))  # Text: brackets of others are not markup
+        # Text: brackets of others are not markup
+        table.add_row(*(Text(cell, no_wrap=bool(cut), overflow="ellipsis") for cell in row))
     Console().print(table)
 
 

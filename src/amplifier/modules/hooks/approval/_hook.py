@@ -250,8 +250,9 @@ class ApprovalHook:
     def _decide(self, call: Call) -> _Decision:
         options = self._options
         if (rule := strictest(self._rules, call)) is not None:
-            verb = {"allow": "allowed by", "ask": "asked for by", "deny": "forbidden by"}[rule.action]
-            return _Decision(rule.action, f"{verb} the plan: {one_line(str(rule), 300)}")
+            verb = {"allow": "allowed", "ask": "asked for", "deny": "forbidden"}[rule.action]
+            by = " by the plan" if any(rule is each for each in options.rules or ()) else ""  # not by `set_rules`
+            return _Decision(rule.action, f"{verb}{by}: {one_line(str(rule), 300)}")
         action = options.tools.get(call.tool)
         if action is not None and not (action == "allow" and call.is_stand_in):
             return _Decision(action, f"the plan sets {action} for this tool")
