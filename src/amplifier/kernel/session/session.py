@@ -738,7 +738,7 @@ class AmplifierSession:
         if inside is not None:
             raise SessionStateError(
                 f"session {self.session_id!r} cannot be closed from inside its own {inside}; "
-                "request_cancel() it and close it where it was opened"
+                "stop it with coordinator.request_cancel() and close it where it was opened"
             )
 
     async def _close(self, was_open: bool) -> None:
