@@ -13,7 +13,7 @@
     --more-tools=JSON      what the tool more_tools adds, in place of its own
     --first-tools=JSON     list these before the others, as they are
     --answers-file=FILE    answer these methods with these results, in JSON as it is
-    --flood=N              send so many list_changed before the answer to each call
+    --flood=N              send so many list_changed before the answer to each call; that to echo is how often tools were listed since
     --exit                 end at once with exit code 3
     --name=N               the server's name
     --instructions=TEXT    how to use it
@@ -64,6 +64,7 @@ class Server:
         self._answers: dict[Any, Any] = {}
         self._answered = threading.Condition()
         self._next = 0
+        self.listed = 0
         self.tools: dict[str, dict[str, Any]] = {
             "echo": {"description": "Return the text.", "inputSchema": TEXT, "annotations": {"readOnlyHint": True}},
             "upper": {"description": "Return the text in capitals.", "inputSchema": TEXT},
@@ -144,6 +145,7 @@ class Server:
             self._answer(number, method, message.get("params") or {})
 
     def _answer(self, number: Any, method: str, params: dict[str, Any]) -> None:
+        self.listed += method == "tools/list"
         results: dict[str, Any] = {
             "tools/list": {"tools": [*FIRST_TOOLS, *({"name": name, **tool} for name, tool in self.tools.items())]},
             "resources/list": {"resources": [{"uri": "note://one", "name": "one", "description": "The first."}]},
@@ -210,6 +212,8 @@ class Server:
                 {"type": "audio", "data": "UklGRg==", "mimeType": "audio/wav"},
                 {"type": "resource_link", "uri": "note://one", "name": "one"},
             ]
+        elif name == "echo" and "--flood" in OPTIONS:
+            return str(self.listed)
         elif name == "big":
             return "x" * int(given["size"])
         elif name == "crash":
