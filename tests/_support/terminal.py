@@ -164,6 +164,17 @@ class Terminal:
         shown, hidden = self.screen.rfind("\x1b[?25h"), self.screen.rfind("\x1b[?25l")
         return termios.tcgetattr(self._slave) == self._modes_before and shown >= hidden
 
+    def unread(self) -> bytes:
+        """What was typed and no one has read: the shell would get it."""
+        modes = termios.tcgetattr(self._slave)
+        modes[3] &= ~termios.ICANON
+        termios.tcsetattr(self._slave, termios.TCSANOW, modes)
+        os.set_blocking(self._slave, False)
+        try:
+            return os.read(self._slave, 4096)
+        except BlockingIOError:
+            return b""
+
     def _receive(self, give_up: float) -> bool:
         ready, _, _ = select.select([self._master], [], [], max(0.0, give_up - time.monotonic()))
         if not ready:

@@ -49,8 +49,10 @@ def test_the_model_changes_and_the_conversation_goes_on(backend, home, workdir, 
 def test_compact_makes_what_the_model_is_shown_smaller_and_can_be_undone(backend, home, workdir, plan):
     with chat(home, workdir, "--plan", plan, "--backend", backend) as terminal:
         enter(terminal, "/compact", "There is too little to compact")
-        for number in range(4):
-            enter(terminal, f"say {number} {'word ' * 120}", "word")
+        for number in range(
+            1, 5
+        ):  # what is expected is not in the line: one that is typed before the answer would steer the turn
+            enter(terminal, f"history {'word ' * 400}", f"{number} prompts so far")
         enter(terminal, "/compact", "context: older messages", "/uncompact in a chat undoes it")
         enter(terminal, "/status", "messages   8")
         enter(terminal, "/uncompact", "The latest compaction is undone.")

@@ -187,6 +187,48 @@ def test_what_was_typed_and_not_read_is_given_back(backend, home, workdir, plan)
         assert terminal.is_as_before()
 
 
+@mostly_on("asyncio")
+def test_what_is_pasted_during_a_turn_is_one_message_and_commands_do_not_outlive_a_stop(backend, home, workdir, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
+        terminal.expect("› ")
+        terminal.type(call("wait_for", workdir / "gate"))
+        terminal.expect("s  wait_for")
+        assert "\x1b[?2004h" in terminal.screen
+        terminal.type("\x1b[200~say look at\r/clear\rin the manual\x1b[201~\n")
+        terminal.expect("read at the next step: say look at")
+        terminal.type("/clear\n")
+        terminal.expect("after this turn: /clear")
+        terminal.press_ctrl_c()
+        terminal.expect("Ctrl-C again to stop now")
+        terminal.press_ctrl_c()
+        terminal.expect("not read any more: say look at")
+        terminal.expect("in the manual")
+        terminal.expect("/clear")  # in the line, to be entered or not
+        terminal.press_ctrl_c()
+        terminal.expect("Press Ctrl-C again to leave.")
+        terminal.type("/exit\n")
+        assert terminal.end() == 0
+        assert terminal.is_as_before()
+        assert "forgotten" not in terminal.text
+
+
+@mostly_on("trio")
+def test_what_is_typed_after_the_end_of_input_does_not_get_to_the_shell(backend, home, workdir, plan):
+    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
+        terminal.expect("› ")
+        terminal.type(call("wait_for", workdir / "gate"))
+        terminal.expect("s  wait_for")
+        terminal.type("\x04")
+        terminal.expect("after this turn: leave")
+        terminal.type("touch pwned\n")
+        terminal.expect("⋯")  # drawn anew, after the keys were looked at
+        terminal.expect("⋯")
+        (workdir / "gate").touch()
+        assert terminal.end() == 0
+        assert "pwned" not in terminal.text
+        assert terminal.unread() == b""
+
+
 # ── Ctrl-C ───────────────────────────────────────────────────────────────────────────────────────
 
 

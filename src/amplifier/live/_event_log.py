@@ -33,7 +33,7 @@ class EventLog:
         self._most_events = most_events
         self._most_bytes = most_bytes
         self._events: deque[bytes] = deque()
-        self.size = 0
+        self.size: int = 0
         self.readers: list[Reader] = []
         self.used_at: float = 0.0
         self._readings = 0

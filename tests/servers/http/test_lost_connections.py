@@ -87,6 +87,22 @@ async def test_run_is_stopped_when_its_client_does_not_come_back(tmp_path):
     assert (tmp_path / "never.cancelled").exists()
 
 
+async def test_cancelling_a_run_gives_up_its_question(tmp_path):
+    async with serving() as client:
+        exchange = await followed(client, call("risky", path=str(tmp_path / "trace")))
+        (question,) = (await exchange.until("RUN_FINISHED"))["outcome"]["interrupts"]
+        await exchange.ended.wait()
+        assert (await client.ask("DELETE", "/ag-ui?threadId=t&runId=r")).status == 204
+        assert client.factory.statuses() == ["cancelled"]
+        late = [{"interruptId": question["id"], "status": "resolved", "payload": {"approved": True}}]
+        body = {"threadId": "t", "runId": "late", "messages": [], "resume": late}
+        answered = client.begin("POST", "/ag-ui", body)
+        await answered.start()
+        (event,) = [event async for event in answered.events()]
+        assert (event["type"], event["code"]) == ("RUN_ERROR", "question_not_found")
+    assert not (tmp_path / "trace").exists()
+
+
 @pytest.mark.parametrize("is_followed", [True, False])
 async def test_run_is_cancelled_by_its_ids(is_followed, tmp_path):
     async with serving() as client:

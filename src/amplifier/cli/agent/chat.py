@@ -162,6 +162,10 @@ class Chat:
         attached = await anyio.to_thread.run_sync(mentioned_files, prompt, self._display.notice)
         with self.listening():
             outcome = await self._agent.run_turn(prompt, attached)
+        if outcome.status == "cancelled":  # what was to come after it may not be wanted any more
+            waiting = [line for line in self._typed if line is not None]
+            self._typed = [line for line in self._typed if line is None]
+            self._keyboard.draft = "\n".join([*waiting, *filter(None, [self._keyboard.draft])])
         self.show_outcome(outcome)
 
     @contextmanager
@@ -181,11 +185,17 @@ class Chat:
 
     def take_typed(self) -> None:
         """Give the running turn what was typed meanwhile; commands, and what no turn would read, come after it."""
-        if not self._turn_runs or self._display.is_paused or None in self._typed:
-            return  # in a pause it is the answer to a question, and after the end of input there is no more
+        if not self._turn_runs or self._display.is_paused:
+            return  # in a pause it is the answer to a question
+        if (
+            None in self._typed
+        ):  # after the end of input there is no more; what no one sees must not get to the shell either
+            self._keyboard.typed_lines()
+            self._keyboard.draft = ""
+            return
         for line in self._keyboard.typed_lines():
             text = "" if line is None else line.strip()
-            is_command = text.startswith("/") and not text.startswith("//")
+            is_command = text.startswith("/") and not text.startswith("//") and "\n" not in text
             if text and not is_command and self._steer(text.removeprefix("/")):
                 self._display.notice(f"read at the next step: {text}")
             elif text or line is None:

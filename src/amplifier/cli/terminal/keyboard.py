@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Keyboard"]
 
 _CHUNK = 4096
+_PASTE_BEGINS, _PASTE_ENDS = "\x1b[200~", "\x1b[201~"
 _KEYS = re.compile(r"\x1b\[[0-9;?]*[@-~]|\x1bO.|[\x00-\x1f\x7f]|[^\x00-\x1f\x7f]+")
 
 
@@ -41,6 +42,7 @@ class Keyboard:
         self._read = b""
         self.draft: str = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._is_pasting = False
         self._modes: list[Any] | None = None  # to restore
 
     @staticmethod
@@ -74,7 +76,11 @@ class Keyboard:
             if not (data := self._receive_now()):
                 return [*lines, None]
             for key in _KEYS.findall(self._decoder.decode(data)):
-                if key == "\n" or (key == "\x04" and not self.draft):
+                if key in (_PASTE_BEGINS, _PASTE_ENDS):
+                    self._is_pasting = key == _PASTE_BEGINS
+                elif self._is_pasting and key in "\r\n\t":  # part of one message, whatever its lines say
+                    self.draft += key.replace("\r", "\n")
+                elif key == "\n" or (key == "\x04" and not self.draft):
                     lines.append(self.draft if key == "\n" else None)
                     self.draft = ""
                 elif key in ("\x7f", "\b", "\x15", "\x17"):  # Backspace; Ctrl-U, the line; Ctrl-W, the word
@@ -100,12 +106,14 @@ class Keyboard:
             flags = modes[3] & ~(termios.ICANON | termios.ECHO)
             with suppress(termios.error, OSError):
                 termios.tcsetattr(self._descriptor, termios.TCSANOW, [*modes[:3], flags, *modes[4:]])
+                os.write(self._descriptor, b"\x1b[?2004h")  # marks what is pasted
 
     def restore(self) -> None:
         """Give the terminal back the mode it had."""
         modes, self._modes = self._modes, None
         if modes is not None:
             with suppress(termios.error, OSError):
+                os.write(self._descriptor, b"\x1b[?2004l")
                 termios.tcsetattr(self._descriptor, termios.TCSANOW, modes)
 
     async def _receive(self) -> bytes:

@@ -520,7 +520,7 @@ class BackgroundTask(SessionTask):
             await self._host.crashed(self._name, self._owner, exc, self._fatal)
         finally:
             self._host.cleanups.discard(self.entry)  # it has ended by itself
-            self.entry = None
+            self.entry: CleanupEntry | None = None
 
 
 class HostTask(SessionTask):

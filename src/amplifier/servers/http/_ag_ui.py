@@ -147,6 +147,10 @@ def ag_ui_routes(agents: Agents, turns: InterruptibleTurns) -> list[Route]:
             message = "threadId, runId: expected those of a run that was begun with Last-Event-ID"
             raise Problem(404, message, code="run_not_found")
         await run.cancel()
+        waiting = turns.parked(given["threadId"])
+        if waiting is not None and waiting.run_id == given["runId"]:  # the run is over, its question is not
+            turns.unpark(given["threadId"], waiting)
+            await waiting.task.cancel()
         return Response(status_code=204)
 
     return [Route("/ag-ui", run, methods=["POST"]), Route("/ag-ui", cancel, methods=["DELETE"])]
@@ -287,6 +291,7 @@ async def _follow(turn: InterruptibleTurn, asked: _Asked, turns: InterruptibleTu
     run = Run(written, asked.ids)
     shown = asked.thread_id, asked.run_id
     turns.shown[shown] = turn
+    turn.run_id = asked.run_id
     is_handed_over = False  # to the run that brings the answers, which may begin before this one is over
     try:
         if await run.show_until_asked(turn):

@@ -43,6 +43,7 @@ class InterruptibleTurn:
         announced: The ids of those that a client has been told of.
         started_calls: The tool calls that clients have been told of.
         is_parked: No run shows it, and a client has been told what it waits for.
+        run_id: Of the run that showed it last.
         task: What it runs in.
     """
 
@@ -57,6 +58,7 @@ class InterruptibleTurn:
         self.announced: set[str] = set()
         self.started_calls: set[str] = set()
         self.is_parked: bool = False
+        self.run_id: str | None = None
         self.task: LiveRun[None] = agents.runs.start(self._run, None, stays=None)
 
     async def _run(self, task: LiveRun[None]) -> None:
