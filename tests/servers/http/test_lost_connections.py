@@ -212,6 +212,17 @@ async def test_background_response_is_polled_and_continued(tmp_path):
         assert (await client.ask("GET", path)).status == 404
 
 
+async def test_a_background_response_over_the_limit_of_turns_is_refused_at_once(tmp_path):
+    async with serving(limits=Limits(turns=1)) as client:
+        begun = await started(client, call("wait_for", path=str(tmp_path / "gate")))
+        with anyio.fail_after(30):
+            while not client.factory.statuses():
+                await anyio.lowlevel.checkpoint()
+        refused = await client.ask("POST", RESPONSES, {"input": "say more", "background": True})
+        assert (refused.status, refused.json()["error"]["code"]) == (429, "too_many_turns")
+        assert (await client.ask("POST", f"{RESPONSES}/{begun['id']}/cancel")).status == 200
+
+
 async def test_events_of_a_background_response_go_on_after_a_number(tmp_path):
     async with serving() as client:
         body = {"input": call("wait_for", path=str(tmp_path / "gate")), "background": True, "stream": True}

@@ -61,9 +61,8 @@ class Turns:
         """How many run."""
         return len(self._running)
 
-    @contextmanager
-    def admit(self, session: AmplifierSession) -> Iterator[None]:
-        """Count a turn inside the block; it begins with opening the session, if the turn opens one.
+    def require_room(self) -> None:
+        """Check that a turn could begin now.
 
         Raises:
             Problem: There are too many, or the server is being stopped.
@@ -73,6 +72,15 @@ class Turns:
         if len(self._running) >= self._limits.turns:
             message = f"{self._limits.turns} turns are running, which is the limit; try again later"
             raise Problem(429, message, code="too_many_turns", headers={"Retry-After": "1"})
+
+    @contextmanager
+    def admit(self, session: AmplifierSession) -> Iterator[None]:
+        """Count a turn inside the block; it begins with opening the session, if the turn opens one.
+
+        Raises:
+            Problem: There are too many, or the server is being stopped.
+        """
+        self.require_room()
         self._running.add(session)
         try:
             yield

@@ -49,6 +49,8 @@ def responses_routes(agents: Agents) -> list[Route]:
         if asked.background and asked.store is False:
             message = "background: expected null or false without store, because the response has to be kept"
             raise Problem(400, message, code="invalid_request", param="background")
+        if asked.background:  # its answer comes before its turn begins
+            agents.turns.require_room()
         conversation = _conversation(asked, agents)
         response = _Response(body, asked, conversation, conversation.ask(asked, asked.schema), agents)
 
