@@ -218,6 +218,26 @@ def test_one_seed_gives_one_order_of_siblings_and_seeds_differ(mode: str, bare: 
     assert len(set(orders)) > 1
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_scope_has_one_place_however_it_is_made(seed: int) -> None:
+    def order(make_scope: Callable[[], anyio.CancelScope]) -> list[tuple[str, ...]]:
+        logs: list[tuple[str, ...]] = []
+
+        class MakesAScopeFirst(Siblings):
+            async def scenario(self) -> None:
+                with make_scope():
+                    await super().scenario()
+
+        assert cancel_everywhere(lambda: MakesAScopeFirst(logs, bare=False), modes=("asyncio-scope",), seed=seed).ok
+        return logs
+
+    async def class_of_the_backend() -> type[anyio.CancelScope]:
+        return type(anyio.CancelScope())
+
+    # A scope made by AnyIO's own class is initialised twice, one made by the backend's class once.
+    assert order(anyio.CancelScope) == order(anyio.run(class_of_the_backend))
+
+
 def test_the_random_module_is_seeded_for_the_scenario_and_given_back() -> None:
     drawn: list[float] = []
 

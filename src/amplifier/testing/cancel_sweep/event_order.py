@@ -42,25 +42,26 @@ def ordered_cancel_scopes(scope_class: Any, order: random.Random) -> Iterator[No
     we know is left alone; that costs us reproducible order among sibling scopes, nothing else.
     """
     places: dict[int, int] = {}
-    original_init = scope_class.__init__
+    original_new = vars(scope_class).get("__new__")
 
-    def init(scope: Any, *args: Any, **kwargs: Any) -> None:
+    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:  # not ``__init__``: `anyio.CancelScope` calls that twice
+        scope = original_new.__func__(cls, *args, **kwargs)
         if CURRENT_INJECTION.get() is None:
             places.pop(id(scope), None)  # the address may have belonged to a scope of the scenario that is gone
         else:
             places[id(scope)] = order.getrandbits(_HASH_BITS)
-        original_init(scope, *args, **kwargs)
+        return scope
 
     def place(scope: Any) -> int:
         return places.get(id(scope)) or object.__hash__(scope)
 
-    if scope_class.__hash__ is not object.__hash__ or "__init__" not in vars(scope_class):
+    if scope_class.__hash__ is not object.__hash__ or original_new is None:
         yield
         return
-    scope_class.__init__ = init
+    scope_class.__new__ = new
     scope_class.__hash__ = place
     try:
         yield
     finally:
-        scope_class.__init__ = original_init
+        scope_class.__new__ = original_new
         del scope_class.__hash__
