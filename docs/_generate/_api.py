@@ -69,7 +69,7 @@ API_PAGES = {
 _KERNELS_OWN = {
     "CancellationToken": {"attach", "detach", "bind", "unbind", "take_requests"},
     "ModuleLoader": {"acquire", "release"},
-    "HookRegistry": {"belong_to", "keep_story", "remove", "view_for"},
+    "HookRegistry": {"belong_to", "record_into", "remove", "view_for"},
     "ModuleCoordinator": {"end_closing", "reset_turn", "undo", "view_for"},
 }  # fmt: skip
 """Members of public classes that files of the kernel call on each other."""

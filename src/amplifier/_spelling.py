@@ -2,7 +2,7 @@
 
 `nearest_names`, `nearest` and `suggestion` serve a message that is written in any case, so they are generous. `misspelt` decides
 whether an unknown name is a mistake at all, where unknown names are allowed, so it is strict; `misspelt_key` knows abbreviations, too.
-`warn_caller` reports a mistake at the line that made it, `warn_of_misspelt_event` an event that nobody emits.
+`warn_caller` reports a mistake at the line that made it, `warn_of_misspelt_event` an event that nothing emits.
 """
 
 from __future__ import annotations

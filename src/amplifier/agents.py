@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 _asking: anyio.lowlevel.RunVar[anyio.Lock] = anyio.lowlevel.RunVar("amplifier-asking")
 
 Approve: TypeAlias = Literal["ask", "deny"] | Callable[[str], bool | Awaitable[bool]]
-"""Who decides about tool calls: the person at the terminal, nobody, or a function of the question."""
+"""Who decides about tool calls: the person at the terminal, no one, or a function of the question."""
 
 _Model: TypeAlias = str | Provider | Mapping[str, Any]
 _Backend: TypeAlias = Literal["asyncio", "trio"]

@@ -65,10 +65,10 @@ __all__ = [
     "Ended",
     "ModelAnswer",
     "PiecewiseAnswer",
+    "RecordedEvent",
     "Show",
     "StopReport",
     "Stopped",
-    "Told",
     "ToolOutcome",
     "ToolStatus",
     "ToolUse",
@@ -293,7 +293,7 @@ class TurnEvents:
     def __init__(self, new_answer: Callable[[], PiecewiseAnswer] | None = None) -> None:
         self._is_asked = True
         self._request: Any = None
-        self._told = self._own = ""  # the text that the provider, and the loop, have reported of the present answer
+        self._reported = self._own = ""  # the text that the provider, and the loop, have reported of the present answer
         self._in_pieces: set[Any] = set()  # the blocks that the loop has reported so
         self._new_answer = new_answer
         self._answer: PiecewiseAnswer | None = None
@@ -324,7 +324,7 @@ class TurnEvents:
             return self._of_provider(event, data)
         made, index = _typed(event, data), data.get("block_index")
         if event in (PROVIDER_REQUEST, CONTENT_BLOCK_RESET, TOOL_PRE):
-            self._told = self._own = ""
+            self._reported = self._own = ""
             self._in_pieces.clear()
         if event in (PROVIDER_REQUEST, PROVIDER_RETRY):
             self._is_asked, self._request = True, None
@@ -342,23 +342,23 @@ class TurnEvents:
         return made
 
     def _of_loop(self, made: TurnEvent, text: str) -> TurnEvent:
-        if self._told:
+        if self._reported:
             self._own += text
-            if self._told.startswith(self._own):
+            if self._reported.startswith(self._own):
                 return TurnEvent(name=made.name, data=made.data)
-            self._told = ""  # another text
+            self._reported = ""  # another text
         return TextDelta(name=made.name, data=made.data, text=text)
 
     def _of_provider(self, event: str, data: dict[str, Any]) -> TurnEvent:
         request, text = data.get("request_id"), str(data.get("text") or "")
         if self._is_asked and self._request in (None, request):  # else it is about another call, such as one of a hook
             is_over = event == LLM_STREAM_ABORTED
-            if self._told and (is_over or self._request is None):
-                discarded, self._told, self._request = self._told, "", None if is_over else request
+            if self._reported and (is_over or self._request is None):
+                discarded, self._reported, self._request = self._reported, "", None if is_over else request
                 return AnswerReset(name=event, data=data, text=discarded)
             self._request = request
             if event == LLM_STREAM_BLOCK_DELTA and data.get("block_type") == "text":
-                self._told += text
+                self._reported += text
                 return TextDelta(name=event, data=data, text=text)
             if event == LLM_STREAM_BLOCK_DELTA:
                 return ThinkingDelta(name=event, data=data, text=text)
@@ -686,7 +686,7 @@ class _Messages:
 
 # ── the report ───────────────────────────────────────────────────────────────────────────────────
 
-Told: TypeAlias = tuple[str, float, dict[str, Any], bool]
+RecordedEvent: TypeAlias = tuple[str, float, dict[str, Any], bool]
 """An event of a turn: its name, when it was emitted by the monotonic clock, its payload, and whether a handler denied it."""
 
 
@@ -728,7 +728,7 @@ class TurnReport:
     @classmethod
     def of(
         cls,
-        story: Iterable[Told],
+        events: Iterable[RecordedEvent],
         *,
         prompt: Any,
         text: str | None,
@@ -741,7 +741,7 @@ class TurnReport:
         """Fold the events of a turn.
 
         Args:
-            story: The events.
+            events: The events.
             prompt: None for a turn that was resumed.
             text: The answer; None if there is none.
             value: The typed answer.
@@ -751,7 +751,7 @@ class TurnReport:
             ended: The same.
         """
         record, messages, latest = TurnRecord(began_at=began), _Messages(prompt), ""
-        for event, at, data, is_denied in story:
+        for event, at, data, is_denied in events:
             if is_denied and event == TOOL_PRE:
                 continue  # its error follows
             name, payload = event, data

@@ -37,7 +37,7 @@ Post = Callable[[Callable[[], object]], None]
 
 
 class _Call:
-    """A function that runs on one side while a task of the other side waits for its end, which is told through ``notify``."""
+    """A function that runs on one side while a task of the other side waits for its end, which is reported through ``notify``."""
 
     def __init__(self, fn: Callable[[], Any], library: str, notify: Post) -> None:
         self.name = str(getattr(fn, "__qualname__", None) or fn)
@@ -277,7 +277,7 @@ class Island(threading.Thread):
         return threading.get_ident() == self._trio_thread
 
     def _post(self, fn: Callable[[], object]) -> None:
-        with suppress(RuntimeError):  # the loop has ended, and with it whoever would be told
+        with suppress(RuntimeError):  # the loop has ended, and with it whoever would be notified
             self._loop.call_soon_threadsafe(fn)
 
     def _post_to_trio(self, fn: Callable[[], object]) -> None:

@@ -117,7 +117,7 @@ CLAUSES = numbered(
         look_at=("mount",),
     ),
     H15=clarified(
-        "A question that nobody answers in time denies, unless a setting says otherwise.",
+        "A question that no one answers in time denies, unless a setting says otherwise.",
         law="L7",
         hint='Leave approval_default at "deny", and answer "deny" where your own wait for an approval ends without one.',
     ),

@@ -77,7 +77,7 @@ def replace_things(plan: Mapping[str, Any]) -> dict[str, Any]:
 def module_hashes(plan: Mapping[str, Any]) -> dict[str, str]:
     """Every module of a plan with a hash of its entry without secrets; a module that is there twice gets a number.
 
-    What is different between two plans is told from them: no plan has to be kept, and no secret of one.
+    What is different between two plans is read from them: no plan has to be kept, and no secret of one.
     """
     found: dict[str, str] = {}
     for holder, key, _, _ in places_of(replace_things(plan)):

@@ -64,7 +64,7 @@ class Database:
 
         Args:
             path: The file, in a folder that is there.
-            create: Creates the tables of a new file, which nobody sees before they are there.
+            create: Creates the tables of a new file, which no other process sees before they are there.
             check: Called once per connection.
             busy_seconds: How long a transaction waits for those of other processes.
 

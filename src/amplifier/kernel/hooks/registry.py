@@ -34,7 +34,7 @@ from amplifier.events import (
     TOOL_PRE,
 )
 from amplifier.models import HookResult
-from amplifier.turns import Told
+from amplifier.turns import RecordedEvent
 
 from ..runtime.backend import timestamp
 from ..runtime.deadlines import DeadlinePassed, TimeBudget, Watchdog, check_timeout, failure_text
@@ -51,7 +51,9 @@ TERMINAL_SECONDS = 5.0
 DEEPEST = 32
 """How deep dispatches may be nested."""
 
-TOLD = frozenset({CONTEXT_COMPACTION, EXECUTION_END, PROMPT_SUBMIT, PROVIDER_RESPONSE, TOOL_ERROR, TOOL_POST, TOOL_PRE})
+RECORDED = frozenset(
+    {CONTEXT_COMPACTION, EXECUTION_END, PROMPT_SUBMIT, PROVIDER_RESPONSE, TOOL_ERROR, TOOL_POST, TOOL_PRE}
+)
 """Events that are kept for ``session.last_turn``, whoever else receives them."""
 
 _KERNEL_FIELDS = ("timestamp", "session_id", "parent_id", "parent_call_id")
@@ -101,7 +103,7 @@ class HookRegistry:
         self._default_timeout: float | None = 300.0
         self._watch: Watchdog | None = None
         self._budget: TimeBudget | None = None
-        self._story: list[Told] | None = None
+        self._recorded: list[RecordedEvent] | None = None
 
     def view_for(self, owner: Owner, kind: type[Self] | None = None) -> Self:
         """The registry that a module gets, of this class or of a subclass."""
@@ -254,7 +256,7 @@ class HookRegistry:
         An emitter need not build what no handler receives. An event that is kept for ``session.last_turn`` is kept whole.
         """
         handlers = self._ready.get(event) or self._ready_for(event)
-        if field is None or (self._story is not None and event in TOLD):
+        if field is None or (self._recorded is not None and event in RECORDED):
             return bool(handlers)
         return any(not r.on_demand and (r.fields is None or field in r.fields) for r in handlers)
 
@@ -275,7 +277,7 @@ class HookRegistry:
     async def emit(self, event: str, data: Mapping[str, Any] | None = None) -> HookResult:
         """Call every handler of ``event`` and merge their results; ``result.data`` is the final payload.
 
-        Without handlers it is the given data as it is: nobody sees it, so nothing is added to it.
+        Without handlers it is the given data as it is: no handler sees it, so nothing is added to it.
 
         Adds no checkpoint of its own. Terminal events are delivered even while the emitter is being cancelled.
 
@@ -294,18 +296,18 @@ class HookRegistry:
             result = await run_section(
                 self._dispatch, event, given, handlers, True, name=f"amplifier event {event}", shield=True
             )
-        if self._story is not None and event in TOLD:
-            self._story.append((event, time.monotonic(), result.data or {}, result.action == "deny"))
+        if self._recorded is not None and event in RECORDED:
+            self._recorded.append((event, time.monotonic(), result.data or {}, result.action == "deny"))
         return result
 
-    def tell(self, event: str, data: dict[str, Any]) -> None:
+    def record(self, event: str, data: dict[str, Any]) -> None:
         """Keep an event that no handler would receive for ``session.last_turn``; its fields may be models."""
-        if self._story is not None:
-            self._story.append((event, time.monotonic(), data, False))
+        if self._recorded is not None:
+            self._recorded.append((event, time.monotonic(), data, False))
 
-    def keep_story(self, story: list[Told] | None) -> None:
+    def record_into(self, events: list[RecordedEvent] | None) -> None:
         """Add the events of a turn to this list from now on: name, time, payload, whether it was denied; None to stop."""
-        self._story = story
+        self._recorded = events
 
     async def _dispatch(
         self, event: str, given: dict[str, Any], handlers: tuple[Registration, ...], is_terminal: bool

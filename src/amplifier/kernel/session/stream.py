@@ -289,7 +289,7 @@ class TurnStream(Generic[T]):
         send, unregister = self._send, list[Callable[[], None]]()
 
         async def pass_on(event: str, data: dict[str, Any]) -> None:
-            # Terminal events are cut off after seconds, and must be in the story all the same.
+            # Terminal events are cut off after seconds, and must be emitted all the same.
             takes_room = event not in TERMINAL_EVENTS and self._room in _inside_streamed.get()
             if takes_room:
                 await self._room.acquire()
@@ -301,7 +301,7 @@ class TurnStream(Generic[T]):
         try:
             register = partial(self._hooks.register, name="session.stream", timeout=None)
             unregister.append(register(EVERY_EVENT, pass_on, priority=LAST))
-            if not self._turns.loop_tells_pieces():  # providers of ours do so for those who ask for it by name
+            if not self._turns.loop_reports_pieces():  # providers of ours do so for those who ask for it by name
                 unregister.append(register(LLM_STREAM_BLOCK_DELTA, _ask_for))
             _inside_streamed.set((*_inside_streamed.get(), self._room))  # in this task's own context
             with self._turn_scope:

@@ -44,7 +44,7 @@ from amplifier.events import (
 )
 from amplifier.models import SessionStatus
 from amplifier.models._prompts import text_of_prompt
-from amplifier.turns import Told, TurnReport
+from amplifier.turns import RecordedEvent, TurnReport
 
 from ..coordinator.coordinator import ModuleCoordinator
 from ..runtime.backend import RunningCall
@@ -142,12 +142,12 @@ class Lifecycle:
 
 
 @attrs.define(eq=False)
-class ToldTurn:
+class RecordedTurn:
     """A turn for ``session.last_turn``: what is kept while it runs, so that it is folded only when someone looks."""
 
     prompt: Any = None
     began: float = attrs.field(factory=time.monotonic)
-    story: list[Told] = attrs.field(factory=list)
+    events: list[RecordedEvent] = attrs.field(factory=list)
     text: str | None = None
     value: Any = None
     stop_reason: str | None = None
@@ -178,7 +178,7 @@ class ToldTurn:
         """What it was."""
         if self._report is None:
             self._report = TurnReport.of(
-                self.story,
+                self.events,
                 prompt=self.prompt,
                 text=self.text,
                 value=self.value,
@@ -187,7 +187,7 @@ class ToldTurn:
                 began=self.began,
                 ended=self.ended,
             )
-            self.story = []
+            self.events = []
         return self._report
 
 
@@ -227,7 +227,7 @@ class TurnRunner:
         self._over: anyio.Event | None = None
         self._is_closing = False
         self.meter: SessionMeter | None = None
-        self.latest: ToldTurn | None = None
+        self.latest: RecordedTurn | None = None
         self.withdraw: Callable[[ExecutionCancelled], None] | None = None
         """Ends a turn that the session is claimed for and whose task has not begun; on asyncio it may never begin."""
 
@@ -286,26 +286,26 @@ class TurnRunner:
             ContractError: The orchestrator returned no text.
             BaseException: Whatever the orchestrator raised, unchanged.
         """
-        told, hooks = ToldTurn(), self._coordinator.hooks
+        recorded, hooks = RecordedTurn(), self._coordinator.hooks
         try:
-            hooks.keep_story(told.story)
-            told.text = text = await self._run_checked(told, prompt, seconds, answer_format)
-            told.value = value = text if answer_format is None else self._read(text, answer_format)
+            hooks.record_into(recorded.events)
+            recorded.text = text = await self._run_checked(recorded, prompt, seconds, answer_format)
+            recorded.value = value = text if answer_format is None else self._read(text, answer_format)
             if self._status.status == "cancelled":
-                told.stop_reason = "cancelled"
+                recorded.stop_reason = "cancelled"
             return value
         except BaseException as exc:
-            told.asked = self._coordinator.cancellation.asked_at
-            told.note(exc)
+            recorded.asked = self._coordinator.cancellation.asked_at
+            recorded.note(exc)
             raise
         finally:
-            hooks.keep_story(None)
-            told.ended = time.monotonic()
-            self.latest = told
+            hooks.record_into(None)
+            recorded.ended = time.monotonic()
+            self.latest = recorded
 
     async def _run_checked(
         self,
-        told: ToldTurn,
+        recorded: RecordedTurn,
         prompt: str | list[dict[str, Any]] | None,
         seconds: float | None,
         answer_format: AnswerFormat[Any] | None,
@@ -322,11 +322,11 @@ class TurnRunner:
             raise self.cancelled("it was stopped before it began; call cancellation.reset() to run again")
         until = math.inf if seconds is None else loop_clock()() + seconds
         if self.meter is None:
-            told.prompt = prompt
+            recorded.prompt = prompt
             return await self._run(execute, prompt, seconds, until, answer_format)
         self.meter.meter_all(self._coordinator.mount_points)
         until = min(until, await self.meter.begin_turn())
-        told.prompt, outer = prompt, metered_turn.set(self.meter)
+        recorded.prompt, outer = prompt, metered_turn.set(self.meter)
         try:
             return await self._run(execute, prompt, seconds, until, answer_format)
         finally:
@@ -363,9 +363,9 @@ class TurnRunner:
             self._scope = None
         return await self._ended(scope, answer, seconds)
 
-    def loop_tells_pieces(self) -> bool:
+    def loop_reports_pieces(self) -> bool:
         """Whether the loop reports the pieces of an answer by itself, if it streams at all."""
-        return getattr(self._coordinator.get("orchestrator"), "tells_pieces", False) is True
+        return getattr(self._coordinator.get("orchestrator"), "reports_pieces", False) is True
 
     def is_unwinding(self) -> bool:
         """Whether the running turn was stopped by its token, its deadline or the closing of the session."""

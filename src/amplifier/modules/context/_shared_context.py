@@ -134,8 +134,8 @@ class SharedContext:
         summariser = Summariser(self._options, self._coordinator, provider, target, is_step=False)
         if self._conversation.view_tokens <= target or self._draft(bounds, summariser) is None:
             return None
-        _, _, told = await self._compacted(bounds, summariser, given)
-        return told
+        _, _, payload = await self._compacted(bounds, summariser, given)
+        return payload
 
     async def get_messages(self) -> list[dict[str, Any]]:
         """Everything stored, never compacted."""
@@ -230,7 +230,7 @@ class SharedContext:
         made, summary = await self._compact(bounds, summariser)
         view, tokens = self._fitted(conversation.view if made is None else conversation.after(made), bounds.budget)
         await self._emit(CONTEXT_POST_COMPACT, {"message_count": len(view), "token_count": tokens})
-        told = {
+        payload = {
             "before_messages": before["message_count"],
             "after_messages": len(view),
             "before_tokens": before["token_count"],
@@ -243,8 +243,8 @@ class SharedContext:
             "failure": summary.failure or None,
             "usage": None if summary.usage is None else to_dict(summary.usage),
         }
-        await self._emit(CONTEXT_COMPACTION, told)
-        return view, tokens, told
+        await self._emit(CONTEXT_COMPACTION, payload)
+        return view, tokens, payload
 
     async def _compact(self, bounds: _Bounds, summariser: Summariser) -> tuple[Compaction | None, Summary]:
         """Make one compaction and store it; None if nothing can be left out, or another call was faster."""

@@ -21,9 +21,9 @@ def heard_by(hooks: Hooks) -> IsHeard:
     return getattr(hooks, "has_handlers", _everything)
 
 
-def teller_of(hooks: Hooks) -> Callable[[str, dict[str, Any]], None]:
-    """What takes the events of a turn that have no handlers; ``tell(event, data)`` costs next to nothing."""
-    return getattr(hooks, "tell", _forget)
+def recorder_of(hooks: Hooks) -> Callable[[str, dict[str, Any]], None]:
+    """What takes the events of a turn that have no handlers; ``record(event, data)`` costs next to nothing."""
+    return getattr(hooks, "record", _forget)
 
 
 def _forget(event: str, data: dict[str, Any]) -> None:

@@ -18,10 +18,10 @@ class TurnOrchestrator:
     """An orchestrator whose turns are `Turn`s; the loops differ in their options only.
 
     Attributes:
-        tells_pieces: It reports the pieces of answers by itself, so those who watch a turn need not ask providers for them.
+        reports_pieces: It reports the pieces of answers by itself, so those who watch a turn need not ask providers for them.
     """
 
-    tells_pieces: bool = True
+    reports_pieces: bool = True
 
     def __init__(self, options: TurnOptions) -> None:
         self._options = options

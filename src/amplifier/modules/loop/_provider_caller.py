@@ -129,7 +129,7 @@ class ProviderCaller:
         self._is_stopping = is_stopping
         self._answer_tool = answer_tool
         self._who = f"provider {name!r}"
-        self._told = _Told()
+        self._reported = _ReportedText()
         self._messages: RequestMessages | None = None
         self._name = "call"
         self._used: set[Any] = set()
@@ -172,7 +172,7 @@ class ProviderCaller:
             NotRepeated: The turn was asked to stop before a retry.
             ContainedError: It raised something that is no ``Exception``.
         """
-        attempt, self._told = 0, _Told()
+        attempt, self._reported = 0, _ReportedText()
         while True:
             try:
                 return await self._ask_once(request)
@@ -293,7 +293,7 @@ class ProviderCaller:
     async def _complete(self, request: ChatRequest) -> ChatResponse:
         received = None
         if self._options.streaming and knows_handlers(self._hooks):
-            received = ReceivedStream(self._hooks, self._told.begin_attempt, self._take)
+            received = ReceivedStream(self._hooks, self._reported.begin_attempt, self._take)
         with nullcontext() if received is None else received.receiving():
             response: Any = await self.provider.complete(request)
         if not isinstance(response, ChatResponse):
@@ -301,8 +301,8 @@ class ProviderCaller:
         named = self._named(response)
         if received is not None:
             if not received.has_text:
-                self._told.begin_attempt()
-            await self._tell(*self._told.rest())
+                self._reported.begin_attempt()
+            await self._report(*self._reported.rest())
             if received.has_text:
                 for chunk in received.ends(named):
                     await self._pass_on(chunk)
@@ -334,7 +334,7 @@ class ProviderCaller:
         stream: Any = self.provider.stream  # type: ignore[attr-defined]  # optional member of the contract
         response: ChatResponse | None = None
         calls: list[ToolCallBlock] = []
-        self._told.begin_attempt()
+        self._reported.begin_attempt()
         opening = stream(request)
         if not hasattr(opening, "__aenter__"):
             raise self._broken_contract("returned", opening, "an async context manager from stream()")
@@ -356,7 +356,7 @@ class ProviderCaller:
                         chunk = StreamChunk(kind=kind, index=chunk.index, block=self._with_own_ids(calls)[-1])  # noqa: PLW2901
                     await self._take(chunk)
         if response is not None:
-            await self._tell(*self._told.rest())
+            await self._report(*self._reported.rest())
             return self._named(response)
         raise ContractError(
             f"provider {self.name!r} ended its stream without a response; expected a last chunk of kind 'response'",
@@ -367,9 +367,9 @@ class ProviderCaller:
         return ContractError(f"{self._who} {did} {type(found).__name__}; expected {expected}", module=self.name)
 
     async def _take(self, chunk: StreamChunk) -> None:
-        await self._tell(*self._told.news(chunk))
+        await self._report(*self._reported.news(chunk))
 
-    async def _tell(self, discarded: str | None, chunks: list[StreamChunk]) -> None:
+    async def _report(self, discarded: str | None, chunks: list[StreamChunk]) -> None:
         if discarded is not None:
             await self._hooks.emit(CONTENT_BLOCK_RESET, {"provider": self.name, "discarded": discarded})
         for chunk in chunks:
@@ -395,11 +395,11 @@ class ProviderCaller:
                 await emit(THINKING_FINAL, {"block_index": chunk.index, "text": chunk.block.thinking})
 
 
-class _Told:
+class _ReportedText:
     """What listeners have received of one answer, over all attempts to get it.
 
     Attempts are compared by their text: the second time a service may divide it into other pieces and other blocks. What is to be
-    told comes with the text that it replaces, if it is an answer of its own, else with None.
+    passed on comes with the text that it replaces, if it is an answer of its own, else with None.
     """
 
     def __init__(self) -> None:
@@ -436,8 +436,8 @@ class _Told:
         if not new:
             return None, []
         kind = chunk.block_type if chunk.block is None else chunk.block.type
-        told = self._passed(StreamChunk(kind="block_delta", index=chunk.index, block_type=kind, text=new))
-        return None, told + (self._passed(chunk) if chunk.kind == "block_end" else [])
+        passed_on = self._passed(StreamChunk(kind="block_delta", index=chunk.index, block_type=kind, text=new))
+        return None, passed_on + (self._passed(chunk) if chunk.kind == "block_end" else [])
 
     def rest(self) -> tuple[str | None, list[StreamChunk]]:
         """The answer differs from what is known, or is complete before it has repeated all of it."""

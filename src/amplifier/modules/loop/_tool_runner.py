@@ -21,7 +21,7 @@ from amplifier.events import TOOL_ERROR, TOOL_POST, TOOL_PRE
 from amplifier.models import HookResult, ToolCall, ToolResult
 
 from ._containment import Overran, call_within, run_together, text_of
-from ._heard_events import heard_by, teller_of
+from ._heard_events import heard_by, recorder_of
 from ._hook_results import HookResults
 from ._options import TurnOptions
 from ._resumed_calls import ResumedCall, interrupted, may_have_run, why_not_repeated
@@ -139,7 +139,7 @@ class ToolRunner:
         self._schemas = schemas
         self._hooks = hooks
         self._is_heard = heard_by(hooks)
-        self._tell = teller_of(hooks)
+        self._record = recorder_of(hooks)
         self._hook_results = hook_results
         self._coordinator = coordinator
         self._cancellation = None if coordinator is None else coordinator.cancellation
@@ -293,7 +293,7 @@ class ToolRunner:
                 attempt.given = applied.data.get("tool_input", attempt.given)
         else:
             attempt.judged.set()
-            self._tell(TOOL_PRE, {"tool_name": name, "tool_call_id": call.id, "tool_input": attempt.given})
+            self._record(TOOL_PRE, {"tool_name": name, "tool_call_id": call.id, "tool_input": attempt.given})
         if self._tools.get(name) is not tool:  # hooks and users decided about the one that was there before
             return refusal(
                 f"the tool {name!r} was replaced or removed while hooks decided about this call", "UnknownTool"
@@ -347,7 +347,7 @@ class ToolRunner:
             return result
         if self._is_heard(TOOL_POST):
             return await self._after(attempt, result)
-        self._tell(TOOL_POST, {"tool_name": name, "tool_call_id": call_id, "tool_result": result})
+        self._record(TOOL_POST, {"tool_name": name, "tool_call_id": call_id, "tool_result": result})
         return result
 
     async def _call(self, name: str, given: dict[str, Any]) -> tuple[ToolResult, bool]:

@@ -37,7 +37,7 @@ from amplifier.models import ChatRequest, ChatResponse, to_dict
 from amplifier.models._prompts import attachments_of, changed_blocks
 from amplifier.turns import REFUSALS, text_of
 
-from ._heard_events import heard_by, teller_of
+from ._heard_events import heard_by, recorder_of
 from ._hook_results import HookResults
 from ._options import TurnOptions
 from ._provider_caller import NotRepeated, ProviderCaller, choose_provider
@@ -87,7 +87,7 @@ class Turn:
         self._options = options
         self._hooks = hooks
         self._is_heard = heard_by(hooks)
-        self._tell = teller_of(hooks)
+        self._record = recorder_of(hooks)
         self._coordinator = coordinator
         self._cancellation = None if coordinator is None else coordinator.cancellation
         self._transcript = Transcript(context, coordinator, known)
@@ -187,7 +187,7 @@ class Turn:
                 if self._is_heard(EXECUTION_END):
                     await self._hooks.emit(EXECUTION_END, details)
                 else:
-                    self._tell(EXECUTION_END, details)
+                    self._record(EXECUTION_END, details)
             finally:  # on asyncio a native cancel that waited for the handlers of the first is raised out of it
                 if self._is_heard(ORCHESTRATOR_COMPLETE):
                     await self._emit_complete(status)
@@ -359,7 +359,7 @@ class Turn:
                 },
             )
         else:
-            self._tell(PROVIDER_RESPONSE, {**about, "response": response, "usage": response.usage})
+            self._record(PROVIDER_RESPONSE, {**about, "response": response, "usage": response.usage})
         self._is_refused = False
         if response.finish_reason in REFUSALS:
             await self._refused(response.finish_reason, self._text)
