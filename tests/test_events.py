@@ -186,7 +186,7 @@ def test_verdicts_count_only_where_something_can_still_be_prevented_or_changed()
         ("context:post_compact", {"message_count", "token_count"}),
         ("session:end", {"status"}),
         ("session:fork", {"parent", "metadata", "raw"}),
-        ("cancel:completed", {"was_immediate", "error"}),
+        ("cancel:completed", {"was_immediate", "error", "stopped"}),
         ("module:load_failed", {"module_type", "module_id", "error", "reason_code", "instance_id"}),
         ("module:on_session_ready_failed", {"module_id", "error"}),
         ("artifact:write", {"path", "bytes"}),

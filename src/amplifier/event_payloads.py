@@ -443,6 +443,7 @@ class CancelCompletedPayload(EventPayload, total=False):
 
     was_immediate: bool
     error: str
+    stopped: list[dict[str, Any]]
 
 
 class ModuleOnSessionReadyFailedPayload(EventPayload, total=False):

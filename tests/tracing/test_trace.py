@@ -176,8 +176,18 @@ def test_a_cancelled_turn_ends_its_calls():
         before,
         line("cancel:requested", 3, state="immediate"),
         line("execution:end", 4, status="cancelled"),
-        line("cancel:completed", 4, was_immediate=True),
+        line(
+            "cancel:completed",
+            4,
+            was_immediate=True,
+            stopped=[
+                {"what": "tool call bash", "module": None, "seconds": 1.0, "outcome": "ended"},
+                {"what": "cleanup", "module": "tool-x", "seconds": None, "outcome": "abandoned"},
+                "no part",
+            ],
+        ),
     )
+    assert trace.rows[5].text == "stopped tool call bash in 1.0 s; cleanup of tool-x would not stop"
     assert [(row.kind, row.status) for row in trace.rows[1:]] == [
         ("turn", "cancelled"),
         ("model", "cancelled"),

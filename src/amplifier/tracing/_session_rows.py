@@ -358,12 +358,25 @@ def _question(event: LogEvent) -> tuple[str, str, str]:
 
 
 def _about(event: LogEvent) -> str:
+    if isinstance(stopped := event.data.get("stopped"), list):
+        return _line(
+            "; ".join(_stopped(part) for part in stopped if isinstance(part, dict) and part.get("what") != "turn")
+        )
     for key in _TEXT_KEYS:
         value = event.data.get(key)
         if value not in (None, "", [], {}):
             message = value.get("message") if isinstance(value, dict) else None
             return _line(message or value)
     return ""
+
+
+def _stopped(part: dict[str, Any]) -> str:
+    """What became of one part of a stop."""
+    what, seconds = part.get("what"), part.get("seconds")
+    what = f"{what} of {part['module']}" if part.get("module") else what
+    if part.get("outcome") == "abandoned":
+        return f"{what} would not stop"
+    return f"stopped {what}" + (f" in {seconds:.1f} s" if isinstance(seconds, float) else "")
 
 
 def _prompt_text(data: dict[str, Any]) -> str:

@@ -42,11 +42,16 @@ async def test_a_cancelled_turn_names_the_tools_that_it_stopped():
             await anyio.sleep(5)
             session.coordinator.cancellation.request_immediate(reason="enough")
 
+        completed: list[dict[str, Any]] = []
+        session.coordinator.hooks.register("cancel:completed", lambda event, data: completed.append(data))
         async with anyio.create_task_group() as group:
             group.start_soon(stop)
             with pytest.raises(ExecutionCancelled):
                 await session.execute("go")
         report = session.last_stop
+        assert [[(part["what"], part["outcome"]) for part in data["stopped"]] for data in completed] == [
+            [("tool call slow", "ended"), ("turn", "ended")]
+        ]
         assert outcomes(report) == [("tool call slow", None, "ended"), ("turn", None, "ended")]
         assert report is not None
         assert report.cause == "cancelled"

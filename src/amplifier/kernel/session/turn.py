@@ -44,7 +44,7 @@ from amplifier.events import (
 )
 from amplifier.models import SessionStatus
 from amplifier.models._prompts import text_of_prompt
-from amplifier.turns import RecordedEvent, TurnReport
+from amplifier.turns import RecordedEvent, StopReport, TurnReport
 
 from ..coordinator.coordinator import ModuleCoordinator
 from ..runtime.backend import RunningCall
@@ -206,6 +206,7 @@ class TurnRunner:
         "_is_resumed",
         "_lifecycle",
         "_over",
+        "_running",
         "_scope",
         "_started",
         "_status",
@@ -225,6 +226,7 @@ class TurnRunner:
         self._announcing: anyio.Event | None = None
         self._scope: anyio.CancelScope | None = None
         self._over: anyio.Event | None = None
+        self._running: RecordedTurn | None = None
         self._is_closing = False
         self.meter: SessionMeter | None = None
         self.latest: RecordedTurn | None = None
@@ -287,6 +289,7 @@ class TurnRunner:
             BaseException: Whatever the orchestrator raised, unchanged.
         """
         recorded, hooks = RecordedTurn(), self._coordinator.hooks
+        self._running = recorded
         try:
             hooks.record_into(recorded.events)
             recorded.text = text = await self._run_checked(recorded, prompt, seconds, answer_format)
@@ -301,7 +304,7 @@ class TurnRunner:
         finally:
             hooks.record_into(None)
             recorded.ended = time.monotonic()
-            self.latest = recorded
+            self.latest, self._running = recorded, None
 
     async def _run_checked(
         self,
@@ -591,6 +594,11 @@ class TurnRunner:
         details: dict[str, Any] = {"was_immediate": not self._coordinator.cancellation.is_graceful}
         if error is not None:
             details["error"] = error
+        if self._running is not None:
+            asked, now = self._coordinator.cancellation.asked_at, time.monotonic()
+            turn = attrs.evolve(self._running, stop_reason="cancelled", asked=asked, ended=now)
+            report = StopReport.of(turn, None, self._coordinator.hosting.late)
+            details["stopped"] = [] if report is None else [attrs.asdict(part) for part in report.parts]
         await self._coordinator.hooks.emit(CANCEL_COMPLETED, details)
 
 
