@@ -125,7 +125,7 @@ async def test_a_graceful_stop_does_not_weaken_an_immediate_one(kind, place):
 
 
 def test_a_graceful_stop_does_not_weaken_an_immediate_one_in_a_workflow():
-    turn = TurnWorkflow({"turn_id": "t", "session_id": "s", "lease": 1.0, "poll": 1.0})
+    turn = TurnWorkflow({"turn_id": "t", "session_id": "s", "lease": 1.0, "poll": 1.0, "since": 0.0})
     for graceful in (True, False, True):
         turn.stop({"graceful": graceful, "reason": None})
     assert turn._is_stopped_at_once()

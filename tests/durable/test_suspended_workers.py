@@ -48,7 +48,7 @@ async def wait_for_beats(engine: Any, process: int, beats: int) -> None:
 
 
 async def wait_for_heartbeats(engine: Any, turn: str) -> None:
-    """Wait until Temporal's server has a later heartbeat of the turn and of its call."""
+    """Wait until Temporal's server has a later heartbeat of the turn."""
     handle = engine._server.client.get_workflow_handle(turn_workflow_id(engine._queue, turn))
 
     async def times() -> dict[str, Any]:
@@ -59,7 +59,7 @@ async def wait_for_heartbeats(engine: Any, turn: str) -> None:
 
     async def are_later() -> bool:
         now = await times()
-        return len(now) > 1 and all(now[activity] > before.get(activity, 0) for activity in now)
+        return bool(now) and all(now[activity] > before.get(activity, 0) for activity in now)
 
     await eventually(are_later)
 

@@ -129,6 +129,8 @@ class RecordedSteps:
     async def _begin(self, step: StepName) -> None:
         self._leave[step.key] = await self._limits.enter(step.name or "model")
         await self.calls.begin(step.key)
+        if step.kind != "tool":
+            return  # a model call can always be made again, so its beginning need not be known
         stop = await self._store.begin_step(self._turn, step)
         if stop is not None:
             self._on_stop(stop)

@@ -348,9 +348,7 @@ class TurnStore:
         hold_turn(run, turn, plan=as_json(dict(plan)))
 
     async def begin_step(self, turn: ClaimedTurn, step: StepName) -> StopRequest | None:
-        """See `AttemptStore.begin_step`; a model call can always be made again, so its beginning need not be known."""
-        if step.kind != "tool":
-            return None
+        """See `AttemptStore.begin_step`."""
         return await self._record(turn, step, f"started {turn.attempt}", None)
 
     async def finish_step(self, turn: ClaimedTurn, step: StepName, result: str) -> StopRequest | None:

@@ -69,14 +69,12 @@ class TemporalTurns:
                 task_timeout=timedelta(seconds=min(max(self._lease, 1.0), 10.0)),
             )
 
+        about = {"turn_id": name, "prompt": prompt, "lease": self._lease, "poll": self._poll}
+        wanted = {**about, **attrs.asdict(policy)}
         pause = _MOMENT
         while True:
             try:
-                was_open = await self._server.update_with_start(
-                    operation,
-                    SessionWorkflow.start_turn,
-                    [name, prompt, self._lease, self._poll, queue, attrs.asdict(policy)],
-                )
+                was_open = await self._server.update_with_start(operation, SessionWorkflow.start_turn, [wanted, queue])
             except Refused as refused:
                 if refused.kind == CONFLICT and await self._is_there(name, session_id, prompt):
                     return name
@@ -100,15 +98,19 @@ class TemporalTurns:
 
     async def _is_there(self, turn_id: str, session_id: str, prompt: str) -> bool:
         try:
-            found = await self._server.query(turn_workflow_id(self._queue, turn_id), TurnWorkflow.status)
+            found = await self._server.query(turn_workflow_id(self._queue, turn_id), TurnWorkflow.request)
         except WorkflowGone:
             return False
-        check_same_turn(turn_id, (session_id, prompt), (found["session_id"], found["prompt"]))
+        check_same_turn(turn_id, (session_id, prompt), tuple(found))
         return True
 
     async def status(self, turn_id: str) -> TurnStatus:
         """See `ClientStore.status`."""
-        return _status(await self._found(turn_id))
+        try:
+            found = await self._server.query(turn_workflow_id(self._queue, turn_id), TurnWorkflow.status)
+        except WorkflowGone:
+            raise unknown_turn_error(turn_id) from None
+        return TurnStatus(**{**found, "questions": tuple(read_question(each) for each in found["questions"])})
 
     async def find(self, state: str | None, session: str | None, since: float | None, limit: int) -> list[TurnStatus]:
         """See `DurableEngine.list`."""
@@ -140,11 +142,10 @@ class TemporalTurns:
         async def read() -> list[TurnStatus]:
             found: list[TurnStatus] = []
             async for each in self._server.client.list_workflows(query):
-                shown: dict[str, Any] | None = (await each.memo()).get(MEMO)
-                if shown is not None:  # else it is of an earlier version
-                    shown |= {"turn_id": each.id.removeprefix(prefix), "started": each.start_time.timestamp()}
-                    ended = None if each.close_time is None else each.close_time.timestamp()
-                    found += filter(keep, [TurnStatus(**shown, ended=ended)])
+                shown: dict[str, Any] = (await each.memo())[MEMO]
+                shown |= {"turn_id": each.id.removeprefix(prefix), "started": each.start_time.timestamp()}
+                ended = None if each.close_time is None else each.close_time.timestamp()
+                found += filter(keep, [TurnStatus(**shown, ended=ended)])
                 if len(found) >= limit:
                     break
             return found
@@ -157,15 +158,6 @@ class TemporalTurns:
             "Temporal forgets workflows that have ended after the retention period of the namespace; change that instead: "
             "temporal operator namespace update --retention 30d"
         )
-
-    async def _found(self, turn_id: str) -> dict[str, Any]:
-        try:
-            found: dict[str, Any] = await self._server.query(
-                turn_workflow_id(self._queue, turn_id), TurnWorkflow.status
-            )
-        except WorkflowGone:
-            raise unknown_turn_error(turn_id) from None
-        return found
 
     async def events_after(self, turn_id: str, position: int) -> tuple[list[WatchedEvent], TurnStatus]:
         """See `ClientStore.events_after`."""
@@ -209,7 +201,7 @@ class TemporalTurns:
         try:
             await self._server.signal(turn_workflow_id(self._queue, turn_id), signal, *args)
         except WorkflowGone:
-            await self._found(turn_id)  # nothing happens to a turn that has ended
+            await self.status(turn_id)  # nothing happens to a turn that has ended
 
     async def messages(self, session_id: str) -> list[dict[str, Any]]:
         """See `ClientStore.messages`."""
@@ -225,9 +217,3 @@ class TemporalTurns:
                 messages: list[dict[str, Any]] = orjson.loads(found["messages"])
                 return messages
             await anyio.sleep(_MOMENT)  # the session has not heard of the end of its turn yet
-
-
-def _status(found: dict[str, Any]) -> TurnStatus:
-    questions = tuple(read_question(each) for each in found["questions"])
-    plain = {name: value for name, value in found.items() if name not in ("questions", "answers", "prompt")}
-    return TurnStatus(**plain, questions=questions)

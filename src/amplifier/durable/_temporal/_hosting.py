@@ -7,7 +7,6 @@ import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import anyio
@@ -25,7 +24,7 @@ from .._worker import LoopWatch, new_worker_name
 from ._asyncio_thread import AsyncioThread
 from ._record import TurnRecord
 from ._server import Server, WorkflowGone
-from ._workflows import HEAR_NEWS, RUN_STEP, RUN_TURN
+from ._workflows import HEAR_NEWS, RUN_TURN
 
 logger = logging.getLogger("amplifier.durable")
 
@@ -40,7 +39,6 @@ class _Visit:
         attempt: Of the activity.
         watch: Whether the host runs; without it there is no heartbeat after a while.
         running: The turn on the host, once it is claimed.
-        record: Its record.
         early_news: What was heard before the reply to the claim was read, with the attempt it is for; the workflow sends it once.
     """
 
@@ -51,15 +49,9 @@ class _Visit:
         self.watch = watch
         self.is_lost = False
         self.running: RunningTurn | None = None
-        self.record: TurnRecord | None = None
         self.early_news: list[tuple[int, dict[str, Any]]] = []
         self.ended: anyio.Event = anyio.Event()  # in the asyncio thread
         self.outcome: dict[str, Any] | None = None
-
-    @property
-    def fence(self) -> tuple[str, int | None]:
-        """The turn and its fencing number, once it is claimed."""
-        return self.turn_id, None if self.running is None else self.running.turn.attempt
 
     def hear(self, attempt: int, news: dict[str, Any]) -> None:
         """Pass news for an attempt to the turn; on the host."""
@@ -146,7 +138,7 @@ class Host:
         scope.cancel()
 
     async def _run_turn(self, visit: _Visit) -> None:
-        record = visit.record = TurnRecord(self._server, self._queue, visit.turn_id)
+        record = TurnRecord(self._server, self._queue, visit.turn_id)
         self._visits.append(visit)
 
         async def still_waits() -> bool:
@@ -226,13 +218,7 @@ class Host:
     def _workers(self, concurrency: int) -> Sequence[Worker]:
         throttle = timedelta(seconds=self._lease / 5)
         return (
-            # Started first and so ended last: a turn that is handed over ends its steps, which have to arrive for that.
-            Worker(
-                self._server.client,
-                task_queue=self._own_queue,
-                activities=[self._step_activity, self._news_activity],
-                max_concurrent_activities=1000,
-            ),
+            Worker(self._server.client, task_queue=self._own_queue, activities=[self._news_activity]),
             Worker(
                 self._server.client,
                 task_queue=self._queue,
@@ -253,7 +239,6 @@ class Host:
                     await visit.ended.wait()
                 if not visit.watch.is_stuck():
                     activity.heartbeat()
-                    await self._beat_steps(visit)
         except anyio.get_cancelled_exc_class():
             # No scope of ours: the server has given the turn to another worker, or this one is being shut down. The SDK reports what
             # is raised to the server, and a cancellation would be logged as a failure.
@@ -272,22 +257,6 @@ class Host:
             self._send.send_nowait(visit)
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):  # this worker is leaving
             self._thread.post(visit.ended.set)
-
-    async def _beat_steps(self, visit: _Visit) -> None:
-        if visit.record is not None and not visit.is_lost:
-            try:
-                await visit.record.beat()
-            except TurnLost:
-                self._thread.post_to_host(visit.lose)
-
-    @activity.defn(name=RUN_STEP)
-    async def _step_activity(self, turn_id: str, attempt: int, number: int) -> str:
-        token = activity.info().task_token
-        for visit in list(self._visits):
-            if visit.fence == (turn_id, attempt) and visit.record is not None:
-                visit.record.take_step(number, token)
-                self._thread.post_to_host(partial(visit.record.note_arrival, number))
-        activity.raise_complete_async()
 
     @activity.defn(name=HEAR_NEWS)
     async def _news_activity(self, turn_id: str, attempt: int, news: dict[str, Any]) -> None:
