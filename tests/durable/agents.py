@@ -143,7 +143,7 @@ async def working(engine: DurableEngine, make_session: Callable[[str], Amplifier
 
 async def die_with(engine: Any, turn_id: str, times: int = 1) -> None:
     """Let workers claim a turn and die with it; only with engines that have tables."""
-    store = engine._store
+    store = engine._turns
     for number in range(times):
         assert await store.claim(turn_id, f"dies {number}") is not None
         beats = await anyio.to_thread.run_sync(store.beat, f"dies {number}")

@@ -48,7 +48,7 @@ FILES = {"local": "turns.db", "dbos": "dbos.sqlite"}
 
 
 def store_of(engine) -> TurnStore:
-    return engine._store
+    return engine._turns
 
 
 @pytest.mark.parametrize("kind", FILES)

@@ -52,13 +52,13 @@ async def recorded(engine: Any, open_turns: dict[str, str]) -> dict[tuple[str, s
             "WHERE what = 'finished' AND is_open = 1"
         )
 
-    if hasattr(engine, "_store"):
-        rows = await engine._store._do(read)
+    if hasattr(engine._turns, "_do"):
+        rows = await engine._turns._do(read)
     else:
         rows = []
         for session, turn in open_turns.items():
-            workflow = turn_workflow_id(engine._queue, turn)
-            rows += [(session, *row) for row in await engine._server.query(workflow, TurnWorkflow.results, 0)]
+            workflow = turn_workflow_id(engine._turns.queue, turn)
+            rows += [(session, *row) for row in await engine._turns.server.query(workflow, TurnWorkflow.results, 0)]
     results = {(session, step.split("/")[2]): orjson.loads(text) for session, step, text in rows if "/c" in step}
     return {key: str(result.get("output") or result) for key, result in results.items()}
 

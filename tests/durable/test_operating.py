@@ -279,8 +279,8 @@ async def test_a_turn_with_a_higher_priority_is_begun_first(kind, place):
                     await engine.result(turn)
                 group.cancel_scope.cancel()
         if kind == "temporal":  # its server has the order, and does not promise one among its partitions
-            server: Any = vars(engine)["_server"]
-            workflow = turn_workflow_id(vars(engine)["_queue"], turns[0])
+            server: Any = vars(engine)["_turns"].server
+            workflow = turn_workflow_id(vars(engine)["_turns"].queue, turns[0])
             history = await server.call(server.client.get_workflow_handle(workflow).fetch_history)
             scheduled = [each.activity_task_scheduled_event_attributes for each in history.events]
             assert max(each.priority.priority_key for each in scheduled) == 5

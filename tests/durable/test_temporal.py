@@ -37,7 +37,7 @@ def turns_of(engine) -> TemporalTurns:
 
 
 def server_of(engine) -> Server:
-    return engine._server
+    return engine._turns.server
 
 
 def hold_until_news(monkeypatch, method):

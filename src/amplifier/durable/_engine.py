@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from types import MappingProxyType
@@ -26,7 +25,7 @@ from amplifier.plan import validate_session_id
 from ._errors import TurnFailedError, TurnHeldError, TurnStoppedError, unknown_turn_error
 from ._metrics import is_measured, note_counts
 from ._storable import storable_text, without_compactions
-from ._suspects import CallLimit, CallLimits
+from ._suspects import CallLimit, CallLimits, Settings
 
 __all__ = ["DurableEngine", "Question", "SessionFactory", "TurnCounts", "TurnState", "TurnStatus", "WatchedEvent"]
 
@@ -158,7 +157,26 @@ class ClientStore(Protocol):
     async def forget(self, before: float) -> int: ...
 
 
-class DurableEngine(ABC):
+@attrs.frozen(kw_only=True)
+class Duty:
+    """What a worker is to do: run turns until cancelled.
+
+    Attributes:
+        make_session: Makes the session of a turn.
+        concurrency: Turns that run at the same time.
+        limits: Of its calls.
+        leaving: Once it is set, begin nothing, and return when no running turn has a running call.
+        on_start: To be called when turns are accepted.
+    """
+
+    make_session: SessionFactory
+    concurrency: int
+    limits: CallLimits
+    leaving: anyio.Event
+    on_start: Callable[[], None]
+
+
+class DurableEngine:
     """Runs turns so that they survive the processes that run them; `open_local_engine` and others open one.
 
     An application starts turns and looks after them; workers, in the same process or others, run them. A turn belongs to a
@@ -166,10 +184,11 @@ class DurableEngine(ABC):
     `EngineClosedError` when the engine has been closed, and `EngineUnavailableError` when it cannot be asked, or nothing was stored.
     """
 
-    def __init__(self, turns: ClientStore, poll: float, lease: float) -> None:
+    def __init__(self, turns: ClientStore, settings: Settings, work: Callable[[Duty], Awaitable[None]]) -> None:
         self._turns = turns
-        self._poll = poll
-        self._lease = lease
+        self._poll = settings.poll
+        self._lease = settings.lease
+        self._work = work
 
     async def start(
         self,
@@ -380,12 +399,19 @@ class DurableEngine(ABC):
         """
         check_work(make_session, concurrency)
         leaving, ended = anyio.Event(), anyio.Event()
+        duty = Duty(
+            make_session=make_session,
+            concurrency=concurrency,
+            limits=CallLimits(limits),
+            leaving=leaving,
+            on_start=task_status.started,
+        )
         scope = anyio.CancelScope(shield=drain > 0)
 
         async def run() -> None:
             with scope:
                 try:
-                    await self._work(make_session, concurrency, CallLimits(limits), leaving, task_status.started)
+                    await self._work(duty)
                 finally:
                     ended.set()
 
@@ -408,17 +434,6 @@ class DurableEngine(ABC):
             counts = await self._turns.counts(only_open=True)
             note_counts(counts.states, counts.oldest)
             await anyio.sleep(max(self._lease, _REPORT_SECONDS))
-
-    @abstractmethod
-    async def _work(
-        self,
-        make_session: SessionFactory,
-        concurrency: int,
-        limits: CallLimits,
-        leaving: anyio.Event,
-        on_start: Callable[[], None],
-    ) -> None:
-        """Run turns until cancelled. Once `leaving` is set, begin nothing, and return when no running turn has a running call."""
 
 
 def check_work(make_session: object, concurrency: int) -> None:

@@ -15,10 +15,10 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.worker import Worker
 
-from .._engine import SessionFactory
+from .._engine import Duty, SessionFactory
 from .._errors import EngineUnavailableError, TurnLost
 from .._running_turn import RunningTurn, made, plan_problem
-from .._suspects import Admission, CallLimits, WorkerOptions
+from .._suspects import Admission, Settings
 from .._turn_rows import StopRequest
 from .._worker import LoopWatch, new_worker_name
 from ._asyncio_thread import AsyncioThread
@@ -83,30 +83,26 @@ class Host:
     Args:
         server: The server.
         queue: Where turns are.
-        make_session: Makes the session of a turn.
-        options: How this worker behaves.
-        limits: Of its calls.
+        settings: Of the engine.
+        duty: What it does.
     """
 
-    def __init__(
-        self, server: Server, queue: str, make_session: SessionFactory, options: WorkerOptions, limits: CallLimits
-    ) -> None:
+    def __init__(self, server: Server, queue: str, settings: Settings, duty: Duty) -> None:
         self._server = server
         self._thread = server.thread
-        self._make_session = make_session
-        self._options = options
-        self._limits = limits
-        self._lease = options.lease
+        self._settings = settings
+        self._duty = duty
+        self._lease = settings.lease
         self._queue = queue
         self._name = new_worker_name()
         self._own_queue = f"{queue}-{self._name}"
         self._visits: list[_Visit] = []
         self._send: MemoryObjectSendStream[_Visit] | None = None
-        self._admission = Admission(options, self._is_asking)
+        self._admission = Admission(settings, self._is_asking)
         self._is_leaving = False
         self._idle = anyio.Event()
 
-    async def run(self, concurrency: int, leaving: anyio.Event, on_start: Callable[[], None]) -> None:
+    async def run(self) -> None:
         """Run turns until cancelled, or until no call runs when it is leaving.
 
         Raises:
@@ -116,20 +112,20 @@ class Host:
         with self._send, receive:
             async with (
                 anyio.create_task_group() as group,
-                polling(self._thread, lambda: self._workers(concurrency)) as workers,
+                polling(self._thread, self._workers) as workers,
             ):
                 group.start_soon(self._beat)
                 group.start_soon(self._notice_end_of, workers)
                 group.start_soon(self._flush)
-                group.start_soon(self._leave_when, leaving, group.cancel_scope)
-                on_start()
+                group.start_soon(self._leave, group.cancel_scope)
+                self._duty.on_start()
                 async for visit in receive:
                     group.start_soon(self._run_turn, visit)
 
     # ── on the host ──
 
-    async def _leave_when(self, leaving: anyio.Event, scope: anyio.CancelScope) -> None:
-        await leaving.wait()
+    async def _leave(self, scope: anyio.CancelScope) -> None:
+        await self._duty.leaving.wait()
         self._is_leaving = True
         for visit in list(self._visits):
             visit.leave()
@@ -146,17 +142,17 @@ class Host:
 
         try:
             deaths = 0
-            factory: SessionFactory | None = self._make_session
+            factory: SessionFactory | None = self._duty.make_session
             if visit.run_number + visit.attempt > 2:
                 begun = await record.begun()
                 deaths = begun["deaths"]
                 factory = await self._factory(record, begun)
             if factory is None:
                 return
-            pause = self._options.pause_after(deaths)
+            pause = self._settings.pause_after(deaths)
             async with self._admission.admit(visit.turn_id, deaths, pause, still_waits):
                 turn = await record.claim(visit.run_number, visit.attempt, self._name, self._own_queue)
-                visit.running = RunningTurn(record, turn, self._options.attempts, self._limits)
+                visit.running = RunningTurn(record, turn, self._settings.attempts, self._duty.limits)
                 for attempt, news in visit.early_news:
                     visit.hear(attempt, news)
                 if not visit.is_lost and await visit.running.run(factory):
@@ -174,11 +170,11 @@ class Host:
     async def _factory(self, record: TurnRecord, begun: dict[str, Any]) -> SessionFactory | None:
         """How the session of a turn that has begun is made; None if this worker has another plan, so the turn is held for one that has it."""
         if begun["plan"] is None or begun["is_stopped"]:
-            return self._make_session
+            return self._duty.make_session
         try:
-            session = made(self._make_session, begun["session_id"])
+            session = made(self._duty.make_session, begun["session_id"])
         except Exception:  # noqa: BLE001 — the application's code; the turn is claimed and fails with it
-            return self._make_session
+            return self._duty.make_session
         problem = plan_problem(session, begun["plan"])
         if problem is not None:
             await record.hold(begun["attempt"], problem)
@@ -203,7 +199,7 @@ class Host:
 
     async def _flush(self) -> None:
         while True:
-            await anyio.sleep(self._options.poll)
+            await anyio.sleep(self._settings.poll)
             for visit in list(self._visits):
                 if visit.running is not None:
                     await visit.running.flush()
@@ -215,7 +211,7 @@ class Host:
 
     # ── in the asyncio thread ──
 
-    def _workers(self, concurrency: int) -> Sequence[Worker]:
+    def _workers(self) -> Sequence[Worker]:
         throttle = timedelta(seconds=self._lease / 5)
         return (
             Worker(self._server.client, task_queue=self._own_queue, activities=[self._news_activity]),
@@ -223,7 +219,7 @@ class Host:
                 self._server.client,
                 task_queue=self._queue,
                 activities=[self._turn_activity],
-                max_concurrent_activities=concurrency,
+                max_concurrent_activities=self._duty.concurrency,
                 max_heartbeat_throttle_interval=throttle,
                 default_heartbeat_throttle_interval=throttle,
             ),
@@ -231,7 +227,7 @@ class Host:
 
     @activity.defn(name=RUN_TURN)
     async def _turn_activity(self, turn_id: str, run_number: int) -> dict[str, Any]:
-        visit = _Visit(turn_id, run_number, activity.info().attempt, LoopWatch(self._options))
+        visit = _Visit(turn_id, run_number, activity.info().attempt, LoopWatch(self._settings))
         self._thread.post_to_host(lambda: self._accept(visit))
         try:
             while not visit.ended.is_set():
