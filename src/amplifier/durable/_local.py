@@ -70,7 +70,8 @@ async def open_local_engine(path: str | Path, **options: Unpack[EngineOptions]) 
         NewerFormatError: A newer version wrote it.
         ValueError: One of the numbers makes no sense.
     """
-    settings = Settings(**{"lease": 5.0, **options})
+    options.setdefault("lease", 5.0)
+    settings = Settings(**options)
     async with open_store(SqliteDatabase(path), settings.patience) as transactions:
         store = TurnStore(transactions)  # workers look for turns that are queued; there is no other queue
         yield DurableEngine(store, settings, partial(_work, store, settings))

@@ -31,7 +31,7 @@ from ._storable import as_json, storable_text, with_compactions, without_compact
 from ._stores import AttemptStore
 from ._suspects import MOST_DEATHS, NO_LIMITS, CallLimits
 from ._turn_rows import PLAN_CHANGED, ClaimedTurn, Outcome, StopRequest, prompt_of
-from ._unopened import recorded_messages
+from ._unopened import playback_session
 
 _LAST = 2**31
 _LARGEST_EVENT = 16_384
@@ -249,17 +249,28 @@ class RunningTurn:
 
     async def _end_unopened(self, failed: Outcome) -> Outcome:
         """How it ends if its session is not, or cannot be, made or opened, or was stopped meanwhile; what was done before is kept."""
+        wanted, messages = self._stop_wanted, None
         try:
-            messages = await recorded_messages(self._store, self.turn, self._session)
+            if self.turn.results:
+                messages = await self._play_back()
         except Exception as error:  # noqa: BLE001 — records that cannot be read are no reason to try again for ever
             _raise_engine_error(error)
             problem = redact_text(text_of(error))
             logger.warning("what turn %s did is not in the conversation: %s", self.turn.turn_id, problem)
-            messages = None
-        if self._stop_wanted is not None:
+        if wanted is not None:
             logger.info("turn %s was stopped; its session did not open: %s", self.turn.turn_id, failed.error)
             return Outcome(state="stopped", messages=messages)
         return attrs.evolve(failed, messages=messages)
+
+    async def _play_back(self) -> list[dict[str, Any]] | None:
+        """The conversation with what the turn has done: run in another session, and stopped where its records end."""
+        session = playback_session(self.turn, self._session)
+        session.coordinator.register_step_wrapper(self._steps)
+        self._session, self._stopped = session, False
+        self._stop_wanted = self._late_stop = StopRequest(graceful=False, reason=None)
+        self.turn = attrs.evolve(self.turn, deadline_at=None)
+        async with session:
+            return (await self._execute(session)).messages
 
     async def _check_plan(self, session: AmplifierSession) -> None:
         now = module_hashes(session.config)

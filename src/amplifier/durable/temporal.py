@@ -104,7 +104,8 @@ async def open_temporal_engine(
         EngineUnavailableError: The server cannot be reached, or has no such namespace.
         ValueError: One of the numbers makes no sense.
     """
-    settings = Settings(**{"poll": 0.5, **options})
+    options.setdefault("poll", 0.5)
+    settings = Settings(**options)
     name = f"{address} (namespace {namespace!r})"
 
     async def connect() -> Client:

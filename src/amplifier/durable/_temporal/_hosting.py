@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import anyio
 from anyio.streams.memory import MemoryObjectSendStream
@@ -112,10 +112,10 @@ class Host:
         with self._send, receive:
             async with (
                 anyio.create_task_group() as group,
-                polling(self._thread, self._workers) as workers,
+                polling(self._thread, self._workers) as wait_for_end,
             ):
                 group.start_soon(self._beat)
-                group.start_soon(self._notice_end_of, workers)
+                group.start_soon(wait_for_end)
                 group.start_soon(self._flush)
                 group.start_soon(self._leave, group.cancel_scope)
                 self._duty.on_start()
@@ -192,11 +192,6 @@ class Host:
         asking = [visit.running.is_asking for visit in self._visits if visit.turn_id == turn_id and visit.running]
         return bool(asking) and all(asking)
 
-    @staticmethod
-    async def _notice_end_of(workers: Polling) -> None:
-        await workers.has_ended.wait()
-        raise workers.error()
-
     async def _flush(self) -> None:
         while True:
             await anyio.sleep(self._settings.poll)
@@ -259,68 +254,47 @@ class Host:
         self._thread.post_to_host(lambda: self._hear_news(turn_id, attempt, news))
 
 
-class Polling:
-    """Workers of the SDK that run in the asyncio thread.
-
-    Attributes:
-        has_ended: They do not run any more.
-    """
-
-    def __init__(self, thread: AsyncioThread, make_workers: Callable[[], Sequence[Worker]]) -> None:
-        self._make_workers = make_workers
-        self._thread = thread
-        self._has_started = anyio.Event()
-        self._stop: anyio.Event | None = None
-        self.has_ended = anyio.Event()
-        self._future = thread.start(self._serve, self._end)
-
-    def _end(self) -> None:
-        self.has_ended.set()
-        self._has_started.set()
-
-    async def _serve(self) -> None:
-        self._stop = anyio.Event()
-        async with AsyncExitStack() as stack:
-            for worker in self._make_workers():
-                await stack.enter_async_context(worker)
-            self._thread.post_to_host(self._has_started.set)
-            await self._stop.wait()
-
-    async def wait_started(self) -> None:
-        """Wait until they poll.
-
-        Raises:
-            EngineUnavailableError: The server refuses them.
-        """
-        await self._has_started.wait()
-        if self.has_ended.is_set():
-            raise self.error()
-
-    def error(self) -> EngineUnavailableError:
-        """Why they have ended."""
-        return EngineUnavailableError(
-            f"the Temporal server does not serve a worker any more: {self._future.exception()}"
-        )
-
-    async def stop(self) -> None:
-        """Shut them down and wait for the end of what they run, which has deadlines; but not for ever."""
-        self._thread.post(lambda: self._stop.set() if self._stop is not None else None)
-        with anyio.move_on_after(_SHUTDOWN_SECONDS, shield=True) as scope:
-            await self.has_ended.wait()
-        if scope.cancelled_caught:
-            logger.warning("a worker of the Temporal SDK did not end within %g s", _SHUTDOWN_SECONDS)
-
-
 @asynccontextmanager
-async def polling(thread: AsyncioThread, make_workers: Callable[[], Sequence[Worker]]) -> AsyncIterator[Polling]:
-    """Workers of the SDK in the asyncio thread; on leaving they are shut down and waited for.
+async def polling(
+    thread: AsyncioThread, make_workers: Callable[[], Sequence[Worker]]
+) -> AsyncIterator[Callable[[], Coroutine[Any, Any, NoReturn]]]:
+    """Workers of the SDK in the asyncio thread; on leaving they are shut down and waited for, since what they run has deadlines.
+
+    Yields:
+        A function that waits for their end and raises.
 
     Raises:
         EngineUnavailableError: The server refuses them.
     """
-    found = Polling(thread, make_workers)
+    has_started, has_ended = anyio.Event(), anyio.Event()
+    stop: anyio.Event | None = None
+
+    async def serve() -> None:
+        nonlocal stop
+        stop = anyio.Event()  # in the thread
+        async with AsyncExitStack() as stack:
+            for worker in make_workers():
+                await stack.enter_async_context(worker)
+            thread.post_to_host(has_started.set)
+            await stop.wait()
+
+    def end() -> None:
+        has_ended.set()
+        has_started.set()
+
+    async def wait_for_end() -> NoReturn:
+        await has_ended.wait()
+        raise EngineUnavailableError(f"the Temporal server does not serve a worker any more: {future.exception()}")
+
+    future = thread.start(serve, end)
     try:
-        await found.wait_started()
-        yield found
+        await has_started.wait()
+        if has_ended.is_set():
+            await wait_for_end()
+        yield wait_for_end
     finally:
-        await found.stop()
+        thread.post(lambda: None if stop is None else stop.set())
+        with anyio.move_on_after(_SHUTDOWN_SECONDS, shield=True) as scope:
+            await has_ended.wait()
+        if scope.cancelled_caught:
+            logger.warning("a worker of the Temporal SDK did not end within %g s", _SHUTDOWN_SECONDS)

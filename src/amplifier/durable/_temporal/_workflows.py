@@ -197,7 +197,7 @@ class TurnWorkflow:
     # ── for workers; an attempt that is not the latest is refused ──
 
     def _is_current(self, attempt: int) -> bool:
-        return attempt == self._status["attempt"] and self._status["state"] == "running"
+        return (attempt, "running") == (self._status["attempt"], self._status["state"])
 
     def _demand(self, attempt: int) -> None:
         if not self._is_current(attempt):
