@@ -8,13 +8,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, get_args, overload
 
 import anyio
 import attrs
 from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskStatus
 
+from amplifier.answers import answer_format
 from amplifier.errors import PlanError
 from amplifier.kernel import AmplifierSession
 from amplifier.live import Question
@@ -28,6 +29,8 @@ from ._storable import storable_text, without_compactions
 from ._suspects import CallLimit, CallLimits, Settings
 
 __all__ = ["DurableEngine", "Question", "SessionFactory", "TurnCounts", "TurnState", "TurnStatus", "WatchedEvent"]
+
+T = TypeVar("T")
 
 _MOST_SECONDS: Final = 100 * 365 * 86400.0
 
@@ -45,7 +48,7 @@ Its context has to begin empty, as context-simple does: the engine keeps the con
 _REPORT_SECONDS = 10.0
 
 BLOCKS = "\x1eblocks:"
-"""Begins a stored prompt that is JSON: a list of blocks, or a text that begins like this."""
+"""Begins a stored prompt that is JSON: a list of blocks, a text that begins like this, or an object with the prompt and the schema of its answer."""
 
 
 @attrs.frozen(kw_only=True)
@@ -200,6 +203,7 @@ class DurableEngine:
         priority: int = 3,
         delay: float = 0.0,
         deadline: float | None = None,
+        result_type: Any = None,
     ) -> str:
         """Hand a turn over; on return it is stored, and a worker will run it.
 
@@ -212,6 +216,8 @@ class DurableEngine:
             priority: 1 is begun before 5, if both wait for a worker.
             delay: Seconds before which it is not begun. For a schedule use the engine's own, or cron, and a `turn_id` per date.
             deadline: Seconds after which it fails, counted from now, whatever it does then; one that waits fails when its turn comes.
+            result_type: The type of the answer, as for `AmplifierSession.execute`. Its JSON Schema is stored, and `TurnStatus.answer` is
+                JSON; give `result` the type as well.
 
         Returns:
             The turn's id.
@@ -221,6 +227,7 @@ class DurableEngine:
             TurnConflictError: The id belongs to another turn.
             PlanError: The session id is wrong.
             ValueError: The turn id is wrong, the prompt has NUL or lone surrogates, or one of the numbers makes no sense.
+            TypeError: ``result_type`` has no JSON Schema.
         """
         validate_session_id(session_id)
         if (
@@ -239,7 +246,7 @@ class DurableEngine:
             due_at=now + delay if delay else None,
             deadline_at=None if deadline is None else now + deadline,
         )
-        stored = stored_prompt(prompt)
+        stored = stored_prompt(prompt, None if result_type in (None, str) else answer_format(result_type).schema)
         if turn_id is not None:
             _check_turn_id(turn_id)
         return await self._turns.start(session_id, stored, turn_id, queue, policy)
@@ -283,10 +290,21 @@ class DurableEngine:
         """How many turns there are, by state, and how long the oldest open one has been open; on Temporal as of a moment ago."""
         return await self._turns.counts()
 
-    async def result(self, turn_id: str) -> str:
+    @overload
+    async def result(self, turn_id: str) -> str: ...
+    @overload
+    async def result(self, turn_id: str, *, result_type: type[T]) -> T: ...
+    @overload
+    async def result(self, turn_id: str, *, result_type: Any) -> Any: ...
+    async def result(self, turn_id: str, *, result_type: Any = str) -> Any:
         """Wait for a turn's answer, from any process; use a cancel scope to limit the wait.
 
+        Args:
+            turn_id: The turn.
+            result_type: The type that the turn was started with.
+
         Raises:
+            ResultError: The answer has another type.
             TurnFailedError: It ended with an error.
             TurnStoppedError: It was stopped.
             TurnHeldError: No worker could go on with it for the time of a lease, see `TurnStatus.error`.
@@ -298,7 +316,8 @@ class DurableEngine:
             now = anyio.current_time()
             held_since = (held_since or now) if status.state == "held" else None
             if status.is_final or (held_since is not None and now - held_since >= self._lease):
-                return answer_of(status)
+                answer = answer_of(status)
+                return answer if result_type is str else answer_format(result_type).read_text(answer)
             await anyio.sleep(self._poll)
 
     def watch(self, turn_id: str, *, after: int = 0) -> AsyncIterator[WatchedEvent]:
@@ -468,14 +487,16 @@ async def raises_one_error() -> AsyncIterator[None]:
         raise error from error.__cause__
 
 
-def stored_prompt(given: Prompt) -> str:
-    """A prompt as the text that engines store; one in blocks is JSON behind a mark.
+def stored_prompt(given: Prompt, schema: dict[str, Any] | None = None) -> str:
+    """A prompt as the text that engines store; one in blocks, or with the schema of a typed answer, is JSON behind a mark.
 
     Raises:
         TypeError: It is no prompt.
         ValueError: A database cannot store it.
     """
     prompt = read_prompt(given)
+    if schema is not None:
+        return BLOCKS + to_json({"prompt": prompt, "schema": schema})
     if isinstance(prompt, list) or prompt.startswith(BLOCKS):
         return BLOCKS + to_json(prompt)
     _check_text(prompt)

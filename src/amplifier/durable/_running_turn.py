@@ -16,7 +16,7 @@ import attrs
 import orjson
 
 from amplifier._json import redact_secrets, redact_text
-from amplifier.contracts import CHILD_STEPS, Step, current_call
+from amplifier.contracts import CHILD_STEPS, Step, current_call, tool_repeatable
 from amplifier.contracts._containment import text_of
 from amplifier.errors import ContractError, ExecutionCancelled, ExecutionTimeout
 from amplifier.kernel import AmplifierSession
@@ -69,7 +69,7 @@ class RunningTurn:
         self.turn = turn
         self._most_deaths = most_deaths
         self._store = store
-        self._steps = RecordedSteps(store, turn, self._before_new_step, self.stop, limits)
+        self._steps = RecordedSteps(store, turn, self._before_new_step, self.stop, limits, self._may_repeat)
         self._session: AmplifierSession | None = None
         self._stop_wanted = turn.stop
         self._stopped = False
@@ -295,16 +295,17 @@ class RunningTurn:
         try:
             seconds = self._seconds_left()
             limit: dict[str, Any] = {} if seconds is None else {"timeout": max(seconds, 0.001)}
-            answer = await session.execute(prompt_of(self.turn), **limit)
+            prompt, schema = prompt_of(self.turn)
+            answer = await session.execute(prompt, result_type=schema, **limit)
         except ExecutionCancelled:
             if not self._stopped:
                 raise
             return Outcome(state="stopped", messages=await _conversation(context))
         except Exception as exc:  # noqa: BLE001 — whatever the turn raises is how it ends
             return _failed(exc, await _conversation(context))
-        return Outcome(
-            state="stopped" if self._stopped else "completed", answer=answer, messages=await _conversation(context)
-        )
+        text = answer if schema is None else as_json(answer)
+        state: TurnState = "stopped" if self._stopped else "completed"
+        return Outcome(state=state, answer=text, messages=await _conversation(context))
 
     def _seconds_left(self) -> float | None:
         return None if self.turn.deadline_at is None else max(self.turn.deadline_at - time.time(), 0.0)
@@ -325,6 +326,11 @@ class RunningTurn:
         self._is_played_back = False
         if self._late_stop is not None:
             self.stop(attrs.evolve(self._late_stop, graceful=True) if is_tool else self._late_stop)
+
+    def _may_repeat(self, tool: str) -> bool:
+        """Whether the tool of the session declares that a call can be made again."""
+        tools: dict[str, Any] = {} if self._session is None else self._session.coordinator.get("tools") or {}
+        return tool_repeatable(tools.get(tool)) is True
 
     async def _note_event(self, event: str, data: dict[str, Any]) -> None:
         if _is_larger(data, _LARGEST_EVENT):

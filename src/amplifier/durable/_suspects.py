@@ -74,10 +74,15 @@ class CallLimit:
     Attributes:
         at_once: At the same time; None for no limit.
         per_second: In a second, evenly spread; None for no limit.
+        retries: How often a call that failed is made again before the model sees the error; only of a tool that declares
+            ``repeatable = True``.
+        backoff: Seconds before the first of them; each further pause is twice as long, up to a minute.
     """
 
     at_once: int | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.ge(1)))
     per_second: float | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.gt(0)))
+    retries: int = attrs.field(default=0, validator=attrs.validators.ge(0))
+    backoff: float = attrs.field(default=1.0, validator=attrs.validators.ge(0))
 
 
 class CallLimits:
@@ -91,6 +96,11 @@ class CallLimits:
         self._limits = limits
         self._slots = {name: anyio.Semaphore(each.at_once) for name, each in limits.items() if each.at_once is not None}
         self._next: dict[str, float] = {}
+
+    def pauses(self, name: str) -> list[float]:
+        """Seconds before each further try of a tool."""
+        limit = self._limits.get(name, CallLimit())
+        return [min(limit.backoff * 2.0 ** min(number, 30), LONGEST_PAUSE) for number in range(limit.retries)]
 
     async def enter(self, name: str) -> Callable[[], object]:
         """Wait until a call may begin; returns what has to be called at its end."""

@@ -49,9 +49,12 @@ class StopRequest:
     reason: str | None
 
 
-def prompt_of(turn: ClaimedTurn) -> Any:
-    """The prompt of a turn as a session takes it."""
-    return orjson.loads(turn.prompt.removeprefix(BLOCKS)) if turn.prompt.startswith(BLOCKS) else turn.prompt
+def prompt_of(turn: ClaimedTurn) -> tuple[Any, dict[str, Any] | None]:
+    """The prompt of a turn as a session takes it, and the schema of its answer, if that is typed."""
+    if not turn.prompt.startswith(BLOCKS):
+        return turn.prompt, None
+    found = orjson.loads(turn.prompt.removeprefix(BLOCKS))
+    return (found["prompt"], found["schema"]) if isinstance(found, dict) else (found, None)
 
 
 @attrs.frozen(kw_only=True)
