@@ -15,7 +15,6 @@ import attrs
 from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskStatus
 
-from amplifier.answers import answer_format
 from amplifier.errors import PlanError
 from amplifier.kernel import AmplifierSession
 from amplifier.live import Question
@@ -246,7 +245,7 @@ class DurableEngine:
             due_at=now + delay if delay else None,
             deadline_at=None if deadline is None else now + deadline,
         )
-        stored = stored_prompt(prompt, None if result_type in (None, str) else answer_format(result_type).schema)
+        stored = stored_prompt(prompt, None if result_type in (None, str) else _format_of(result_type).schema)
         if turn_id is not None:
             _check_turn_id(turn_id)
         return await self._turns.start(session_id, stored, turn_id, queue, policy)
@@ -317,7 +316,7 @@ class DurableEngine:
             held_since = (held_since or now) if status.state == "held" else None
             if status.is_final or (held_since is not None and now - held_since >= self._lease):
                 answer = answer_of(status)
-                return answer if result_type is str else answer_format(result_type).read_text(answer)
+                return answer if result_type in (None, str) else _format_of(result_type).read_text(answer)
             await anyio.sleep(self._poll)
 
     def watch(self, turn_id: str, *, after: int = 0) -> AsyncIterator[WatchedEvent]:
@@ -485,6 +484,12 @@ async def raises_one_error() -> AsyncIterator[None]:
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         raise error from error.__cause__
+
+
+def _format_of(result_type: Any) -> Any:
+    from amplifier.answers import answer_format  # noqa: PLC0415 — takes the packages of an extra
+
+    return answer_format(result_type)
 
 
 def stored_prompt(given: Prompt, schema: dict[str, Any] | None = None) -> str:

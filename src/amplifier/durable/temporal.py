@@ -1,7 +1,7 @@
 """Turns on Temporal: workers on any number of machines, with a Temporal server between them; needs the extra ``temporal``.
 
-A turn is a workflow, and its model calls and tool calls are activities of it. The session itself lives on the worker that has the turn,
-inside one more activity, on asyncio or trio.
+A turn is a workflow, and the results of its model calls and tool calls are signals to it. The session itself lives on the worker that has
+the turn, inside an activity, on asyncio or trio.
 """
 
 from __future__ import annotations
