@@ -35,8 +35,6 @@ from ._unopened import playback_session
 
 _LAST = 2**31
 _LARGEST_EVENT = 16_384
-_LARGEST_AT_ONCE = 1024
-"""Characters of an event that are searched for secrets on the event loop; longer ones are in a thread."""
 _LONGEST_ERROR = 20_000
 _LONGEST_REASON = 1000
 _OPENING_SECONDS = 10.0
@@ -144,7 +142,7 @@ class RunningTurn:
         async with self._storing:
             if self._is_over or self._is_lost:  # the next worker asks the same questions
                 return
-            position, events = self._take_events()
+            position, events = await self._take_events()
             try:
                 if events:
                     await self._store.add_events(self.turn, position, events)
@@ -186,7 +184,7 @@ class RunningTurn:
     async def _finish(self, outcome: Outcome) -> None:
         """Record how it ends; as failed if that cannot be stored, since every further attempt would end in the same way."""
         try:
-            await self._store.finish(self.turn, outcome, *self._take_events())
+            await self._store.finish(self.turn, outcome, *await self._take_events())
         except _ENGINE_ERRORS:
             raise
         except _CONTENT_ERRORS as exc:
@@ -332,21 +330,19 @@ class RunningTurn:
         tools: dict[str, Any] = {} if self._session is None else self._session.coordinator.get("tools") or {}
         return tool_repeatable(tools.get(tool)) is True
 
-    async def _note_event(self, event: str, data: dict[str, Any]) -> None:
+    def _note_event(self, event: str, data: dict[str, Any]) -> None:
         if _is_larger(data, _LARGEST_EVENT):
             data = {**_plain(data), "truncated": True}
-        if _is_larger(data, _LARGEST_AT_ONCE):
-            with anyio.CancelScope(shield=True):  # bounded by the size
-                shown = await anyio.to_thread.run_sync(_slim, data, limiter=self._threads)
-        else:
-            shown = _slim(data)
         self._position += 1
-        self._events.append((event, shown))
+        self._events.append((event, data))
 
-    def _take_events(self) -> tuple[int, list[tuple[str, Any]]]:
-        """Events that are not stored yet, and the position of the last one."""
-        events, self._events = self._events, []
-        return self._position, events
+    async def _take_events(self) -> tuple[int, list[tuple[str, Any]]]:
+        """Events that are not stored yet, and the position of the last one; secrets are searched for in a thread."""
+        position, events, self._events = self._position, self._events, []
+        if events:
+            with anyio.CancelScope(shield=True):  # bounded by their size
+                events = await anyio.to_thread.run_sync(_slim, events, limiter=self._threads)
+        return position, events
 
     # ── approvals ──
 
@@ -436,13 +432,19 @@ def _failed(exc: Exception, messages: list[dict[str, Any]] | None) -> Outcome:
     return Outcome(state="failed", error_type=type(exc).__name__, error=error, messages=messages)
 
 
-def _slim(data: dict[str, Any]) -> Any:
-    """A payload as JSON without secrets; of a very large one, the whole conversation for example, only the plain values."""
-    safe = redact_secrets(data)
-    text = as_json(safe)
-    if len(text) > _LARGEST_EVENT:
-        text = as_json({**_plain(safe), "truncated": True})
-    return orjson.loads(text)
+def _slim(events: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Payloads as JSON without secrets; of a very large one, the whole conversation for example, only the plain values."""
+    slim: list[tuple[str, Any]] = []
+    for name, data in events:
+        try:
+            safe = redact_secrets(data)
+            text = as_json(safe)
+            if len(text) > _LARGEST_EVENT:
+                text = as_json({**_plain(safe), "truncated": True})
+        except Exception as error:  # noqa: BLE001 — objects of modules write themselves
+            text = as_json({"problem": f"the payload cannot be shown: {type(error).__name__}"})
+        slim.append((name, orjson.loads(text)))
+    return slim
 
 
 def _plain(data: dict[str, Any]) -> dict[str, Any]:
