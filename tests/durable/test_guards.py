@@ -227,7 +227,7 @@ async def test_a_worker_keeps_no_connection_that_only_listens(kind, place):
         with anyio.fail_after(60):
             assert await engine.result(await engine.start("s", "go")) == "Done."
         of_tables: Any = engine
-        assert await of_tables._store._do(lambda run: run(listening)) == [(0,)]
+        assert await of_tables._turns._do(lambda run: run(listening)) == [(0,)]
 
 
 @pytest.mark.slow
