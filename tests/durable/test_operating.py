@@ -414,3 +414,27 @@ async def test_the_answer_of_a_turn_has_the_type_that_it_was_started_with(kind, 
             await engine.start("s", "which city?", turn_id=turn)
         with pytest.raises(TypeError, match="JSON Schema"):
             await engine.start("u", "go", result_type=anyio.Event)
+
+
+async def test_a_tool_whose_declaration_cannot_be_read_is_not_called_again(kind, place):
+    tried: list[str] = []
+
+    class Look:
+        name = "look"
+        description = "Looks."
+
+        @property
+        def repeatable(self) -> bool:
+            raise OSError("no one knows")
+
+        async def execute(self, given: dict[str, Any]) -> Any:
+            tried.append("look")
+            raise ConnectionError("the shop does not answer")
+
+    make_session = agent(answering([("look", {})], "Done."), Look())
+    async with open_engine(kind, place) as engine, anyio.create_task_group() as group:
+        await group.start(partial(engine.work, make_session, limits={"look": CallLimit(retries=2, backoff=0.001)}))
+        with anyio.fail_after(60):
+            assert await engine.result(await engine.start("s", "go")) == "Done."
+        group.cancel_scope.cancel()
+    assert tried == ["look"]

@@ -114,8 +114,8 @@ class RecordedSteps:
 
     async def _tried(self, step: StepName, run: Callable[[], Awaitable[Any]]) -> Any:
         """Run a step; a repeatable tool that has begun and failed runs again, as often as its limit says. Every try passes the gates."""
-        pauses = self._limits.pauses(step.name) if step.name and self._may_repeat(step.name) else ()
-        for pause in pauses:
+        pauses = self._limits.pauses(step.name) if step.kind == "tool" else []
+        for pause in pauses if pauses and self._may_repeat(step.name) else ():
             result = await run()
             if not isinstance(result, ToolResult) or result.success or step.key not in self._leave:
                 return result

@@ -328,7 +328,10 @@ class RunningTurn:
     def _may_repeat(self, tool: str) -> bool:
         """Whether the tool of the session declares that a call can be made again."""
         tools: dict[str, Any] = {} if self._session is None else self._session.coordinator.get("tools") or {}
-        return tool_repeatable(tools.get(tool)) is True
+        try:
+            return tool_repeatable(tools.get(tool)) is True
+        except ContractError:  # the loop names the problem where it matters
+            return False
 
     def _note_event(self, event: str, data: dict[str, Any]) -> None:
         if _is_larger(data, _LARGEST_EVENT):
