@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from amplifier import AmplifierSession, ChatRequest, ModuleLoader
+from amplifier import AmplifierSession, ChatRequest, ChatResponse, ModuleLoader, TextBlock, ToolCall
 from amplifier.durable import DurableEngine, TurnStatus, open_local_engine
 from amplifier.durable.dbos import open_dbos_engine
 from amplifier.durable.temporal import open_temporal_engine
@@ -91,6 +91,31 @@ def effect_agent(folder: Path) -> Callable[[str], AmplifierSession]:
     return make_session
 
 
+class _ParentModel(ScriptedModel):
+    """Gives its one task to a child, which follows the script."""
+
+    async def complete(self, request: ChatRequest, **kwargs: Any) -> ChatResponse:
+        is_child = any(each.role == "user" and "the child's task" in str(each.content) for each in request.messages)
+        if is_child or any(each.role == "tool" for each in request.messages):
+            answer = await super().complete(request, **kwargs)
+            return answer if is_child else ChatResponse(content=[TextBlock(text="All done.")])
+        task = {"agent": "helper", "instruction": "the child's task"}
+        return ChatResponse(content=[], tool_calls=[ToolCall(id="task", name="task", arguments=task)])
+
+
+def parent_agent(folder: Path) -> Callable[[str], AmplifierSession]:
+    """As `effect_agent`, but a child of the session makes the calls."""
+
+    def make_session(session_id: str) -> AmplifierSession:
+        tools = [EffectTool(name, folder / f"{session_id}.effects", may) for name, may in REPEATABLE.items()]
+        names = [*(f"tool-{each}" for each in REPEATABLE), "tool-task"]
+        session = agent(_ParentModel(), *tools, tools=names, agents={"helper": {"description": "helps"}})(session_id)
+        session.coordinator.approval_system = Denying()
+        return session
+
+    return make_session
+
+
 def quick_agent(folder: Path) -> Callable[[str], AmplifierSession]:
     """Two model calls and one tool call; notes when it begins."""
 
@@ -143,7 +168,7 @@ async def working(engine: DurableEngine, make_session: Callable[[str], Amplifier
 
 async def die_with(engine: Any, turn_id: str, times: int = 1) -> None:
     """Let workers claim a turn and die with it; only with engines that have tables."""
-    store = engine._store
+    store = engine._turns
     for number in range(times):
         assert await store.claim(turn_id, f"dies {number}") is not None
         beats = await anyio.to_thread.run_sync(store.beat, f"dies {number}")

@@ -80,7 +80,7 @@ async def make_histories(place: str) -> dict[str, WorkflowHistory]:
 
 
 async def _histories_of(engine: Any, answered: str, stopped: str) -> dict[str, WorkflowHistory]:
-    server, queue = engine._server, engine._queue
+    server, queue = engine._turns.server, engine._turns.queue
     ids = {
         "session": session_workflow_id(queue, "s"),
         "answered_turn": turn_workflow_id(queue, answered),

@@ -48,7 +48,7 @@ FILES = {"local": "turns.db", "dbos": "dbos.sqlite"}
 
 
 def store_of(engine) -> TurnStore:
-    return engine._store
+    return engine._turns
 
 
 @pytest.mark.parametrize("kind", FILES)
@@ -58,36 +58,15 @@ async def test_tables_of_a_newer_version_are_refused_and_left_as_they_are(kind, 
     with closing(sqlite3.connect(tmp_path / FILES[kind])) as connection:
         connection.execute("UPDATE amplifier_format SET format = 99")
         connection.commit()
-    with pytest.raises(NewerFormatError, match="format 99; this version of amplifier knows formats up to 3") as caught:
+    with pytest.raises(NewerFormatError, match="format 99; this version of amplifier knows formats up to 1") as caught:
         async with open_engine(kind, tmp_path):
             pass
-    assert (caught.value.found, caught.value.known) == (99, 3)
+    assert (caught.value.found, caught.value.known) == (99, 1)
     with closing(sqlite3.connect(tmp_path / FILES[kind])) as connection:
-        connection.execute("UPDATE amplifier_format SET format = 3")
+        connection.execute("UPDATE amplifier_format SET format = 1")
         connection.commit()
     async with open_engine(kind, tmp_path) as engine:
         assert (await engine.status(turn)).state == "queued"
-
-
-@pytest.mark.parametrize("kind", FILES)
-async def test_tables_of_the_former_version_are_taken_over(kind, tmp_path):
-    async with open_engine(kind, tmp_path) as engine:
-        turn = await engine.start("s", "go")
-    with closing(sqlite3.connect(tmp_path / FILES[kind])) as connection:
-        connection.execute("ALTER TABLE amplifier_turns RENAME COLUMN deaths TO most_attempts")
-        for index in ("amplifier_turn_started", "amplifier_turn_listed"):
-            connection.execute(f"DROP INDEX {index}")
-        for column in ("started_at", "ended_at", "priority", "due_at", "deadline_at"):
-            connection.execute(f"ALTER TABLE amplifier_turns DROP COLUMN {column}")
-        connection.execute("UPDATE amplifier_turns SET most_attempts = 100")
-        connection.execute("UPDATE amplifier_format SET format = 1")
-        connection.commit()
-    for _ in range(2):
-        async with open_engine(kind, tmp_path) as engine:
-            assert (await engine.status(turn)).state == "queued"
-    async with open_engine(kind, tmp_path) as engine, working(engine, agent(answering("Hello."))):
-        with anyio.fail_after(60):
-            assert await engine.result(turn) == "Hello."
 
 
 async def test_a_file_that_cannot_be_used_is_reported_when_the_engine_is_opened(tmp_path):

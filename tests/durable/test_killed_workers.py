@@ -21,7 +21,7 @@ import pytest
 
 from amplifier.durable import DurableEngine
 from amplifier.durable._temporal._workflows import TurnWorkflow, turn_workflow_id
-from tests.durable.agents import MAY_LEAVE, open_engine, until
+from tests.durable.agents import MAY_LEAVE, eventually, open_engine, until
 from tests.durable.worker_processes import LEASE, worker_processes
 from tests.modules.durable_agent import ANSWERS, TOOLS, transcript_problems
 
@@ -52,13 +52,13 @@ async def recorded(engine: Any, open_turns: dict[str, str]) -> dict[tuple[str, s
             "WHERE what = 'finished' AND is_open = 1"
         )
 
-    if hasattr(engine, "_store"):
-        rows = await engine._store._do(read)
+    if hasattr(engine._turns, "_do"):
+        rows = await engine._turns._do(read)
     else:
         rows = []
         for session, turn in open_turns.items():
-            workflow = turn_workflow_id(engine._queue, turn)
-            rows += [(session, *row) for row in await engine._server.query(workflow, TurnWorkflow.results, 0)]
+            workflow = turn_workflow_id(engine._turns.queue, turn)
+            rows += [(session, *row) for row in await engine._turns.server.query(workflow, TurnWorkflow.results, 0)]
     results = {(session, step.split("/")[2]): orjson.loads(text) for session, step, text in rows if "/c" in step}
     return {key: str(result.get("output") or result) for key, result in results.items()}
 
@@ -185,6 +185,37 @@ async def test_a_question_is_answered_after_the_worker_that_asked_was_killed(
 async def test_turns_of_killed_workers_go_on_elsewhere(kind, place, tmp_path, anyio_backend_name):
     counted = await kill_workers(kind, anyio_backend_name, place, tmp_path, 3, 280)
     assert counted["kills"] == 3
+
+
+@pytest.mark.parametrize("kind", SERVERS_LONG)
+async def test_children_of_killed_workers_go_on_where_they_were(kind, place, tmp_path, anyio_backend_name):
+    chance = random.Random(f"{SEED} children {kind} {anyio_backend_name}")
+    with (
+        worker_processes(kind, anyio_backend_name, place, tmp_path, "children", attempts=10_000) as workers,
+        anyio.fail_after(280),
+    ):
+        async with open_engine(kind, place, lease=LEASE, patience=120.0) as engine:
+            turns = {f"s{number}": await engine.start(f"s{number}", "go") for number in range(OPEN_TURNS)}
+            for _ in range(WORKERS):
+                await anyio.to_thread.run_sync(workers.start)
+            for wanted in sorted(chance.sample(range(1, 40), 4)):
+
+                async def has_so_many(wanted: int = wanted) -> bool:
+                    return all_effects(tmp_path) >= wanted
+
+                await eventually(has_so_many, 280)
+                workers.kill(chance.choice(workers.living))
+                await anyio.to_thread.run_sync(workers.start)
+            for session, turn in turns.items():
+                assert await engine.result(turn) == "All done."
+                [result] = [each["content"] for each in await engine.messages(session) if each["role"] == "tool"]
+                assert "All done." in result
+                times = Counter(call for call, _ in effects_of(tmp_path, session))
+                for call in (f"c{answer}.{place}" for answer in range(ANSWERS) for place in range(len(TOOLS))):
+                    if TOOLS[int(call.partition(".")[2])] == "again":
+                        assert times[call] >= 1
+                    else:
+                        assert times[call] <= 1
 
 
 @pytest.mark.long

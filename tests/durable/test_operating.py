@@ -8,19 +8,21 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import attrs
 import pytest
 
 from amplifier import AmplifierSession, ModuleLoader
 from amplifier.durable import (
     CallLimit,
     DurableError,
+    TurnConflictError,
     TurnFailedError,
     TurnHeldError,
     TurnStoppedError,
     UnknownTurnError,
 )
 from amplifier.durable._temporal._workflows import turn_workflow_id
-from amplifier.errors import SessionBusyError
+from amplifier.errors import ResultError, SessionBusyError
 from amplifier.testing import MockTool
 from tests.durable.agents import (
     ENGINES,
@@ -279,8 +281,8 @@ async def test_a_turn_with_a_higher_priority_is_begun_first(kind, place):
                     await engine.result(turn)
                 group.cancel_scope.cancel()
         if kind == "temporal":  # its server has the order, and does not promise one among its partitions
-            server: Any = vars(engine)["_server"]
-            workflow = turn_workflow_id(vars(engine)["_queue"], turns[0])
+            server: Any = vars(engine)["_turns"].server
+            workflow = turn_workflow_id(vars(engine)["_turns"].queue, turns[0])
             history = await server.call(server.client.get_workflow_handle(workflow).fetch_history)
             scheduled = [each.activity_task_scheduled_event_attributes for each in history.events]
             assert max(each.priority.priority_key for each in scheduled) == 5
@@ -332,3 +334,107 @@ async def test_a_worker_makes_as_many_calls_of_a_tool_at_once_as_it_may(kind, pl
     assert seen == [1] * 12
     with pytest.raises(ValueError, match="at_once"):
         CallLimit(at_once=0)
+
+
+@pytest.mark.parametrize(("repeatable", "calls"), [(True, 3), (False, 1), (None, 1)])
+async def test_a_tool_that_failed_is_called_again_if_it_is_repeatable_and_its_limit_allows_it(
+    kind, place, repeatable, calls
+):
+    tried: list[str] = []
+
+    def look(_: Any) -> str:
+        tried.append("look")
+        if len(tried) < 3:
+            raise ConnectionError("the shop does not answer")
+        return "two shelves"
+
+    make_session = agent(answering([("look", {})], "Done."), tool("look", look, repeatable=repeatable))
+    limits = {"look": CallLimit(retries=5, backoff=0.001)}
+    async with open_engine(kind, place) as engine, anyio.create_task_group() as group:
+        await group.start(partial(engine.work, make_session, limits=limits))
+        with anyio.fail_after(60):
+            assert await engine.result(await engine.start("s", "go")) == "Done."
+        [result] = [each for each in await engine.messages("s") if each["role"] == "tool"]
+        group.cancel_scope.cancel()
+    assert len(tried) == calls
+    assert ("two shelves" in str(result["content"])) is (calls == 3)
+
+
+async def test_a_tool_that_always_fails_is_called_as_often_as_its_limit_says_and_the_model_sees_the_error(kind, place):
+    tried: list[str] = []
+
+    def look(_: Any) -> str:
+        tried.append("look")
+        raise ConnectionError("the shop does not answer")
+
+    make_session = agent(answering([("look", {}), ("gone", {})], "Done."), tool("look", look, repeatable=True))
+    limits = {name: CallLimit(retries=2, backoff=0.001) for name in ("look", "gone")}
+    async with open_engine(kind, place) as engine, anyio.create_task_group() as group:
+        await group.start(partial(engine.work, make_session, limits=limits))
+        with anyio.fail_after(60):
+            assert await engine.result(await engine.start("s", "go")) == "Done."
+        results = [str(each["content"]) for each in await engine.messages("s") if each["role"] == "tool"]
+        group.cancel_scope.cancel()
+    assert len(tried) == 3
+    assert "the shop does not answer" in results[0]
+    with pytest.raises(ValueError, match="retries"):
+        CallLimit(retries=-1)
+
+
+@attrs.frozen
+class City:
+    name: str
+    people: int
+
+
+async def test_the_answer_of_a_turn_has_the_type_that_it_was_started_with(kind, place):
+    begun = anyio.Event()
+
+    async def look(_: Any) -> str:
+        if not begun.is_set():
+            begun.set()
+            await anyio.sleep_forever()
+        return "two million"
+
+    answers = answering([("look", {})], '{"name": "Paris", "people": 2000000}', '{"result": [1, 2]}', "no JSON")
+    make_session = agent(answers, tool("look", look, repeatable=True))
+    async with open_engine(kind, place) as engine:
+        turn = await engine.start("s", "which city?", result_type=City)
+        with anyio.fail_after(60):
+            async with working(engine, make_session):
+                await begun.wait()
+            async with working(engine, make_session):  # the type is stored with the turn
+                assert await engine.result(turn, result_type=City) == City("Paris", 2_000_000)
+                with pytest.raises(ResultError):
+                    await engine.result(turn, result_type=list[int])
+                numbers = await engine.start("t", "which numbers?", result_type=list[int])
+                assert await engine.result(numbers, result_type=list[int]) == [1, 2]
+        assert (await engine.status(turn)).answer == '{"name":"Paris","people":2000000}'
+        with pytest.raises(TurnConflictError):
+            await engine.start("s", "which city?", turn_id=turn)
+        with pytest.raises(TypeError, match="JSON Schema"):
+            await engine.start("u", "go", result_type=anyio.Event)
+
+
+async def test_a_tool_whose_declaration_cannot_be_read_is_not_called_again(kind, place):
+    tried: list[str] = []
+
+    class Look:
+        name = "look"
+        description = "Looks."
+
+        @property
+        def repeatable(self) -> bool:
+            raise OSError("no one knows")
+
+        async def execute(self, given: dict[str, Any]) -> Any:
+            tried.append("look")
+            raise ConnectionError("the shop does not answer")
+
+    make_session = agent(answering([("look", {})], "Done."), Look())
+    async with open_engine(kind, place) as engine, anyio.create_task_group() as group:
+        await group.start(partial(engine.work, make_session, limits={"look": CallLimit(retries=2, backoff=0.001)}))
+        with anyio.fail_after(60):
+            assert await engine.result(await engine.start("s", "go")) == "Done."
+        group.cancel_scope.cancel()
+    assert tried == ["look"]

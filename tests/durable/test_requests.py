@@ -173,7 +173,7 @@ async def test_a_format_that_is_no_number_is_reported(kind, place, tmp_path):
     with closing(sqlite3.connect(tmp_path / FILE_NAMES[kind])) as connection:
         connection.execute("UPDATE amplifier_format SET format = 'abc'")
         connection.commit()
-    with pytest.raises(DurableError, match="has 'abc' as its format; expected an integer up to 3"):
+    with pytest.raises(DurableError, match="has 'abc' as its format; expected an integer up to 1"):
         async with open_engine(kind, place):
             pass
 

@@ -15,7 +15,7 @@ from tests.durable.agents import agent, answering, asking_agent, die_with, open_
 
 
 def store_of(engine) -> TurnStore:
-    return engine._store
+    return engine._turns
 
 
 async def claimed_turn(engine, turn_id):

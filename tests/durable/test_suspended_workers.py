@@ -30,7 +30,7 @@ async def reached(folder: Path, where: str) -> None:
 
 
 async def rows(engine: Any, statement: str) -> list[tuple[Any, ...]]:
-    found: list[tuple[Any, ...]] = await engine._store._do(lambda run: run(statement))
+    found: list[tuple[Any, ...]] = await engine._turns._do(lambda run: run(statement))
     return found
 
 
@@ -48,18 +48,18 @@ async def wait_for_beats(engine: Any, process: int, beats: int) -> None:
 
 
 async def wait_for_heartbeats(engine: Any, turn: str) -> None:
-    """Wait until Temporal's server has a later heartbeat of the turn and of its call."""
-    handle = engine._server.client.get_workflow_handle(turn_workflow_id(engine._queue, turn))
+    """Wait until Temporal's server has a later heartbeat of the turn."""
+    handle = engine._turns.server.client.get_workflow_handle(turn_workflow_id(engine._turns.queue, turn))
 
     async def times() -> dict[str, Any]:
-        found = (await engine._server.call(handle.describe)).raw_description.pending_activities
+        found = (await engine._turns.server.call(handle.describe)).raw_description.pending_activities
         return {each.activity_id: each.last_heartbeat_time.ToNanoseconds() for each in found}
 
     before = await times()
 
     async def are_later() -> bool:
         now = await times()
-        return len(now) > 1 and all(now[activity] > before.get(activity, 0) for activity in now)
+        return bool(now) and all(now[activity] > before.get(activity, 0) for activity in now)
 
     await eventually(are_later)
 

@@ -37,7 +37,7 @@ def turns_of(engine) -> TemporalTurns:
 
 
 def server_of(engine) -> Server:
-    return engine._server
+    return engine._turns.server
 
 
 def hold_until_news(monkeypatch, method):
@@ -98,13 +98,7 @@ async def test_nothing_begins_after_a_stop_that_arrives_while_a_worker_claims_th
 
 
 async def test_leaving_the_engine_ends_its_worker_and_hands_the_turn_over(kind, place, monkeypatch):
-    begun, ended, arrived = anyio.Event(), anyio.Event(), anyio.Event()
-    note_arrival = TurnRecord.note_arrival
-
-    def note_second_arrival(record, number):
-        note_arrival(record, number)
-        if number == 1:  # after the model call
-            arrived.set()
+    begun, ended = anyio.Event(), anyio.Event()
 
     async def hang(given):
         begun.set()
@@ -115,7 +109,6 @@ async def test_leaving_the_engine_ends_its_worker_and_hands_the_turn_over(kind, 
 
     first = agent(answering([("look", {})]), tool("look", hang, repeatable=True))
     second = agent(answering("Two."), tool("look", lambda given: "two shelves", repeatable=True))
-    monkeypatch.setattr(TurnRecord, "note_arrival", note_second_arrival)
     monkeypatch.setattr(_hosting, "_ENDING_SECONDS", 60.0)  # however slow this machine is
     monkeypatch.setattr(module, "_LEAVING_SECONDS", 60.0)
 
@@ -130,7 +123,6 @@ async def test_leaving_the_engine_ends_its_worker_and_hands_the_turn_over(kind, 
                 await group.start(work, engine)
                 turn = await engine.start("s", "go")
                 await begun.wait()
-                await arrived.wait()
             assert ended.is_set()
         async with open_engine(kind, place, lease=600.0) as engine, working(engine, second):
             assert await engine.result(turn) == "Two."
@@ -157,45 +149,6 @@ async def test_leaving_the_engine_waits_only_so_long_for_a_worker_that_does_not_
                 await engine.start("s", "go")
                 await begun.wait()
             go_on.set()
-
-
-async def test_a_step_that_arrives_while_others_are_ended_is_ended_as_well(kind, place, monkeypatch):
-    ended = []
-
-    async def fail(server, token, problem):
-        ended.append(token)
-        if token == b"first":
-            record.take_step(1, b"second")
-
-    monkeypatch.setattr(Server, "fail", fail)
-    async with open_engine(kind, place) as engine:
-        record = TurnRecord(server_of(engine), "queue", "turn")
-        record.take_step(0, b"first")
-        await record.close()
-    assert ended == [b"first", b"second"]
-
-
-async def test_a_heartbeat_for_a_step_that_is_just_ending_does_not_give_the_turn_up(kind, place, monkeypatch):
-    records: list[TurnRecord] = []
-    finish_step, complete = TurnRecord.finish_step, Server.complete
-
-    async def note_and_finish(record, *args):
-        records.append(record)
-        return await finish_step(record, *args)
-
-    async def complete_and_beat(server, token, result):
-        await complete(server, token, result)
-        await server.thread.call(records[-1].beat)  # before the reply has come to the task that ends the step
-
-    monkeypatch.setattr(TurnRecord, "finish_step", note_and_finish)
-    monkeypatch.setattr(Server, "complete", complete_and_beat)
-    make_session = agent(answering([("look", {})], "Two."), tool("look", lambda given: "two shelves"))
-    async with open_engine(kind, place) as engine, working(engine, make_session):
-        with anyio.fail_after(60):
-            turn = await engine.start("s", "go")
-            assert await engine.result(turn) == "Two."
-            assert (await engine.status(turn)).attempt == 1
-    assert len(records) == 3
 
 
 async def test_leaving_the_engine_in_a_cancelled_scope_ends_its_worker(kind, place):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import anyio
 import anyio.to_thread
@@ -26,21 +27,21 @@ def replay(history: WorkflowHistory) -> None:
     asyncio.run(replayer.replay_workflow(history))
 
 
-async def test_new_histories_are_replayed(kind, place):
-    for history in (await make_histories(place)).values():
+async def test_new_histories_are_replayed_and_show_every_call_by_name(kind, place):
+    histories = await make_histories(place)
+    for history in histories.values():
         await anyio.to_thread.run_sync(replay, history)
+    signals = [
+        event.workflow_execution_signaled_event_attributes.signal_name for event in histories["answered_turn"].events
+    ]
+    calls = [name for name in signals if name.startswith(("model", "tool"))]
+    assert Counter(calls) == {"model": 3, "tool look": 1, "tool wait": 1, "tool pay": 1}
 
 
-@pytest.mark.parametrize("number", ["1", "2"])
+@pytest.mark.parametrize("number", ["1"])
 @pytest.mark.parametrize("name", ["session", "answered_turn", "stopped_turn"])
 def test_recorded_histories_are_replayed(kind, name, number):
     replay(WorkflowHistory.from_json(name, (RECORDED / number / f"{name}.json").read_text()))
-
-
-def test_recorded_histories_have_answers_as_signals_and_as_updates(kind):
-    texts = [(RECORDED / number / "answered_turn.json").read_text() for number in ("1", "2")]
-    assert ['"signalName": "answer"' in text for text in texts] == [True, False]
-    assert ['"name": "approve"' in text for text in texts] == [False, True]
 
 
 def test_a_workflow_that_makes_other_commands_is_noticed(kind, monkeypatch):

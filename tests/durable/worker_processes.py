@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests._support.tree import ROOT
-from tests.durable.agents import asking_agent, effect_agent, open_engine, quick_agent
+from tests.durable.agents import asking_agent, effect_agent, open_engine, parent_agent, quick_agent
 from tests.durable.halting_agents import blocking_agent, halting_agent, poisonous_agent
 
 FORKING = """
@@ -48,6 +48,7 @@ LEASE = 2.0
 
 AGENTS = {
     "effects": effect_agent,
+    "children": parent_agent,
     "quick": quick_agent,
     "asks": asking_agent,
     "halts": halting_agent,

@@ -21,13 +21,14 @@ from ._errors import (
     UnknownTurnError,
 )
 from ._local import open_engine, open_local_engine
-from ._suspects import CallLimit
+from ._suspects import CallLimit, EngineOptions
 
 __all__ = [
     "CallLimit",
     "DurableEngine",
     "DurableError",
     "EngineClosedError",
+    "EngineOptions",
     "EngineUnavailableError",
     "NewerFormatError",
     "QuestionClosedError",

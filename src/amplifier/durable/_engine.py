@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, get_args, overload
 
 import anyio
 import attrs
@@ -26,9 +25,11 @@ from amplifier.plan import validate_session_id
 from ._errors import TurnFailedError, TurnHeldError, TurnStoppedError, unknown_turn_error
 from ._metrics import is_measured, note_counts
 from ._storable import storable_text, without_compactions
-from ._suspects import CallLimit, CallLimits
+from ._suspects import CallLimit, CallLimits, Settings
 
 __all__ = ["DurableEngine", "Question", "SessionFactory", "TurnCounts", "TurnState", "TurnStatus", "WatchedEvent"]
+
+T = TypeVar("T")
 
 _MOST_SECONDS: Final = 100 * 365 * 86400.0
 
@@ -46,7 +47,7 @@ Its context has to begin empty, as context-simple does: the engine keeps the con
 _REPORT_SECONDS = 10.0
 
 BLOCKS = "\x1eblocks:"
-"""Begins a stored prompt that is JSON: a list of blocks, or a text that begins like this."""
+"""Begins a stored prompt that is JSON: a list of blocks, a text that begins like this, or an object with the prompt and the schema of its answer."""
 
 
 @attrs.frozen(kw_only=True)
@@ -158,7 +159,26 @@ class ClientStore(Protocol):
     async def forget(self, before: float) -> int: ...
 
 
-class DurableEngine(ABC):
+@attrs.frozen(kw_only=True)
+class Duty:
+    """What a worker is to do: run turns until cancelled.
+
+    Attributes:
+        make_session: Makes the session of a turn.
+        concurrency: Turns that run at the same time.
+        limits: Of its calls.
+        leaving: Once it is set, begin nothing, and return when no running turn has a running call.
+        on_start: To be called when turns are accepted.
+    """
+
+    make_session: SessionFactory
+    concurrency: int
+    limits: CallLimits
+    leaving: anyio.Event
+    on_start: Callable[[], None]
+
+
+class DurableEngine:
     """Runs turns so that they survive the processes that run them; `open_local_engine` and others open one.
 
     An application starts turns and looks after them; workers, in the same process or others, run them. A turn belongs to a
@@ -166,10 +186,11 @@ class DurableEngine(ABC):
     `EngineClosedError` when the engine has been closed, and `EngineUnavailableError` when it cannot be asked, or nothing was stored.
     """
 
-    def __init__(self, turns: ClientStore, poll: float, lease: float) -> None:
+    def __init__(self, turns: ClientStore, settings: Settings, work: Callable[[Duty], Awaitable[None]]) -> None:
         self._turns = turns
-        self._poll = poll
-        self._lease = lease
+        self._poll = settings.poll
+        self._lease = settings.lease
+        self._work = work
 
     async def start(
         self,
@@ -181,6 +202,7 @@ class DurableEngine(ABC):
         priority: int = 3,
         delay: float = 0.0,
         deadline: float | None = None,
+        result_type: Any = None,
     ) -> str:
         """Hand a turn over; on return it is stored, and a worker will run it.
 
@@ -193,6 +215,8 @@ class DurableEngine(ABC):
             priority: 1 is begun before 5, if both wait for a worker.
             delay: Seconds before which it is not begun. For a schedule use the engine's own, or cron, and a `turn_id` per date.
             deadline: Seconds after which it fails, counted from now, whatever it does then; one that waits fails when its turn comes.
+            result_type: The type of the answer, as for `AmplifierSession.execute`. Its JSON Schema is stored, and `TurnStatus.answer` is
+                JSON; give `result` the type as well.
 
         Returns:
             The turn's id.
@@ -202,6 +226,7 @@ class DurableEngine(ABC):
             TurnConflictError: The id belongs to another turn.
             PlanError: The session id is wrong.
             ValueError: The turn id is wrong, the prompt has NUL or lone surrogates, or one of the numbers makes no sense.
+            TypeError: ``result_type`` has no JSON Schema.
         """
         validate_session_id(session_id)
         if (
@@ -220,7 +245,7 @@ class DurableEngine(ABC):
             due_at=now + delay if delay else None,
             deadline_at=None if deadline is None else now + deadline,
         )
-        stored = stored_prompt(prompt)
+        stored = stored_prompt(prompt, None if result_type in (None, str) else _format_of(result_type).schema)
         if turn_id is not None:
             _check_turn_id(turn_id)
         return await self._turns.start(session_id, stored, turn_id, queue, policy)
@@ -264,10 +289,21 @@ class DurableEngine(ABC):
         """How many turns there are, by state, and how long the oldest open one has been open; on Temporal as of a moment ago."""
         return await self._turns.counts()
 
-    async def result(self, turn_id: str) -> str:
+    @overload
+    async def result(self, turn_id: str) -> str: ...
+    @overload
+    async def result(self, turn_id: str, *, result_type: type[T]) -> T: ...
+    @overload
+    async def result(self, turn_id: str, *, result_type: Any) -> Any: ...
+    async def result(self, turn_id: str, *, result_type: Any = str) -> Any:
         """Wait for a turn's answer, from any process; use a cancel scope to limit the wait.
 
+        Args:
+            turn_id: The turn.
+            result_type: The type that the turn was started with.
+
         Raises:
+            ResultError: The answer has another type.
             TurnFailedError: It ended with an error.
             TurnStoppedError: It was stopped.
             TurnHeldError: No worker could go on with it for the time of a lease, see `TurnStatus.error`.
@@ -279,7 +315,8 @@ class DurableEngine(ABC):
             now = anyio.current_time()
             held_since = (held_since or now) if status.state == "held" else None
             if status.is_final or (held_since is not None and now - held_since >= self._lease):
-                return answer_of(status)
+                answer = answer_of(status)
+                return answer if result_type in (None, str) else _format_of(result_type).read_text(answer)
             await anyio.sleep(self._poll)
 
     def watch(self, turn_id: str, *, after: int = 0) -> AsyncIterator[WatchedEvent]:
@@ -380,12 +417,19 @@ class DurableEngine(ABC):
         """
         check_work(make_session, concurrency)
         leaving, ended = anyio.Event(), anyio.Event()
+        duty = Duty(
+            make_session=make_session,
+            concurrency=concurrency,
+            limits=CallLimits(limits),
+            leaving=leaving,
+            on_start=task_status.started,
+        )
         scope = anyio.CancelScope(shield=drain > 0)
 
         async def run() -> None:
             with scope:
                 try:
-                    await self._work(make_session, concurrency, CallLimits(limits), leaving, task_status.started)
+                    await self._work(duty)
                 finally:
                     ended.set()
 
@@ -408,17 +452,6 @@ class DurableEngine(ABC):
             counts = await self._turns.counts(only_open=True)
             note_counts(counts.states, counts.oldest)
             await anyio.sleep(max(self._lease, _REPORT_SECONDS))
-
-    @abstractmethod
-    async def _work(
-        self,
-        make_session: SessionFactory,
-        concurrency: int,
-        limits: CallLimits,
-        leaving: anyio.Event,
-        on_start: Callable[[], None],
-    ) -> None:
-        """Run turns until cancelled. Once `leaving` is set, begin nothing, and return when no running turn has a running call."""
 
 
 def check_work(make_session: object, concurrency: int) -> None:
@@ -453,14 +486,22 @@ async def raises_one_error() -> AsyncIterator[None]:
         raise error from error.__cause__
 
 
-def stored_prompt(given: Prompt) -> str:
-    """A prompt as the text that engines store; one in blocks is JSON behind a mark.
+def _format_of(result_type: Any) -> Any:
+    from amplifier.answers import answer_format  # noqa: PLC0415 — takes the packages of an extra
+
+    return answer_format(result_type)
+
+
+def stored_prompt(given: Prompt, schema: dict[str, Any] | None = None) -> str:
+    """A prompt as the text that engines store; one in blocks, or with the schema of a typed answer, is JSON behind a mark.
 
     Raises:
         TypeError: It is no prompt.
         ValueError: A database cannot store it.
     """
     prompt = read_prompt(given)
+    if schema is not None:
+        return BLOCKS + to_json({"prompt": prompt, "schema": schema})
     if isinstance(prompt, list) or prompt.startswith(BLOCKS):
         return BLOCKS + to_json(prompt)
     _check_text(prompt)

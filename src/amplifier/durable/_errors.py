@@ -52,7 +52,11 @@ class NewerFormatError(DurableError):
 
 
 class _TurnError(DurableError):
-    """An error about one turn."""
+    """An error about one turn.
+
+    Attributes:
+        turn_id: The turn.
+    """
 
     def __init__(self, message: str, *, turn_id: str = "") -> None:
         super().__init__(message)
@@ -60,11 +64,7 @@ class _TurnError(DurableError):
 
 
 class UnknownTurnError(_TurnError, LookupError):
-    """There is no turn with this id.
-
-    Attributes:
-        turn_id: What was asked for.
-    """
+    """There is no turn with this id."""
 
 
 def unknown_turn_error(turn_id: str) -> UnknownTurnError:
@@ -76,26 +76,17 @@ def unknown_turn_error(turn_id: str) -> UnknownTurnError:
 
 
 class TurnConflictError(_TurnError, ValueError):
-    """A turn with this id exists, for another session or prompt.
-
-    Attributes:
-        turn_id: The id.
-    """
+    """A turn with this id exists, for another session or prompt."""
 
 
 class QuestionClosedError(_TurnError):
-    """The question does not wait for this answer: it is unknown, was answered, or does not offer the option.
-
-    Attributes:
-        turn_id: The turn.
-    """
+    """The question does not wait for this answer: it is unknown, was answered, or does not offer the option."""
 
 
 class TurnFailedError(_TurnError):
     """The turn ended with an error, which another process raised.
 
     Attributes:
-        turn_id: The turn.
         error_type: The class of that error.
     """
 
@@ -105,19 +96,11 @@ class TurnFailedError(_TurnError):
 
 
 class TurnStoppedError(_TurnError):
-    """The turn was stopped before it had an answer.
-
-    Attributes:
-        turn_id: The turn.
-    """
+    """The turn was stopped before it had an answer."""
 
 
 class TurnHeldError(_TurnError):
-    """The turn does not go on by itself: someone has to resume or stop it.
-
-    Attributes:
-        turn_id: The turn.
-    """
+    """The turn does not go on by itself: someone has to resume or stop it."""
 
 
 class TurnLost(Exception):

@@ -2,106 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Unpack
 
 import anyio
 
-from ._engine import DurableEngine, SessionFactory
-from ._suspects import MOST_DEATHS, CallLimits, WorkerOptions
+from ._engine import DurableEngine, Duty
+from ._suspects import EngineOptions, Settings
 from ._tables._database import SqliteDatabase
 from ._tables._schema import open_store
 from ._tables._turn_store import TurnStore
 from ._worker import Worker
 
 
-@final
-class LocalEngine(DurableEngine):
-    """See `open_local_engine`."""
+async def _work(store: TurnStore, settings: Settings, duty: Duty) -> None:
+    worker = Worker(store, settings, duty)
+    slots = anyio.Semaphore(duty.concurrency)
+    in_hand: set[str] = set()
 
-    def __init__(self, store: TurnStore, options: WorkerOptions) -> None:
-        super().__init__(store, options.poll, options.lease)
-        self._store = store
-        self._options = options
-
-    async def _work(
-        self,
-        make_session: SessionFactory,
-        concurrency: int,
-        limits: CallLimits,
-        leaving: anyio.Event,
-        on_start: Callable[[], None],
-    ) -> None:
-        worker = Worker(self._store, make_session, self._options, limits)
-        slots = anyio.Semaphore(concurrency)
-        in_hand: set[str] = set()
-
-        async def run(turn_id: str) -> None:
-            try:
-                await worker.take(turn_id)
-            finally:
-                in_hand.remove(turn_id)
-                slots.release()
-
-        async def begin(turn_id: str) -> None:
-            await slots.acquire()
-            in_hand.add(turn_id)
-            group.start_soon(run, turn_id)
-
+    async def run(turn_id: str) -> None:
         try:
-            await worker.register()
-            async with anyio.create_task_group() as group:
-                group.start_soon(worker.beat)
-                group.start_soon(worker.listen)
-                group.start_soon(worker.adopt, begin)
-                on_start()
-                while not leaving.is_set():
-                    await slots.acquire()
-                    turn_id = await self._store.next_queued(in_hand)
-                    slots.release()
-                    if turn_id is not None:
-                        await begin(turn_id)
-                    else:
-                        with anyio.move_on_after(self._poll):
-                            await leaving.wait()
-                await worker.drain()
-                group.cancel_scope.cancel()
+            await worker.take(turn_id)
         finally:
-            await worker.leave()
+            in_hand.remove(turn_id)
+            slots.release()
+
+    async def begin(turn_id: str) -> None:
+        await slots.acquire()
+        in_hand.add(turn_id)
+        group.start_soon(run, turn_id)
+
+    try:
+        await worker.register()
+        async with anyio.create_task_group() as group:
+            group.start_soon(worker.beat)
+            group.start_soon(worker.listen)
+            group.start_soon(worker.adopt, begin)
+            duty.on_start()
+            while not duty.leaving.is_set():
+                await slots.acquire()
+                turn_id = await store.next_queued(in_hand)
+                slots.release()
+                if turn_id is not None:
+                    await begin(turn_id)
+                else:
+                    with anyio.move_on_after(settings.poll):
+                        await duty.leaving.wait()
+            await worker.drain()
+            group.cancel_scope.cancel()
+    finally:
+        await worker.leave()
 
 
 @asynccontextmanager
-async def open_local_engine(
-    path: str | Path,
-    *,
-    poll: float = 0.2,
-    lease: float = 5.0,
-    patience: float = 30.0,
-    attempts: int = MOST_DEATHS,
-    stuck: float = 300.0,
-) -> AsyncIterator[DurableEngine]:
+async def open_local_engine(path: str | Path, **options: Unpack[EngineOptions]) -> AsyncIterator[DurableEngine]:
     """Open an engine whose turns are in a file: no server, no extra, one machine.
 
     Args:
         path: The file, made if it is not there. Every process that uses it has to be on this machine.
-        poll: Seconds between two looks at the file: how long a stop, an answer or an event may take to arrive.
-        lease: Seconds without a sign of life after which a worker counts as dead.
-        patience: Seconds for which a file that cannot be used (a full disk) is tried again.
-        attempts: Workers that may die while they run a turn; then the turn fails.
-        stuck: Seconds for which a worker keeps its turns while code of theirs blocks its event loop.
+        options: See `EngineOptions`.
 
     Raises:
         EngineUnavailableError: The file cannot be used.
         NewerFormatError: A newer version wrote it.
         ValueError: One of the numbers makes no sense.
     """
-    options = WorkerOptions(poll=poll, lease=lease, attempts=attempts, stuck=stuck)
-    async with open_store(SqliteDatabase(path), patience) as transactions:
-        yield LocalEngine(
-            TurnStore(transactions), options
-        )  # workers look for turns that are queued; there is no other queue
+    options.setdefault("lease", 5.0)
+    settings = Settings(**options)
+    async with open_store(SqliteDatabase(path), settings.patience) as transactions:
+        store = TurnStore(transactions)  # workers look for turns that are queued; there is no other queue
+        yield DurableEngine(store, settings, partial(_work, store, settings))
 
 
 def open_engine(url: str, **options: Any) -> AbstractAsyncContextManager[DurableEngine]:

@@ -67,6 +67,7 @@ class RecordedSteps:
         on_new_step: Awaited before every step that has no recorded result.
         on_stop: Called with a stop that is found while a step is recorded, before the worker may have heard of it.
         limits: Of the worker.
+        may_repeat: Whether a tool may be called again after a failure.
     """
 
     def __init__(
@@ -76,12 +77,14 @@ class RecordedSteps:
         on_new_step: Callable[[Step], Awaitable[None]],
         on_stop: Callable[[StopRequest], None] = lambda stop: None,
         limits: CallLimits = NO_LIMITS,
+        may_repeat: Callable[[str], bool] = lambda tool: False,
     ) -> None:
         self._store = store
         self._turn = turn
         self._on_new_step = on_new_step
         self._on_stop = on_stop
         self._limits = limits
+        self._may_repeat = may_repeat
         self._leave: dict[str, Callable[[], object]] = {}
         self._prefix = ""
         self._children: Counter[str] = Counter()
@@ -100,15 +103,29 @@ class RecordedSteps:
         step.before_start(lambda: self._begin(name))
         self.calls.keys[step.call.session_id, step.key] = key
         try:
-            result = await run()
+            result = await self._tried(name, run)
             if isinstance(result, kind):
                 stop = await self._store.finish_step(self._turn, name, _as_json(step, result))
                 if stop is not None:
                     self._on_stop(stop)
         finally:
-            self._leave.pop(name.key, lambda: None)()
-            self.calls.end(name.key)
+            self._end(name)
         return result
+
+    async def _tried(self, step: StepName, run: Callable[[], Awaitable[Any]]) -> Any:
+        """Run a step; a repeatable tool that has begun and failed runs again, as often as its limit says. Every try passes the gates."""
+        pauses = self._limits.pauses(step.name) if step.kind == "tool" else []
+        for pause in pauses if pauses and self._may_repeat(step.name) else ():
+            result = await run()
+            if not isinstance(result, ToolResult) or result.success or step.key not in self._leave:
+                return result
+            self._end(step)  # a worker that leaves need not wait for the next try
+            await anyio.sleep(pause)
+        return await run()
+
+    def _end(self, step: StepName) -> None:
+        self._leave.pop(step.key, lambda: None)()
+        self.calls.end(step.key)
 
     def of_child(self, name: str) -> RecordedSteps:
         """The step wrapper of a child session that the current call runs: its calls are recorded as part of that call.
@@ -121,7 +138,7 @@ class RecordedSteps:
         self.calls.end(key)  # what the child does is recorded, so this call may be cut off
         prefix = f"{key}>{name}"
         self._children[prefix] += 1
-        child = RecordedSteps(self._store, self._turn, self._on_new_step, self._on_stop, self._limits)
+        child = RecordedSteps(self._store, self._turn, self._on_new_step, self._on_stop, self._limits, self._may_repeat)
         child._prefix = f"{prefix}.{self._children[prefix]}>"
         child.calls = self.calls
         return child
@@ -129,6 +146,8 @@ class RecordedSteps:
     async def _begin(self, step: StepName) -> None:
         self._leave[step.key] = await self._limits.enter(step.name or "model")
         await self.calls.begin(step.key)
+        if step.kind != "tool":
+            return  # a model call can always be made again, so its beginning need not be known
         stop = await self._store.begin_step(self._turn, step)
         if stop is not None:
             self._on_stop(stop)

@@ -16,7 +16,7 @@ import attrs
 import orjson
 
 from amplifier._json import redact_secrets, redact_text
-from amplifier.contracts import CHILD_STEPS, Step, current_call
+from amplifier.contracts import CHILD_STEPS, Step, current_call, tool_repeatable
 from amplifier.contracts._containment import text_of
 from amplifier.errors import ContractError, ExecutionCancelled, ExecutionTimeout
 from amplifier.kernel import AmplifierSession
@@ -31,12 +31,10 @@ from ._storable import as_json, storable_text, with_compactions, without_compact
 from ._stores import AttemptStore
 from ._suspects import MOST_DEATHS, NO_LIMITS, CallLimits
 from ._turn_rows import PLAN_CHANGED, ClaimedTurn, Outcome, StopRequest, prompt_of
-from ._unopened import recorded_messages
+from ._unopened import playback_session
 
 _LAST = 2**31
 _LARGEST_EVENT = 16_384
-_LARGEST_AT_ONCE = 1024
-"""Characters of an event that are searched for secrets on the event loop; longer ones are in a thread."""
 _LONGEST_ERROR = 20_000
 _LONGEST_REASON = 1000
 _OPENING_SECONDS = 10.0
@@ -69,7 +67,7 @@ class RunningTurn:
         self.turn = turn
         self._most_deaths = most_deaths
         self._store = store
-        self._steps = RecordedSteps(store, turn, self._before_new_step, self.stop, limits)
+        self._steps = RecordedSteps(store, turn, self._before_new_step, self.stop, limits, self._may_repeat)
         self._session: AmplifierSession | None = None
         self._stop_wanted = turn.stop
         self._stopped = False
@@ -144,7 +142,7 @@ class RunningTurn:
         async with self._storing:
             if self._is_over or self._is_lost:  # the next worker asks the same questions
                 return
-            position, events = self._take_events()
+            position, events = await self._take_events()
             try:
                 if events:
                     await self._store.add_events(self.turn, position, events)
@@ -186,7 +184,7 @@ class RunningTurn:
     async def _finish(self, outcome: Outcome) -> None:
         """Record how it ends; as failed if that cannot be stored, since every further attempt would end in the same way."""
         try:
-            await self._store.finish(self.turn, outcome, *self._take_events())
+            await self._store.finish(self.turn, outcome, *await self._take_events())
         except _ENGINE_ERRORS:
             raise
         except _CONTENT_ERRORS as exc:
@@ -249,17 +247,28 @@ class RunningTurn:
 
     async def _end_unopened(self, failed: Outcome) -> Outcome:
         """How it ends if its session is not, or cannot be, made or opened, or was stopped meanwhile; what was done before is kept."""
+        wanted, messages = self._stop_wanted, None
         try:
-            messages = await recorded_messages(self._store, self.turn, self._session)
+            if self.turn.results:
+                messages = await self._play_back()
         except Exception as error:  # noqa: BLE001 — records that cannot be read are no reason to try again for ever
             _raise_engine_error(error)
             problem = redact_text(text_of(error))
             logger.warning("what turn %s did is not in the conversation: %s", self.turn.turn_id, problem)
-            messages = None
-        if self._stop_wanted is not None:
+        if wanted is not None:
             logger.info("turn %s was stopped; its session did not open: %s", self.turn.turn_id, failed.error)
             return Outcome(state="stopped", messages=messages)
         return attrs.evolve(failed, messages=messages)
+
+    async def _play_back(self) -> list[dict[str, Any]] | None:
+        """The conversation with what the turn has done: run in another session, and stopped where its records end."""
+        session = playback_session(self.turn, self._session)
+        session.coordinator.register_step_wrapper(self._steps)
+        self._session, self._stopped = session, False
+        self._stop_wanted = self._late_stop = StopRequest(graceful=False, reason=None)
+        self.turn = attrs.evolve(self.turn, deadline_at=None)
+        async with session:
+            return (await self._execute(session)).messages
 
     async def _check_plan(self, session: AmplifierSession) -> None:
         now = module_hashes(session.config)
@@ -284,16 +293,17 @@ class RunningTurn:
         try:
             seconds = self._seconds_left()
             limit: dict[str, Any] = {} if seconds is None else {"timeout": max(seconds, 0.001)}
-            answer = await session.execute(prompt_of(self.turn), **limit)
+            prompt, schema = prompt_of(self.turn)
+            answer = await session.execute(prompt, result_type=schema, **limit)
         except ExecutionCancelled:
             if not self._stopped:
                 raise
             return Outcome(state="stopped", messages=await _conversation(context))
         except Exception as exc:  # noqa: BLE001 — whatever the turn raises is how it ends
             return _failed(exc, await _conversation(context))
-        return Outcome(
-            state="stopped" if self._stopped else "completed", answer=answer, messages=await _conversation(context)
-        )
+        text = answer if schema is None else as_json(answer)
+        state: TurnState = "stopped" if self._stopped else "completed"
+        return Outcome(state=state, answer=text, messages=await _conversation(context))
 
     def _seconds_left(self) -> float | None:
         return None if self.turn.deadline_at is None else max(self.turn.deadline_at - time.time(), 0.0)
@@ -315,21 +325,27 @@ class RunningTurn:
         if self._late_stop is not None:
             self.stop(attrs.evolve(self._late_stop, graceful=True) if is_tool else self._late_stop)
 
-    async def _note_event(self, event: str, data: dict[str, Any]) -> None:
+    def _may_repeat(self, tool: str) -> bool:
+        """Whether the tool of the session declares that a call can be made again."""
+        tools: dict[str, Any] = {} if self._session is None else self._session.coordinator.get("tools") or {}
+        try:
+            return tool_repeatable(tools.get(tool)) is True
+        except ContractError:  # the loop names the problem where it matters
+            return False
+
+    def _note_event(self, event: str, data: dict[str, Any]) -> None:
         if _is_larger(data, _LARGEST_EVENT):
             data = {**_plain(data), "truncated": True}
-        if _is_larger(data, _LARGEST_AT_ONCE):
-            with anyio.CancelScope(shield=True):  # bounded by the size
-                shown = await anyio.to_thread.run_sync(_slim, data, limiter=self._threads)
-        else:
-            shown = _slim(data)
         self._position += 1
-        self._events.append((event, shown))
+        self._events.append((event, data))
 
-    def _take_events(self) -> tuple[int, list[tuple[str, Any]]]:
-        """Events that are not stored yet, and the position of the last one."""
-        events, self._events = self._events, []
-        return self._position, events
+    async def _take_events(self) -> tuple[int, list[tuple[str, Any]]]:
+        """Events that are not stored yet, and the position of the last one; secrets are searched for in a thread."""
+        position, events, self._events = self._position, self._events, []
+        if events:
+            with anyio.CancelScope(shield=True):  # bounded by their size
+                events = await anyio.to_thread.run_sync(_slim, events, limiter=self._threads)
+        return position, events
 
     # ── approvals ──
 
@@ -419,13 +435,19 @@ def _failed(exc: Exception, messages: list[dict[str, Any]] | None) -> Outcome:
     return Outcome(state="failed", error_type=type(exc).__name__, error=error, messages=messages)
 
 
-def _slim(data: dict[str, Any]) -> Any:
-    """A payload as JSON without secrets; of a very large one, the whole conversation for example, only the plain values."""
-    safe = redact_secrets(data)
-    text = as_json(safe)
-    if len(text) > _LARGEST_EVENT:
-        text = as_json({**_plain(safe), "truncated": True})
-    return orjson.loads(text)
+def _slim(events: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Payloads as JSON without secrets; of a very large one, the whole conversation for example, only the plain values."""
+    slim: list[tuple[str, Any]] = []
+    for name, data in events:
+        try:
+            safe = redact_secrets(data)
+            text = as_json(safe)
+            if len(text) > _LARGEST_EVENT:
+                text = as_json({**_plain(safe), "truncated": True})
+        except Exception as error:  # noqa: BLE001 — objects of modules write themselves
+            text = as_json({"problem": f"the payload cannot be shown: {type(error).__name__}"})
+        slim.append((name, orjson.loads(text)))
+    return slim
 
 
 def _plain(data: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ class AttemptStore(Protocol):
         ...
 
     async def begin_step(self, turn: ClaimedTurn, step: StepName) -> StopRequest | None:
-        """Record that a model call or a tool call begins now; not if an immediate stop is stored. Returns the stop."""
+        """Record that a tool call begins now; not if an immediate stop is stored. Returns the stop."""
         ...
 
     async def finish_step(self, turn: ClaimedTurn, step: StepName, result: str) -> StopRequest | None:

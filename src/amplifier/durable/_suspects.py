@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import TypedDict
 
 import anyio
 import attrs
@@ -15,18 +16,37 @@ LONGEST_PAUSE = 60.0
 """Seconds before a turn that workers have died with is tried again."""
 
 
+class EngineOptions(TypedDict, total=False):
+    """What every engine can be opened with.
+
+    Attributes:
+        poll: Seconds between two looks at the engine: how long a stop, an answer or an event may take to arrive; 0.2, on Temporal 0.5.
+        lease: Seconds without a sign of life after which a worker counts as dead; 10, with a local file 5.
+        patience: Seconds for which an engine that went away, or a file on a full disk, is tried again before a worker gives up; 30.
+        attempts: Workers that may die while they run a turn; then the turn fails. 5 by default.
+        stuck: Seconds for which a worker keeps its turns while code of theirs blocks its event loop; 300.
+    """
+
+    poll: float
+    lease: float
+    patience: float
+    attempts: int
+    stuck: float
+
+
 @attrs.frozen(kw_only=True)
-class WorkerOptions:
-    """How a worker behaves; see `amplifier.durable.open_local_engine`.
+class Settings:
+    """`EngineOptions` with their values.
 
     Raises:
         ValueError: One of them makes no sense.
     """
 
-    poll: float
-    lease: float
-    stuck: float = 300.0
+    poll: float = 0.2
+    lease: float = 10.0
+    patience: float = 30.0
     attempts: int = MOST_DEATHS
+    stuck: float = 300.0
 
     def __attrs_post_init__(self) -> None:
         for name in ("poll", "lease", "stuck", "attempts"):
@@ -54,10 +74,15 @@ class CallLimit:
     Attributes:
         at_once: At the same time; None for no limit.
         per_second: In a second, evenly spread; None for no limit.
+        retries: How often a call that failed is made again before the model sees the error; only of a tool that declares
+            ``repeatable = True``.
+        backoff: Seconds before the first of them; each further pause is twice as long, up to a minute.
     """
 
     at_once: int | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.ge(1)))
     per_second: float | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.gt(0)))
+    retries: int = attrs.field(default=0, validator=attrs.validators.ge(0))
+    backoff: float = attrs.field(default=1.0, validator=attrs.validators.ge(0))
 
 
 class CallLimits:
@@ -71,6 +96,11 @@ class CallLimits:
         self._limits = limits
         self._slots = {name: anyio.Semaphore(each.at_once) for name, each in limits.items() if each.at_once is not None}
         self._next: dict[str, float] = {}
+
+    def pauses(self, name: str) -> list[float]:
+        """Seconds before each further try of a tool."""
+        limit = self._limits.get(name, CallLimit())
+        return [min(limit.backoff * 2.0 ** min(number, 30), LONGEST_PAUSE) for number in range(limit.retries)]
 
     async def enter(self, name: str) -> Callable[[], object]:
         """Wait until a call may begin; returns what has to be called at its end."""
@@ -98,12 +128,12 @@ class Admission:
     """Decides when a worker begins a turn that it was given.
 
     Args:
-        options: Of the worker.
+        settings: Of the engine.
         is_asking: Whether a turn that was let in waits for an answer, and does nothing else.
     """
 
-    def __init__(self, options: WorkerOptions, is_asking: Callable[[str], bool]) -> None:
-        self._options = options
+    def __init__(self, settings: Settings, is_asking: Callable[[str], bool]) -> None:
+        self._settings = settings
         self._is_asking = is_asking
         self._admitted: dict[object, str] = {}
         self._suspects: list[object] = []  # waiting, then running
@@ -121,7 +151,7 @@ class Admission:
             still_waits: Asked while a suspect waits for others; if not, there is nothing to wait for.
         """
         ticket = object()
-        is_suspect = self._options.is_suspect(deaths)
+        is_suspect = self._settings.is_suspect(deaths)
         if is_suspect:
             await anyio.sleep(max(pause, 0.0))
             self._suspects.append(ticket)
@@ -129,7 +159,7 @@ class Admission:
             while self._must_wait(ticket, is_suspect):
                 if is_suspect and not await still_waits():
                     break
-                await anyio.sleep(self._options.poll)
+                await anyio.sleep(self._settings.poll)
             self._admitted[ticket] = turn_id
             yield
         finally:

@@ -15,7 +15,7 @@ from amplifier.errors import SessionBusyError
 from ._engine import BLOCKS, Question, TurnState, TurnStatus, WatchedEvent
 from ._errors import QuestionClosedError, TurnConflictError, TurnLost, unknown_turn_error
 from ._storable import as_json
-from ._tables._database import Run
+from ._tables._database import Row, Run
 
 OPEN = ("queued", "running", "held")
 WAITS = 2
@@ -49,9 +49,12 @@ class StopRequest:
     reason: str | None
 
 
-def prompt_of(turn: ClaimedTurn) -> Any:
-    """The prompt of a turn as a session takes it."""
-    return orjson.loads(turn.prompt.removeprefix(BLOCKS)) if turn.prompt.startswith(BLOCKS) else turn.prompt
+def prompt_of(turn: ClaimedTurn) -> tuple[Any, dict[str, Any] | None]:
+    """The prompt of a turn as a session takes it, and the schema of its answer, if that is typed."""
+    if not turn.prompt.startswith(BLOCKS):
+        return turn.prompt, None
+    found = orjson.loads(turn.prompt.removeprefix(BLOCKS))
+    return (found["prompt"], found["schema"]) if isinstance(found, dict) else (found, None)
 
 
 @attrs.frozen(kw_only=True)
@@ -97,6 +100,27 @@ class Outcome:
     error_type: str | None = None
     error: str | None = None
     messages: list[dict[str, Any]] | None = None
+
+
+def insert(run: Run, table: str, /, **values: Any) -> bool:
+    """Add a row, unless there is one with its key; returns whether it was added."""
+    places = ", ".join(f":{name}" for name in values)
+    added = f"INSERT INTO {table} ({', '.join(values)}) VALUES ({places}) ON CONFLICT DO NOTHING RETURNING 1"
+    return bool(run(added, **values))
+
+
+def select(run: Run, columns: str, table: str, /, **where: Any) -> list[Row]:
+    """Columns of the rows with these values."""
+    return run(f"SELECT {columns} FROM {table} WHERE {_all(where)}", **where)
+
+
+def delete(run: Run, table: str, /, **where: Any) -> bool:
+    """Remove the rows with these values; returns whether there were any."""
+    return bool(run(f"DELETE FROM {table} WHERE {_all(where)} RETURNING 1", **where))
+
+
+def _all(where: Iterable[str]) -> str:
+    return " AND ".join(f"{name} = :{name}" for name in where)
 
 
 def move(run: Run, turn_id: str, state: str, attempt: int, /, **changes: Any) -> bool:
@@ -225,7 +249,7 @@ def read_stop_request(stop: str | None) -> StopRequest | None:
 
 def read_messages(run: Run, session_id: str) -> list[dict[str, Any]]:
     """The conversation of a session."""
-    rows = run("SELECT messages FROM amplifier_conversations WHERE session_id = :session", session=session_id)
+    rows = select(run, "messages", "amplifier_conversations", session_id=session_id)
     found: list[dict[str, Any]] = orjson.loads(rows[0][0]) if rows else []
     return found
 
@@ -233,17 +257,11 @@ def read_messages(run: Run, session_id: str) -> list[dict[str, Any]]:
 def insert_events(run: Run, turn: ClaimedTurn, last_position: int, events: list[tuple[str, Any]]) -> None:
     """Store events of a turn; the last one has this position."""
     if events:
-        run(
-            "INSERT INTO amplifier_events (turn_id, last_position, attempt, events) "
-            "VALUES (:turn, :position, :attempt, :events) ON CONFLICT (turn_id, last_position) DO NOTHING RETURNING 1",
-            turn=turn.turn_id,
-            position=last_position,
-            attempt=turn.attempt,
-            events=as_json(events),
-        )
+        batch = {"last_position": last_position, "attempt": turn.attempt, "events": as_json(events)}
+        insert(run, "amplifier_events", turn_id=turn.turn_id, **batch)
 
 
 def forget_steps(run: Run, turn_id: str) -> None:
     """The conversation has the results now."""
     for table in ("amplifier_steps", "amplifier_questions"):
-        run(f"DELETE FROM {table} WHERE turn_id = :turn RETURNING 1", turn=turn_id)
+        delete(run, table, turn_id=turn_id)

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 import anyio
 
-from amplifier.contracts import Step
-from amplifier.errors import ExecutionCancelled
 from amplifier.kernel import AmplifierSession
 from amplifier.loading import ModuleLoader
 from amplifier.models import ChatRequest, ChatResponse, ModelInfo, ProviderInfo, ToolCall, ToolCallBlock
 
-from ._recorded_steps import RecordedSteps
-from ._storable import with_compactions, without_compactions
-from ._stores import AttemptStore
-from ._turn_rows import ClaimedTurn, prompt_of
+from ._turn_rows import ClaimedTurn
 
 _MOST_ITERATIONS = 1_000_000  # the loop of the turn had a limit of its own
 _CONTEXT = {"module": "context-simple", "config": {"summary_seconds": None}}
@@ -44,18 +38,13 @@ class _NoModel:
         return [ToolCall(id=block.id, name=block.name, arguments=block.input) for block in blocks]
 
 
-async def recorded_messages(
-    store: AttemptStore, turn: ClaimedTurn, session: AmplifierSession | None
-) -> list[dict[str, Any]] | None:
-    """The conversation with what the turn has done; None if nothing of it is recorded.
+def playback_session(turn: ClaimedTurn, session: AmplifierSession | None) -> AmplifierSession:
+    """A session that can always be opened, for a turn that was stopped: it puts what is recorded into the conversation.
 
     Args:
-        store: Where the turn is recorded.
         turn: The attempt whose session could not be opened.
         session: That session, if it could be made; its loop may begin conversations with a system prompt.
     """
-    if not turn.results:
-        return None
 
     async def mount_provider(coordinator: Any, config: dict[str, Any]) -> _NoModel:
         return _NoModel()
@@ -65,27 +54,8 @@ async def recorded_messages(
         "session": {"orchestrator": {"module": "loop-basic", "config": loop}, "context": _CONTEXT},
         "providers": ["provider-recorded"],
     }
-    playback = AmplifierSession(
-        plan, ModuleLoader(modules={"provider-recorded": mount_provider}), session_id=turn.session_id
-    )
-    token = playback.coordinator.cancellation
-
-    async def stop(step: Step) -> None:
-        if step.kind == "tool":
-            token.request_graceful()
-        else:
-            token.request_immediate()
-
-    playback.coordinator.register_step_wrapper(RecordedSteps(store, turn, stop))
-    async with playback:
-        context: Any = playback.coordinator.get("context")
-        before, compactions = without_compactions(turn.messages)
-        await context.set_messages(before)
-        playback.coordinator.turn_number = turn.number - 1
-        with suppress(ExecutionCancelled):
-            await playback.execute(prompt_of(turn))
-        messages: list[dict[str, Any]] = await context.get_messages()
-        return with_compactions(messages, compactions)
+    loader = ModuleLoader(modules={"provider-recorded": mount_provider})
+    return AmplifierSession(plan, loader, session_id=turn.session_id)
 
 
 def _system_prompt(session: AmplifierSession | None) -> str | None:

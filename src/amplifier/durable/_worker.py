@@ -17,10 +17,10 @@ import anyio.to_thread
 
 from amplifier.contracts._containment import text_of
 
-from ._engine import SessionFactory
+from ._engine import Duty
 from ._errors import EngineClosedError
 from ._running_turn import RunningTurn, made, plan_problem
-from ._suspects import NO_LIMITS, Admission, CallLimits, WorkerOptions
+from ._suspects import Admission, Settings
 from ._tables._database import DatabaseDown
 from ._tables._turn_store import TurnStore
 from ._turn_rows import ClaimedTurn
@@ -40,11 +40,11 @@ class LoopWatch:
     """Checks from a thread whether the event loop runs; counts looks and not seconds, so that a suspended process is not stuck.
 
     Args:
-        options: Of the worker.
+        settings: Of the engine.
     """
 
-    def __init__(self, options: WorkerOptions) -> None:
-        self._options = options
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self._looks = 0
 
     def note_life(self) -> None:
@@ -54,15 +54,15 @@ class LoopWatch:
     def is_stuck(self) -> bool:
         """In the thread, `_LOOKS` times per lease: whether the loop has stood still for so long that others get its turns."""
         self._looks += 1
-        seconds = self._looks * self._options.lease / _LOOKS
+        seconds = self._looks * self._settings.lease / _LOOKS
         if self._looks == _LOOKS + 1:
             logger.warning(
                 "the event loop of this worker stands still for %g s: code of a tool or a hook blocks it (run it in a thread); after %g s "
                 "its turns go on elsewhere",
                 seconds,
-                self._options.stuck,
+                self._settings.stuck,
             )
-        return seconds > self._options.stuck
+        return seconds > self._settings.stuck
 
 
 class Worker:
@@ -70,9 +70,8 @@ class Worker:
 
     Args:
         store: Where turns are.
-        make_session: Makes the session of a turn.
-        options: How it behaves.
-        limits: Of its calls.
+        settings: Of the engine.
+        duty: What it does.
         look_after: Called in a thread after each look at the others, for what else an engine has to do.
 
     Attributes:
@@ -82,22 +81,20 @@ class Worker:
     def __init__(
         self,
         store: TurnStore,
-        make_session: SessionFactory,
-        options: WorkerOptions,
-        limits: CallLimits = NO_LIMITS,
+        settings: Settings,
+        duty: Duty,
         look_after: Callable[[], None] = lambda: None,
     ) -> None:
         self.name: str = new_worker_name()
         self._store = store
-        self._make_session = make_session
-        self._options = options
-        self._limits = limits
+        self._settings = settings
+        self._duty = duty
         self._look_after = look_after
-        self._watch = LoopWatch(options)
+        self._watch = LoopWatch(settings)
         self._running: dict[str, RunningTurn] = {}
         self._seen: dict[str, tuple[int, int]] = {}
         self._looked = time.monotonic()
-        self._admission = Admission(options, self._is_asking)
+        self._admission = Admission(settings, self._is_asking)
         self._is_over = threading.Event()
         self._is_leaving = False
         self._is_idle = anyio.Event()
@@ -119,7 +116,7 @@ class Worker:
         if waiting is None:
             return True
         deaths, due = waiting
-        pause = min(due - time.time(), self._options.pause_after(deaths))
+        pause = min(due - time.time(), self._settings.pause_after(deaths))
 
         async def still_waits() -> bool:
             return await self._store.queued(turn_id) is not None
@@ -143,11 +140,13 @@ class Worker:
         """
         if turn.turn_id in self._running:  # this worker was taken for dead, and given its own turn
             self._running[turn.turn_id].lose()
-        running = self._running[turn.turn_id] = RunningTurn(self._store, turn, self._options.attempts, self._limits)
+        running = self._running[turn.turn_id] = RunningTurn(
+            self._store, turn, self._settings.attempts, self._duty.limits
+        )
         if self._is_leaving:
             running.leave()
         try:
-            return await running.run(self._make_session)
+            return await running.run(self._duty.make_session)
         finally:
             if self._running.get(turn.turn_id) is running:
                 del self._running[turn.turn_id]
@@ -175,18 +174,18 @@ class Worker:
                 if turn_id not in self._unfit and not self._is_leaving:
                     self._unfit[turn_id] = attempt
                     try:
-                        problem = plan_problem(made(self._make_session, session_id), plan)
+                        problem = plan_problem(made(self._duty.make_session, session_id), plan)
                     except Exception as error:  # noqa: BLE001 — the application's code; the turn stays as it is
                         problem = text_of(error)
                     if problem is None:
                         self._adopted.add(turn_id)
                         await begin(turn_id)
-            await anyio.sleep(self._options.lease / _LOOKS)
+            await anyio.sleep(self._settings.lease / _LOOKS)
 
     async def listen(self) -> None:
         """Pass news to the running turns and their events to watchers, for ever."""
         while True:
-            await anyio.sleep(self._options.poll)
+            await anyio.sleep(self._settings.poll)
             for running in list(self._running.values()):
                 await running.flush()
             if self._running:
@@ -220,7 +219,7 @@ class Worker:
             try:
                 while True:
                     self._watch.note_life()
-                    await anyio.sleep(self._options.lease / _LOOKS)
+                    await anyio.sleep(self._settings.lease / _LOOKS)
             finally:
                 self._is_over.set()
 
@@ -238,7 +237,7 @@ class Worker:
                 if self._is_over.is_set():  # what it uses is being closed
                     return
                 raise
-            self._is_over.wait(self._options.lease / _LOOKS)
+            self._is_over.wait(self._settings.lease / _LOOKS)
 
     def _look_at_others(self) -> None:
         """Beat, and take over what dead workers have left.
@@ -248,7 +247,7 @@ class Worker:
         """
         beats = self._store.beat(self.name)
         now = time.monotonic()
-        if now - self._looked > self._options.lease:
+        if now - self._looked > self._settings.lease:
             self._seen = {}
         self._looked = now
         self._seen = {
@@ -259,7 +258,7 @@ class Worker:
         for name, (count, looks) in self._seen.items():
             if looks >= _LOOKS and self._store.forget_worker(name, count):
                 logger.info("worker %s has died; its turns go on here or elsewhere", name)
-        self._store.requeue_orphans(self._options.pause_after)
+        self._store.requeue_orphans(self._settings.pause_after)
         self._look_after()
 
     async def leave(self) -> None:

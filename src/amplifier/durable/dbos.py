@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, TypeAlias, TypeVar, final
+from typing import Any, TypeAlias, TypeVar, Unpack
 
 import anyio
 import anyio.to_thread
@@ -20,9 +20,9 @@ from anyio.from_thread import BlockingPortal
 
 from amplifier.errors import MissingExtraError, SessionStateError
 
-from ._engine import DurableEngine, SessionFactory
+from ._engine import DurableEngine, Duty
 from ._errors import EngineUnavailableError
-from ._suspects import MOST_DEATHS, CallLimits, WorkerOptions
+from ._suspects import EngineOptions, Settings
 from ._tables._database import (
     FOR_UPDATE,
     DatabaseBusy,
@@ -101,7 +101,7 @@ class _SqlRun:
 class _SqlDatabase:
     """A database through SQLAlchemy, which DBOS brings."""
 
-    def __init__(self, url: sa.URL, options: WorkerOptions) -> None:
+    def __init__(self, url: sa.URL, settings: Settings) -> None:
         self.name = url.render_as_string(hide_password=True)
         self._is_closed = False
         self._is_sqlite = url.get_backend_name() == "sqlite"
@@ -118,7 +118,7 @@ class _SqlDatabase:
                 pool_pre_ping=True,
                 connect_args={"connect_timeout": 5},
             )
-            sa.event.listen(self._engine, "connect", partial(_prepare_postgres, _transaction_seconds(options)))
+            sa.event.listen(self._engine, "connect", partial(_prepare_postgres, _transaction_seconds(settings)))
 
     def transaction(self, work: Callable[[Run], _T], *, only_reads: bool = False) -> _T:
         """Do some work atomically."""
@@ -169,22 +169,20 @@ def _prepare_postgres(seconds: float, connection: Any, record: Any) -> None:
     connection.commit()
 
 
-def _transaction_seconds(options: WorkerOptions) -> float:
+def _transaction_seconds(settings: Settings) -> float:
     """After which the transaction of a process that was suspended in it, or cannot be reached, is undone: the others wait for its locks.
 
     Less than a lease, or a worker that waits would be taken for dead.
     """
-    return options.lease / 2
+    return settings.lease / 2
 
 
-@final
-class _DbosEngine(DurableEngine):
-    """See `open_dbos_engine`."""
+class _Workers:
+    """The workers of one engine."""
 
-    def __init__(self, store: TurnStore, options: WorkerOptions, url: str, client: DBOSClient) -> None:
-        super().__init__(store, options.poll, options.lease)
+    def __init__(self, store: TurnStore, settings: Settings, url: str, client: DBOSClient) -> None:
         self._store = store
-        self._options = options
+        self._settings = settings
         self._url = url
         self._client = client
         self._dead = (
@@ -192,20 +190,13 @@ class _DbosEngine(DurableEngine):
             "AND executor_id NOT IN (SELECT worker FROM amplifier_workers)"
         )
 
-    async def _work(
-        self,
-        make_session: SessionFactory,
-        concurrency: int,
-        limits: CallLimits,
-        leaving: anyio.Event,
-        on_start: Callable[[], None],
-    ) -> None:
+    async def work(self, duty: Duty) -> None:
         """Run turns. DBOS keeps ``concurrency`` with the queue: the worker that was started last sets it for all.
 
         Raises:
             SessionStateError: This process has a worker, or uses DBOS itself: DBOS has one instance per process.
         """
-        worker = Worker(self._store, make_session, self._options, limits, self._recover)
+        worker = Worker(self._store, self._settings, duty, self._recover)
         failures: list[Exception] = []
 
         async def run(turn_id: str) -> bool:
@@ -232,12 +223,12 @@ class _DbosEngine(DurableEngine):
             await worker.register()  # first: DBOS would connect again for an engine that was closed
             async with anyio.create_task_group() as group, BlockingPortal() as portal:
                 try:
-                    async with _serving(dispatch), self._launched(worker, concurrency):
+                    async with _serving(dispatch), self._launched(worker, duty.concurrency):
                         group.start_soon(worker.beat)
                         group.start_soon(worker.listen)
                         group.start_soon(worker.adopt, begin)
-                        on_start()
-                        await leaving.wait()
+                        duty.on_start()
+                        await duty.leaving.wait()
                         await worker.drain()
                         group.cancel_scope.cancel()
                 finally:
@@ -259,7 +250,7 @@ class _DbosEngine(DurableEngine):
             # Messages and events of DBOS are not used. Its listener would keep a connection that may be left open when it ends.
             "use_listen_notify": False,
             "notification_listener_polling_interval_sec": 0.5,  # its thread sleeps that long before it ends
-            "sys_db_idle_transaction_timeout_sec": _transaction_seconds(self._options),
+            "sys_db_idle_transaction_timeout_sec": _transaction_seconds(self._settings),
         }
 
         def end() -> None:
@@ -272,7 +263,9 @@ class _DbosEngine(DurableEngine):
         def launch() -> None:
             if DBOS(config=config)._launched:
                 raise _in_use("for the application itself")
-            self._client.register_queue(_QUEUE, worker_concurrency=concurrency, polling_interval_sec=self._poll)
+            self._client.register_queue(
+                _QUEUE, worker_concurrency=concurrency, polling_interval_sec=self._settings.poll
+            )
             DBOS.launch()
 
         await anyio.to_thread.run_sync(launch)
@@ -314,40 +307,30 @@ def _in_use(how: str) -> SessionStateError:
 
 @asynccontextmanager
 async def open_dbos_engine(
-    url: str = "sqlite:///amplifier-turns.sqlite",
-    *,
-    poll: float = 0.2,
-    lease: float = 10.0,
-    patience: float = 30.0,
-    attempts: int = MOST_DEATHS,
-    stuck: float = 300.0,
+    url: str = "sqlite:///amplifier-turns.sqlite", **options: Unpack[EngineOptions]
 ) -> AsyncIterator[DurableEngine]:
     """Open an engine on DBOS.
 
     Args:
         url: A Postgres database, ``postgresql://user:password@host/database``, or a file, ``sqlite:///path``.
-        poll: Seconds between two looks at the database: how long a stop, an answer or an event may take to arrive.
-        lease: Seconds without a sign of life after which a worker counts as dead.
-        patience: Seconds for which a database that went away is asked again before a worker gives up.
-        attempts: Workers that may die while they run a turn; then the turn fails.
-        stuck: Seconds for which a worker keeps its turns while code of theirs blocks its event loop.
+        options: See `EngineOptions`.
 
     Raises:
         EngineUnavailableError: The database cannot be reached.
         NewerFormatError: A newer version wrote its tables.
         ValueError: The URL is wrong, or one of the numbers makes no sense.
     """
-    worker_options = WorkerOptions(poll=poll, lease=lease, attempts=attempts, stuck=stuck)
+    settings = Settings(**options)
     parsed = _parsed(url)
     logging.getLogger("dbos").setLevel(logging.WARNING)
 
     def enqueue(run: Run, turn_id: str) -> None:
         assert isinstance(run, _SqlRun)
         [(priority, due_at)] = run("SELECT priority, due_at FROM amplifier_turns WHERE turn_id = :turn", turn=turn_id)
-        options: Any = {"queue_name": _QUEUE, "workflow_name": _WORKFLOW, "app_version": _VERSION, "priority": priority}
+        queued: Any = {"queue_name": _QUEUE, "workflow_name": _WORKFLOW, "app_version": _VERSION, "priority": priority}
         if due_at is not None and due_at > time.time():
-            options["delay_seconds"] = due_at - time.time()
-        client.enqueue_in_transaction(run.connection, options, turn_id)
+            queued["delay_seconds"] = due_at - time.time()
+        client.enqueue_in_transaction(run.connection, queued, turn_id)
 
     text = parsed.render_as_string(hide_password=False)
     steps = _table(text, "operation_outputs")
@@ -366,11 +349,12 @@ async def open_dbos_engine(
             workflow = _workflows[turn_id]
             run(noted, workflow=workflow, name=name, output=result, since=since, now=now, app=_APPLICATION)
 
-    async with open_store(_SqlDatabase(parsed, worker_options), patience) as transactions:
+    async with open_store(_SqlDatabase(parsed, settings), settings.patience) as transactions:
         name = parsed.render_as_string(hide_password=True)
-        client = await anyio.to_thread.run_sync(_open_client, text, name, _transaction_seconds(worker_options))
+        client = await anyio.to_thread.run_sync(_open_client, text, name, _transaction_seconds(settings))
         try:
-            yield _DbosEngine(TurnStore(transactions, enqueue, note_step), worker_options, text, client)
+            store = TurnStore(transactions, enqueue, note_step)
+            yield DurableEngine(store, settings, _Workers(store, settings, text, client).work)
         finally:
             with anyio.CancelScope(shield=True):  # closes connections, which waits for no one
                 await anyio.to_thread.run_sync(client.destroy)

@@ -1,7 +1,7 @@
 """Turns on Temporal: workers on any number of machines, with a Temporal server between them; needs the extra ``temporal``.
 
-A turn is a workflow, and its model calls and tool calls are activities of it. The session itself lives on the worker that has the turn,
-inside one more activity, on asyncio or trio.
+A turn is a workflow, and the results of its model calls and tool calls are signals to it. The session itself lives on the worker that has
+the turn, inside an activity, on asyncio or trio.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from ._temporal import sdk_runtime  # first: it reports that the SDK is not inst
 
 # isort: split
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any, final
+from typing import Any, Unpack
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
@@ -22,8 +22,8 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from ._engine import DurableEngine, SessionFactory, raises_one_error
-from ._suspects import MOST_DEATHS, CallLimits, WorkerOptions
+from ._engine import DurableEngine, Duty, raises_one_error
+from ._suspects import EngineOptions, Settings
 from ._temporal._asyncio_thread import closed, open_asyncio_thread
 from ._temporal._client import TemporalTurns
 from ._temporal._hosting import Host, polling
@@ -38,36 +38,25 @@ _CONNECT_SECONDS = 10.0
 _LEAVING_SECONDS = 15.0
 
 
-@final
-class _TemporalEngine(DurableEngine):
-    """See `open_temporal_engine`."""
+class _Workers:
+    """The workers of one engine in this process."""
 
-    def __init__(self, server: Server, queue: str, options: WorkerOptions) -> None:
-        turns = TemporalTurns(server, queue, options.lease, options.poll)
-        super().__init__(turns, options.poll, options.lease)
-        self._server = server
-        self._queue = queue
-        self._options = options
+    def __init__(self, turns: TemporalTurns) -> None:
+        self._turns = turns
         self._workers: dict[anyio.CancelScope, anyio.Event] = {}
         self._is_closing = False
 
-    async def _work(
-        self,
-        make_session: SessionFactory,
-        concurrency: int,
-        limits: CallLimits,
-        leaving: anyio.Event,
-        on_start: Callable[[], None],
-    ) -> None:
+    async def work(self, duty: Duty) -> None:
+        """Run turns until cancelled."""
         if self._is_closing:
             raise closed()
-        host = Host(self._server, self._queue, make_session, self._options, limits)
+        host = Host(self._turns.server, self._turns.queue, self._turns.settings, duty)
         ended = anyio.Event()
         async with raises_one_error():
             with anyio.CancelScope() as scope:  # inside, so that on trio its own cancellation is no further error
                 self._workers[scope] = ended
                 try:
-                    await host.run(concurrency, leaving, on_start)
+                    await host.run()
                     return
                 finally:
                     del self._workers[scope]
@@ -75,7 +64,7 @@ class _TemporalEngine(DurableEngine):
         await checkpoint_if_cancelled()  # a cancellation from outside comes first
         raise closed()
 
-    async def end_workers(self) -> None:
+    async def end(self) -> None:
         """Let the workers hand over their turns while the SDK, which they need for it, still runs."""
         self._is_closing = True
         workers = dict(self._workers)
@@ -96,11 +85,7 @@ async def open_temporal_engine(
     task_queue: str = "amplifier",
     tls: Any = None,
     api_key: str | None = None,
-    poll: float = 0.5,
-    lease: float = 10.0,
-    patience: float = 30.0,
-    attempts: int = MOST_DEATHS,
-    stuck: float = 300.0,
+    **options: Unpack[EngineOptions],
 ) -> AsyncIterator[DurableEngine]:
     """Open an engine on a Temporal server.
 
@@ -113,17 +98,14 @@ async def open_temporal_engine(
         task_queue: Also part of the workflows' ids; engines with different ones have nothing in common.
         tls: ``True``, or a ``temporalio.service.TLSConfig``; see ``temporalio.client.Client.connect``.
         api_key: Of the server.
-        poll: Seconds between two batches of events, and between two looks at a turn that is waited for.
-        lease: Seconds without a heartbeat after which a worker counts as dead.
-        patience: Seconds for which a server that went away is asked again before a worker gives up.
-        attempts: Workers that may die while they run a turn; then the turn fails.
-        stuck: Seconds for which a worker keeps its turns while code of theirs blocks its event loop.
+        options: See `EngineOptions`.
 
     Raises:
         EngineUnavailableError: The server cannot be reached, or has no such namespace.
         ValueError: One of the numbers makes no sense.
     """
-    options = WorkerOptions(poll=poll, lease=lease, attempts=attempts, stuck=stuck)
+    options.setdefault("poll", 0.5)
+    settings = Settings(**options)
     name = f"{address} (namespace {namespace!r})"
 
     async def connect() -> Client:
@@ -137,13 +119,14 @@ async def open_temporal_engine(
             client = await thread.call(connect)
         except (RPCError, RuntimeError, TimeoutError) as error:
             raise unavailable(name, error) from error
-        server = Server(thread, client, name, patience)
-        async with polling(thread, lambda: [_workflow_worker(client, task_queue, lease)]):
-            engine = _TemporalEngine(server, task_queue, options)
+        server = Server(thread, client, name, settings.patience)
+        async with polling(thread, lambda: [_workflow_worker(client, task_queue, settings.lease)]):
+            turns = TemporalTurns(server, task_queue, settings)
+            workers = _Workers(turns)
             try:
-                yield engine
+                yield DurableEngine(turns, settings, workers.work)
             finally:
-                await engine.end_workers()
+                await workers.end()
 
 
 def _workflow_worker(client: Client, task_queue: str, lease: float) -> Worker:

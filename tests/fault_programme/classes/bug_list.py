@@ -555,7 +555,7 @@ BUGS: Final = (
     _hole(
         "turns under no living worker are left",
         "durable/_worker.py",
-        "        self._store.requeue_orphans(self._options.pause_after)\n",
+        "        self._store.requeue_orphans(self._settings.pause_after)\n",
         "",
         _GUARDS,
         "a_turn_under_no_living_worker and local",

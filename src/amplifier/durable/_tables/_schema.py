@@ -11,7 +11,7 @@ import anyio.to_thread
 from .._errors import DurableError, NewerFormatError
 from ._database import Database, DatabaseConflict, Run, Transactions
 
-FORMAT = 3
+FORMAT = 1
 """Of the tables and what is in them; a version that changes it has to read the ones before."""
 
 _TABLES = (
@@ -101,17 +101,6 @@ def create_tables(run: Run) -> None:
             found=found,
             known=FORMAT,
         )
-    if found == 1:
-        run("ALTER TABLE amplifier_turns RENAME COLUMN most_attempts TO deaths")
-        run("UPDATE amplifier_turns SET deaths = 0 RETURNING 1")
-    if found <= 2:
-        run("DROP INDEX IF EXISTS amplifier_turn_state")
-        run("ALTER TABLE amplifier_turns ADD COLUMN started_at DOUBLE PRECISION NOT NULL DEFAULT 0")
-        run("ALTER TABLE amplifier_turns ADD COLUMN priority INTEGER NOT NULL DEFAULT 3")
-        for column in ("ended_at", "due_at", "deadline_at"):
-            run(f"ALTER TABLE amplifier_turns ADD COLUMN {column} DOUBLE PRECISION")
-        run("UPDATE amplifier_turns SET started_at = queued_at RETURNING 1")
-        run("UPDATE amplifier_format SET format = :format WHERE id = 1 RETURNING 1", format=FORMAT)
     for table in _TABLES:
         run(table)
 

@@ -32,14 +32,17 @@ from .._turn_rows import (
     busy_error,
     check_answer,
     check_same_turn,
+    delete,
     forget_steps,
     hold_turn,
+    insert,
     insert_events,
     move,
     read_messages,
     read_status,
     read_stop_request,
     read_turns,
+    select,
     watched_events,
 )
 from ._database import DatabaseConflict, DatabaseDown, Row, Run, Transactions
@@ -194,9 +197,7 @@ class TurnStore:
         """Store the answer to a question."""
         while True:
             status = read_status(run, turn_id)
-            known = "SELECT answer FROM amplifier_questions WHERE turn_id = :turn AND question_id = :question"
-            answered = run(known, turn=turn_id, question=question_id)
-            if answered == [(option,)]:
+            if select(run, "answer", "amplifier_questions", turn_id=turn_id, question_id=question_id) == [(option,)]:
                 return  # the same answer again, for example because the connection was lost meanwhile
             check_answer(status, question_id, option)
             stored = run(
@@ -220,7 +221,7 @@ class TurnStore:
             state, attempt = status.state, status.attempt
             if not move(run, turn_id, state, attempt):  # locks it, so that no other stop comes between
                 continue
-            [(stored, is_open)] = run("SELECT stop, is_open FROM amplifier_turns WHERE turn_id = :turn", turn=turn_id)
+            [(stored, is_open)] = select(run, "stop, is_open", "amplifier_turns", turn_id=turn_id)
             known = read_stop_request(stored)
             if graceful and known is not None and not known.graceful:
                 return  # an immediate stop that was acknowledged stays one
@@ -307,11 +308,8 @@ class TurnStore:
     @_transaction(only_reads=True)
     def held(self, run: Run) -> list[tuple[str, int, str, dict[str, str]]]:
         """Turns that are held because workers have another plan: id, attempt, session and plan."""
-        found = run(
-            "SELECT turn_id, attempt, session_id, plan FROM amplifier_turns "
-            "WHERE state = 'held' AND is_open = 1 AND error_type = :changed",
-            changed=PLAN_CHANGED,
-        )
+        changed = {"state": "held", "is_open": 1, "error_type": PLAN_CHANGED}
+        found = select(run, "turn_id, attempt, session_id, plan", "amplifier_turns", **changed)
         return [(turn_id, attempt, session, orjson.loads(plan)) for turn_id, attempt, session, plan in found if plan]
 
     async def claim(self, turn_id: str, worker: str, *, adopts: bool = False) -> ClaimedTurn | None:
@@ -348,9 +346,7 @@ class TurnStore:
         hold_turn(run, turn, plan=as_json(dict(plan)))
 
     async def begin_step(self, turn: ClaimedTurn, step: StepName) -> StopRequest | None:
-        """See `AttemptStore.begin_step`; a model call can always be made again, so its beginning need not be known."""
-        if step.kind != "tool":
-            return None
+        """See `AttemptStore.begin_step`."""
         return await self._record(turn, step, f"started {turn.attempt}", None)
 
     async def finish_step(self, turn: ClaimedTurn, step: StepName, result: str) -> StopRequest | None:
@@ -361,14 +357,8 @@ class TurnStore:
     def _record(self, run: Run, turn: ClaimedTurn, step: StepName, what: str, result: str | None) -> StopRequest | None:
         stop = hold_turn(run, turn)
         if result is not None or stop is None or stop.graceful:  # a call does not begin after an immediate stop
-            is_new = run(
-                "INSERT INTO amplifier_steps (turn_id, step, what, result) VALUES (:turn, :step, :what, :result) "
-                "ON CONFLICT (turn_id, step, what) DO NOTHING RETURNING 1",
-                turn=turn.turn_id,
-                step=storable_key(step.key),
-                what=what,
-                result=result,
-            )
+            key = storable_key(step.key)
+            is_new = insert(run, "amplifier_steps", turn_id=turn.turn_id, step=key, what=what, result=result)
             if is_new and result is not None:
                 self._note_step(run, turn.turn_id, step, result)
         return stop
@@ -377,18 +367,9 @@ class TurnStore:
     def ask(self, run: Run, turn: ClaimedTurn, question: Question) -> str | None:
         """Store a question, if it is not there; returns the answer, if that is."""
         hold_turn(run, turn)
-        run(
-            "INSERT INTO amplifier_questions (turn_id, question_id, details) VALUES (:turn, :question, :details) "
-            "ON CONFLICT (turn_id, question_id) DO NOTHING RETURNING 1",
-            turn=turn.turn_id,
-            question=question.question_id,
-            details=as_json(attrs.asdict(question)),
-        )
-        [(answer,)] = run(
-            "SELECT answer FROM amplifier_questions WHERE turn_id = :turn AND question_id = :question",
-            turn=turn.turn_id,
-            question=question.question_id,
-        )
+        key = {"turn_id": turn.turn_id, "question_id": question.question_id}
+        insert(run, "amplifier_questions", **key, details=as_json(attrs.asdict(question)))
+        [(answer,)] = select(run, "answer", "amplifier_questions", **key)
         return None if answer is None else str(answer)
 
     @_transaction()
@@ -415,10 +396,8 @@ class TurnStore:
         Returns:
             Attempt and wanted stop of each of its running turns, and answers by turn and question id.
         """
-        rows = run(
-            "SELECT turn_id, attempt, stop FROM amplifier_turns WHERE worker = :worker AND state = 'running' AND is_open = 1",
-            worker=worker,
-        )
+        mine = {"is_open": 1, "state": "running", "worker": worker}
+        rows = select(run, "turn_id, attempt, stop", "amplifier_turns", **mine)
         answers: dict[tuple[str, str], str] = {}
         for turn_id in asking:
             answered = (
@@ -442,7 +421,7 @@ class TurnStore:
         try:
             stop = hold_turn(run, turn)
         except TurnLost:
-            known = run("SELECT attempt, state FROM amplifier_turns WHERE turn_id = :turn", turn=turn.turn_id)
+            known = select(run, "attempt, state", "amplifier_turns", turn_id=turn.turn_id)
             if known and known[0][0] == turn.attempt and known[0][1] in (state, "stopped"):
                 return  # the connection was lost while this was committed
             raise
@@ -491,8 +470,7 @@ class TurnStore:
 
     def forget_worker(self, worker: str, beats: int) -> bool:
         """Forget a worker that has died, unless it has beaten since; its turns are orphans then."""
-        forget = "DELETE FROM amplifier_workers WHERE worker = :worker AND beats = :beats RETURNING 1"
-        return bool(self._do.once(lambda run: run(forget, worker=worker, beats=beats)))
+        return self._do.once(lambda run: delete(run, "amplifier_workers", worker=worker, beats=beats))
 
     def requeue_orphans(self, pause_after: Callable[[int], float]) -> None:
         """Make turns ready for others that run under no living worker.
@@ -520,10 +498,10 @@ class TurnStore:
         """Forget a worker that ends in good order, and make its turns ready for others at once."""
 
         def work(run: Run) -> None:
-            mine = "SELECT turn_id, attempt FROM amplifier_turns WHERE is_open = 1 AND state = 'running' AND worker = :worker"
-            for turn_id, attempt in run(mine, worker=worker):
+            mine = {"is_open": 1, "state": "running", "worker": worker}
+            for turn_id, attempt in select(run, "turn_id, attempt", "amplifier_turns", **mine):
                 self._requeue(run, turn_id, "running", attempt)
-            run("DELETE FROM amplifier_workers WHERE worker = :worker RETURNING 1", worker=worker)
+            delete(run, "amplifier_workers", worker=worker)
 
         await self._do(work, patience=patience)
 
@@ -545,10 +523,8 @@ def _read_claimed(run: Run, turn_id: str) -> tuple[ClaimedTurn, str, int, str | 
     )
     steps, last = [], 0
     if attempt > 0:  # else nothing is recorded
-        steps = run("SELECT step, what, result FROM amplifier_steps WHERE turn_id = :turn", turn=turn_id)
-        [(last,)] = run(
-            "SELECT COALESCE(MAX(last_position), 0) FROM amplifier_events WHERE turn_id = :turn", turn=turn_id
-        )
+        steps = select(run, "step, what, result", "amplifier_steps", turn_id=turn_id)
+        [(last,)] = select(run, "COALESCE(MAX(last_position), 0)", "amplifier_events", turn_id=turn_id)
     turn = ClaimedTurn(
         turn_id=turn_id,
         session_id=session_id,

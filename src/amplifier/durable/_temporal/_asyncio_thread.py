@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import CancelledError, Future
@@ -22,8 +21,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger("amplifier.durable")
 
-_ENDING_SECONDS = 20.0
-_CANCELLED_SECONDS = 10.0
+_ENDING_SECONDS = 10.0
 
 
 class AsyncioThread:
@@ -33,7 +31,6 @@ class AsyncioThread:
         self._portal = portal
         self._host = Loop()
         self._is_closed = False
-        self._started: set[Future[None]] = set()
 
     async def call(self, fn: Callable[..., Awaitable[T]], *args: Any) -> T:
         """Await an async function in the thread; from the host. A cancellation is passed on and not waited for.
@@ -63,8 +60,6 @@ class AsyncioThread:
         """
         self._check_open()
         future: Future[None] = self._portal.start_task_soon(fn)
-        self._started.add(future)
-        future.add_done_callback(self._started.discard)
         future.add_done_callback(lambda _: self._host.soon(on_end))
         return future
 
@@ -80,10 +75,6 @@ class AsyncioThread:
     def close(self) -> None:
         """Take no more calls; from the host."""
         self._is_closed = True
-
-    def wait_for_started(self) -> None:
-        """Block until what was started has ended; from any thread, and not for ever."""
-        concurrent.futures.wait(list(self._started), _ENDING_SECONDS)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -107,8 +98,6 @@ async def open_asyncio_thread() -> AsyncIterator[AsyncioThread]:
 
     def end() -> None:
         try:
-            # What the SDK is shutting down must not be cancelled in the middle: it may not end at all then.
-            thread.wait_for_started()
             portal.call(portal.stop, True)
             manager.__exit__(None, None, None)
         finally:
@@ -120,7 +109,7 @@ async def open_asyncio_thread() -> AsyncIterator[AsyncioThread]:
         thread.close()
         # No thread of AnyIO's: one that does not end would keep the process from ending.
         Thread(target=end, daemon=True).start()
-        with anyio.move_on_after(_ENDING_SECONDS + _CANCELLED_SECONDS, shield=True) as scope:
+        with anyio.move_on_after(_ENDING_SECONDS, shield=True) as scope:
             await has_ended.wait()
         if scope.cancelled_caught:
             logger.warning("the thread of the Temporal SDK did not end in time and is left behind")

@@ -19,6 +19,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 from .._engine import TurnCounts, TurnPolicy, TurnStatus, WatchedEvent
 from .._errors import DurableError, UnknownTurnError, unknown_turn_error
 from .._storable import storable_text
+from .._suspects import Settings
 from .._turn_rows import OPEN, busy_error, check_answer, check_same_turn, read_question, watched_events
 from ._server import Refused, Server, WorkflowGone
 from ._workflows import (
@@ -42,15 +43,13 @@ class TemporalTurns:
     Args:
         server: The server.
         queue: The task queue of the workflows.
-        lease: Seconds without a heartbeat after which a worker counts as dead.
-        poll: Seconds before a turn that was handed over is begun again.
+        settings: Of the engine.
     """
 
-    def __init__(self, server: Server, queue: str, lease: float, poll: float) -> None:
-        self._server = server
-        self._queue = queue
-        self._lease = lease
-        self._poll = poll
+    def __init__(self, server: Server, queue: str, settings: Settings) -> None:
+        self.server = server
+        self.queue = queue
+        self.settings = settings
 
     async def start(self, session_id: str, prompt: str, turn_id: str | None, queue: bool, policy: TurnPolicy) -> str:
         """See `ClientStore.start`."""
@@ -61,22 +60,20 @@ class TemporalTurns:
         def operation() -> Any:
             return WithStartWorkflowOperation(
                 SessionWorkflow.run,
-                {"session_id": session_id, "queue": self._queue, "number": 0, "messages": "[]"},
-                id=session_workflow_id(self._queue, session_id),
-                task_queue=self._queue,
+                {"session_id": session_id, "queue": self.queue, "number": 0, "messages": "[]"},
+                id=session_workflow_id(self.queue, session_id),
+                task_queue=self.queue,
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                 # A worker that dies with a workflow's task in hand delays it by that much.
-                task_timeout=timedelta(seconds=min(max(self._lease, 1.0), 10.0)),
+                task_timeout=timedelta(seconds=min(max(self.settings.lease, 1.0), 10.0)),
             )
 
+        about = {"turn_id": name, "prompt": prompt, "lease": self.settings.lease, "poll": self.settings.poll}
+        wanted = {**about, **attrs.asdict(policy)}
         pause = _MOMENT
         while True:
             try:
-                was_open = await self._server.update_with_start(
-                    operation,
-                    SessionWorkflow.start_turn,
-                    [name, prompt, self._lease, self._poll, queue, attrs.asdict(policy)],
-                )
+                was_open = await self.server.update_with_start(operation, SessionWorkflow.start_turn, [wanted, queue])
             except Refused as refused:
                 if refused.kind == CONFLICT and await self._is_there(name, session_id, prompt):
                     return name
@@ -100,15 +97,19 @@ class TemporalTurns:
 
     async def _is_there(self, turn_id: str, session_id: str, prompt: str) -> bool:
         try:
-            found = await self._server.query(turn_workflow_id(self._queue, turn_id), TurnWorkflow.status)
+            found = await self.server.query(turn_workflow_id(self.queue, turn_id), TurnWorkflow.request)
         except WorkflowGone:
             return False
-        check_same_turn(turn_id, (session_id, prompt), (found["session_id"], found["prompt"]))
+        check_same_turn(turn_id, (session_id, prompt), tuple(found))
         return True
 
     async def status(self, turn_id: str) -> TurnStatus:
         """See `ClientStore.status`."""
-        return _status(await self._found(turn_id))
+        try:
+            found = await self.server.query(turn_workflow_id(self.queue, turn_id), TurnWorkflow.status)
+        except WorkflowGone:
+            raise unknown_turn_error(turn_id) from None
+        return TurnStatus(**{**found, "questions": tuple(read_question(each) for each in found["questions"])})
 
     async def find(self, state: str | None, session: str | None, since: float | None, limit: int) -> list[TurnStatus]:
         """See `DurableEngine.list`."""
@@ -134,22 +135,21 @@ class TemporalTurns:
 
     async def _listed(self, which: str, keep: Callable[[TurnStatus], bool], limit: int) -> list[TurnStatus]:
         """Turns as the server's index has them: it knows times and what is open, the memos of the workflows have the rest."""
-        query = f"WorkflowType = 'amplifier-turn' AND TaskQueue = '{self._queue}'{which}"
-        prefix = turn_workflow_id(self._queue, "")
+        query = f"WorkflowType = 'amplifier-turn' AND TaskQueue = '{self.queue}'{which}"
+        prefix = turn_workflow_id(self.queue, "")
 
         async def read() -> list[TurnStatus]:
             found: list[TurnStatus] = []
-            async for each in self._server.client.list_workflows(query):
-                shown: dict[str, Any] | None = (await each.memo()).get(MEMO)
-                if shown is not None:  # else it is of an earlier version
-                    shown |= {"turn_id": each.id.removeprefix(prefix), "started": each.start_time.timestamp()}
-                    ended = None if each.close_time is None else each.close_time.timestamp()
-                    found += filter(keep, [TurnStatus(**shown, ended=ended)])
+            async for each in self.server.client.list_workflows(query):
+                shown: dict[str, Any] = (await each.memo())[MEMO]
+                shown |= {"turn_id": each.id.removeprefix(prefix), "started": each.start_time.timestamp()}
+                ended = None if each.close_time is None else each.close_time.timestamp()
+                found += filter(keep, [TurnStatus(**shown, ended=ended)])
                 if len(found) >= limit:
                     break
             return found
 
-        return await self._server.call(read)
+        return await self.server.call(read)
 
     async def forget(self, before: float) -> int:
         """See `DurableEngine.forget`."""
@@ -158,27 +158,18 @@ class TemporalTurns:
             "temporal operator namespace update --retention 30d"
         )
 
-    async def _found(self, turn_id: str) -> dict[str, Any]:
-        try:
-            found: dict[str, Any] = await self._server.query(
-                turn_workflow_id(self._queue, turn_id), TurnWorkflow.status
-            )
-        except WorkflowGone:
-            raise unknown_turn_error(turn_id) from None
-        return found
-
     async def events_after(self, turn_id: str, position: int) -> tuple[list[WatchedEvent], TurnStatus]:
         """See `ClientStore.events_after`."""
         status = await self.status(turn_id)  # first: events of a turn that has ended are all there
-        batches = await self._server.query(turn_workflow_id(self._queue, turn_id), TurnWorkflow.events_after, position)
+        batches = await self.server.query(turn_workflow_id(self.queue, turn_id), TurnWorkflow.events_after, position)
         return watched_events(batches, position), status
 
     async def answer(self, turn_id: str, question_id: str, option: str) -> None:
         """See `ClientStore.answer`."""
         while True:
             try:
-                await self._server.update(
-                    turn_workflow_id(self._queue, turn_id), TurnWorkflow.approve, question_id, option
+                await self.server.update(
+                    turn_workflow_id(self.queue, turn_id), TurnWorkflow.approve, question_id, option
                 )
             except WorkflowGone as gone:  # there is no such turn, or it has ended
                 check_answer(await self.status(turn_id), question_id, option)
@@ -207,16 +198,16 @@ class TemporalTurns:
 
     async def _signal(self, turn_id: str, signal: Any, *args: Any) -> None:
         try:
-            await self._server.signal(turn_workflow_id(self._queue, turn_id), signal, *args)
+            await self.server.signal(turn_workflow_id(self.queue, turn_id), signal, *args)
         except WorkflowGone:
-            await self._found(turn_id)  # nothing happens to a turn that has ended
+            await self.status(turn_id)  # nothing happens to a turn that has ended
 
     async def messages(self, session_id: str) -> list[dict[str, Any]]:
         """See `ClientStore.messages`."""
         while True:
             try:
-                found = await self._server.query(
-                    session_workflow_id(self._queue, session_id), SessionWorkflow.conversation
+                found = await self.server.query(
+                    session_workflow_id(self.queue, session_id), SessionWorkflow.conversation
                 )
             except WorkflowGone:
                 return []
@@ -225,9 +216,3 @@ class TemporalTurns:
                 messages: list[dict[str, Any]] = orjson.loads(found["messages"])
                 return messages
             await anyio.sleep(_MOMENT)  # the session has not heard of the end of its turn yet
-
-
-def _status(found: dict[str, Any]) -> TurnStatus:
-    questions = tuple(read_question(each) for each in found["questions"])
-    plain = {name: value for name, value in found.items() if name not in ("questions", "answers", "prompt")}
-    return TurnStatus(**plain, questions=questions)

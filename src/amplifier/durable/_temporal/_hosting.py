@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import anyio
 from anyio.streams.memory import MemoryObjectSendStream
@@ -16,16 +15,16 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.worker import Worker
 
-from .._engine import SessionFactory
+from .._engine import Duty, SessionFactory
 from .._errors import EngineUnavailableError, TurnLost
 from .._running_turn import RunningTurn, made, plan_problem
-from .._suspects import Admission, CallLimits, WorkerOptions
+from .._suspects import Admission, Settings
 from .._turn_rows import StopRequest
 from .._worker import LoopWatch, new_worker_name
 from ._asyncio_thread import AsyncioThread
 from ._record import TurnRecord
 from ._server import Server, WorkflowGone
-from ._workflows import HEAR_NEWS, RUN_STEP, RUN_TURN
+from ._workflows import HEAR_NEWS, RUN_TURN
 
 logger = logging.getLogger("amplifier.durable")
 
@@ -40,7 +39,6 @@ class _Visit:
         attempt: Of the activity.
         watch: Whether the host runs; without it there is no heartbeat after a while.
         running: The turn on the host, once it is claimed.
-        record: Its record.
         early_news: What was heard before the reply to the claim was read, with the attempt it is for; the workflow sends it once.
     """
 
@@ -51,15 +49,9 @@ class _Visit:
         self.watch = watch
         self.is_lost = False
         self.running: RunningTurn | None = None
-        self.record: TurnRecord | None = None
         self.early_news: list[tuple[int, dict[str, Any]]] = []
         self.ended: anyio.Event = anyio.Event()  # in the asyncio thread
         self.outcome: dict[str, Any] | None = None
-
-    @property
-    def fence(self) -> tuple[str, int | None]:
-        """The turn and its fencing number, once it is claimed."""
-        return self.turn_id, None if self.running is None else self.running.turn.attempt
 
     def hear(self, attempt: int, news: dict[str, Any]) -> None:
         """Pass news for an attempt to the turn; on the host."""
@@ -91,30 +83,26 @@ class Host:
     Args:
         server: The server.
         queue: Where turns are.
-        make_session: Makes the session of a turn.
-        options: How this worker behaves.
-        limits: Of its calls.
+        settings: Of the engine.
+        duty: What it does.
     """
 
-    def __init__(
-        self, server: Server, queue: str, make_session: SessionFactory, options: WorkerOptions, limits: CallLimits
-    ) -> None:
+    def __init__(self, server: Server, queue: str, settings: Settings, duty: Duty) -> None:
         self._server = server
         self._thread = server.thread
-        self._make_session = make_session
-        self._options = options
-        self._limits = limits
-        self._lease = options.lease
+        self._settings = settings
+        self._duty = duty
+        self._lease = settings.lease
         self._queue = queue
         self._name = new_worker_name()
         self._own_queue = f"{queue}-{self._name}"
         self._visits: list[_Visit] = []
         self._send: MemoryObjectSendStream[_Visit] | None = None
-        self._admission = Admission(options, self._is_asking)
+        self._admission = Admission(settings, self._is_asking)
         self._is_leaving = False
         self._idle = anyio.Event()
 
-    async def run(self, concurrency: int, leaving: anyio.Event, on_start: Callable[[], None]) -> None:
+    async def run(self) -> None:
         """Run turns until cancelled, or until no call runs when it is leaving.
 
         Raises:
@@ -124,20 +112,20 @@ class Host:
         with self._send, receive:
             async with (
                 anyio.create_task_group() as group,
-                polling(self._thread, lambda: self._workers(concurrency)) as workers,
+                polling(self._thread, self._workers) as wait_for_end,
             ):
                 group.start_soon(self._beat)
-                group.start_soon(self._notice_end_of, workers)
+                group.start_soon(wait_for_end)
                 group.start_soon(self._flush)
-                group.start_soon(self._leave_when, leaving, group.cancel_scope)
-                on_start()
+                group.start_soon(self._leave, group.cancel_scope)
+                self._duty.on_start()
                 async for visit in receive:
                     group.start_soon(self._run_turn, visit)
 
     # ── on the host ──
 
-    async def _leave_when(self, leaving: anyio.Event, scope: anyio.CancelScope) -> None:
-        await leaving.wait()
+    async def _leave(self, scope: anyio.CancelScope) -> None:
+        await self._duty.leaving.wait()
         self._is_leaving = True
         for visit in list(self._visits):
             visit.leave()
@@ -146,7 +134,7 @@ class Host:
         scope.cancel()
 
     async def _run_turn(self, visit: _Visit) -> None:
-        record = visit.record = TurnRecord(self._server, self._queue, visit.turn_id)
+        record = TurnRecord(self._server, self._queue, visit.turn_id)
         self._visits.append(visit)
 
         async def still_waits() -> bool:
@@ -154,17 +142,17 @@ class Host:
 
         try:
             deaths = 0
-            factory: SessionFactory | None = self._make_session
+            factory: SessionFactory | None = self._duty.make_session
             if visit.run_number + visit.attempt > 2:
                 begun = await record.begun()
                 deaths = begun["deaths"]
                 factory = await self._factory(record, begun)
             if factory is None:
                 return
-            pause = self._options.pause_after(deaths)
+            pause = self._settings.pause_after(deaths)
             async with self._admission.admit(visit.turn_id, deaths, pause, still_waits):
                 turn = await record.claim(visit.run_number, visit.attempt, self._name, self._own_queue)
-                visit.running = RunningTurn(record, turn, self._options.attempts, self._limits)
+                visit.running = RunningTurn(record, turn, self._settings.attempts, self._duty.limits)
                 for attempt, news in visit.early_news:
                     visit.hear(attempt, news)
                 if not visit.is_lost and await visit.running.run(factory):
@@ -182,11 +170,11 @@ class Host:
     async def _factory(self, record: TurnRecord, begun: dict[str, Any]) -> SessionFactory | None:
         """How the session of a turn that has begun is made; None if this worker has another plan, so the turn is held for one that has it."""
         if begun["plan"] is None or begun["is_stopped"]:
-            return self._make_session
+            return self._duty.make_session
         try:
-            session = made(self._make_session, begun["session_id"])
+            session = made(self._duty.make_session, begun["session_id"])
         except Exception:  # noqa: BLE001 — the application's code; the turn is claimed and fails with it
-            return self._make_session
+            return self._duty.make_session
         problem = plan_problem(session, begun["plan"])
         if problem is not None:
             await record.hold(begun["attempt"], problem)
@@ -204,14 +192,9 @@ class Host:
         asking = [visit.running.is_asking for visit in self._visits if visit.turn_id == turn_id and visit.running]
         return bool(asking) and all(asking)
 
-    @staticmethod
-    async def _notice_end_of(workers: Polling) -> None:
-        await workers.has_ended.wait()
-        raise workers.error()
-
     async def _flush(self) -> None:
         while True:
-            await anyio.sleep(self._options.poll)
+            await anyio.sleep(self._settings.poll)
             for visit in list(self._visits):
                 if visit.running is not None:
                     await visit.running.flush()
@@ -223,21 +206,15 @@ class Host:
 
     # ── in the asyncio thread ──
 
-    def _workers(self, concurrency: int) -> Sequence[Worker]:
+    def _workers(self) -> Sequence[Worker]:
         throttle = timedelta(seconds=self._lease / 5)
         return (
-            # Started first and so ended last: a turn that is handed over ends its steps, which have to arrive for that.
-            Worker(
-                self._server.client,
-                task_queue=self._own_queue,
-                activities=[self._step_activity, self._news_activity],
-                max_concurrent_activities=1000,
-            ),
+            Worker(self._server.client, task_queue=self._own_queue, activities=[self._news_activity]),
             Worker(
                 self._server.client,
                 task_queue=self._queue,
                 activities=[self._turn_activity],
-                max_concurrent_activities=concurrency,
+                max_concurrent_activities=self._duty.concurrency,
                 max_heartbeat_throttle_interval=throttle,
                 default_heartbeat_throttle_interval=throttle,
             ),
@@ -245,7 +222,7 @@ class Host:
 
     @activity.defn(name=RUN_TURN)
     async def _turn_activity(self, turn_id: str, run_number: int) -> dict[str, Any]:
-        visit = _Visit(turn_id, run_number, activity.info().attempt, LoopWatch(self._options))
+        visit = _Visit(turn_id, run_number, activity.info().attempt, LoopWatch(self._settings))
         self._thread.post_to_host(lambda: self._accept(visit))
         try:
             while not visit.ended.is_set():
@@ -253,7 +230,6 @@ class Host:
                     await visit.ended.wait()
                 if not visit.watch.is_stuck():
                     activity.heartbeat()
-                    await self._beat_steps(visit)
         except anyio.get_cancelled_exc_class():
             # No scope of ours: the server has given the turn to another worker, or this one is being shut down. The SDK reports what
             # is raised to the server, and a cancellation would be logged as a failure.
@@ -273,89 +249,52 @@ class Host:
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):  # this worker is leaving
             self._thread.post(visit.ended.set)
 
-    async def _beat_steps(self, visit: _Visit) -> None:
-        if visit.record is not None and not visit.is_lost:
-            try:
-                await visit.record.beat()
-            except TurnLost:
-                self._thread.post_to_host(visit.lose)
-
-    @activity.defn(name=RUN_STEP)
-    async def _step_activity(self, turn_id: str, attempt: int, number: int) -> str:
-        token = activity.info().task_token
-        for visit in list(self._visits):
-            if visit.fence == (turn_id, attempt) and visit.record is not None:
-                visit.record.take_step(number, token)
-                self._thread.post_to_host(partial(visit.record.note_arrival, number))
-        activity.raise_complete_async()
-
     @activity.defn(name=HEAR_NEWS)
     async def _news_activity(self, turn_id: str, attempt: int, news: dict[str, Any]) -> None:
         self._thread.post_to_host(lambda: self._hear_news(turn_id, attempt, news))
 
 
-class Polling:
-    """Workers of the SDK that run in the asyncio thread.
-
-    Attributes:
-        has_ended: They do not run any more.
-    """
-
-    def __init__(self, thread: AsyncioThread, make_workers: Callable[[], Sequence[Worker]]) -> None:
-        self._make_workers = make_workers
-        self._thread = thread
-        self._has_started = anyio.Event()
-        self._stop: anyio.Event | None = None
-        self.has_ended = anyio.Event()
-        self._future = thread.start(self._serve, self._end)
-
-    def _end(self) -> None:
-        self.has_ended.set()
-        self._has_started.set()
-
-    async def _serve(self) -> None:
-        self._stop = anyio.Event()
-        async with AsyncExitStack() as stack:
-            for worker in self._make_workers():
-                await stack.enter_async_context(worker)
-            self._thread.post_to_host(self._has_started.set)
-            await self._stop.wait()
-
-    async def wait_started(self) -> None:
-        """Wait until they poll.
-
-        Raises:
-            EngineUnavailableError: The server refuses them.
-        """
-        await self._has_started.wait()
-        if self.has_ended.is_set():
-            raise self.error()
-
-    def error(self) -> EngineUnavailableError:
-        """Why they have ended."""
-        return EngineUnavailableError(
-            f"the Temporal server does not serve a worker any more: {self._future.exception()}"
-        )
-
-    async def stop(self) -> None:
-        """Shut them down and wait for the end of what they run, which has deadlines; but not for ever."""
-        self._thread.post(lambda: self._stop.set() if self._stop is not None else None)
-        with anyio.move_on_after(_SHUTDOWN_SECONDS, shield=True) as scope:
-            await self.has_ended.wait()
-        if scope.cancelled_caught:
-            logger.warning("a worker of the Temporal SDK did not end within %g s", _SHUTDOWN_SECONDS)
-
-
 @asynccontextmanager
-async def polling(thread: AsyncioThread, make_workers: Callable[[], Sequence[Worker]]) -> AsyncIterator[Polling]:
-    """Workers of the SDK in the asyncio thread; on leaving they are shut down and waited for.
+async def polling(
+    thread: AsyncioThread, make_workers: Callable[[], Sequence[Worker]]
+) -> AsyncIterator[Callable[[], Coroutine[Any, Any, NoReturn]]]:
+    """Workers of the SDK in the asyncio thread; on leaving they are shut down and waited for, since what they run has deadlines.
+
+    Yields:
+        A function that waits for their end and raises.
 
     Raises:
         EngineUnavailableError: The server refuses them.
     """
-    found = Polling(thread, make_workers)
+    has_started, has_ended = anyio.Event(), anyio.Event()
+    stop: anyio.Event | None = None
+
+    async def serve() -> None:
+        nonlocal stop
+        stop = anyio.Event()  # in the thread
+        async with AsyncExitStack() as stack:
+            for worker in make_workers():
+                await stack.enter_async_context(worker)
+            thread.post_to_host(has_started.set)
+            await stop.wait()
+
+    def end() -> None:
+        has_ended.set()
+        has_started.set()
+
+    async def wait_for_end() -> NoReturn:
+        await has_ended.wait()
+        raise EngineUnavailableError(f"the Temporal server does not serve a worker any more: {future.exception()}")
+
+    future = thread.start(serve, end)
     try:
-        await found.wait_started()
-        yield found
+        await has_started.wait()
+        if has_ended.is_set():
+            await wait_for_end()
+        yield wait_for_end
     finally:
-        await found.stop()
+        thread.post(lambda: None if stop is None else stop.set())
+        with anyio.move_on_after(_SHUTDOWN_SECONDS, shield=True) as scope:
+            await has_ended.wait()
+        if scope.cancelled_caught:
+            logger.warning("a worker of the Temporal SDK did not end within %g s", _SHUTDOWN_SECONDS)

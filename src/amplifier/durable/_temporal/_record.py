@@ -1,4 +1,4 @@
-"""The record of one attempt of a turn: updates and signals of its workflow, and activities that are completed from here."""
+"""The record of one attempt of a turn: updates and signals of its workflow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LARGEST: Final = 1_500_000
 """Characters of JSON in one value; the server takes two megabytes, in which quotes are escaped."""
 _LARGEST_BATCH: Final = 250_000
 _BATCHES_BETWEEN_CHECKS: Final = 50
-_ARRIVAL_SECONDS: Final = 3.0
+_LONGEST_NAME: Final = 100
 
 
 class TurnRecord:
@@ -42,10 +42,6 @@ class TurnRecord:
     def __init__(self, server: Server, queue: str, turn_id: str) -> None:
         self._server = server
         self._workflow = turn_workflow_id(queue, turn_id)
-        self._steps: dict[str, int] = {}
-        self._tokens: dict[int, bytes] = {}
-        self._ending: set[int] = set()
-        self._arrived = anyio.Event()
         self._updates = anyio.Semaphore(5)  # the server allows ten at a time
         self._batches = 0
         self._takes_events = True
@@ -92,21 +88,11 @@ class TurnRecord:
 
     async def begin_step(self, turn: ClaimedTurn, step: StepName) -> StopRequest | None:
         """See `AttemptStore.begin_step`."""
-        key = storable_key(step.key)
         try:
-            self._steps[step.key] = await self._update(TurnWorkflow.begin_step, turn.attempt, key, step.kind)
+            await self._update(TurnWorkflow.begin_step, turn.attempt, storable_key(step.key))
         except Refused as stopped:
             return StopRequest(**orjson.loads(str(stopped)))
         return None
-
-    def take_step(self, number: int, token: bytes) -> None:
-        """The activity of a step has come to this worker, and needs heartbeats; in the asyncio thread, since the host may be blocked."""
-        self._tokens[number] = token
-
-    def note_arrival(self, number: int) -> None:
-        """Let those go on who wait for the activity of a step; on the host."""
-        self._arrived.set()
-        self._arrived = anyio.Event()
 
     async def finish_step(self, turn: ClaimedTurn, step: StepName, result: str) -> StopRequest | None:
         """See `AttemptStore.finish_step`."""
@@ -115,56 +101,17 @@ class TurnRecord:
                 f"the result of step {step.key!r} has {len(result):,} characters; Temporal keeps at most {_LARGEST:,} in one value: "
                 "let the tool return less, or use an engine on a database"
             )
-        if step.key not in self._steps and (stop := await self.begin_step(turn, step)) is not None:
-            return stop
-        number = self._steps.pop(step.key)
-        while number not in self._tokens:
-            await self._arrived.wait()
-        self._ending.add(number)
-        try:
-            await self._server.complete(self._tokens[number], result)
-        except WorkflowGone:
-            raise TurnLost from None
-        finally:
-            self._tokens.pop(number, None)
-            self._ending.discard(number)
+        name = storable_text(f"{step.kind} {step.name}".strip()[:_LONGEST_NAME], allows_nul=False)
+        await self._signal(name, turn.attempt, storable_key(step.key), result)
         return None
 
-    async def beat(self) -> None:
-        """Show that the open steps go on; in the asyncio thread.
-
-        Raises:
-            TurnLost: Another worker has the turn.
-        """
-        for number, token in list(self._tokens.items()):
-            try:
-                await self._server.heartbeat(token)
-            except WorkflowGone:
-                # A step that is being completed may have ended for the server before its reply is here.
-                if number in self._tokens and number not in self._ending:
-                    raise TurnLost from None
-
     async def close(self) -> None:
-        """Hand the turn over, unless it has ended.
-
-        The steps that were cut off are ended, so that the next worker need not wait for the end of their heartbeats.
-        """
+        """Hand the turn over, unless it has ended."""
         if self._attempt is not None and self.outcome is None:
             try:
                 await self._signal(TurnWorkflow.leave, self._attempt)
             except (DurableError, TurnLost) as error:
                 logger.info("%s could not be notified that its worker leaves: %s", self._workflow, error)
-        with anyio.move_on_after(_ARRIVAL_SECONDS):
-            while not self._tokens.keys() >= set(self._steps.values()):
-                await self._arrived.wait()
-        ended: set[int] = set()
-        while arrived := self._tokens.keys() - ended:  # also those that arrive meanwhile
-            for number in arrived:
-                ended.add(number)
-                try:
-                    await self._server.fail(self._tokens[number], "the call was cut off")
-                except (DurableError, WorkflowGone) as error:
-                    logger.info("a step of %s could not be ended: %s", self._workflow, error)
 
     # ── questions and events ──
 

@@ -10,13 +10,7 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 import anyio
-from temporalio.client import (
-    AsyncActivityCancelledError,
-    Client,
-    WorkflowUpdateFailedError,
-    WorkflowUpdateRPCTimeoutOrCancelledError,
-)
-from temporalio.exceptions import ApplicationError
+from temporalio.client import Client, WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
 from temporalio.service import RPCError, RPCStatusCode
 
 from .._errors import DurableError, EngineUnavailableError
@@ -39,7 +33,7 @@ _AWAY: Final = frozenset(
 
 
 class WorkflowGone(Exception):
-    """There is no such workflow or activity, or it has ended. Stays inside the package."""
+    """There is no such workflow, or it has ended. Stays inside the package."""
 
 
 class Refused(Exception):
@@ -121,36 +115,6 @@ class Server:
 
         return await self.call(send)
 
-    async def complete(self, token: bytes, result: str) -> None:
-        """Complete an activity with a result; on return it is stored.
-
-        Raises:
-            WorkflowGone: The activity was given up.
-        """
-        handle = self.client.get_async_activity_handle(task_token=token)
-        await self.call(lambda: handle.complete(result, rpc_timeout=_DEADLINE))
-
-    async def fail(self, token: bytes, problem: str) -> None:
-        """End an activity without a result; not again if the server is away, since its heartbeats end anyway."""
-        handle = self.client.get_async_activity_handle(task_token=token)
-        error = ApplicationError(problem, non_retryable=True)
-        await self.call(lambda: handle.fail(error, rpc_timeout=_DEADLINE), patience=0)
-
-    async def heartbeat(self, token: bytes) -> None:
-        """Show that an activity goes on; in the asyncio thread, and not again if the server is away: the next one is soon.
-
-        Raises:
-            WorkflowGone: The activity was given up.
-        """
-        handle = self.client.get_async_activity_handle(task_token=token)
-        try:
-            await handle.heartbeat(rpc_timeout=_DEADLINE)
-        except AsyncActivityCancelledError as error:
-            raise WorkflowGone("cancelled") from error
-        except RPCError as error:
-            if error.status == RPCStatusCode.NOT_FOUND:
-                raise WorkflowGone(error.message) from error
-
     async def check(self) -> None:
         """See whether the server is there."""
         await self.call(lambda: self.client.service_client.check_health(timeout=_DEADLINE))
@@ -171,8 +135,6 @@ class Server:
                 return await self.thread.call(fn)
             except WorkflowUpdateRPCTimeoutOrCancelledError as error:
                 problem: Exception = error
-            except AsyncActivityCancelledError as error:
-                raise WorkflowGone("cancelled") from error
             except WorkflowUpdateFailedError as error:
                 cause = error.cause
                 raise Refused(getattr(cause, "type", None), getattr(cause, "message", str(cause))) from error

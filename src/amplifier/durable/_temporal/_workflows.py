@@ -1,8 +1,8 @@
 """The two workflows: a session, which keeps the conversation, and a turn, which is a child of its session's.
 
 Neither runs any code of the application. The turn's workflow is its journal: an activity runs the session, on any worker and any
-backend, and every model call and every tool call is an activity as well, which that worker completes when the call has ended. So the
-history has every result, and the workflow can give all of them to the next worker.
+backend, and that worker sends the result of every model call and tool call as a signal that has the call's name. So the history has every
+result, and the workflow can give all of them to the next worker.
 
 What is here is replayed from recorded histories: tests/durable/test_temporal_replay.py. A change that makes other commands needs
 ``workflow.patched``.
@@ -11,16 +11,17 @@ What is here is replayed from recorded histories: tests/durable/test_temporal_re
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 from temporalio import workflow
-from temporalio.common import Priority, RetryPolicy, WorkflowIDReusePolicy
+from temporalio.common import Priority, RawValue, RetryPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, WorkflowAlreadyStartedError
 
 RUN_TURN = "amplifier-run-turn"
-RUN_STEP = "amplifier-step"
 HEAR_NEWS = "amplifier-news"
 
 LOST = "TurnLost"
@@ -28,9 +29,15 @@ BUSY = "SessionBusy"
 CONFLICT = "TurnConflict"
 CLOSED = "QuestionClosed"
 STOPPED = "TurnStopped"
+STEPS = ("model", "tool ")
+"""How the names of signals begin that have a result."""
+
+_Row = TypeVar("_Row", bound=tuple[Any, ...])
 
 _NO_LIMIT = timedelta(days=3650)
-"""Of the time that a turn or a call may take: heartbeats show whether it goes on."""
+"""Of the time that a turn may take: heartbeats show whether it goes on."""
+_MOST_BATCHES = 5_000
+"""Of events for watchers; the server takes 10,000 signals, and results are some of them."""
 _MOST_EVENTS = 20_000
 _MOST_BYTES = 20_000_000
 """Of a turn's history, before events for watchers are no longer taken: the server ends a workflow at two and a half times that."""
@@ -57,12 +64,25 @@ def session_workflow_id(queue: str, session_id: str) -> str:
     return f"{queue}-session-{session_id}"
 
 
+def _page(rows: Iterable[_Row]) -> list[_Row]:
+    """As many rows as fit into the answer to a query; each ends with its text."""
+    page: list[_Row] = []
+    size = 0
+    for row in rows:
+        size += len(row[-1])
+        if page and size > _PAGE:
+            break
+        page.append(row)
+    return page
+
+
 @workflow.defn(name="amplifier-turn")
 class TurnWorkflow:
     """One turn.
 
     Args:
-        spec: ``turn_id``, ``session_id``, ``number``, ``prompt``, ``messages`` before the turn as JSON, ``lease`` and ``poll`` in seconds.
+        spec: ``turn_id``, ``session_id``, ``prompt``, ``lease`` and ``poll`` in seconds, ``since`` when, a `TurnPolicy`, and, unless it
+            waits behind another turn, ``number`` and ``messages`` before the turn as JSON.
     """
 
     @workflow.init
@@ -75,7 +95,7 @@ class TurnWorkflow:
             "state": "queued",
             "attempt": 0,
             "worker": None,
-            "started": spec.get("since", 0.0),
+            "started": spec["since"],
         }
         self._queue = ""
         self._run_number = 0
@@ -89,9 +109,7 @@ class TurnWorkflow:
         self._stop: dict[str, Any] | None = None
         self._is_resumed = False
         self._started: list[str] = []
-        self._results: list[tuple[str, str]] = []
-        self._open_steps: dict[int, workflow.ActivityHandle[str]] = {}
-        self._news: list[workflow.ActivityHandle[None]] = []
+        self._results: dict[str, str] = {}
         self._questions: dict[str, dict[str, Any]] = {}
         self._withdrawn: set[str] = set()
         self._answers: dict[str, str] = {}
@@ -100,9 +118,8 @@ class TurnWorkflow:
     @workflow.run
     async def run(self, spec: dict[str, Any]) -> str | None:
         """Run it; returns the conversation as JSON, None if the turn did not change it."""
-        if spec.get("waits"):
-            await workflow.wait_condition(lambda: "messages" in self._spec or self._stop is not None)
-        pause = (spec.get("due_at") or 0.0) - workflow.time()
+        await workflow.wait_condition(lambda: "messages" in self._spec or self._stop is not None)
+        pause = (spec["due_at"] or 0.0) - workflow.time()
         if pause > 0:
             with suppress(TimeoutError):
                 await workflow.wait_condition(lambda: self._stop is not None, timeout=timedelta(seconds=pause))
@@ -144,7 +161,7 @@ class TurnWorkflow:
                 maximum_interval=timedelta(seconds=max(5.0, self._spec["poll"])),
             ),
             summary=f"turn {self._spec['turn_id']}",
-            priority=Priority(priority_key=self._spec.get("priority")),
+            priority=Priority(priority_key=self._spec["priority"]),
         )
         await workflow.wait_condition(lambda: running.done() or self._is_stopped_before_it_began() or self._is_released)
         if not running.done():
@@ -157,12 +174,11 @@ class TurnWorkflow:
             return {"state": "failed", "error_type": type(cause).__name__, "error": str(cause)}
 
     def _show(self, **changes: Any) -> None:
-        """Change the status, and the memo that lists of workflows have; turns of earlier versions have none."""
+        """Change the status, and the memo that lists of workflows have."""
         self._status |= changes
         if self._is_final():
             self._status["ended"] = workflow.time()
-        if "since" in self._spec:
-            workflow.upsert_memo({MEMO: memo_of(self._status, self.deaths())})
+        workflow.upsert_memo({MEMO: memo_of(self._status, self._takeovers())})
 
     @workflow.signal
     def begin(self, number: int, messages: str) -> None:
@@ -180,37 +196,30 @@ class TurnWorkflow:
 
     # ── for workers; an attempt that is not the latest is refused ──
 
+    def _is_current(self, attempt: int) -> bool:
+        return (attempt, "running") == (self._status["attempt"], self._status["state"])
+
     def _demand(self, attempt: int) -> None:
-        if attempt != self._status["attempt"] or self._status["state"] != "running":
+        if not self._is_current(attempt):
             raise ApplicationError("another worker has the turn", type=LOST, non_retryable=True)
 
     @workflow.update
-    async def claim(self, run_number: int, attempt: int, worker: str, queue: str) -> dict[str, Any]:
-        """Take the turn for a worker, whose task queue has its steps from now on.
-
-        Waits until the steps of the former worker have ended: a result that the server has acknowledged is in the history, but may
-        come to this workflow after the claim does.
-        """
+    def claim(self, run_number: int, attempt: int, worker: str, queue: str) -> dict[str, Any]:
+        """Take the turn for a worker, whose task queue has its news from now on."""
         self._claimed = (run_number, attempt)
-        self._deaths = self.deaths()
+        self._deaths = self._takeovers()
         self._has_left = False
-        cleared = {"error_type": None, "error": None}
-        self._show(state="running", worker=worker, attempt=self._status["attempt"] + 1, **cleared)
-        mine: int = self._status["attempt"]
         self._queue = queue
-        for handle in (*self._open_steps.values(), *self._news):
-            handle.cancel()
-        await workflow.wait_condition(lambda: not self._open_steps)
+        self._show(state="running", worker=worker, attempt=self._status["attempt"] + 1, error_type=None, error=None)
+        given = ("turn_id", "session_id", "number", "prompt", "messages", "since", "deadline_at")
         return {
-            **{name: self._spec[name] for name in ("turn_id", "session_id", "number", "prompt", "messages")},
-            "attempt": mine,
+            **{name: self._spec[name] for name in given},
+            "attempt": self._status["attempt"],
             "plan": self._plan,
             "stop": self._stop,
             "started": self._started,
             "last_position": self._events[-1][0] if self._events else 0,
             "deaths": self._deaths,
-            "since": self._status["started"],
-            "deadline_at": self._spec.get("deadline_at"),
         }
 
     @claim.validator
@@ -219,35 +228,23 @@ class TurnWorkflow:
             raise ApplicationError("another worker has the turn, or it has ended", type=LOST, non_retryable=True)
 
     @workflow.update
-    def begin_step(self, attempt: int, key: str, kind: str) -> int:
-        """Make an activity for a call that begins now; the worker completes it with the result. Returns its number."""
-        number = len(self._started)
+    def begin_step(self, attempt: int, key: str) -> None:
+        """Note that a tool call begins now."""
         self._started.append(key)
-        handle: workflow.ActivityHandle[str] = workflow.start_activity(
-            RUN_STEP,
-            args=[self._spec["turn_id"], attempt, number],
-            result_type=str,
-            task_queue=self._queue,
-            heartbeat_timeout=self._lease,
-            start_to_close_timeout=_NO_LIMIT,
-            retry_policy=RetryPolicy(maximum_attempts=1),  # the turn repeats it, or not, as its tool declares
-            cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-            summary=f"{kind} {key}",
-        )
-        self._open_steps[number] = handle
-        handle.add_done_callback(lambda _: self._end_step(number, handle))
-        return number
 
     @begin_step.validator
-    def _check_begin_step(self, attempt: int, key: str, kind: str) -> None:
+    def _check_begin_step(self, attempt: int, key: str) -> None:
         self._demand(attempt)
         if self._is_stopped_at_once():
             raise ApplicationError(json.dumps(self._stop), type=STOPPED, non_retryable=True)
 
-    def _end_step(self, number: int, handle: workflow.ActivityHandle[str]) -> None:
-        del self._open_steps[number]
-        if not handle.cancelled() and handle.exception() is None:
-            self._results.append((self._started[number], handle.result()))
+    @workflow.signal(dynamic=True)
+    def finish_step(self, name: str, args: Sequence[RawValue]) -> None:
+        """Keep the result of a call; the signal has the name of the call, for Temporal's pages."""
+        if name.startswith(STEPS):
+            attempt, key, result = (workflow.payload_converter().from_payload(each.payload) for each in args)
+            if self._is_current(attempt):
+                self._results.setdefault(key, result)
 
     @workflow.update
     def ask(self, attempt: int, question: dict[str, Any]) -> str | None:
@@ -284,20 +281,15 @@ class TurnWorkflow:
         if attempt == self._status["attempt"]:
             self._has_left = True
 
-    @workflow.query
-    def deaths(self) -> int:
+    def _takeovers(self) -> int:
         """Workers that have died while they ran the turn."""
         return self._deaths + (not self._has_left)
 
     @workflow.query
     def begun(self) -> dict[str, Any]:
         """What a worker has to know before it claims the turn."""
-        about = {
-            "session_id": self._spec["session_id"],
-            "attempt": self._status["attempt"],
-            "is_stopped": self._stop is not None,
-        }
-        return {**about, "plan": self._plan, "deaths": self.deaths()}
+        about = {"session_id": self._spec["session_id"], "attempt": self._status["attempt"], "plan": self._plan}
+        return {**about, "is_stopped": self._stop is not None, "deaths": self._takeovers()}
 
     @workflow.signal
     def hold(self, attempt: int, problem: str) -> None:
@@ -309,48 +301,32 @@ class TurnWorkflow:
     def takes_events(self) -> bool:
         """Whether there is room for events in the history."""
         info = workflow.info()
-        return info.get_current_history_length() < _MOST_EVENTS and info.get_current_history_size() < _MOST_BYTES
+        length, size = info.get_current_history_length(), info.get_current_history_size()
+        return len(self._events) < _MOST_BATCHES and length < _MOST_EVENTS and size < _MOST_BYTES
 
     @workflow.query
     def results(self, after: int) -> list[tuple[str, str]]:
-        """Results of steps behind a place, by key; as many as fit into an answer, none if there are no more."""
-        page: list[tuple[str, str]] = []
-        size = 0
-        for key, result in self._results[after:]:
-            size += len(result)
-            if page and size > _PAGE:
-                break
-            page.append((key, result))
-        return page
+        """Results of steps behind a place, by key; none if there are no more."""
+        return _page(islice(self._results.items(), after, None))
 
     # ── for clients ──
 
     @workflow.query
+    def request(self) -> list[str]:
+        """Its session and its prompt."""
+        return [self._spec["session_id"], self._spec["prompt"]]
+
+    @workflow.query
     def status(self) -> dict[str, Any]:
-        """What the turn does, with its prompt."""
+        """What the turn does."""
         closed = self._withdrawn | self._answers.keys()
-        waiting = [question for name, question in self._questions.items() if name not in closed]
-        waiting.sort(key=lambda question: str(question["question_id"]))
-        about = {
-            "takeovers": self.deaths(),
-            "questions": waiting,
-            "answers": self._answers,
-            "prompt": self._spec["prompt"],
-        }
-        return {**self._status, **about}
+        waiting = [self._questions[name] for name in sorted(self._questions.keys() - closed)]
+        return {**self._status, "takeovers": self._takeovers(), "questions": waiting}
 
     @workflow.query
     def events_after(self, position: int) -> list[tuple[int, int, str]]:
         """Batches of events behind a position, each with the position of its last one and its attempt."""
-        page: list[tuple[int, int, str]] = []
-        size = 0
-        for batch in self._events:
-            if batch[0] > position:
-                size += len(batch[2])
-                if page and size > _PAGE:
-                    break
-                page.append(batch)
-        return page
+        return _page(batch for batch in self._events if batch[0] > position)
 
     @workflow.signal
     def stop(self, wanted: dict[str, Any]) -> None:
@@ -371,19 +347,9 @@ class TurnWorkflow:
     def _check_approve(self, question_id: str, option: str) -> None:
         if self._answers.get(question_id) == option:
             return
-        if question_id in self._answers or question_id in self._withdrawn or not self._offers(question_id, option):
+        offered = self._questions.get(question_id, {"options": ()})["options"]
+        if question_id in self._answers or question_id in self._withdrawn or option not in offered:
             raise ApplicationError("the question does not wait for this answer", type=CLOSED, non_retryable=True)
-
-    def _offers(self, question_id: str, option: str) -> bool:
-        question = self._questions.get(question_id)
-        return question is not None and option in question["options"]
-
-    @workflow.signal
-    def answer(self, question_id: str, option: str) -> None:
-        """Answer a question, as clients of earlier versions do: the first answer counts, and no one hears of the others."""
-        if self._offers(question_id, option) and question_id not in self._answers:
-            self._answers[question_id] = option
-            self._tell_worker({"answers": {question_id: option}})
 
     @workflow.signal
     def resume(self) -> None:
@@ -391,8 +357,7 @@ class TurnWorkflow:
         if self._status["state"] == "held":
             self._is_resumed = True
             self._plan = None
-            if "since" in self._spec:
-                self._show(state="queued", error_type=None, error=None)
+            self._show(state="queued", error_type=None, error=None)
 
     @workflow.signal
     def release(self) -> None:
@@ -410,7 +375,6 @@ class TurnWorkflow:
                 task_queue=self._queue,
                 start_to_close_timeout=self._lease,
             )
-            self._news.append(handle)
             handle.add_done_callback(lambda _: handle.cancelled() or handle.exception())
 
 
@@ -465,29 +429,13 @@ class SessionWorkflow:
         return workflow.info().is_continue_as_new_suggested() and is_idle
 
     @workflow.update
-    async def start_turn(
-        self,
-        turn_id: str,
-        prompt: str,
-        lease: float,
-        poll: float,
-        queue: bool = False,
-        policy: dict[str, Any] | None = None,
-    ) -> bool:
+    async def start_turn(self, wanted: dict[str, Any], queue: bool) -> bool:
         """Start a turn's workflow; returns whether another request does it or has done it, perhaps with another prompt."""
+        turn_id: str = wanted["turn_id"]
         if turn_id == self._open_turn or turn_id in self._waiting:
             return True
         waits = self._open_turn is not None or bool(self._waiting)
-        spec = {
-            "turn_id": turn_id,
-            "session_id": self._session_id,
-            "prompt": prompt,
-            "lease": lease,
-            "poll": poll,
-            "since": workflow.time(),
-            "waits": waits,
-            **(policy or {}),
-        }
+        spec = {**wanted, "session_id": self._session_id, "since": workflow.time()}
         if waits:
             self._waiting[turn_id] = None
         else:
@@ -515,17 +463,9 @@ class SessionWorkflow:
         return False
 
     @start_turn.validator
-    def _check_start_turn(
-        self,
-        turn_id: str,
-        prompt: str,
-        lease: float,
-        poll: float,
-        queue: bool = False,
-        policy: dict[str, Any] | None = None,
-    ) -> None:
+    def _check_start_turn(self, wanted: dict[str, Any], queue: bool) -> None:
         others = [each for each in (self._open_turn, *self._waiting) if each is not None]
-        if others and turn_id not in others and not queue:
+        if others and wanted["turn_id"] not in others and not queue:
             raise ApplicationError(others[0], type=BUSY, non_retryable=True)
 
     def _forget(self, turn_id: str) -> None:
