@@ -164,7 +164,8 @@ def ordered_steps(steps: Iterable[Step]) -> list[Step]:
 
 
 StepWrapper: TypeAlias = Callable[[Step, Callable[[], Awaitable[Any]]], Awaitable[Any]]
-"""``async def wrapper(step, run)``: awaits ``run()`` once and returns its result, or returns one that it kept from an earlier run.
+"""``async def wrapper(step, run)``: awaits ``run()`` and returns its result, or returns one that it kept from an earlier run. It may
+await ``run()`` again only for a call whose tool is ``repeatable``.
 
 The result is a `ChatResponse` for a model call, a `ToolResult` for a tool call. An error of a tool is a result, too; what ``run()``
 raises ends the turn.
