@@ -20,7 +20,6 @@ from ._agents import SessionFactory, SessionRequest
 from ._application import Application, application
 from ._limits import Limits
 from ._servers import Served, run_server
-from ._session_api import SessionStorage
 
 __all__ = [
     "Application",
@@ -28,7 +27,6 @@ __all__ = [
     "Served",
     "SessionFactory",
     "SessionRequest",
-    "SessionStorage",
     "application",
     "run_server",
 ]

@@ -24,7 +24,7 @@ from amplifier.live._questions import DENY
 
 from ._ag_ui_run import InterruptibleTurn, InterruptibleTurns, Run
 from ._agents import Agents, Ask
-from ._event_stream import EventStream, LongResponse, event, follow_run
+from ._event_stream import EventStream, LongResponse, event, event_number, follow_run
 from ._history import read_messages, split_conversation
 from ._limits import read_json
 from ._openai_request import frontend_tools
@@ -119,11 +119,7 @@ def ag_ui_routes(agents: Agents, turns: InterruptibleTurns) -> list[Route]:
     async def run(request: Request) -> Response:
         asked = _read(await read_json(request, agents.limits))
         last, name = request.headers.get("last-event-id"), _name(asked.thread_id, asked.run_id)
-        if last is not None and not (last.isdecimal() and len(last) < 16):
-            raise Problem(
-                400, f"Last-Event-ID: expected the number of an event, got {last!r:.80}", code="invalid_request"
-            )
-        after = int(last or 0)
+        after = event_number(last, "Last-Event-ID")
         found = None if last is None else agents.runs.find(name)
         if found is None and after:
             raise Problem(404, f"no run {asked.run_id!r:.80} of this thread is known (any more)", code="run_not_found")
@@ -233,7 +229,7 @@ class _Asked:
 
 
 def _read(body: dict[str, Any]) -> _Asked:
-    asked = read_body(_Asked, body)
+    asked = read_body(_Asked, body, is_open=True)
     answered: set[str] = set()
     for index, answer in enumerate(asked.answers):
         if answer.interrupt_id in answered:

@@ -89,24 +89,18 @@ class Turns:
             if not self._running:
                 self._over.set()
 
-    def begin_shutdown(self) -> None:
-        """Admit no more turns, and ask those that run to end: after the running step, or when the time is over."""
-        self._stopping = True
+    async def end(self) -> None:
+        """Admit no more turns, ask those that run to end, and wait for them: a step may end within the limit's time.
+
+        After that they are cut off, and have half of it once more to unwind.
+        """
+        self._stopping, seconds = True, self._limits.shutdown_seconds
         for session in self._running:
-            session.coordinator.cancellation.request_graceful(
-                grace=self._limits.shutdown_seconds, reason="the server is being stopped"
-            )
-
-    async def wait_idle(self) -> None:
-        """Wait until no turn runs."""
-        while self._running:
-            self._over = anyio.Event()
-            await self._over.wait()
-
-    @property
-    def deadline(self) -> float:
-        """Seconds for `wait_idle` after `begin_shutdown`: time for the turns, and for what they have to unwind."""
-        return self._limits.shutdown_seconds + math.ceil(self._limits.shutdown_seconds / 2)
+            session.coordinator.cancellation.request_graceful(grace=seconds, reason="the server is being stopped")
+        with anyio.move_on_after(seconds + math.ceil(seconds / 2)):
+            while self._running:
+                self._over = anyio.Event()
+                await self._over.wait()
 
 
 @attrs.define(kw_only=True)

@@ -15,7 +15,7 @@ from amplifier.live._event_log import Reader
 
 from ._problems import Problem, problem_of
 
-__all__ = ["EventStream", "LongResponse", "event", "follow_run", "send_all"]
+__all__ = ["EventStream", "LongResponse", "event", "event_number", "follow_run", "send_all"]
 
 _PING_SECONDS = 15.0
 """Between two signs of life to a client while nothing happens."""
@@ -32,6 +32,17 @@ def event(data: Any, *, name: str | None = None) -> bytes:
     text = data.encode() if isinstance(data, str) else orjson.dumps(data, default=str)
     head = "" if name is None else f"event: {name}\n"
     return head.encode() + b"data: " + text + b"\n\n"
+
+
+def event_number(given: str | None, where: str) -> int:
+    """The number of the latest event that a client knows; 0 if it says nothing.
+
+    Raises:
+        Problem: It is no number.
+    """
+    if given and not (given.isdecimal() and len(given) < 16):
+        raise Problem(400, f"{where}: expected the number of an event, got {given!r:.80}", code="invalid_request")
+    return int(given or 0)
 
 
 class EventStream:

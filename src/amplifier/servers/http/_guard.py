@@ -11,11 +11,12 @@ import hmac
 from collections.abc import Collection
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ._problems import Problem
 
-__all__ = ["Guard"]
+__all__ = ["guarded"]
 
 _SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -25,8 +26,15 @@ _SECURITY_HEADERS = {
 }
 
 
-class Guard:
-    """Middleware.
+def guarded(
+    app: ASGIApp,
+    *,
+    token: str | None,
+    hosts: Collection[str],
+    origins: Collection[str] = (),
+    free_paths: Collection[str] = (),
+) -> ASGIApp:
+    """An application whose requests are checked first.
 
     Args:
         app: What the requests are for.
@@ -35,11 +43,21 @@ class Guard:
         origins: Other origins whose pages may use the server.
         free_paths: Paths that need no token: files without any data of sessions.
     """
+    guard = _Guard(app, token, hosts, origins, free_paths)
+    if not origins:
+        return guard
+    # Outside of the guard: a browser asks for permission without the token.
+    return CORSMiddleware(
+        guard, list(origins), allow_methods=["*"], allow_headers=["*"], expose_headers=["Mcp-Session-Id"]
+    )
+
+
+class _Guard:
+    """Middleware."""
 
     def __init__(
         self,
         app: ASGIApp,
-        *,
         token: str | None,
         hosts: Collection[str],
         origins: Collection[str],

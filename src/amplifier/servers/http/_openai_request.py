@@ -25,12 +25,11 @@ from amplifier.turns import TurnRecord
 
 from ._agents import Agents, Ask
 from ._history import split_conversation, split_results
-from ._problems import Problem
+from ._problems import Problem, read_body
 
-__all__ = ["Conversation", "Outcome", "Parameters", "read_parameters", "read_strictly", "unsupported", "watch"]
+__all__ = ["Conversation", "Outcome", "Parameters", "read_parameters", "unsupported", "watch"]
 
 P = TypeVar("P", bound="Parameters")
-T = TypeVar("T", bound=attrs.AttrsInstance)
 
 Finish: TypeAlias = Literal["stop", "length", "content_filter", "tool_calls"]
 
@@ -188,26 +187,13 @@ limit_kind: Final = optional(whole_number(1))
 effort_kind: Final = optional(choice("none", "minimal", "low", "medium", "high", "xhigh", "max"))
 
 
-def read_strictly(cls: type[T], given: Mapping[str, Any]) -> T:
-    """Parameters of a class that has all there are.
-
-    Raises:
-        Problem: They do not fit; every one that does not is named.
-    """
-    try:
-        read: T = record(cls).read(given)
-    except PlanError as error:
-        raise Problem.of_all(error.problems) from None
-    return read
-
-
 def read_parameters(cls: type[P], body: dict[str, Any], agent: str) -> P:
     """The body of a request.
 
     Raises:
         Problem: It does not fit.
     """
-    read = read_strictly(cls, body)
+    read = read_body(cls, body)
     if read.model not in (None, agent):
         message = f"model: {read.model!r:.80} is not served here; expected {agent!r}"
         raise Problem(404, message, code="model_not_found", param="model")

@@ -31,11 +31,10 @@ from ._openai_request import (
     format_kind,
     limit_kind,
     read_parameters,
-    read_strictly,
     unsupported,
     watch,
 )
-from ._problems import Problem, problem_of
+from ._problems import Problem, problem_of, read_body
 
 __all__ = ["responses_routes"]
 
@@ -71,7 +70,7 @@ def responses_routes(agents: Agents) -> list[Route]:
         return found
 
     async def retrieve(request: Request) -> Response:
-        run, given = find(request), read_strictly(_Query, dict(request.query_params))
+        run, given = find(request), read_body(_Query, dict(request.query_params))
         if given.stream != "true":
             return JSONResponse(run.about.body())
 

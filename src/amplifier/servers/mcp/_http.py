@@ -9,11 +9,10 @@ import anyio
 import anyio.lowlevel
 import hypercorn  # noqa: F401 - so that a missing extra is noticed before anything is served
 from mcp.server.transport_security import TransportSecuritySettings
-from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from .._access import LOOPBACK_HOSTS
-from ..http._guard import Guard
+from ..http._guard import guarded
 from ..http._servers import run_asgi_server
 
 __all__ = ["UNGUARDED", "serve_http"]
@@ -38,16 +37,7 @@ async def serve_http(
         hosts: Names under which the server is reached; None for those of this machine.
         origins: Other origins whose pages may use the server.
     """
-    app = Guard(app, token=token, hosts=LOOPBACK_HOSTS if hosts is None else hosts, origins=origins, free_paths=())
-    if origins:
-        # Outside of the guard: a browser asks for permission without the token.
-        app = CORSMiddleware(
-            app,
-            allow_origins=list(origins),
-            allow_methods=["*"],
-            allow_headers=["*"],
-            expose_headers=["Mcp-Session-Id"],
-        )
+    app = guarded(app, token=token, hosts=LOOPBACK_HOSTS if hosts is None else hosts, origins=origins)
     stop = anyio.Event()
 
     async def listen() -> None:
