@@ -12,7 +12,8 @@ import anyio
 import attrs
 
 from amplifier import AmplifierSession, ModuleLoader
-from amplifier.servers.acp import StoredSession, serve
+from amplifier.servers.acp import serve
+from amplifier.store import SessionRecord
 from tests.cli._scripted_agent import mount_hook, mount_provider, mount_tools
 
 PLAN: dict[str, Any] = {
@@ -54,8 +55,8 @@ class Host:
     def commands(self, directory: Path) -> dict[str, str]:
         return dict(self.own)
 
-    def stored(self) -> list[StoredSession]:
-        return [StoredSession(session_id=f"stored-{index}", directory="/tmp") for index in range(120)]
+    def stored(self) -> list[SessionRecord]:
+        return [SessionRecord(session_id=f"stored-{index}", directory="/tmp") for index in range(120)]
 
     def delete(self, session_id: str) -> None:
         self.deleted.append(session_id)
