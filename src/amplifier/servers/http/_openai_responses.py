@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -20,7 +21,7 @@ from amplifier.models import ToolCall
 from amplifier.models._prompts import Prompt
 
 from ._agents import Agents, Ask
-from ._event_stream import EventStream, LongResponse, event, follow_run
+from ._event_stream import LAST_SECONDS, EventStream, LongResponse, event, follow_run
 from ._history import read_messages, split_conversation
 from ._limits import read_json
 from ._openai_request import (
@@ -70,7 +71,7 @@ def responses_routes(agents: Agents) -> list[Route]:
     def find(request: Request) -> LiveRun[_Response]:
         found = agents.runs.find(request.path_params["name"])
         if found is None:
-            raise _unknown(request.path_params["name"], 404)
+            raise _missing(request.path_params["name"])
         return found
 
     async def retrieve(request: Request) -> Response:
@@ -96,7 +97,7 @@ def responses_routes(agents: Agents) -> list[Route]:
         if (run := agents.runs.find(name)) is not None:
             await run.cancel()
         if not any([agents.runs.forget(name), agents.kept.forget(name)]):
-            raise _unknown(name, 404)
+            raise _missing(name)
         return JSONResponse({"id": name, "object": "response.deleted", "deleted": True})
 
     return [
@@ -198,7 +199,10 @@ def _continued(sent: list[dict[str, Any]], name: str, agents: Agents) -> tuple[l
         message = f"previous_response_id: {name} is not over yet"
         raise Problem(409, message, code="response_in_progress", param="previous_response_id")
     if kept is None:
-        raise _unknown(name, 400)
+        message = (
+            f"previous_response_id: {name!r:.80} is not kept here (any more); send the whole conversation as input"
+        )
+        raise Problem(400, message, code="previous_response_not_found", param="previous_response_id")
     waiting = {each["tool_call_id"] for each in kept if each["role"] == "tool" and each["content"] == WAITING}
     results = {each["tool_call_id"]: each["content"] for each in sent if each.get("tool_call_id") in waiting}
     if missing := waiting - results.keys():
@@ -209,9 +213,10 @@ def _continued(sent: list[dict[str, Any]], name: str, agents: Agents) -> tuple[l
     return [*with_results(kept, results), *history], prompt
 
 
-def _unknown(name: str, status: int) -> Problem:
-    message = f"previous_response_id: {name!r:.80} is not kept here (any more); send the whole conversation as input"
-    return Problem(status, message, code="previous_response_not_found", param="previous_response_id")
+def _missing(name: str) -> Problem:
+    return Problem(
+        404, f"no response {name!r:.80} is kept here (any more)", code="response_not_found", param="response_id"
+    )
 
 
 # ── the response ──
@@ -278,6 +283,8 @@ class _Response:
             raise
         except anyio.get_cancelled_exc_class():
             self._head["status"] = "cancelled"
+            with anyio.move_on_after(LAST_SECONDS, shield=True), suppress(ClientLeft):
+                await self._end("failed")  # the API has no event of its own for it
             raise
         except Exception as error:  # a turn runs third-party code
             if not self.is_background and not (run.has_begun and self._asked.stream):

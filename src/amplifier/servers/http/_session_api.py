@@ -33,7 +33,7 @@ from amplifier.store import RUNNING, SessionIndex
 from amplifier.turns import Ended, ToolOutcome, TurnRecord
 
 from ._agents import Agents, SessionRequest
-from ._event_stream import EventStream, LongResponse, event_number, send_all
+from ._event_stream import EventStream, LongResponse, check_cursor, event_number, send_all
 from ._history import read_messages, split_conversation
 from ._limits import LONGEST_OUTPUT, read_json
 from ._problems import Problem, problem_of, read_body
@@ -330,6 +330,7 @@ class SessionApi:
         live = self._find(request)
         given = request.headers.get("last-event-id") or request.query_params.get("after")
         after = event_number(given, "after")
+        check_cursor(after, live.log)
 
         async def work(stream: EventStream) -> None:
             if len(live.log.readers) >= _MOST_WATCHERS:
