@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 import socket
@@ -88,12 +89,8 @@ async def test_a_request_without_a_token_is_told_where_to_get_one(guarded):
         assert elsewhere.status_code == 403
 
 
-async def test_tool_mcp_logs_in_and_runs_the_agent(guarded, tmp_path: Path):
-    oauth = {"token_directory": str(tmp_path / "tokens"), "redirect_port": free_port()}
-    servers = {"agent": {"url": guarded.url, "oauth": oauth}}
-    async with opened(servers) as desk:
-        (failed,) = desk.events("mcp:server_failed")
-        assert failed["error_type"] == "LoginNeeded"
+async def log_in(servers: dict[str, Any]) -> None:
+    """Log in, and run the agent."""
 
     async def browse(page: str) -> None:
         """What the browser of a user does."""
@@ -104,8 +101,33 @@ async def test_tool_mcp_logs_in_and_runs_the_agent(guarded, tmp_path: Path):
     async with anyio.create_task_group() as browser, session:
         result = await Desk(session, recorder).call("agent_run", prompt="hello")
         assert "HELLO" in str(result.output)
+
+
+async def test_tool_mcp_logs_in_and_runs_the_agent(guarded, tmp_path: Path):
+    oauth = {"token_directory": str(tmp_path / "tokens"), "redirect_port": free_port()}
+    servers = {"agent": {"url": guarded.url, "oauth": oauth}}
+    async with opened(servers) as desk:
+        (failed,) = desk.events("mcp:server_failed")
+        assert failed["error_type"] == "LoginNeeded"
+    await log_in(servers)
     async with opened(servers) as desk:  # with the tokens that were kept
         assert "AGAIN" in str((await desk.call("agent_run", prompt="again")).output)
+
+
+async def test_tool_mcp_renews_a_kept_token_whose_time_is_over(guarded, tmp_path: Path):
+    """The authorization server has another address than the agent, which refuses the old token."""
+    oauth = {"token_directory": str(tmp_path / "tokens"), "redirect_port": free_port()}
+    servers = {"agent": {"url": guarded.url, "oauth": oauth}}
+    await log_in(servers)
+    (file,) = (tmp_path / "tokens").iterdir()
+    kept = json.loads(file.read_text())
+    file.write_text(json.dumps({**kept, "expires_at": 1}))
+    httpx2.post(f"{guarded.issuer}/expire")
+    async with opened(servers) as desk:  # no browser is there
+        assert "AGAIN" in str((await desk.call("agent_run", prompt="again")).output)
+    renewed = json.loads(file.read_text())
+    assert renewed["tokens"]["access_token"] != kept["tokens"]["access_token"]
+    assert renewed["expires_at"] > kept["expires_at"] - 60
 
 
 @pytest.mark.parametrize("given", [{"auth": True}, {"token_verifier": True}, {"auth": True, "token_verifier": True}])
