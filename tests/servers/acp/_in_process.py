@@ -122,6 +122,19 @@ class Client:
             if "method" not in message and message["id"] == number:
                 return message
 
+    async def answer(self) -> dict[str, Any]:
+        """The next answer to any request."""
+        while "method" in (message := await self.next()):
+            pass
+        return message
+
+    async def said(self) -> str:
+        """The next text that is shown."""
+        while "content" not in (update := (await self.next())["params"]["update"]):
+            pass
+        text: str = update["content"]["text"]
+        return text
+
     async def question(self) -> dict[str, Any]:
         """The next request of the agent."""
         while True:

@@ -49,6 +49,9 @@ PROTOCOL_VERSION: Final = 1
 _LAST = 2**31 + 1  # after the handler of the stream of events, which is what shows a call
 _SET_RULES: Final = "approval.set_rules"
 _LISTING_SECONDS = 3.0
+_COMPACTING_SECONDS = 120.0
+_COMPACT: Final = {"compact": "Replace older messages, in what the model is shown, by a summary"}
+"""The command of the agent's own; one of the user with its name wins."""
 _PAGE = 50
 """Sessions in one answer to ``session/list``."""
 
@@ -233,7 +236,9 @@ class _Agent:
         session.coordinator.hooks.register(
             "tool:pre", updates.hold_writing, _LAST, name="acp-diff", fields=("tool_name", "tool_call_id")
         )
-        self._sessions.start_soon(updates.commands, commands)  # it comes after the answer, which has the session's id
+        self._sessions.start_soon(
+            updates.commands, {**commands, **_COMPACT, **commands}
+        )  # it comes after the answer, which has the session's id
         return live
 
     def _list(self, params: dict[str, Any]) -> Work:
@@ -297,9 +302,11 @@ class _Agent:
         except SessionBusyError as error:
             raise RpcError(INVALID_REQUEST, f"{error}; session/cancel stops it") from error
 
+        is_compaction = command is None and text.strip() == "/compact"
+
         async def work() -> dict[str, Any]:
             try:
-                return await self._run_turn(live, turn, text)
+                return await (_compact(live) if is_compaction else self._run_turn(live, turn, text))
             finally:
                 live.end_turn(turn)
 
@@ -352,6 +359,18 @@ class _Agent:
 
     def _cancel(self, params: dict[str, Any]) -> None:
         self._find(params).stop("the client cancelled the turn")
+
+
+async def _compact(live: LiveSession[_Shown]) -> dict[str, Any]:
+    """Shorten what the model is shown of the conversation, and tell the user; the session is claimed meanwhile."""
+    compact = getattr(live.session.coordinator.get("context"), "compact", None)
+    with anyio.fail_after(_COMPACTING_SECONDS):
+        told = None if compact is None else await compact()
+    said = "There is too little to compact; the conversation stays as it is."
+    if told:
+        said = f"The conversation is compacted: {told.get('before_tokens')} to {told.get('after_tokens')} tokens."
+    await live.about.updates.text(said)
+    return {"stopReason": "end_turn"}
 
 
 def _answer(result: dict[str, Any]) -> Work:
