@@ -92,8 +92,9 @@ async def serve(
             if on_listening is not None:
                 on_listening(f"{address_of(bound, host)}/mcp")
             unguarded = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # the guard knows the names
-            app = server.streamable_http_app(transport_security=unguarded, auth=auth, token_verifier=token_verifier)
-            app = guarded(app, token=token or None, hosts=LOOPBACK_HOSTS if hosts is None else hosts, origins=origins)
+            served = server.streamable_http_app(transport_security=unguarded, auth=auth, token_verifier=token_verifier)
+            names = LOOPBACK_HOSTS if hosts is None else hosts
+            app = guarded(served, token=token or None, hosts=names, origins=origins)
             stop = anyio.Event()
             async with anyio.create_task_group() as group:
                 group.start_soon(_listen, app, bound, stop)
