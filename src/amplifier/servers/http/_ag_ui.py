@@ -30,7 +30,7 @@ from ._limits import read_json
 from ._openai_request import frontend_tools
 from ._problems import Problem, read_body
 
-__all__ = ["InterruptibleTurns", "ag_ui_routes"]
+__all__ = ["ag_ui_routes"]
 
 logger: logging.Logger = logging.getLogger("amplifier.servers.http")
 
@@ -110,8 +110,10 @@ def _chosen_option(question: Question, answer: Resume) -> str:
 # ── runs ──
 
 
-def ag_ui_routes(agents: Agents, turns: InterruptibleTurns) -> list[Route]:
+def ag_ui_routes(agents: Agents) -> list[Route]:
     """``/ag-ui``; DELETE cancels a run whose client may be away."""
+    turns = InterruptibleTurns()
+    agents.at_end.append(turns.stop_parked)  # their answers would come to a server that is not there
 
     async def run(request: Request) -> Response:
         body = await read_json(request, agents.limits)

@@ -16,8 +16,8 @@ from amplifier.live import LiveSessions
 from amplifier.store import SessionIndex
 
 from .._access import LOOPBACK_HOSTS, check_token
-from ._ag_ui import InterruptibleTurns, ag_ui_routes
-from ._agents import Agents, SessionFactory, Turns
+from ._ag_ui import ag_ui_routes
+from ._agents import Agents, SessionFactory
 from ._guard import guarded
 from ._limits import Limits
 from ._openai_chat import openai_routes
@@ -38,14 +38,13 @@ class Application:
         limits: What it takes on.
     """
 
-    def __init__(self, app: ASGIApp, agents: Agents, runs: InterruptibleTurns) -> None:
+    def __init__(self, app: ASGIApp, agents: Agents) -> None:
         self._app = app
         self._agents = agents
-        self._runs = runs
         self.limits: Limits = agents.limits
 
     def __repr__(self) -> str:
-        return f"<Application: {len(self._agents.live)} sessions, {self._agents.turns.running} turns>"
+        return f"<Application: {self._agents!r}>"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request, or the lifespan."""
@@ -57,14 +56,9 @@ class Application:
 
         For a server that is being stopped; call it before the server closes its connections.
         """
-        await _end_turns(self._agents, self._runs)
+        await self._agents.end_turns()
         with anyio.move_on_after(self.limits.shutdown_seconds):
             await self._agents.live.close_all()
-
-
-async def _end_turns(agents: Agents, runs: InterruptibleTurns) -> None:
-    runs.stop_parked()  # their answers would come to a server that is not there
-    await agents.turns.end()
 
 
 def application(
@@ -102,27 +96,26 @@ def application(
     limits = limits or Limits()
     live: LiveSessions[Any] = LiveSessions(most=limits.sessions, idle_seconds=limits.idle_seconds)
     check = check or _require_provider
-    agents = Agents(make=make_session, check=check, limits=limits, turns=Turns(limits), name=name, live=live)
-    runs = InterruptibleTurns()
+    agents = Agents(make=make_session, check=check, limits=limits, name=name, live=live)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with live.running():
             yield
             # The server has ended the requests, or goes on waiting for them; either way their turns are to unwind.
-            await _end_turns(agents, runs)
+            await agents.end_turns()
 
     routes = [
         *openai_routes(agents),
         *responses_routes(agents),
-        *ag_ui_routes(agents, runs),
+        *ag_ui_routes(agents),
         *SessionApi(agents, storage, reports).routes(),
         *page_routes(),
         *([] if storage is None else trace_routes(storage)),
     ]
     app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
     checked = guarded(app, token=token, hosts=hosts, origins=origins, free_paths=(*FREE_PATHS, TRACE_PAGE))
-    return Application(checked, agents, runs)
+    return Application(checked, agents)
 
 
 @contextmanager

@@ -53,7 +53,7 @@ def responses_routes(agents: Agents) -> list[Route]:
             message = "background: expected null or false without store, because the response has to be kept"
             raise Problem(400, message, code="invalid_request", param="background")
         if asked.background:  # its answer comes before its turn begins
-            agents.turns.require_room()
+            agents.require_room()
         sent, history, prompt = _conversation(asked, agents)
         ask = Ask(history=history, prompt=prompt, schema=asked.schema, **asked.of_turn())
         response = _Response(body, asked, sent, ask, agents)

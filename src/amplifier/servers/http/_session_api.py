@@ -294,7 +294,7 @@ class SessionApi:
         """
         turn = live.begin_turn(prompt)
         try:
-            turn.claims.enter_context(self._agents.turns.admit(live.session))
+            turn.claims.enter_context(self._agents.admit(live.session))
             self._live.start_soon(self._run, live, turn, keep)
         except BaseException:
             live.end_turn(turn)
