@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Collection
 
+import attrs
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -43,7 +44,13 @@ def guarded(
         origins: Other origins whose pages may use the server.
         free_paths: Paths that need no token: files without any data of sessions.
     """
-    guard = _Guard(app, token, hosts, origins, free_paths)
+    guard = _Guard(
+        app=app,
+        token=None if token is None else token.encode(),
+        hosts={host.lower() for host in hosts},
+        origins={origin.lower().rstrip("/") for origin in origins},
+        free_paths=free_paths,
+    )
     if not origins:
         return guard
     # Outside of the guard: a browser asks for permission without the token.
@@ -52,22 +59,15 @@ def guarded(
     )
 
 
+@attrs.frozen(kw_only=True, eq=False)
 class _Guard:
     """Middleware."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        token: str | None,
-        hosts: Collection[str],
-        origins: Collection[str],
-        free_paths: Collection[str],
-    ) -> None:
-        self._app = app
-        self._token = None if token is None else token.encode()
-        self._hosts = {host.lower() for host in hosts}
-        self._origins = {origin.lower().rstrip("/") for origin in origins}
-        self._free_paths = frozenset(free_paths)
+    _app: ASGIApp
+    _token: bytes | None = attrs.field(repr=False)
+    _hosts: set[str]
+    _origins: set[str]
+    _free_paths: Collection[str]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check and pass on."""

@@ -112,6 +112,7 @@ class _Steering:
     message: str = option(text)
 
 
+@attrs.frozen(eq=False)
 class SessionApi:
     """The routes of ``/api/sessions``: the sessions that stay, and their turns.
 
@@ -121,16 +122,13 @@ class SessionApi:
         reports: Reads the conformance reports that listings show.
     """
 
-    def __init__(
-        self,
-        agents: Agents,
-        storage: SessionIndex | None,
-        reports: Callable[[], list[dict[str, Any]]] | None = None,
-    ) -> None:
-        self._agents = agents
-        self._storage = storage
-        self._reports = reports
-        self._live: LiveSessions[_About] = agents.live
+    _agents: Agents
+    _storage: SessionIndex | None
+    _reports: Callable[[], list[dict[str, Any]]] | None = None
+
+    @property
+    def _live(self) -> LiveSessions[_About]:
+        return self._agents.live
 
     def routes(self) -> list[Route]:
         """``/api/sessions`` and what is below it."""

@@ -78,7 +78,9 @@ async def open_agent_server(
     """The server; its sessions are closed when this is left."""
     sessions: LiveSessions[str | None] = LiveSessions()
     async with sessions.running():
-        agent = AgentServer(sessions, factory, max_sessions, prompts, is_shared=transport == "http")
+        agent = AgentServer(
+            sessions=sessions, factory=factory, most=max_sessions, prompts=prompts, is_shared=transport == "http"
+        )
         try:
             yield Server(
                 name,
@@ -113,6 +115,7 @@ class _Followed:
     asked: Question | None = None
 
 
+@attrs.frozen(eq=False, kw_only=True)
 class AgentServer:
     """The handlers of the server.
 
@@ -124,22 +127,13 @@ class AgentServer:
         is_shared: Several clients reach the server.
     """
 
-    def __init__(
-        self,
-        sessions: LiveSessions[str | None],
-        factory: Callable[[], AmplifierSession],
-        most: int,
-        prompts: Mapping[str, str],
-        *,
-        is_shared: bool,
-    ) -> None:
-        self._sessions = sessions
-        self._factory = factory
-        self._most = most
-        self._prompts = prompts
-        self._is_shared = is_shared
-        self._opening = anyio.Lock()
-        self._waiting: dict[str, _Followed] = {}
+    _sessions: LiveSessions[str | None]
+    _factory: Callable[[], AmplifierSession]
+    _most: int
+    _prompts: Mapping[str, str]
+    _is_shared: bool
+    _opening: anyio.Lock = attrs.field(factory=anyio.Lock, init=False)
+    _waiting: dict[str, _Followed] = attrs.field(factory=dict, init=False)
 
     async def list_tools(self, context: _Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         """The tool ``run``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import attrs
 import httpx2
 from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.settings import AuthSettings
@@ -16,6 +17,7 @@ logger = logging.getLogger("amplifier.servers.mcp")
 _SECONDS = 10.0
 
 
+@attrs.frozen(eq=False)
 class Introspection:
     """A verifier of tokens: whatever the authorization server does not call active is refused.
 
@@ -25,10 +27,9 @@ class Introspection:
         credentials: The name and the secret of this server there, if it wants some.
     """
 
-    def __init__(self, url: str, resource: str, credentials: tuple[str, str] | None = None) -> None:
-        self._url = url
-        self._resource = resource
-        self._credentials = credentials
+    _url: str
+    _resource: str
+    _credentials: tuple[str, str] | None = attrs.field(default=None, repr=False)
 
     async def verify_token(self, token: str) -> AccessToken | None:
         """What the authorization server says of a token; None if it is not good."""
