@@ -82,17 +82,22 @@ class LiveSessions(Generic[T]):
 
     @contextmanager
     def reserved(self, session_id: str) -> Iterator[None]:
-        """Keep an id for the block, which opens a session, or deletes it.
+        """Keep an id for the block, which opens a session.
 
         Raises:
             SessionRefused: It is open or reserved, or there are too many.
         """
         if self._is_closing:
             raise SessionRefused("stopping", "the server is being stopped")
-        if session_id in self._open or session_id in self._reserved:
-            raise SessionRefused("session_open", f"session {session_id!r} is open already, or being opened or deleted")
         if self._most is not None and len(self._open) + len(self._reserved) >= self._most:
             raise SessionRefused("too_many_sessions", f"{self._most} sessions are open, which is the limit; delete one")
+        with self._held(session_id):
+            yield
+
+    @contextmanager
+    def _held(self, session_id: str) -> Iterator[None]:
+        if session_id in self._open or session_id in self._reserved:
+            raise SessionRefused("session_open", f"session {session_id!r} is open already, or being opened or deleted")
         self._reserved.add(session_id)
         try:
             yield
@@ -171,6 +176,21 @@ class LiveSessions(Generic[T]):
             yield
         finally:
             self._reserved.discard(live.session_id)
+
+    @asynccontextmanager
+    async def without(self, session_id: str) -> AsyncIterator[None]:
+        """No session of this id is open in the block, and no one opens one: if it is open, it is closed first.
+
+        Raises:
+            SessionRefused: It is being opened, or closed by someone else.
+        """
+        live = self._open.get(session_id)
+        if live is None:
+            with self._held(session_id):
+                yield
+        else:
+            async with self.closed(live):
+                yield
 
     async def close_all(self) -> None:
         """Open no more sessions and close those that are open, which ends the responses of their watchers."""

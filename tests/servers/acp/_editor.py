@@ -26,6 +26,7 @@ class Editor:
     agent: Any = None
     process: Any = None
     updates: list[Any] = attrs.field(factory=list)
+    commands: list[str] = attrs.field(factory=list)
     questions: list[Any] = attrs.field(factory=list)
     answer: str = "Allow once"
     asked: asyncio.Event = attrs.field(factory=asyncio.Event)
@@ -42,6 +43,9 @@ class Editor:
     # ── what the agent calls ──
 
     async def session_update(self, session_id: str, update: Any, **kwargs: Any) -> None:
+        if update.session_update == "available_commands_update":  # they belong to the session, not to a turn
+            self.commands = [each.name for each in update.available_commands]
+            return
         self.updates.append(update)
         async with self._changed:
             self._changed.notify_all()

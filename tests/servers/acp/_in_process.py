@@ -12,7 +12,8 @@ import anyio
 import attrs
 
 from amplifier import AmplifierSession, ModuleLoader
-from amplifier.servers.acp import StoredSession, serve
+from amplifier.servers.acp import serve
+from amplifier.store import SessionRecord
 from tests.cli._scripted_agent import mount_hook, mount_provider, mount_tools
 
 PLAN: dict[str, Any] = {
@@ -54,8 +55,8 @@ class Host:
     def commands(self, directory: Path) -> dict[str, str]:
         return dict(self.own)
 
-    def stored(self) -> list[StoredSession]:
-        return [StoredSession(session_id=f"stored-{index}", directory="/tmp") for index in range(120)]
+    def stored(self) -> list[SessionRecord]:
+        return [SessionRecord(session_id=f"stored-{index}", directory="/tmp") for index in range(120)]
 
     def delete(self, session_id: str) -> None:
         self.deleted.append(session_id)
@@ -120,6 +121,19 @@ class Client:
             message = await self.next()
             if "method" not in message and message["id"] == number:
                 return message
+
+    async def answer(self) -> dict[str, Any]:
+        """The next answer to any request."""
+        while "method" in (message := await self.next()):
+            pass
+        return message
+
+    async def said(self) -> str:
+        """The next text that is shown."""
+        while "content" not in (update := (await self.next())["params"]["update"]):
+            pass
+        text: str = update["content"]["text"]
+        return text
 
     async def question(self) -> dict[str, Any]:
         """The next request of the agent."""

@@ -111,7 +111,7 @@ async def test_mcp_servers_without_the_module_are_a_note_in_the_first_turn():
         server = {"name": "files", "command": "serve", "args": [], "env": []}
         opened = await client.answer_to(client.tell("session/new", cwd="/", mcpServers=[server]))
         client.ask(opened["result"]["sessionId"], "say hello")
-        shown = (await client.next())["params"]["update"]["content"]["text"]
+        shown = await client.said()
         assert "(files) are not available" in shown
         assert "tool-mcp" in shown
     assert host.servers == [{}]
@@ -194,6 +194,7 @@ async def test_client_that_stops_reading_holds_the_turn_instead_of_memory(monkey
     host = Host()
     async with connected(host) as client:
         session_id = await client.open()
+        await client.next()  # the commands
         client.is_reading = anyio.Event()
         client.ask(session_id, f"say {'word ' * 1000}")
         await anyio.wait_all_tasks_blocked()
@@ -231,10 +232,10 @@ async def test_100_sessions_are_opened_and_closed():
         await client.open()
         for _ in range(100):
             client.tell("session/new", cwd="/", mcpServers=[])
-        opened = [(await client.next())["result"]["sessionId"] for _ in range(100)]
+        opened = [(await client.answer())["result"]["sessionId"] for _ in range(100)]
         for session_id in opened:
             client.tell("session/close", sessionId=session_id)
-        assert [(await client.next())["result"] for _ in range(100)] == [{}] * 100
+        assert [(await client.answer())["result"] for _ in range(100)] == [{}] * 100
         assert sum(session.initialized for session in host.made) == 1
 
 
@@ -292,6 +293,6 @@ async def test_the_person_is_told_which_mcp_server_is_missing():
     host.more["tool-mcp"] = mount_status
     async with connected(host) as client:
         number = client.ask(await client.open(), "say hello")
-        shown = (await client.next())["params"]["update"]["content"]["text"]
+        shown = await client.said()
         assert shown == "The tools of an MCP server are missing: server 'docs' cannot be started\n\n"
         await client.answer_to(number)

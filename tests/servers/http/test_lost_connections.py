@@ -78,7 +78,7 @@ async def test_run_is_stopped_when_its_client_does_not_come_back(tmp_path):
         await first.until("TOOL_CALL_END")
         await leave(first)
         await anyio.sleep(29)
-        second = await followed(client, "", "1")
+        second = await followed(client, "", "1")  # what it sends does not matter: it has events of the run
         await anyio.sleep(100)
         assert client.factory.statuses() == ["running"]
         await leave(second)
@@ -106,7 +106,8 @@ async def test_cancelling_a_run_gives_up_its_question(tmp_path):
 @pytest.mark.parametrize("is_followed", [True, False])
 async def test_run_is_cancelled_by_its_ids(is_followed, tmp_path):
     async with serving() as client:
-        exchange = await followed(client, call("wait_for", path=str(tmp_path / "never")))
+        prompt = call("wait_for", path=str(tmp_path / "never"))
+        exchange = await followed(client, prompt)
         await exchange.until("TOOL_CALL_END")
         if not is_followed:
             await leave(exchange)
@@ -116,7 +117,7 @@ async def test_run_is_cancelled_by_its_ids(is_followed, tmp_path):
         if is_followed:
             assert (await exchange.until("RUN_FINISHED"))["outcome"] == {"type": "cancelled"}
             await exchange.ended.wait()
-        again = [event async for event in (await followed(client, "")).events()]
+        again = [event async for event in (await followed(client, prompt)).events()]
         assert [event["type"] for event in again].count("RUN_FINISHED") == 1
         assert again[-1]["outcome"] == {"type": "cancelled"}
     assert (tmp_path / "never.cancelled").exists()
@@ -155,9 +156,36 @@ async def test_events_that_are_not_kept_any_more_are_refused(monkeypatch):
     monkeypatch.setattr("amplifier.live._runs._MOST_EVENTS", 3)
     async with serving() as client:
         assert (await (await followed(client, "say one")).until("RUN_FINISHED"))["runId"] == "r"
-        body = {"threadId": "t", "runId": "r", "messages": []}
+        body = {"threadId": "t", "runId": "r", "messages": [{"id": "1", "role": "user", "content": "say one"}]}
         answer = await client.ask("POST", "/ag-ui", body, last_event_id="0")
         assert (answer.status, answer.json()["error"]["code"]) == (410, "events_gone")
+
+
+async def test_ids_of_a_run_are_not_taken_for_another_request():
+    async with serving() as client:
+        await (await followed(client, "say one")).until("RUN_FINISHED")
+        body = {"threadId": "t", "runId": "r", "messages": [{"id": "1", "role": "user", "content": "say two"}]}
+        answer = await client.ask("POST", "/ag-ui", body, last_event_id="0")
+        assert (answer.status, answer.json()["error"]["code"]) == (409, "run_exists")
+        assert "runId: 'r' is the run of another request" in answer.error
+        again = [event async for event in (await followed(client, "say one")).events()]
+        assert again[-1]["outcome"] == {"type": "success"}
+        assert len(client.factory.made) == 1
+
+
+async def test_an_event_that_has_not_been_sent_yet_is_refused():
+    async with serving() as client:
+        events = [event async for event in (await followed(client, "say one")).events()]
+        body = {"threadId": "t", "runId": "r", "messages": [{"id": "1", "role": "user", "content": "say one"}]}
+        ahead = await client.ask("POST", "/ag-ui", body, last_event_id=str(len(events) + 1))
+        whole = (await client.ask("POST", RESPONSES, {"input": "say hello", "background": True})).json()
+        await anyio.wait_all_tasks_blocked()
+        later = await client.ask("GET", f"{RESPONSES}/{whole['id']}?stream=true&starting_after=99")
+        session_id = await client.open_session()
+        watched = await client.ask("GET", f"/api/sessions/{session_id}/events?after=7")
+        for answer, number in ((ahead, len(events) + 1), (later, 100), (watched, 7)):
+            assert (answer.status, answer.json()["error"]["code"]) == (400, "events_not_sent")
+            assert f"{number} events are known to the client" in answer.error
 
 
 async def test_slow_client_holds_the_run_and_another_one_reads_it_too(tmp_path):
@@ -165,7 +193,7 @@ async def test_slow_client_holds_the_run_and_another_one_reads_it_too(tmp_path):
         slow = await followed(client, call("wait_for", path=str(tmp_path / "gate")))
         await slow.until("TOOL_CALL_END")
         slow.is_taking = anyio.Event()
-        quick = await followed(client, "", "0")
+        quick = await followed(client, call("wait_for", path=str(tmp_path / "gate")), "0")
         (tmp_path / "gate").touch()
         await quick.until("TOOL_CALL_RESULT")
         await anyio.wait_all_tasks_blocked()
@@ -253,6 +281,24 @@ async def test_background_response_is_cancelled(tmp_path, monkeypatch):
         assert (await client.ask("GET", path)).json()["status"] == "cancelled"
 
 
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_stream_of_a_response_that_is_cancelled_or_deleted_has_an_end(is_deleted, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    async with serving() as client:
+        exchange = client.begin("POST", RESPONSES, {"input": "hang", "background": True, "stream": True})
+        await exchange.start()
+        begun = (await exchange.until("response.created"))["response"]
+        with anyio.fail_after(30):
+            while not await anyio.Path("hanging").exists():
+                await anyio.lowlevel.checkpoint()
+        path = f"{RESPONSES}/{begun['id']}"
+        answer = await (client.ask("DELETE", path) if is_deleted else client.ask("POST", f"{path}/cancel"))
+        assert answer.status == 200
+        events = [event async for event in exchange.events()]
+        # The event model of the API has none of its own for this: the status of the response tells it.
+        assert (events[-1]["type"], events[-1]["response"]["status"]) == ("response.failed", "cancelled")
+
+
 async def test_failure_of_a_background_response_is_in_the_response():
     async with serving() as client:
         begun = await started(client, "fail")
@@ -264,8 +310,9 @@ async def test_failure_of_a_background_response_is_in_the_response():
 @pytest.mark.parametrize(
     ("method", "path", "status", "param"),
     [
-        ("GET", "/resp_x", 404, "previous_response_id"),
-        ("POST", "/resp_x/cancel", 404, "previous_response_id"),
+        ("GET", "/resp_x", 404, "response_id"),
+        ("DELETE", "/resp_x", 404, "response_id"),
+        ("POST", "/resp_x/cancel", 404, "response_id"),
         ("GET", "/ID?stream=maybe", 400, "stream"),
         ("GET", "/ID?starting_after=-1", 400, "starting_after"),
         ("GET", "/ID?include=reasoning", 400, "include"),

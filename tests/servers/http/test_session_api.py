@@ -262,39 +262,29 @@ async def test_plan_that_cannot_be_used_leaves_no_session():
         assert (await client.ask("GET", "/api/sessions")).json() == {"sessions": []}
 
 
-@attrs.define
-class Storage:
-    """Conversations in memory: their ids, and what clients wrote about them."""
-
-    ids: set[str]
-    notes: dict[str, Any] = attrs.field(factory=dict)
-
-    def exists(self, session_id: str) -> bool:
-        return session_id in self.ids
-
-    def delete(self, session_id: str) -> None:
-        self.ids.discard(session_id)
-        self.notes.pop(session_id, None)
-
-    def metadata(self, session_id: str) -> dict[str, Any]:
-        return dict(self.notes.get(session_id, {}))
-
-    def write_metadata(self, session_id: str, metadata: dict[str, Any]) -> None:
-        self.notes[session_id] = metadata
-
-
-async def test_stored_conversation_is_resumed_and_deleted():
-    storage = Storage({"anna"})
+async def test_stored_conversation_is_resumed_and_deleted(tmp_path):
+    storage = SessionIndex(tmp_path)
+    storage.write(storage.record("anna"))
     async with serving(storage=storage) as client:
         await client.ask("POST", "/api/sessions", {"session_id": "anna"})
         await client.ask("POST", "/api/sessions", {"session_id": "ben"})
         assert [request.is_resumed for request in client.factory.requests] == [True, False]
         await client.ask("DELETE", "/api/sessions/anna")
-    assert storage.ids == set()
+    assert storage.names() == []
 
 
-async def test_metadata_of_a_session_is_shown_and_kept():
-    storage = Storage({"anna"}, {"anna": {"kept": [1, None, "ü"]}})
+async def test_a_kept_conversation_is_deleted_when_all_sessions_are_taken(tmp_path):
+    storage = SessionIndex(tmp_path)
+    storage.write(storage.record("anna"))
+    async with serving(storage=storage, limits=Limits(sessions=1)) as client:
+        await client.ask("POST", "/api/sessions", {"session_id": "ben"})
+        assert (await client.ask("DELETE", "/api/sessions/anna")).status == 204
+    assert not storage.exists("anna")
+
+
+async def test_metadata_of_a_session_is_shown_and_kept(tmp_path):
+    storage = SessionIndex(tmp_path)
+    storage.write_metadata("anna", {"kept": [1, None, "ü"]})
     async with serving(storage=storage) as client:
         opened = (await client.ask("POST", "/api/sessions", {"session_id": "anna"})).json()
         assert opened["metadata"] == {"kept": [1, None, "ü"]}
@@ -305,7 +295,7 @@ async def test_metadata_of_a_session_is_shown_and_kept():
         read = (await client.ask("GET", f"/api/sessions/{created['session_id']}")).json()
         assert read["metadata"] == {"user": "ben"}
         await client.ask("DELETE", "/api/sessions/anna")
-        assert storage.notes == {created["session_id"]: {"user": "ben"}}
+        assert {name: storage.metadata(name) for name in storage.names()} == {created["session_id"]: {"user": "ben"}}
         replaced = await client.ask("POST", "/api/sessions", {"session_id": "cleo", "metadata": {}})
         assert replaced.json()["metadata"] == {}
 
@@ -343,12 +333,12 @@ async def test_metadata_that_cannot_be_kept_is_refused(metadata, message):
         assert client.factory.made == []
 
 
-async def test_metadata_that_cannot_be_stored_opens_no_session():
-    class Full(Storage):
+async def test_metadata_that_cannot_be_stored_opens_no_session(tmp_path):
+    class Full(SessionIndex):
         def write_metadata(self, session_id: str, metadata: dict[str, Any]) -> None:
             raise OSError(28, "No space left on device")
 
-    async with serving(storage=Full(set())) as client:
+    async with serving(storage=Full(tmp_path)) as client:
         answer = await client.ask("POST", "/api/sessions", {"metadata": {"user": "anna"}})
         assert answer.status == 500
         assert client.factory.open() == 0

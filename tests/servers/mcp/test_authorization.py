@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 import socket
@@ -55,6 +56,7 @@ def program(*arguments: str, **variables: str) -> Iterator[str]:
 class Guarded:
     url: str
     issuer: str
+    backend: str
 
 
 @pytest.fixture(scope="module", params=["asyncio", "trio"])
@@ -65,7 +67,8 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
         port = stack.enter_context(program(str(folder / "modules" / "tools" / "mcp" / "sdk_oauth_server.py")))
         issuer = f"http://127.0.0.1:{port}"
         agent = str(folder / "servers" / "mcp" / "agent_program.py")
-        yield Guarded(stack.enter_context(program(agent, request.param, "http", ISSUER=issuer)), issuer)
+        url = stack.enter_context(program(agent, request.param, "http", ISSUER=issuer))
+        yield Guarded(url, issuer, request.param)
 
 
 def free_port() -> int:
@@ -88,12 +91,8 @@ async def test_a_request_without_a_token_is_told_where_to_get_one(guarded):
         assert elsewhere.status_code == 403
 
 
-async def test_tool_mcp_logs_in_and_runs_the_agent(guarded, tmp_path: Path):
-    oauth = {"token_directory": str(tmp_path / "tokens"), "redirect_port": free_port()}
-    servers = {"agent": {"url": guarded.url, "oauth": oauth}}
-    async with opened(servers) as desk:
-        (failed,) = desk.events("mcp:server_failed")
-        assert failed["error_type"] == "LoginNeeded"
+async def log_in(servers: dict[str, Any], expected: str = "HELLO") -> None:
+    """Log in, and run the agent."""
 
     async def browse(page: str) -> None:
         """What the browser of a user does."""
@@ -103,9 +102,76 @@ async def test_tool_mcp_logs_in_and_runs_the_agent(guarded, tmp_path: Path):
     session.coordinator.register_capability("mcp.login", browse)
     async with anyio.create_task_group() as browser, session:
         result = await Desk(session, recorder).call("agent_run", prompt="hello")
-        assert "HELLO" in str(result.output)
+        assert result.success
+        assert expected in str(result.output)
+
+
+async def test_tool_mcp_logs_in_and_runs_the_agent(guarded, tmp_path: Path):
+    oauth = {"token_directory": str(tmp_path / "tokens"), "redirect_port": free_port()}
+    servers = {"agent": {"url": guarded.url, "oauth": oauth}}
+    async with opened(servers) as desk:
+        (failed,) = desk.events("mcp:server_failed")
+        assert failed["error_type"] == "LoginNeeded"
+    await log_in(servers)
     async with opened(servers) as desk:  # with the tokens that were kept
         assert "AGAIN" in str((await desk.call("agent_run", prompt="again")).output)
+
+
+async def test_tool_mcp_renews_a_kept_token_whose_time_is_over(guarded, tmp_path: Path):
+    """The authorization server has another address than the agent, which refuses the old token."""
+    oauth = {"token_directory": str(tmp_path / "tokens"), "redirect_port": free_port()}
+    servers = {"agent": {"url": guarded.url, "oauth": oauth}}
+    await log_in(servers)
+    (file,) = (tmp_path / "tokens").iterdir()
+    kept = json.loads(file.read_text())
+    file.write_text(json.dumps({**kept, "expires_at": 1}))
+    httpx2.post(f"{guarded.issuer}/expire")
+    async with opened(servers) as desk:  # no browser is there
+        assert "AGAIN" in str((await desk.call("agent_run", prompt="again")).output)
+    renewed = json.loads(file.read_text())
+    assert renewed["tokens"]["access_token"] != kept["tokens"]["access_token"]
+    assert renewed["expires_at"] > kept["expires_at"] - 60
+
+
+PLAN = {
+    "session": {"orchestrator": "loop-basic", "context": "context-simple"},
+    "providers": ["provider-offline"],
+}
+
+
+@contextmanager
+def commanded(folder: Path, issuer: str, backend: str) -> Iterator[str]:
+    """The command, with tokens of this issuer: the URL of the agent."""
+    (folder / "plan.json").write_text(json.dumps(PLAN))
+    options = ["--transport", "http", "--port", "0", "--backend", backend]
+    oauth = ["--oauth", issuer, "--introspection", f"{issuer}/introspect"]
+    command = [sys.executable, "-m", "amplifier", "mcp", "serve", "plan.json", *options, *oauth]
+    environment = {**os.environ, "AMPLIFIER_HOME": str(folder / "home")}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, cwd=folder) as process:
+        assert process.stderr is not None
+        try:
+            yield process.stderr.readline().removeprefix("listening on ").strip()
+        finally:
+            process.send_signal(signal.SIGINT)
+
+
+async def test_the_command_asks_an_authorization_server_about_tokens(guarded, tmp_path: Path):
+    with commanded(tmp_path, guarded.issuer, guarded.backend) as url:
+        async with httpx2.AsyncClient() as client:
+            refused = await client.post(url, json={}, headers={"Authorization": "Bearer invented"})
+        assert (refused.status_code, "resource_metadata=" in refused.headers["www-authenticate"]) == (401, True)
+        tokens = {"token_directory": str(tmp_path / "tokens"), "redirect_port": free_port()}
+        await log_in({"agent": {"url": url, "oauth": tokens}}, "")
+
+
+@pytest.mark.parametrize(
+    "given", [["--oauth", "http://a.example"], ["--oauth", "http://a.example", "--introspection", "http://a.example"]]
+)
+def test_options_about_oauth_that_do_not_go_together_are_refused(given, tmp_path: Path):
+    (tmp_path / "plan.json").write_text(json.dumps(PLAN))
+    command = [sys.executable, "-m", "amplifier", "mcp", "serve", "plan.json", *given]
+    ended = subprocess.run(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, timeout=60, check=False)
+    assert (ended.returncode, "--oauth and --introspection belong together" in ended.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("given", [{"auth": True}, {"token_verifier": True}, {"auth": True, "token_verifier": True}])

@@ -15,7 +15,6 @@ from amplifier.contracts import ApprovalSystem
 from amplifier.kernel import AmplifierSession
 from amplifier.loading import ModuleLoader
 from amplifier.plan import check_plan
-from amplifier.servers.acp import StoredSession
 
 from .chat_commands import own_commands
 from .configuration import read_configuration
@@ -158,17 +157,9 @@ class ServedSessions:
         """The user's own commands, by name."""
         return own_commands(directory)
 
-    def stored(self) -> list[StoredSession]:
+    def stored(self) -> list[SessionRecord]:
         """The conversations that are kept, the one used last first."""
-        return [
-            StoredSession(
-                session_id=record.session_id,
-                directory=record.directory or str(Path.home()),
-                title=record.title,
-                updated=record.updated,
-            )
-            for record in self.store.records()
-        ]
+        return self.store.records()
 
     def delete(self, session_id: str) -> None:
         """Forget a conversation and what belongs to it.

@@ -392,10 +392,14 @@ def import_servers(file: Path, form: str) -> None:
     "--transport", type=click.Choice(["stdio", "http"]), default="stdio", help="How clients reach the server."
 )
 @http_options(port=8000)
+@click.option("--oauth", metavar="URL", help="The authorization server whose tokens clients carry, instead of a token.")
+@click.option("--introspection", metavar="URL", help="Where that server is asked about a token (RFC 7662).")
 @agent_options
 def serve(
     plan: Path,
     transport: Literal["stdio", "http"],
+    oauth: str | None,
+    introspection: str | None,
     provider: str | None,
     model: str | None,
     otel: str | None,
@@ -405,10 +409,16 @@ def serve(
     """Serve the agent of PLAN to MCP clients, with one session for each client.
 
     The server has the tool `run`, and your own commands as prompts. Questions for permission are asked of the client's user. Over http every request needs a token, which
-    is generated and printed to standard error unless --token-file or the variable AMPLIFIER_SERVE_TOKEN has one; the options about
-    host, port, token and origins are for http only.
+    is generated and printed to standard error unless --token-file or the variable AMPLIFIER_SERVE_TOKEN has one; with --oauth it is one of
+    an authorization server, which is asked about it, with NAME:SECRET of the variable AMPLIFIER_INTROSPECTION if it is set. The options
+    about host, port, token, origins and oauth are for http only.
     """
-    from amplifier.servers._access import listen_on, reachability_warning, server_names  # noqa: PLC0415
+    from amplifier.servers._access import (  # noqa: PLC0415
+        address_of,
+        listen_on,
+        reachability_warning,
+        server_names,
+    )
     from amplifier.servers.mcp import serve as serve_agent  # noqa: PLC0415  # the other commands save the time
     from amplifier.tracing import export_traces  # noqa: PLC0415
 
@@ -418,9 +428,14 @@ def serve(
     served = made.plan if otel is None else with_traces(made.plan)
     prompts = own_commands(Path.cwd())
     run = partial(serve_agent, lambda: AmplifierSession(served), transport=transport, prompts=prompts)
+    if (oauth is None) != (introspection is None) or (oauth is not None and transport != "http"):
+        raise CommandError("--oauth and --introspection belong together, and to --transport http")
     if transport == "http":
-        host, given = http["host"], read_token(http["token_file"], none=http["no_token"])
+        host, given = http["host"], read_token(http["token_file"], none=http["no_token"] or oauth is not None)
         token = secrets.token_urlsafe(32) if given is None else given
+        # It refuses, so before anything listens.
+        names = server_names(host, http["hosts"], has_token=token != "" or oauth is not None)
+        listening = listen_on(host, http["port"])
 
         def announce(address: str) -> None:
             click.echo(f"listening on {address}", err=True)
@@ -433,11 +448,17 @@ def serve(
             run,
             host=host,
             token=token,
-            hosts=server_names(host, http["hosts"], has_token=token != ""),  # refuses, so before anything listens
-            listening=listen_on(host, http["port"]),
+            hosts=names,
+            listening=listening,
             origins=http["origins"],
             on_listening=announce,
         )
+        if oauth is not None and introspection is not None:
+            from amplifier.servers.mcp._introspection import oauth_of  # noqa: PLC0415  # the same
+
+            resource = f"{address_of(listening, host)}/mcp"
+            secret = os.environ.get("AMPLIFIER_INTROSPECTION")
+            run = partial(run, **oauth_of(oauth, introspection, resource, secret))
     with export_traces(otel, partial(click.echo, err=True)):
         ended_by = anyio.run(until_signal, run, backend=backend)
     return Exit.OK if ended_by is None else 128 + ended_by

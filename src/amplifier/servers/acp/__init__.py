@@ -12,7 +12,7 @@ _host              what the application provides
 """
 
 from ._agent import serve
-from ._host import SessionHost, StoredSession
+from ._host import SessionHost
 from ._standard_streams import StandardStreams, taken_standard_streams
 
-__all__ = ["SessionHost", "StandardStreams", "StoredSession", "serve", "taken_standard_streams"]
+__all__ = ["SessionHost", "StandardStreams", "serve", "taken_standard_streams"]

@@ -36,7 +36,7 @@ from ._connection import (
 )
 from ._files import EditorFiles
 from ._host import SessionHost
-from ._params import client_files, mcp_servers, page_wanted, read_prompt, session_id, working_directory
+from ._params import Greeting, OfSession, Opening, Page, Prompt, read_params
 from ._permission import EditorApprovals
 from ._updates import Updates
 
@@ -49,6 +49,9 @@ PROTOCOL_VERSION: Final = 1
 _LAST = 2**31 + 1  # after the handler of the stream of events, which is what shows a call
 _SET_RULES: Final = "approval.set_rules"
 _LISTING_SECONDS = 3.0
+_COMPACTING_SECONDS = 120.0
+_COMPACT: Final = {"compact": "Replace older messages, in what the model is shown, by a summary"}
+"""The command of the agent's own; one of the user with its name wins."""
 _PAGE = 50
 """Sessions in one answer to ``session/list``."""
 
@@ -146,7 +149,7 @@ class _Agent:
     # ── the connection ──
 
     def _initialize(self, params: dict[str, Any]) -> Work:
-        self._files = client_files(params)
+        self._files = read_params(Greeting, params).files
         self._is_initialized = True
         return _answer(
             {
@@ -169,18 +172,18 @@ class _Agent:
     # ── sessions ──
 
     def _new(self, params: dict[str, Any]) -> Work:
-        directory, servers = working_directory(params), mcp_servers(params)
+        asked = read_params(Opening, params)
 
         async def work() -> dict[str, Any]:
             wanted = self._host.new_id()
             with self._sessions.reserved(wanted):
-                live = await self._open(wanted, directory, servers, is_resumed=False)
+                live = await self._open(wanted, asked, is_resumed=False)
             return {"sessionId": wanted, **_choices(live)}
 
         return work
 
     def _reopen(self, params: dict[str, Any], *, replay: bool) -> Work:
-        wanted, directory, servers = session_id(params), working_directory(params), mcp_servers(params)
+        wanted, asked = read_params(OfSession, params).session_id, read_params(Opening, params)
         reservation = ExitStack()
         try:
             reservation.enter_context(self._sessions.reserved(wanted))
@@ -194,7 +197,7 @@ class _Agent:
                     raise RpcError(
                         SESSION_NOT_FOUND, f"no session {wanted!r} is stored; session/list names those that are"
                     )
-                live = await self._open(wanted, directory, servers, is_resumed=True)
+                live = await self._open(wanted, asked, is_resumed=True)
             if replay:
                 context = live.session.coordinator.get("context")
                 await live.about.updates.replay([] if context is None else await context.get_messages())
@@ -202,10 +205,8 @@ class _Agent:
 
         return work
 
-    async def _open(
-        self, wanted: str, directory: Path, servers: dict[str, dict[str, Any]], *, is_resumed: bool
-    ) -> LiveSession[_Shown]:
-        notes: list[str] = []
+    async def _open(self, wanted: str, asked: Opening, *, is_resumed: bool) -> LiveSession[_Shown]:
+        directory, servers, notes = asked.cwd, asked.servers, list[str]()
         if servers and not self._host.has_mcp:
             names = ", ".join(servers)
             notes.append(
@@ -235,18 +236,22 @@ class _Agent:
         session.coordinator.hooks.register(
             "tool:pre", updates.hold_writing, _LAST, name="acp-diff", fields=("tool_name", "tool_call_id")
         )
-        self._sessions.start_soon(updates.commands, commands)  # it comes after the answer, which has the session's id
+        self._sessions.start_soon(
+            updates.commands, {**commands, **_COMPACT, **commands}
+        )  # it comes after the answer, which has the session's id
         return live
 
     def _list(self, params: dict[str, Any]) -> Work:
-        start, directory = page_wanted(params)
+        page = read_params(Page, params)
+        start = page.cursor or 0
 
         async def work() -> dict[str, Any]:
             stored = await anyio.to_thread.run_sync(self._host.stored)
-            found = [each for each in stored if directory is None or each.directory == directory]
+            placed = [(each, each.directory or str(Path.home())) for each in stored]
+            found = [(each, cwd) for each, cwd in placed if page.cwd in (None, cwd)]
             sessions = [
-                {"sessionId": each.session_id, "cwd": each.directory, "title": each.title, "updatedAt": each.updated}
-                for each in found[start : start + _PAGE]
+                {"sessionId": each.session_id, "cwd": cwd, "title": each.title, "updatedAt": each.updated}
+                for each, cwd in found[start : start + _PAGE]
             ]
             more = {"nextCursor": str(start + _PAGE)} if len(found) > start + _PAGE else {}
             return {"sessions": sessions, **more}
@@ -263,20 +268,17 @@ class _Agent:
         return work
 
     def _delete(self, params: dict[str, Any]) -> Work:
-        wanted = session_id(params)
-        live = self._sessions.find(wanted)
+        wanted = read_params(OfSession, params).session_id
 
         async def work() -> dict[str, Any]:
-            if live is not None:
-                async with self._sessions.closed(live):
-                    pass
-            await anyio.to_thread.run_sync(self._host.delete, wanted)
+            async with self._sessions.without(wanted):
+                await anyio.to_thread.run_sync(self._host.delete, wanted)
             return {}
 
         return work
 
     def _find(self, params: dict[str, Any]) -> LiveSession[_Shown]:
-        wanted = session_id(params)
+        wanted = read_params(OfSession, params).session_id
         live = self._sessions.find(wanted)
         if live is None:
             advice = "begin one with session/new, or open a stored one with session/load"
@@ -286,20 +288,25 @@ class _Agent:
     # ── turns ──
 
     def _prompt(self, params: dict[str, Any]) -> Work:
-        live, (text, parts) = self._find(params), read_prompt(params)
+        live, parts = self._find(params), read_params(Prompt, params).parts
+        text = "\n".join(part for part in parts if isinstance(part, str))
         name, _, argument = text.removeprefix("/").partition(" ")
         command = live.about.commands.get(name) if text.startswith("/") else None
         if command is not None:
             text = expanded(command, argument)
-            parts = [text, *(part for part in parts if not isinstance(part, str))] if parts else []
+            parts = [text, *(part for part in parts if not isinstance(part, str))]
         try:
-            turn = live.begin_turn(parts or text)  # now, so that a cancel that follows finds the turn
+            turn = live.begin_turn(
+                text if parts == [text] else parts
+            )  # now, so that a cancel that follows finds the turn
         except SessionBusyError as error:
             raise RpcError(INVALID_REQUEST, f"{error}; session/cancel stops it") from error
 
+        is_compaction = command is None and text.strip() == "/compact"
+
         async def work() -> dict[str, Any]:
             try:
-                return await self._run_turn(live, turn, text)
+                return await (_compact(live) if is_compaction else self._run_turn(live, turn, text))
             finally:
                 live.end_turn(turn)
 
@@ -352,6 +359,18 @@ class _Agent:
 
     def _cancel(self, params: dict[str, Any]) -> None:
         self._find(params).stop("the client cancelled the turn")
+
+
+async def _compact(live: LiveSession[_Shown]) -> dict[str, Any]:
+    """Shorten what the model is shown of the conversation, and tell the user; the session is claimed meanwhile."""
+    compact = getattr(live.session.coordinator.get("context"), "compact", None)
+    with anyio.fail_after(_COMPACTING_SECONDS):
+        told = None if compact is None else await compact()
+    said = "There is too little to compact; the conversation stays as it is."
+    if told:
+        said = f"The conversation is compacted: {told.get('before_tokens')} to {told.get('after_tokens')} tokens."
+    await live.about.updates.text(said)
+    return {"stopReason": "end_turn"}
 
 
 def _answer(result: dict[str, Any]) -> Work:

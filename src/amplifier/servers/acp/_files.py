@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import Any, Final
 
 import anyio
+import attrs
 
 from ._connection import Connection, RpcError
 
@@ -18,6 +19,7 @@ _SECONDS: Final = 10.0
 """For one file; the editor may ask its user nothing meanwhile."""
 
 
+@attrs.frozen(eq=False)
 class EditorFiles:
     """The capability ``session.editor_files`` of tool-filesystem, which has checked that it may touch a path.
 
@@ -27,10 +29,9 @@ class EditorFiles:
         can: What the client has said it can do: ``readTextFile``, ``writeTextFile``.
     """
 
-    def __init__(self, connection: Connection, session_id: str, can: Collection[str]) -> None:
-        self._connection = connection
-        self._session_id = session_id
-        self._can = can
+    _connection: Connection
+    _session_id: str
+    _can: Collection[str]
 
     async def read(self, path: str) -> str | None:
         """The text of a file; None to read it from disk."""

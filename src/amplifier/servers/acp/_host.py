@@ -5,27 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Protocol
 
-import attrs
-
 from amplifier.contracts import ApprovalSystem
 from amplifier.kernel import AmplifierSession
+from amplifier.store import SessionRecord
 
-__all__ = ["SessionHost", "StoredSession"]
-
-
-@attrs.frozen(kw_only=True)
-class StoredSession:
-    """A session that a client can load.
-
-    Attributes:
-        directory: The working directory it was begun in.
-        updated: ISO 8601.
-    """
-
-    session_id: str
-    directory: str
-    title: str | None = None
-    updated: str | None = None
+__all__ = ["SessionHost"]
 
 
 class SessionHost(Protocol):
@@ -71,7 +55,7 @@ class SessionHost(Protocol):
         """The user's own commands, by name: the texts that they stand for."""
         ...
 
-    def stored(self) -> list[StoredSession]:
+    def stored(self) -> list[SessionRecord]:
         """The sessions that can be loaded, the one used last first."""
         ...
 

@@ -26,46 +26,73 @@ from amplifier.plan import validate_session_id
 
 from ._connection import INVALID_PARAMS, RpcError
 
-__all__ = ["client_files", "mcp_servers", "page_wanted", "read_prompt", "session_id", "working_directory"]
+__all__ = ["Greeting", "OfSession", "Opening", "Page", "Prompt", "read_params"]
 
 T = TypeVar("T", bound=attrs.AttrsInstance)
 
 
-def _directory(value: str) -> Path:
-    if not Path(value).is_dir():
-        raise PlanError([("$", f"{value!r:.200} is not a directory")])
-    return Path(value)
+def read_params(cls: type[T], params: Mapping[str, Any]) -> T:
+    """The parameters of a request.
 
-
-_text = attrs.evolve(any_text, expected="a text")
-_working_directory = Kind(
-    "the absolute path of a directory",
-    lambda value: isinstance(value, str) and "\0" not in value and Path(value).is_absolute(),
-    _directory,
-)
-_cursor = Kind(
-    "the nextCursor of an earlier answer",
-    lambda value: isinstance(value, str) and value.isdecimal() and len(value) < 10,
-    int,
-)
-_transport = Kind("stdio or http", lambda value: value in ("stdio", "http"))
+    Raises:
+        RpcError: They do not fit; every one that does not is named.
+    """
+    try:
+        read: T = record(cls, is_open=True).read(params)
+    except PlanError as error:
+        problems = "; ".join(
+            f"{path.removeprefix('$').removeprefix('.')}: {problem}" for path, problem in error.problems
+        )
+        raise RpcError(INVALID_PARAMS, problems) from None
+    return read
 
 
 @attrs.frozen(kw_only=True)
-class _Greeting:
+class Greeting:
+    """Of ``initialize``; the version only has to be one."""
+
     version: int = option(whole_number(), key="protocolVersion")
     capabilities: dict[str, Any] | None = option(optional(mapping), None, key="clientCapabilities")
 
+    @property
+    def files(self) -> frozenset[str]:
+        """What of ``fs`` the client can do, by the names of its capabilities."""
+        said = (self.capabilities or {}).get("fs")
+        return frozenset(name for name, can in (said.items() if isinstance(said, dict) else ()) if can is True)
+
+
+# ── sessions ──
+
+_text = attrs.evolve(any_text, expected="a text")
+
 
 @attrs.frozen(kw_only=True)
-class _Page:
-    cursor: int | None = option(optional(_cursor), None)
-    cwd: str | None = option(optional(_text), None)
+class OfSession:
+    """A request about a session."""
 
-
-@attrs.frozen(kw_only=True)
-class _OfSession:
     session_id: str = option(attrs.evolve(_text, convert=validate_session_id), key="sessionId")
+
+
+@attrs.frozen(kw_only=True)
+class Page:
+    """A part of the list of sessions.
+
+    Attributes:
+        cursor: The first one.
+        cwd: The directory that they were begun in.
+    """
+
+    cursor: int | None = option(
+        optional(
+            Kind(
+                "the nextCursor of an earlier answer",
+                lambda value: isinstance(value, str) and value.isdecimal() and len(value) < 10,
+                int,
+            )
+        ),
+        None,
+    )
+    cwd: str | None = option(optional(_text), None)
 
 
 @attrs.frozen(kw_only=True)
@@ -83,121 +110,108 @@ def _secret_list(plural: str, cls: type[attrs.AttrsInstance]) -> Kind:
 @attrs.frozen(kw_only=True)
 class _Server:
     name: str = option(_text)
-    type: str = option(_transport, "stdio")
+    type: str = option(Kind("stdio or http", lambda value: value in ("stdio", "http")), "stdio")
     command: str = option(_text, "")
     args: tuple[str, ...] = option(list_of("texts", lambda item: isinstance(item, str)), ())
     env: tuple[_Pair, ...] = option(_secret_list("pairs", _Pair), ())
     url: str = option(_text, "")
     headers: tuple[_Pair, ...] = option(_secret_list("pairs", _Pair), ())
 
-
-@attrs.frozen(kw_only=True)
-class _Opening:
-    cwd: Path = option(_working_directory)
-    servers: tuple[_Server, ...] = option(_secret_list("servers", _Server), (), key="mcpServers")
-
-
-@attrs.frozen(kw_only=True)
-class _Prompt:
-    prompt: tuple[dict[str, Any], ...] = option(
-        list_each("content blocks", Kind("a content block", lambda value: isinstance(value, dict)))
-    )
+    def entry(self) -> dict[str, Any]:
+        """The server as a plan has it; its address may be empty."""
+        pairs = {pair.name: pair.value for pair in (self.env if self.type == "stdio" else self.headers)}
+        if self.type == "http":
+            return {"url": self.url, **({"headers": pairs} if pairs else {})}
+        args = {"args": list(self.args)} if self.args else {}
+        return {"command": self.command, **args, **({"env": pairs} if pairs else {})}
 
 
-def _read(cls: type[T], params: Mapping[str, Any]) -> T:
-    try:
-        read: T = record(cls, is_open=True).read(params)
-    except PlanError as error:
-        problems = "; ".join(
-            f"{path.removeprefix('$').removeprefix('.')}: {problem}" for path, problem in error.problems
-        )
-        raise RpcError(INVALID_PARAMS, problems) from None
-    return read
+_server_list = _secret_list("servers", _Server)
 
 
-def client_files(params: Mapping[str, Any]) -> frozenset[str]:
-    """What of ``fs`` a client can do, by the names of its capabilities; the ``protocolVersion`` only has to be one."""
-    said = (_read(_Greeting, params).capabilities or {}).get("fs")
-    return frozenset(name for name, can in (said.items() if isinstance(said, dict) else ()) if can is True)
-
-
-def page_wanted(params: Mapping[str, Any]) -> tuple[int, str | None]:
-    """The first session of a page, and the directory that its sessions were begun in."""
-    page = _read(_Page, params)
-    return page.cursor or 0, page.cwd
-
-
-def session_id(params: Mapping[str, Any]) -> str:
-    """The ``sessionId``."""
-    return _read(_OfSession, params).session_id
-
-
-def working_directory(params: Mapping[str, Any]) -> Path:
-    """The ``cwd``: an absolute path of a directory that exists."""
-    return _read(_Opening, params).cwd
-
-
-def mcp_servers(params: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The ``mcpServers`` by name, in the form in which a plan has them."""
+def _servers(given: Any) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
-    for index, server in enumerate(_read(_Opening, params).servers):
-        where = f"mcpServers[{index}]"
+    for index, server in enumerate(_server_list.convert(given)):
         if not server.name or server.name in found:
             problem = f"expected a name that no other server has, got {server.name!r:.80}"
-            raise RpcError(INVALID_PARAMS, f"{where}.name: {problem}")
-        address = "command" if server.type == "stdio" else "url"
-        if not getattr(server, address):
-            raise RpcError(INVALID_PARAMS, f"{where}.{address}: expected a text")
-        pairs = {pair.name: pair.value for pair in (server.env if server.type == "stdio" else server.headers)}
-        entry: dict[str, Any] = {address: getattr(server, address)}
-        if server.type == "stdio" and server.args:
-            entry["args"] = list(server.args)
-        if pairs:
-            entry["env" if server.type == "stdio" else "headers"] = pairs
-        found[server.name] = entry
+            raise PlanError([(f"$[{index}].name", problem)])
+        found[server.name] = server.entry()
+        address = next(iter(found[server.name]))
+        if not found[server.name][address]:
+            raise PlanError([(f"$[{index}].{address}", "expected a text")])
     return found
 
 
-def read_prompt(params: Mapping[str, Any]) -> tuple[str, list[str | dict[str, Any]]]:
-    """The ``prompt``: its text, with the files that the editor embeds; and all of it in order, if it is more than text."""
+def _directory(value: str) -> Path:
+    if not Path(value).is_dir():
+        raise PlanError([("$", f"{value!r:.200} is not a directory")])
+    return Path(value)
+
+
+@attrs.frozen(kw_only=True)
+class Opening:
+    """Where a session works, and MCP servers for it, by name, in the form in which a plan has them."""
+
+    cwd: Path = option(
+        Kind(
+            "the absolute path of a directory",
+            lambda value: isinstance(value, str) and "\0" not in value and Path(value).is_absolute(),
+            _directory,
+        )
+    )
+    servers: dict[str, dict[str, Any]] = option(
+        attrs.evolve(_server_list, convert=_servers), attrs.Factory(dict), key="mcpServers"
+    )
+
+
+# ── turns ──
+
+
+def _parts(blocks: Any) -> list[str | dict[str, Any]]:
     parts: list[str | dict[str, Any]] = []
-    for index, block in enumerate(_read(_Prompt, params).prompt):
-        part = _part(block, f"prompt[{index}]")
-        if isinstance(part, str) and parts and isinstance(parts[-1], str):
-            part = f"{parts.pop()}\n{part}"
-        parts.append(part)
-    text = "\n".join(part for part in parts if isinstance(part, str))
-    if not text.strip():
-        raise RpcError(INVALID_PARAMS, "prompt: expected some text, got none")
-    return text, [] if parts == [text] else parts
+    for part in _blocks.convert(blocks):
+        parts.append(
+            f"{parts.pop()}\n{part}" if isinstance(part, str) and parts and isinstance(parts[-1], str) else part
+        )
+    if not any(isinstance(part, str) and part.strip() for part in parts):
+        raise PlanError([("$", "expected some text, got none")])
+    return parts
 
 
-def _part(block: dict[str, Any], where: str) -> str | dict[str, Any]:
+def _part(block: dict[str, Any]) -> str | dict[str, Any]:
     kind, resource = block.get("type"), block.get("resource")
     text, uri = block.get("text"), block.get("uri")
     if kind == "image":
-        return _media("image", block.get("mimeType"), block.get("data"), where)
-    if kind == "resource" and isinstance(resource, dict) and isinstance(resource.get("blob"), str):
-        media_type = resource.get("mimeType")
-        is_image = isinstance(media_type, str) and media_type.startswith("image/")
-        return _media("image" if is_image else "document", media_type, resource["blob"], where)
+        return _media("image", block.get("mimeType"), block.get("data"))
     if kind == "text" and isinstance(text, str):
         return text
     if kind == "resource_link" and isinstance(uri, str):
         return f"[{block.get('name') or 'resource'}]({uri})"
+    if kind == "resource" and isinstance(resource, dict) and isinstance(resource.get("blob"), str):
+        media_type = resource.get("mimeType")
+        is_image = isinstance(media_type, str) and media_type.startswith("image/")
+        return _media("image" if is_image else "document", media_type, resource["blob"])
     if kind == "resource" and isinstance(resource, dict) and isinstance(resource.get("text"), str):
         return f'<resource uri="{resource.get("uri") or "unknown"}">\n{resource["text"]}\n</resource>'
-    raise RpcError(
-        INVALID_PARAMS,
-        f"{where}: expected a block of type text with text, resource_link with uri, image with data, or resource with text or "
-        f"blob, got {kind!r:.80}; audio is not among the capabilities of this agent",
-    )
+    expected = "a block of type text with text, resource_link with uri, image with data, or resource with text or blob"
+    advice = "audio is not among the capabilities of this agent"
+    raise PlanError([("$", f"expected {expected}, got {kind!r:.80}; {advice}")])
 
 
-def _media(kind: str, media_type: Any, data: Any, where: str) -> dict[str, Any]:
+def _media(kind: str, media_type: Any, data: Any) -> dict[str, Any]:
     block = {"type": kind, "source": {"type": "base64", "media_type": media_type, "data": data}}
     try:
         models.read_prompt([block])
     except (TypeError, ValueError) as error:
-        raise RpcError(INVALID_PARAMS, f"{where}: {error}") from None
+        raise PlanError([("$", str(error))]) from None
     return block
+
+
+_blocks = list_each("content blocks", Kind("a content block", lambda value: isinstance(value, dict), _part))
+
+
+@attrs.frozen(kw_only=True)
+class Prompt:
+    """What the user says, in order: text, with the files that the editor embeds, and images."""
+
+    parts: list[str | dict[str, Any]] = option(attrs.evolve(_blocks, convert=_parts), key="prompt")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import attrs
+
 from amplifier.contracts import CurrentCall, current_call
 
 from ._connection import Connection, RpcError
@@ -19,17 +21,17 @@ _KINDS = {"allow": "allow_once", "allow once": "allow_once", "allow always": "al
 """What counts as yes for the kernel; everything else is a no."""
 
 
+@attrs.define(eq=False)
 class EditorApprovals:
     """The approval system of one session; whatever the client answers that is not an option denies.
 
     The kernel keeps the time limit and cancels a question when the time is over.
     """
 
-    def __init__(self, connection: Connection, updates: Updates, session_id: str) -> None:
-        self._connection = connection
-        self._updates = updates
-        self._session_id = session_id
-        self._asked = 0
+    _connection: Connection
+    _updates: Updates
+    _session_id: str
+    _asked: int = attrs.field(default=0, init=False)
 
     async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
         """Ask, and return the option that was chosen."""

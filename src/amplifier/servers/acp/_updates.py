@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
+import attrs
 
 from amplifier.models import ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
 from amplifier.turns import ToolUse, TurnRecord
@@ -88,39 +90,48 @@ class Updates:
             with anyio.move_on_after(_SHOWING_SECONDS):
                 await self.wait_started(call_id)
 
-    async def _start(self, call_id: str, tool: str, given: dict[str, Any]) -> None:
+    async def _start(self, call_id: str, tool: str, given: dict[str, Any], status: str = "in_progress") -> _ShownCall:
         call = self._calls.setdefault(call_id, _ShownCall())
-        call.description = await describe_call(tool, given, self._directory)
-        await self._send("tool_call", toolCallId=call_id, status="in_progress", **call.description)
+        call.tool, call.description = tool, await describe_call(tool, given, self._directory)
+        if status == "pending" and tool != "edit_file":  # of long ago: the file is not what it was before that call
+            call.description.pop("content", None)
+        await self._send("tool_call", toolCallId=call_id, status=status, **call.description)
         call.shown.set()
+        return call
 
     async def _finish(self, event: ToolFinished, use: ToolUse) -> None:
         call = self._calls.get(event.tool_call_id)
         if call is None or not call.shown.is_set():  # rejected before it began: an unknown tool, bad arguments
-            await self._start(event.tool_call_id, event.tool_name, use.arguments)
-            call = self._calls[event.tool_call_id]
-        result = describe_result(event.tool_name, use.result, has_diff="content" in call.description)
-        status = "completed" if event.success else "failed"
-        await self._send("tool_call_update", toolCallId=event.tool_call_id, status=status, **result)
+            call = await self._start(event.tool_call_id, event.tool_name, use.arguments)
+        await self._end(event.tool_call_id, call, use.result, is_good=event.success)
         if event.success and event.tool_name == PLAN_TOOL and (entries := plan_entries(use.arguments)) is not None:
             await self._send("plan", entries=entries)
+
+    async def _end(self, call_id: str, call: _ShownCall, result: Any, *, is_good: bool) -> None:
+        shown = describe_result(call.tool, result, has_diff="content" in call.description and is_good)
+        status = "completed" if is_good else "failed"
+        await self._send("tool_call_update", toolCallId=call_id, status=status, **shown)
 
     # ── a stored conversation ──
 
     async def replay(self, messages: Iterable[Mapping[str, Any]]) -> None:
         """Show the messages of a conversation; system messages are not part of it."""
-        tools: dict[str, tuple[str, bool]] = {}
         for message in messages:
             role = message.get("role")
             if role == "user":
                 await self.text(_text_of(message.get("content")), "user_message_chunk")
             elif role == "assistant":
-                await self._replay_answer(message, tools)
-            elif role == "tool":
-                await self._replay_result(message, tools)
+                await self._replay_answer(message)
+            elif role == "tool" and (call := self._calls.get(str(message.get("tool_call_id")))) is not None:
+                output: Any = _text_of(message.get("content"))
+                if call.tool in ("bash", "read_file"):
+                    with suppress(ValueError):
+                        output = json.loads(output)
+                is_good = message.get("is_error") is not True
+                await self._end(message["tool_call_id"], call, {"output": output}, is_good=is_good)
 
-    async def _replay_answer(self, message: Mapping[str, Any], tools: dict[str, tuple[str, bool]]) -> None:
-        content = message.get("content")
+    async def _replay_answer(self, message: Mapping[str, Any]) -> None:
+        content, calls = message.get("content"), message.get("tool_calls")
         for block in content if isinstance(content, list) else [{"type": "text", "text": _text_of(content)}]:
             if not isinstance(block, Mapping):
                 continue
@@ -128,43 +139,19 @@ class Updates:
                 await self.text(str(block.get("text") or ""))
             elif block.get("type") == "thinking":
                 await self.text(str(block.get("thinking") or ""), "agent_thought_chunk")
-        calls = message.get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
-            if not isinstance(call, Mapping) or not isinstance(call.get("id"), str):
-                continue
-            name, given = str(call.get("name") or call.get("tool") or ""), call.get("arguments")
-            # Without the diff of a written file: the file is not what it was before that call.
-            given = given if isinstance(given, dict) else {}
-            description = await describe_call(name, given, self._directory)
-            if name != "edit_file":
-                description.pop("content", None)
-            tools[call["id"]] = (name, "content" in description)
-            await self._send("tool_call", toolCallId=call["id"], status="pending", **description)
-
-    async def _replay_result(self, message: Mapping[str, Any], tools: dict[str, tuple[str, bool]]) -> None:
-        call_id = message.get("tool_call_id")
-        if not isinstance(call_id, str) or call_id not in tools:
-            return
-        name, has_diff = tools[call_id]
-        text = _text_of(message.get("content"))
-        output: Any = text
-        if name in ("bash", "read_file"):
-            try:
-                output = json.loads(text)
-            except ValueError:
-                output = text
-        is_error = message.get("is_error") is True
-        described = describe_result(name, {"output": output}, has_diff=has_diff and not is_error)
-        status = "failed" if is_error else "completed"
-        await self._send("tool_call_update", toolCallId=call_id, status=status, **described)
+            if isinstance(call, Mapping) and isinstance(call.get("id"), str):
+                name, given = str(call.get("name") or call.get("tool") or ""), call.get("arguments")
+                await self._start(call["id"], name, given if isinstance(given, dict) else {}, "pending")
 
 
+@attrs.define(eq=False)
 class _ShownCall:
-    """A tool call of the running turn."""
+    """A tool call of the running turn, or of a stored conversation."""
 
-    def __init__(self) -> None:
-        self.shown = anyio.Event()
-        self.description: dict[str, Any] = {}
+    tool: str = ""
+    description: dict[str, Any] = attrs.field(factory=dict)
+    shown: anyio.Event = attrs.field(factory=anyio.Event)
 
 
 def _text_of(content: Any) -> str:

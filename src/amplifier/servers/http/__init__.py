@@ -19,16 +19,13 @@ Needs the packages of the extra ``serve``.
 from ._agents import SessionFactory, SessionRequest
 from ._application import Application, application
 from ._limits import Limits
-from ._servers import Served, run_server
-from ._session_api import SessionStorage
+from ._servers import run_server
 
 __all__ = [
     "Application",
     "Limits",
-    "Served",
     "SessionFactory",
     "SessionRequest",
-    "SessionStorage",
     "application",
     "run_server",
 ]

@@ -24,21 +24,18 @@ from amplifier.live._questions import DENY
 
 from ._ag_ui_run import InterruptibleTurn, InterruptibleTurns, Run
 from ._agents import Agents, Ask
-from ._event_stream import EventStream, LongResponse, event, follow_run
+from ._event_stream import LAST_SECONDS, EventStream, LongResponse, event, event_number, follow_run
 from ._history import read_messages, split_conversation
 from ._limits import read_json
 from ._openai_request import frontend_tools
 from ._problems import Problem, read_body
 
-__all__ = ["InterruptibleTurns", "ag_ui_routes"]
+__all__ = ["ag_ui_routes"]
 
 logger: logging.Logger = logging.getLogger("amplifier.servers.http")
 
 _ALLOWING: Final = ("allow once", "allow", "allow always")
 """What counts as yes for the kernel, the narrowest first; everything else is a no."""
-
-_LAST_SECONDS: Final = 1.0
-"""For the clients of a run that is cancelled to take its last event."""
 
 # ── answers ──
 
@@ -113,29 +110,31 @@ def _chosen_option(question: Question, answer: Resume) -> str:
 # ── runs ──
 
 
-def ag_ui_routes(agents: Agents, turns: InterruptibleTurns) -> list[Route]:
+def ag_ui_routes(agents: Agents) -> list[Route]:
     """``/ag-ui``; DELETE cancels a run whose client may be away."""
+    turns = InterruptibleTurns()
+    agents.at_end.append(turns.stop_parked)  # their answers would come to a server that is not there
 
     async def run(request: Request) -> Response:
-        asked = _read(await read_json(request, agents.limits))
+        body = await read_json(request, agents.limits)
+        asked = _read(body)
         last, name = request.headers.get("last-event-id"), _name(asked.thread_id, asked.run_id)
-        if last is not None and not (last.isdecimal() and len(last) < 16):
-            raise Problem(
-                400, f"Last-Event-ID: expected the number of an event, got {last!r:.80}", code="invalid_request"
-            )
-        after = int(last or 0)
+        after = event_number(last, "Last-Event-ID")
         found = None if last is None else agents.runs.find(name)
         if found is None and after:
             raise Problem(404, f"no run {asked.run_id!r:.80} of this thread is known (any more)", code="run_not_found")
+        if found is not None and not after and found.about != body:
+            message = f"runId: {asked.run_id!r:.80} is the run of another request on this thread; send a new one"
+            raise Problem(409, message, code="run_exists", param="runId")
         # Read now, so that what is wrong with it has a status; a run that goes on with a turn may come without a new prompt.
         conversation = None if found or (asked.answers and not asked.has_prompt) else _conversation(asked)
 
-        async def begin(run: LiveRun[None]) -> None:
+        async def begin(run: LiveRun[Any]) -> None:
             await _run(agents, asked, conversation, turns, run)
 
         async def work(stream: EventStream) -> None:
             stays = 0 if last is None else agents.limits.abandoned_seconds
-            run = found or agents.runs.start(begin, None, stays=stays, name=None if last is None else name)
+            run = found or agents.runs.start(begin, body, stays=stays, name=None if last is None else name)
             await follow_run(run, after, stream)
 
         return LongResponse(work, agents.limits.send_seconds)
@@ -161,7 +160,7 @@ def _name(thread_id: str, run_id: str) -> str:
 
 
 async def _run(
-    agents: Agents, asked: _Asked, conversation: Ask | None, turns: InterruptibleTurns, run: LiveRun[None]
+    agents: Agents, asked: _Asked, conversation: Ask | None, turns: InterruptibleTurns, run: LiveRun[Any]
 ) -> None:
     try:
         turn = await _resumed(asked, turns)
@@ -233,7 +232,7 @@ class _Asked:
 
 
 def _read(body: dict[str, Any]) -> _Asked:
-    asked = read_body(_Asked, body)
+    asked = read_body(_Asked, body, is_open=True)
     answered: set[str] = set()
     for index, answer in enumerate(asked.answers):
         if answer.interrupt_id in answered:
@@ -286,7 +285,7 @@ async def _resumed(asked: _Asked, turns: InterruptibleTurns) -> InterruptibleTur
     return turn
 
 
-async def _follow(turn: InterruptibleTurn, asked: _Asked, turns: InterruptibleTurns, written: LiveRun[None]) -> None:
+async def _follow(turn: InterruptibleTurn, asked: _Asked, turns: InterruptibleTurns, written: LiveRun[Any]) -> None:
     """Show a turn until it ends, or asks; a run that is cancelled before that stops it."""
     run = Run(written, asked.ids)
     shown = asked.thread_id, asked.run_id
@@ -299,7 +298,7 @@ async def _follow(turn: InterruptibleTurn, asked: _Asked, turns: InterruptibleTu
             turns.park(asked.thread_id, turn)  # first, because an answer may come as soon as the question is sent
             await run.interrupted([_interrupt(question) for question in turn.questions.waiting()])
     except anyio.get_cancelled_exc_class():
-        with anyio.move_on_after(_LAST_SECONDS, shield=True):  # for those who follow it, or come back
+        with anyio.move_on_after(LAST_SECONDS, shield=True):  # for those who follow it, or come back
             await run.cancelled()
         raise
     except ClientLeft:

@@ -21,7 +21,7 @@ from amplifier.turns import Ended, Show, TurnRecord
 from ._limits import Limits
 from ._problems import Problem
 
-__all__ = ["Agents", "Ask", "SessionFactory", "SessionRequest", "Turns"]
+__all__ = ["Agents", "Ask", "SessionFactory", "SessionRequest"]
 
 
 @attrs.frozen(kw_only=True)
@@ -42,71 +42,6 @@ class SessionRequest:
 
 SessionFactory: TypeAlias = Callable[[SessionRequest], AmplifierSession]
 """Makes a session, which the server opens and closes."""
-
-
-class Turns:
-    """Admits turns, up to the limit, until the server is being stopped."""
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._running: set[AmplifierSession] = set()
-        self._over = anyio.Event()
-        self._stopping = False
-
-    def __repr__(self) -> str:
-        return f"<Turns: {len(self._running)} running{', stopping' if self._stopping else ''}>"
-
-    @property
-    def running(self) -> int:
-        """How many run."""
-        return len(self._running)
-
-    def require_room(self) -> None:
-        """Check that a turn could begin now.
-
-        Raises:
-            Problem: There are too many, or the server is being stopped.
-        """
-        if self._stopping:
-            raise Problem(503, "the server is being stopped", code="stopping", headers={"Retry-After": "5"})
-        if len(self._running) >= self._limits.turns:
-            message = f"{self._limits.turns} turns are running, which is the limit; try again later"
-            raise Problem(429, message, code="too_many_turns", headers={"Retry-After": "1"})
-
-    @contextmanager
-    def admit(self, session: AmplifierSession) -> Iterator[None]:
-        """Count a turn inside the block; it begins with opening the session, if the turn opens one.
-
-        Raises:
-            Problem: There are too many, or the server is being stopped.
-        """
-        self.require_room()
-        self._running.add(session)
-        try:
-            yield
-        finally:
-            self._running.discard(session)
-            if not self._running:
-                self._over.set()
-
-    def begin_shutdown(self) -> None:
-        """Admit no more turns, and ask those that run to end: after the running step, or when the time is over."""
-        self._stopping = True
-        for session in self._running:
-            session.coordinator.cancellation.request_graceful(
-                grace=self._limits.shutdown_seconds, reason="the server is being stopped"
-            )
-
-    async def wait_idle(self) -> None:
-        """Wait until no turn runs."""
-        while self._running:
-            self._over = anyio.Event()
-            await self._over.wait()
-
-    @property
-    def deadline(self) -> float:
-        """Seconds for `wait_idle` after `begin_shutdown`: time for the turns, and for what they have to unwind."""
-        return self._limits.shutdown_seconds + math.ceil(self._limits.shutdown_seconds / 2)
 
 
 @attrs.define(kw_only=True)
@@ -173,9 +108,9 @@ class Ask:
         return HookResult(action="inject_context", context_injection=self.notes, ephemeral=True)
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True, eq=False)
 class Agents:
-    """What all routes share.
+    """What all routes share; it admits turns, up to the limit, until the server is being stopped.
 
     Attributes:
         make: Makes sessions.
@@ -184,18 +119,68 @@ class Agents:
         live: Sessions that stay open, and the tasks of everything that outlives a request.
         runs: What clients can come back to.
         kept: Conversations that clients go on with by name, and those that wait for results of clients.
+        at_end: What is called when the server is being stopped.
     """
 
     make: SessionFactory
     check: Callable[[AmplifierSession], None]
     limits: Limits
-    turns: Turns
     name: str
     live: LiveSessions[Any]
     runs: LiveRuns[Any] = attrs.field(
         default=attrs.Factory(lambda self: LiveRuns(self.live.start_soon), takes_self=True), init=False
     )
     kept: KeptMessages = attrs.field(factory=KeptMessages, init=False)
+    at_end: list[Callable[[], None]] = attrs.field(factory=list, init=False)
+    _running: set[AmplifierSession] = attrs.field(factory=set, init=False)
+    _over: anyio.Event = attrs.field(factory=anyio.Event, init=False)
+    _stopping: bool = attrs.field(default=False, init=False)
+
+    def __repr__(self) -> str:
+        return f"{len(self.live)} sessions, {len(self._running)} turns{', stopping' if self._stopping else ''}"
+
+    def require_room(self) -> None:
+        """Check that a turn could begin now.
+
+        Raises:
+            Problem: There are too many, or the server is being stopped.
+        """
+        if self._stopping:
+            raise Problem(503, "the server is being stopped", code="stopping", headers={"Retry-After": "5"})
+        if len(self._running) >= self.limits.turns:
+            message = f"{self.limits.turns} turns are running, which is the limit; try again later"
+            raise Problem(429, message, code="too_many_turns", headers={"Retry-After": "1"})
+
+    @contextmanager
+    def admit(self, session: AmplifierSession) -> Iterator[None]:
+        """Count a turn inside the block; it begins with opening the session, if the turn opens one.
+
+        Raises:
+            Problem: There are too many, or the server is being stopped.
+        """
+        self.require_room()
+        self._running.add(session)
+        try:
+            yield
+        finally:
+            self._running.discard(session)
+            if not self._running:
+                self._over.set()
+
+    async def end_turns(self) -> None:
+        """Admit no more turns, ask those that run to end, and wait for them: a step may end within the limit's time.
+
+        After that they are cut off, and have half of it once more to unwind.
+        """
+        self._stopping, seconds = True, self.limits.shutdown_seconds
+        for stop in self.at_end:
+            stop()
+        for session in self._running:
+            session.coordinator.cancellation.request_graceful(grace=seconds, reason="the server is being stopped")
+        with anyio.move_on_after(seconds + math.ceil(seconds / 2)):
+            while self._running:
+                self._over = anyio.Event()
+                await self._over.wait()
 
     async def run_once(
         self, ask: Ask, record: TurnRecord, show: Show, *, approvals: ApprovalSystem | None = None
@@ -207,7 +192,7 @@ class Agents:
             Exception: What opening it or ``show`` raises.
         """
         session = self.make(SessionRequest(approvals=approvals))
-        with self.turns.admit(session):
+        with self.admit(session):
             async with session:
                 self.check(session)
                 return await ask.run(session, record, show)

@@ -9,7 +9,6 @@ from typing import Any, final
 
 import anyio
 from starlette.applications import Starlette
-from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from amplifier.kernel import AmplifierSession
@@ -17,15 +16,15 @@ from amplifier.live import LiveSessions
 from amplifier.store import SessionIndex
 
 from .._access import LOOPBACK_HOSTS, check_token
-from ._ag_ui import InterruptibleTurns, ag_ui_routes
-from ._agents import Agents, SessionFactory, Turns
-from ._guard import Guard
+from ._ag_ui import ag_ui_routes
+from ._agents import Agents, SessionFactory
+from ._guard import guarded
 from ._limits import Limits
 from ._openai_chat import openai_routes
 from ._openai_responses import responses_routes
 from ._page import FREE_PATHS, page_routes
 from ._problems import Problem, handlers
-from ._session_api import KeptSessions, SessionStorage, session_routes
+from ._session_api import SessionApi
 from ._trace import TRACE_PAGE, trace_routes
 
 __all__ = ["Application", "application"]
@@ -39,17 +38,13 @@ class Application:
         limits: What it takes on.
     """
 
-    def __init__(
-        self, app: ASGIApp, limits: Limits, turns: Turns, sessions: KeptSessions, runs: InterruptibleTurns
-    ) -> None:
+    def __init__(self, app: ASGIApp, agents: Agents) -> None:
         self._app = app
-        self._turns = turns
-        self._runs = runs
-        self._sessions = sessions
-        self.limits = limits
+        self._agents = agents
+        self.limits: Limits = agents.limits
 
     def __repr__(self) -> str:
-        return f"<Application: {len(self._sessions.live)} sessions, {self._turns.running} turns>"
+        return f"<Application: {self._agents!r}>"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request, or the lifespan."""
@@ -61,11 +56,9 @@ class Application:
 
         For a server that is being stopped; call it before the server closes its connections.
         """
-        self._turns.begin_shutdown()
-        self._runs.stop_parked()  # their answers would come to a server that is not there
-        with anyio.move_on_after(self._turns.deadline):
-            await self._turns.wait_idle()
-            await self._sessions.live.close_all()
+        await self._agents.end_turns()
+        with anyio.move_on_after(self.limits.shutdown_seconds):
+            await self._agents.live.close_all()
 
 
 def application(
@@ -75,7 +68,7 @@ def application(
     limits: Limits | None = None,
     hosts: Collection[str] = LOOPBACK_HOSTS,
     origins: Collection[str] = (),
-    storage: SessionStorage | None = None,
+    storage: SessionIndex | None = None,
     check: Callable[[AmplifierSession], None] | None = None,
     reports: Callable[[], list[dict[str, Any]]] | None = None,
     name: str = "amplifier",
@@ -101,40 +94,28 @@ def application(
     """
     check_token(token)
     limits = limits or Limits()
-    turns = Turns(limits)
     live: LiveSessions[Any] = LiveSessions(most=limits.sessions, idle_seconds=limits.idle_seconds)
     check = check or _require_provider
-    agents = Agents(make=make_session, check=check, limits=limits, turns=turns, name=name, live=live)
-    sessions = KeptSessions(agents, storage, reports)
-    runs = InterruptibleTurns()
+    agents = Agents(make=make_session, check=check, limits=limits, name=name, live=live)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with live.running():
             yield
-            turns.begin_shutdown()
-            runs.stop_parked()
             # The server has ended the requests, or goes on waiting for them; either way their turns are to unwind.
-            with anyio.move_on_after(turns.deadline):
-                await turns.wait_idle()
+            await agents.end_turns()
 
     routes = [
         *openai_routes(agents),
         *responses_routes(agents),
-        *ag_ui_routes(agents, runs),
-        *session_routes(agents, sessions),
+        *ag_ui_routes(agents),
+        *SessionApi(agents, storage, reports).routes(),
         *page_routes(),
+        *([] if storage is None else trace_routes(storage)),
     ]
-    free_paths = FREE_PATHS
-    if isinstance(storage, SessionIndex):
-        routes += trace_routes(storage)
-        free_paths = (*FREE_PATHS, TRACE_PAGE)
-    app: ASGIApp = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
-    app = Guard(app, token=token, hosts=hosts, origins=origins, free_paths=free_paths)
-    if origins:
-        # Outside of the guard: a browser asks for permission without the token.
-        app = CORSMiddleware(app, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"])
-    return Application(app, limits, turns, sessions, runs)
+    app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
+    checked = guarded(app, token=token, hosts=hosts, origins=origins, free_paths=(*FREE_PATHS, TRACE_PAGE))
+    return Application(checked, agents)
 
 
 @contextmanager

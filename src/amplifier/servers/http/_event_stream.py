@@ -10,15 +10,27 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from amplifier.live import ClientLeft, LiveRun
+from amplifier.live import ClientLeft, EventLog, LiveRun
 from amplifier.live._event_log import Reader
 
 from ._problems import Problem, problem_of
 
-__all__ = ["EventStream", "LongResponse", "event", "follow_run", "send_all"]
+__all__ = [
+    "LAST_SECONDS",
+    "EventStream",
+    "LongResponse",
+    "check_cursor",
+    "event",
+    "event_number",
+    "follow_run",
+    "send_all",
+]
 
 _PING_SECONDS = 15.0
 """Between two signs of life to a client while nothing happens."""
+
+LAST_SECONDS = 1.0
+"""For the clients of a run that is cancelled to take its last event."""
 
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -32,6 +44,28 @@ def event(data: Any, *, name: str | None = None) -> bytes:
     text = data.encode() if isinstance(data, str) else orjson.dumps(data, default=str)
     head = "" if name is None else f"event: {name}\n"
     return head.encode() + b"data: " + text + b"\n\n"
+
+
+def event_number(given: str | None, where: str) -> int:
+    """The number of the latest event that a client knows; 0 if it says nothing.
+
+    Raises:
+        Problem: It is no number.
+    """
+    if given and not (given.isdecimal() and len(given) < 16):
+        raise Problem(400, f"{where}: expected the number of an event, got {given!r:.80}", code="invalid_request")
+    return int(given or 0)
+
+
+def check_cursor(after: int, log: EventLog) -> None:
+    """Refuse a client that knows more events than there have been, such as those of another run.
+
+    Raises:
+        Problem: It does.
+    """
+    if after > log.last_id:
+        message = f"{after} events are known to the client, but only {log.last_id} have been sent; begin with 0"
+        raise Problem(400, message, code="events_not_sent")
 
 
 class EventStream:
@@ -130,9 +164,10 @@ async def follow_run(run: LiveRun[Any], after: int, stream: EventStream | None) 
     Without a stream it only waits for the end.
 
     Raises:
-        Problem: Events after this number are not kept any more.
+        Problem: Events after this number are not kept any more, or it is none of them.
         Exception: What the run raised, unless its client has got something already.
     """
+    check_cursor(after, run.log)
     if after < run.log.first_id - 1:
         message = f"the events after {after} are not kept any more; the first one is {run.log.first_id}"
         raise Problem(410, message, code="events_gone")

@@ -10,12 +10,14 @@ from __future__ import annotations
 import hmac
 from collections.abc import Collection
 
+import attrs
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ._problems import Problem
 
-__all__ = ["Guard"]
+__all__ = ["guarded"]
 
 _SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -25,8 +27,15 @@ _SECURITY_HEADERS = {
 }
 
 
-class Guard:
-    """Middleware.
+def guarded(
+    app: ASGIApp,
+    *,
+    token: str | None,
+    hosts: Collection[str],
+    origins: Collection[str] = (),
+    free_paths: Collection[str] = (),
+) -> ASGIApp:
+    """An application whose requests are checked first.
 
     Args:
         app: What the requests are for.
@@ -35,21 +44,30 @@ class Guard:
         origins: Other origins whose pages may use the server.
         free_paths: Paths that need no token: files without any data of sessions.
     """
+    guard = _Guard(
+        app=app,
+        token=None if token is None else token.encode(),
+        hosts={host.lower() for host in hosts},
+        origins={origin.lower().rstrip("/") for origin in origins},
+        free_paths=free_paths,
+    )
+    if not origins:
+        return guard
+    # Outside of the guard: a browser asks for permission without the token.
+    return CORSMiddleware(
+        guard, list(origins), allow_methods=["*"], allow_headers=["*"], expose_headers=["Mcp-Session-Id"]
+    )
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        token: str | None,
-        hosts: Collection[str],
-        origins: Collection[str],
-        free_paths: Collection[str],
-    ) -> None:
-        self._app = app
-        self._token = None if token is None else token.encode()
-        self._hosts = {host.lower() for host in hosts}
-        self._origins = {origin.lower().rstrip("/") for origin in origins}
-        self._free_paths = frozenset(free_paths)
+
+@attrs.frozen(kw_only=True, eq=False)
+class _Guard:
+    """Middleware."""
+
+    _app: ASGIApp
+    _token: bytes | None = attrs.field(repr=False)
+    _hosts: set[str]
+    _origins: set[str]
+    _free_paths: Collection[str]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check and pass on."""

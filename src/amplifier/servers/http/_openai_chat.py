@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 import attrs
-import orjson
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -21,15 +20,18 @@ from ._event_stream import EventStream, LongResponse, event
 from ._history import read_messages
 from ._limits import read_json
 from ._openai_request import (
-    Conversation,
     Outcome,
     Parameters,
+    arguments_of,
     effort_kind,
     format_kind,
+    keep_for_results,
+    known_history,
     limit_kind,
     read_parameters,
     stop_kind,
     unsupported,
+    usage,
     watch,
 )
 from ._problems import Problem, problem_of
@@ -53,11 +55,12 @@ def openai_routes(agents: Agents) -> list[Route]:
 
     async def completions(request: Request) -> Response:
         asked = read_parameters(_Body, await read_json(request, agents.limits), agents.name)
-        conversation = Conversation.read(read_messages(asked.messages), "messages", agents)
-        ask = conversation.ask(asked, asked.response_format)
+        sent = read_messages(asked.messages)
+        history, prompt = known_history(sent, "messages", agents)
+        ask = Ask(history=history, prompt=prompt, schema=asked.response_format, **asked.of_turn())
 
         async def work(stream: EventStream) -> Response | None:
-            return await _Completion(asked, conversation, ask, agents, stream).run()
+            return await _Completion(asked, sent, ask, agents, stream).run()
 
         return LongResponse(work, agents.limits.send_seconds)
 
@@ -106,10 +109,10 @@ class _Body(Parameters):
 class _Completion:
     """One completion; both forms are made of the same pieces."""
 
-    def __init__(self, asked: _Body, conversation: Conversation, ask: Ask, agents: Agents, stream: EventStream) -> None:
+    def __init__(self, asked: _Body, sent: list[dict[str, Any]], ask: Ask, agents: Agents, stream: EventStream) -> None:
         self._is_streamed = asked.stream is True
         self._with_usage = bool(asked.stream_options and asked.stream_options.get("include_usage"))
-        self._conversation = conversation
+        self._sent = sent
         self._ask = ask
         self._agents = agents
         self._stream = stream
@@ -128,7 +131,7 @@ class _Completion:
             await self._stream.write(event(problem_of(error).body()))  # the status line has been sent
             return None
         if outcome.calls:
-            self._conversation.keep(outcome.calls, self._ask, self._agents)
+            keep_for_results(self._agents, self._sent, outcome.calls, self._ask.messages)
         if not self._is_streamed:
             return JSONResponse(self._whole(outcome))
         calls = [{"index": index, **_call(call)} for index, call in enumerate(outcome.calls)]
@@ -171,17 +174,8 @@ class _Completion:
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    arguments = orjson.dumps(call.arguments, default=str).decode()
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments_of(call)}}
 
 
 def _usage(outcome: Outcome) -> dict[str, Any]:
-    record = outcome.record
-    given, made = record.input_tokens, record.output_tokens
-    return {
-        "prompt_tokens": given,
-        "completion_tokens": made,
-        "total_tokens": given + made,
-        "prompt_tokens_details": {"cached_tokens": record.cache_read_tokens or 0},
-        "completion_tokens_details": {"reasoning_tokens": record.reasoning_tokens or 0},
-    }
+    return usage(outcome.record, "prompt", "completion")

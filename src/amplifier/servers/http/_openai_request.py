@@ -9,9 +9,10 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import attrs
+import orjson
 
 from amplifier._json import SchemaRefused, build_validator
 from amplifier._reading import Kind, any_text, choice, flag, list_each, mapping, option, optional, record, whole_number
@@ -25,12 +26,21 @@ from amplifier.turns import TurnRecord
 
 from ._agents import Agents, Ask
 from ._history import split_conversation, split_results
-from ._problems import Problem
+from ._problems import Problem, read_body
 
-__all__ = ["Conversation", "Outcome", "Parameters", "read_parameters", "read_strictly", "unsupported", "watch"]
+__all__ = [
+    "Outcome",
+    "Parameters",
+    "arguments_of",
+    "keep_for_results",
+    "known_history",
+    "read_parameters",
+    "unsupported",
+    "usage",
+    "watch",
+]
 
 P = TypeVar("P", bound="Parameters")
-T = TypeVar("T", bound=attrs.AttrsInstance)
 
 Finish: TypeAlias = Literal["stop", "length", "content_filter", "tool_calls"]
 
@@ -164,8 +174,8 @@ class Parameters:
         given = {"temperature": self.temperature, "top_p": self.top_p, "metadata": about or None}
         return {name: value for name, value in given.items() if value is not None}
 
-    def client_tools(self) -> tuple[ClientTools, dict[str, Any]]:
-        """The client's tools, and what makes the model call one; the choice is among them, the agent's own are always there.
+    def of_turn(self) -> dict[str, Any]:
+        """The settings of an `Ask`, and the client's tools; what is chosen is among them, the agent's own are always there.
 
         Raises:
             Problem: The choice is none of them.
@@ -178,27 +188,14 @@ class Parameters:
         made = ClientTools(() if wanted == "none" else tools, in_parallel=self.parallel_tool_calls is not False)
         if name is None and wanted == "required" and len(tools) == 1:
             name = tools[0].name
-        if name is not None:
-            return made, {"tool_choice": {"type": "function", "function": {"name": name}}}
-        return made, {"tool_choice": "required"} if wanted == "required" else {}
+        choice = "required" if name is None else {"type": "function", "function": {"name": name}}
+        forced = {"tool_choice": choice} if name is not None or wanted == "required" else {}
+        return {"tools": made, "settings": {**self.settings(), **forced}}
 
 
 stop_kind: Final = optional(Kind(f"a text, or at most {_MOST_STOPS} texts", _is_stop, _stops))
 limit_kind: Final = optional(whole_number(1))
 effort_kind: Final = optional(choice("none", "minimal", "low", "medium", "high", "xhigh", "max"))
-
-
-def read_strictly(cls: type[T], given: Mapping[str, Any]) -> T:
-    """Parameters of a class that has all there are.
-
-    Raises:
-        Problem: They do not fit; every one that does not is named.
-    """
-    try:
-        read: T = record(cls).read(given)
-    except PlanError as error:
-        raise Problem.of_all(error.problems) from None
-    return read
 
 
 def read_parameters(cls: type[P], body: dict[str, Any], agent: str) -> P:
@@ -207,7 +204,7 @@ def read_parameters(cls: type[P], body: dict[str, Any], agent: str) -> P:
     Raises:
         Problem: It does not fit.
     """
-    read = read_strictly(cls, body)
+    read = read_body(cls, body)
     if read.model not in (None, agent):
         message = f"model: {read.model!r:.80} is not served here; expected {agent!r}"
         raise Problem(404, message, code="model_not_found", param="model")
@@ -258,43 +255,45 @@ format_kind: Final = optional(Kind("an object with a type", lambda value: isinst
 # ── a turn ──
 
 
-@attrs.frozen(kw_only=True)
-class Conversation:
-    """The conversation of a request.
+def known_history(
+    messages: list[dict[str, Any]], where: str, agents: Agents
+) -> tuple[list[dict[str, Any]], Prompt | None]:
+    """What is before the turn of a request, and its prompt; None if the turn goes on with results of the client.
 
-    Attributes:
-        messages: Those of the request, by which the next one is known as its continuation.
-        history: Those before the turn.
-        prompt: None if the turn goes on with results of the client.
+    What the agent's own tools did in such a turn is not in the request, but kept here.
+
+    Raises:
+        Problem: It is no conversation.
     """
+    history, prompt = split_conversation(messages, where)
+    if prompt is None:
+        before, results = split_results(messages)
+        kept = agents.kept.find(agents.kept.name_of([before, sorted(results)]))
+        history = history if kept is None else with_results(kept, results)
+    return history, prompt
 
-    messages: list[dict[str, Any]]
-    history: list[dict[str, Any]]
-    prompt: Prompt | None
 
-    @classmethod
-    def read(cls, messages: list[dict[str, Any]], where: str, agents: Agents) -> Self:
-        """What a request carries; what the agent's own tools did in a turn that goes on is not in it, but kept here.
+def keep_for_results(
+    agents: Agents, sent: list[dict[str, Any]], calls: list[ToolCall], messages: list[dict[str, Any]]
+) -> None:
+    """Keep a conversation for the request that brings the results of these calls, known by the messages that were sent."""
+    agents.kept.keep(agents.kept.name_of([sent, sorted(call.id for call in calls)]), messages)
 
-        Raises:
-            Problem: It is no conversation.
-        """
-        history, prompt = split_conversation(messages, where)
-        if prompt is None:
-            before, results = split_results(messages)
-            kept = agents.kept.find(agents.kept.name_of([before, sorted(results)]))
-            history = history if kept is None else with_results(kept, results)
-        return cls(messages=messages, history=history, prompt=prompt)
 
-    def ask(self, given: Parameters, schema: dict[str, Any] | None) -> Ask:
-        """The turn."""
-        tools, forced = given.client_tools()
-        settings = {**given.settings(), **forced}
-        return Ask(history=self.history, prompt=self.prompt, settings=settings, schema=schema, tools=tools)
+def usage(record: TurnRecord, given: str = "input", made: str = "output") -> dict[str, Any]:
+    """The tokens of a turn; the two APIs have other words for what the model was given and what it made."""
+    return {
+        f"{given}_tokens": record.input_tokens,
+        f"{given}_tokens_details": {"cached_tokens": record.cache_read_tokens or 0},
+        f"{made}_tokens": record.output_tokens,
+        f"{made}_tokens_details": {"reasoning_tokens": record.reasoning_tokens or 0},
+        "total_tokens": record.input_tokens + record.output_tokens,
+    }
 
-    def keep(self, calls: list[ToolCall], ask: Ask, agents: Agents) -> None:
-        """Keep what the turn did for the request that brings the results of these calls."""
-        agents.kept.keep(agents.kept.name_of([self.messages, sorted(call.id for call in calls)]), ask.messages)
+
+def arguments_of(call: ToolCall) -> str:
+    """What the model wants to call a tool with, as JSON."""
+    return orjson.dumps(call.arguments, default=str).decode()
 
 
 @attrs.frozen(kw_only=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import anyio
 import attrs
-import orjson
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -18,24 +18,27 @@ from amplifier._reading import Kind, any_text, anything, choice, flag, object_wi
 from amplifier.live import ClientLeft, LiveRun, with_results
 from amplifier.live._client_tools import WAITING
 from amplifier.models import ToolCall
+from amplifier.models._prompts import Prompt
 
 from ._agents import Agents, Ask
-from ._event_stream import EventStream, LongResponse, event, follow_run
+from ._event_stream import LAST_SECONDS, EventStream, LongResponse, event, follow_run
 from ._history import read_messages, split_conversation
 from ._limits import read_json
 from ._openai_request import (
-    Conversation,
     Outcome,
     Parameters,
+    arguments_of,
     effort_kind,
     format_kind,
+    keep_for_results,
+    known_history,
     limit_kind,
     read_parameters,
-    read_strictly,
     unsupported,
+    usage,
     watch,
 )
-from ._problems import Problem, problem_of
+from ._problems import Problem, problem_of, read_body
 
 __all__ = ["responses_routes"]
 
@@ -50,9 +53,10 @@ def responses_routes(agents: Agents) -> list[Route]:
             message = "background: expected null or false without store, because the response has to be kept"
             raise Problem(400, message, code="invalid_request", param="background")
         if asked.background:  # its answer comes before its turn begins
-            agents.turns.require_room()
-        conversation = _conversation(asked, agents)
-        response = _Response(body, asked, conversation, conversation.ask(asked, asked.schema), agents)
+            agents.require_room()
+        sent, history, prompt = _conversation(asked, agents)
+        ask = Ask(history=history, prompt=prompt, schema=asked.schema, **asked.of_turn())
+        response = _Response(body, asked, sent, ask, agents)
 
         async def work(stream: EventStream) -> Response | None:
             name = response.name if asked.store is not False else None
@@ -67,11 +71,11 @@ def responses_routes(agents: Agents) -> list[Route]:
     def find(request: Request) -> LiveRun[_Response]:
         found = agents.runs.find(request.path_params["name"])
         if found is None:
-            raise _unknown(request.path_params["name"], 404)
+            raise _missing(request.path_params["name"])
         return found
 
     async def retrieve(request: Request) -> Response:
-        run, given = find(request), read_strictly(_Query, dict(request.query_params))
+        run, given = find(request), read_body(_Query, dict(request.query_params))
         if given.stream != "true":
             return JSONResponse(run.about.body())
 
@@ -93,7 +97,7 @@ def responses_routes(agents: Agents) -> list[Route]:
         if (run := agents.runs.find(name)) is not None:
             await run.cancel()
         if not any([agents.runs.forget(name), agents.kept.forget(name)]):
-            raise _unknown(name, 404)
+            raise _missing(name)
         return JSONResponse({"id": name, "object": "response.deleted", "deleted": True})
 
     return [
@@ -159,22 +163,14 @@ class _Body(Parameters):
 # ── the conversation ──
 
 
-def _conversation(asked: _Body, agents: Agents) -> Conversation:
+def _conversation(asked: _Body, agents: Agents) -> tuple[list[dict[str, Any]], list[dict[str, Any]], Prompt | None]:
+    """The messages of the request, all of them before its turn, and its prompt."""
     items = [{"role": "user", "content": asked.input}] if isinstance(asked.input, str) else asked.input
     messages = [_message(item, index) for index, item in enumerate(items)] if isinstance(items, list) else items
-    read = read_messages(messages, "input")
-    found = (
-        Conversation.read(read, "input", agents)
-        if asked.previous_response_id is None
-        else _continued(read, asked.previous_response_id, agents)
-    )
-    if asked.instructions is None:
-        return found
-    return attrs.evolve(found, history=[_instructions(asked.instructions), *found.history])
-
-
-def _instructions(text: str) -> dict[str, Any]:
-    return {"role": "system", "content": text}
+    sent, name = read_messages(messages, "input"), asked.previous_response_id
+    history, prompt = known_history(sent, "input", agents) if name is None else _continued(sent, name, agents)
+    instructions = [] if asked.instructions is None else [{"role": "system", "content": asked.instructions}]
+    return sent, [*instructions, *history], prompt
 
 
 def _message(item: Any, index: int) -> Any:
@@ -196,35 +192,31 @@ def _message(item: Any, index: int) -> Any:
     raise Problem(400, f"{where}: {expected}, got {item.get('type')!r:.80}", code="invalid_messages", param=where)
 
 
-def _continued(read: list[dict[str, Any]], name: str, agents: Agents) -> Conversation:
+def _continued(sent: list[dict[str, Any]], name: str, agents: Agents) -> tuple[list[dict[str, Any]], Prompt | None]:
     """What follows a response that is kept: results of its calls, or more messages."""
     kept, run = agents.kept.find(name), agents.runs.find(name)
     if kept is None and run is not None and not run.over.is_set():
         message = f"previous_response_id: {name} is not over yet"
         raise Problem(409, message, code="response_in_progress", param="previous_response_id")
     if kept is None:
-        raise _unknown(name, 400)
-    own = {call["id"] for message in read for call in message.get("tool_calls", ())}
-    results = {each["tool_call_id"]: each["content"] for each in read if each["role"] == "tool"}
-    results = {call: result for call, result in results.items() if call not in own}
-    rest = [each for each in read if each["role"] != "tool" or each["tool_call_id"] in own]
+        message = (
+            f"previous_response_id: {name!r:.80} is not kept here (any more); send the whole conversation as input"
+        )
+        raise Problem(400, message, code="previous_response_not_found", param="previous_response_id")
     waiting = {each["tool_call_id"] for each in kept if each["role"] == "tool" and each["content"] == WAITING}
-    for calls, problem in (
-        (waiting - results.keys(), "no output for"),
-        (results.keys() - waiting, "no call waits for"),
-    ):
-        if calls:
-            message = f"input: {problem} {', '.join(sorted(calls))[:200]} of {name}"
-            raise Problem(400, message, code="invalid_messages", param="input")
+    results = {each["tool_call_id"]: each["content"] for each in sent if each.get("tool_call_id") in waiting}
+    if missing := waiting - results.keys():
+        message = f"input: no output for {', '.join(sorted(missing))[:200]} of {name}"
+        raise Problem(400, message, code="invalid_messages", param="input")
+    rest = [each for each in sent if each.get("tool_call_id") not in waiting]
     history, prompt = split_conversation(rest, "input") if rest else ([], None)
-    if not rest and not results:
-        raise Problem(400, "input: expected a message, or results", code="invalid_messages", param="input")
-    return Conversation(messages=read, history=[*with_results(kept, results), *history], prompt=prompt)
+    return [*with_results(kept, results), *history], prompt
 
 
-def _unknown(name: str, status: int) -> Problem:
-    message = f"previous_response_id: {name!r:.80} is not kept here (any more); send the whole conversation as input"
-    return Problem(status, message, code="previous_response_not_found", param="previous_response_id")
+def _missing(name: str) -> Problem:
+    return Problem(
+        404, f"no response {name!r:.80} is kept here (any more)", code="response_not_found", param="response_id"
+    )
 
 
 # ── the response ──
@@ -237,17 +229,17 @@ class _Response:
         self,
         body: dict[str, Any],
         asked: _Body,
-        conversation: Conversation,
+        sent: list[dict[str, Any]],
         ask: Ask,
         agents: Agents,
     ) -> None:
         self._asked = asked
-        self._conversation = conversation
+        self._sent = sent
         self._ask = ask
         self._agents = agents
         self._run: LiveRun[_Response] | None = None
         self._output: list[dict[str, Any]] = []
-        self._open: tuple[str, list[str]] | None = None  # the kind of the item that is being streamed, and its text
+        self._open: _Open | None = None
         self._number = 0
         self._head: dict[str, Any] = {
             "id": f"resp_{secrets.token_hex(16)}",
@@ -291,6 +283,8 @@ class _Response:
             raise
         except anyio.get_cancelled_exc_class():
             self._head["status"] = "cancelled"
+            with anyio.move_on_after(LAST_SECONDS, shield=True), suppress(ClientLeft):
+                await self._end("failed")  # the API has no event of its own for it
             raise
         except Exception as error:  # a turn runs third-party code
             if not self.is_background and not (run.has_begun and self._asked.stream):
@@ -305,13 +299,14 @@ class _Response:
         if not self._asked.stream:  # its text is the turn's result, not the pieces joined
             self._output = [item for item in self._output if item["type"] == "reasoning"]
             if outcome.text or not (outcome.calls or outcome.refusal):
-                self._output.append(_message_item([_text_part(outcome.text)]))
+                self._output.append(_message_item([_TEXT.made(outcome.text)]))
         for call in outcome.calls:
             await self._call(call)
         if outcome.refusal is not None:
-            await self._whole_item(_message_item([{"type": "refusal", "refusal": outcome.refusal}]))
+            item = _message_item([{"type": "refusal", "refusal": outcome.refusal}])
+            await self._send("output_item.done", **await self._add(item), item=item)
         reason = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(outcome.finish)
-        self._head |= {"status": "completed" if reason is None else "incomplete", "usage": _usage(outcome)}
+        self._head |= {"status": "completed" if reason is None else "incomplete", "usage": usage(outcome.record)}
         self._head["incomplete_details"] = None if reason is None else {"reason": reason}
         await self._end(self._head["status"])
 
@@ -324,8 +319,7 @@ class _Response:
         if self._asked.store is not False:
             self._agents.kept.keep(self._head["id"], kept)
         if outcome.calls and self._asked.previous_response_id is None:
-            self._ask.messages = kept
-            self._conversation.keep(outcome.calls, self._ask, self._agents)
+            keep_for_results(self._agents, self._sent, outcome.calls, kept)
 
     async def _tell(self, kind: str, text: str) -> None:
         if kind == "reset" and not self._asked.stream:
@@ -333,16 +327,13 @@ class _Response:
             return
         if not text:
             return
-        kind = "thinking" if kind == "thinking" else "text"
-        if self._open is None or self._open[0] != kind:
+        part = _THINKING if kind == "thinking" else _TEXT
+        if self._open is None or self._open.part is not part:
             await self._close()
-            await self._begin(kind)
+            await self._begin(part)
         assert self._open is not None
-        self._open[1].append(text)
-        name = "reasoning_summary_text" if kind == "thinking" else "output_text"
-        await self._send(
-            f"{name}.delta", **self._place(kind), delta=text, **({} if kind == "thinking" else _NO_LOGPROBS)
-        )
+        self._open.text += text
+        await self._send(f"{part.text_event}.delta", **self._open.place, delta=text, **part.more)
 
     # ── events ──
 
@@ -357,47 +348,34 @@ class _Response:
         assert self._run is not None
         await self._run.write(event(sent, name=name))
 
-    def _place(self, kind: str) -> dict[str, Any]:
-        """Which part of which item is streamed."""
-        part = {"summary_index": 0} if kind == "thinking" else {"content_index": 0}
-        return {"item_id": self._output[-1]["id"], "output_index": len(self._output) - 1, **part}
-
-    async def _begin(self, kind: str) -> None:
-        item = _reasoning_item("") if kind == "thinking" else _message_item([_text_part("")])
+    async def _add(self, item: dict[str, Any], **begun: Any) -> dict[str, Any]:
+        """Add an item, which begins with these members; returns where it is."""
         self._output.append(item)
-        self._open = (kind, [])
-        empty = {**item, "status": "in_progress", "summary" if kind == "thinking" else "content": []}
-        await self._send("output_item.added", output_index=len(self._output) - 1, item=empty)
-        name, part = _part_of(kind, "")
-        await self._send(f"{name}.added", **self._place(kind), part=part)
+        at = {"output_index": len(self._output) - 1}
+        await self._send("output_item.added", **at, item={**item, **begun})
+        return at
+
+    async def _begin(self, part: _Part) -> None:
+        item = part.item([part.made("")])
+        at = await self._add(item, status="in_progress", **{part.member: []})
+        self._open = _Open(part, item, {"item_id": item["id"], **at, part.index: 0})
+        await self._send(f"{part.event}.added", **self._open.place, part=part.made(""))
 
     async def _close(self) -> None:
         """End the item that is open."""
-        if self._open is None:
+        if (shown := self._open) is None:
             return
-        kind, text = self._open[0], "".join(self._open[1])
-        name, part = _part_of(kind, text)
-        item = self._output[-1]
-        item["summary" if kind == "thinking" else "content"] = [part]
-        more = {} if kind == "thinking" else _NO_LOGPROBS
-        done = "reasoning_summary_text" if kind == "thinking" else "output_text"
-        await self._send(f"{done}.done", **self._place(kind), text=text, **more)
-        await self._send(f"{name}.done", **self._place(kind), part=part)
-        await self._send("output_item.done", output_index=len(self._output) - 1, item=item)
-        self._open = None
-
-    async def _whole_item(self, item: dict[str, Any]) -> None:
-        self._output.append(item)
-        at = {"output_index": len(self._output) - 1}
-        await self._send("output_item.added", **at, item=item)
-        await self._send("output_item.done", **at, item=item)
+        self._open, part = None, shown.part
+        made = part.made(shown.text)
+        shown.item[part.member] = [made]
+        await self._send(f"{part.text_event}.done", **shown.place, text=shown.text, **part.more)
+        await self._send(f"{part.event}.done", **shown.place, part=made)
+        await self._send("output_item.done", output_index=shown.place["output_index"], item=shown.item)
 
     async def _call(self, call: ToolCall) -> None:
-        item = _call_item(call)
-        self._output.append(item)
-        at = {"output_index": len(self._output) - 1}
+        item = _item("fc", "function_call", call_id=call.id, name=call.name, arguments=arguments_of(call))
+        at = await self._add(item, status="in_progress", arguments="")
         named = {**at, "item_id": item["id"]}
-        await self._send("output_item.added", **at, item={**item, "status": "in_progress", "arguments": ""})
         await self._send("function_call_arguments.delta", **named, delta=item["arguments"])
         await self._send("function_call_arguments.done", **named, name=call.name, arguments=item["arguments"])
         await self._send("output_item.done", **at, item=item)
@@ -407,7 +385,6 @@ class _Response:
         await self._send(status, response=self.body())
 
 
-_NO_LOGPROBS: dict[str, Any] = {"logprobs": []}
 _REPEATED = (
     "instructions",
     "previous_response_id",
@@ -421,39 +398,61 @@ _REPEATED = (
 """Parameters that a response repeats as they came."""
 
 
-def _text_part(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def _part_of(kind: str, text: str) -> tuple[str, dict[str, Any]]:
-    if kind == "thinking":
-        return "reasoning_summary_part", {"type": "summary_text", "text": text}
-    return "content_part", _text_part(text)
+def _item(prefix: str, kind: str, **members: Any) -> dict[str, Any]:
+    return {"id": f"{prefix}_{secrets.token_hex(16)}", "type": kind, "status": "completed", **members}
 
 
 def _message_item(content: list[dict[str, Any]]) -> dict[str, Any]:
-    head = {"id": f"msg_{secrets.token_hex(16)}", "type": "message", "status": "completed", "role": "assistant"}
-    return {**head, "content": content}
+    return _item("msg", "message", role="assistant", content=content)
 
 
-def _reasoning_item(text: str) -> dict[str, Any]:
-    summary = [{"type": "summary_text", "text": text}]
-    return {"id": f"rs_{secrets.token_hex(16)}", "type": "reasoning", "status": "completed", "summary": summary}
+@attrs.frozen(kw_only=True)
+class _Part:
+    """What is streamed piece by piece, as a part of an item of its own.
+
+    Attributes:
+        event: The name of the events about it.
+        text_event: The name of the events about its text.
+        more: What else those have.
+        index: What its place in its item is called.
+        member: Of the item.
+        item: Makes the item.
+        made: Makes the part.
+    """
+
+    event: str
+    text_event: str
+    more: dict[str, Any] = attrs.field(factory=dict)
+    index: str
+    member: str
+    item: Callable[[list[dict[str, Any]]], dict[str, Any]]
+    made: Callable[[str], dict[str, Any]]
 
 
-def _call_item(call: ToolCall) -> dict[str, Any]:
-    arguments = orjson.dumps(call.arguments, default=str).decode()
-    head = {"id": f"fc_{secrets.token_hex(16)}", "type": "function_call", "status": "completed"}
-    return {**head, "call_id": call.id, "name": call.name, "arguments": arguments}
+_TEXT = _Part(
+    event="content_part",
+    text_event="output_text",
+    more={"logprobs": []},
+    index="content_index",
+    member="content",
+    item=_message_item,
+    made=lambda text: {"type": "output_text", "text": text, "annotations": [], "logprobs": []},
+)
+_THINKING = _Part(
+    event="reasoning_summary_part",
+    text_event="reasoning_summary_text",
+    index="summary_index",
+    member="summary",
+    item=lambda summary: _item("rs", "reasoning", summary=summary),
+    made=lambda text: {"type": "summary_text", "text": text},
+)
 
 
-def _usage(outcome: Outcome) -> dict[str, Any]:
-    record = outcome.record
-    given, made = record.input_tokens, record.output_tokens
-    return {
-        "input_tokens": given,
-        "input_tokens_details": {"cached_tokens": record.cache_read_tokens or 0},
-        "output_tokens": made,
-        "output_tokens_details": {"reasoning_tokens": record.reasoning_tokens or 0},
-        "total_tokens": given + made,
-    }
+@attrs.define
+class _Open:
+    """The item that is being streamed, and where its part is."""
+
+    part: _Part
+    item: dict[str, Any]
+    place: dict[str, Any]
+    text: str = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Self, TypeVar
 
 import attrs
@@ -37,6 +37,19 @@ T = TypeVar("T", bound=attrs.AttrsInstance)
 logger: logging.Logger = logging.getLogger("amplifier.servers.http")
 
 _REFUSED = {"session_open": 409, "too_many_sessions": 429, "stopping": 503, "not_started": 503}
+_KNOWN: tuple[tuple[type[Exception], int, str], ...] = (
+    (SessionBusyError, 409, "session_busy"),
+    (NoUnfinishedTurnError, 409, "no_unfinished_turn"),
+    (PlanError, 400, "invalid_request"),
+    (ExecutionDenied, 403, "denied"),
+    (BudgetExceeded, 402, "budget_exceeded"),  # not 429 and not 5xx, which clients repeat by themselves
+    (ExecutionTimeout, 504, "turn_timeout"),
+    (RateLimitError, 429, "insufficient_quota"),
+    (InvalidRequestError, 400, "model_refused_request"),
+    (ResultError, 502, "answer_does_not_fit"),
+    (LLMError, 502, "model_failed"),
+    (AmplifierError, 503, "agent_failed"),
+)
 _TYPES = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
@@ -77,14 +90,14 @@ class Problem(Exception):
         return JSONResponse(self.body(), status_code=self.status, headers=self.headers)
 
 
-def read_body(cls: type[T], body: dict[str, Any]) -> T:
-    """The body of a request as an attrs class; members that it does not declare are ignored.
+def read_body(cls: type[T], body: Mapping[str, Any], *, is_open: bool = False) -> T:
+    """The members of a request as an attrs class; one that it does not declare is refused, or ignored if it is open.
 
     Raises:
-        Problem: The body does not fit; every member that does not is named.
+        Problem: They do not fit; every one that does not is named.
     """
     try:
-        read: T = record(cls, is_open=True).read(body)
+        read: T = record(cls, is_open=is_open).read(body)
     except PlanError as error:
         raise Problem.of_all(error.problems) from None
     return read
@@ -97,37 +110,18 @@ def problem_of(error: BaseException) -> Problem:
     if isinstance(error, BaseExceptionGroup):
         return problem_of(error.exceptions[0])
     text = redact_text(str(error) or type(error).__name__)
+    later: dict[str, str] = {}
     match error:
         case SessionRefused():
             later = {"Retry-After": "5"} if error.code in ("too_many_sessions", "stopping") else {}
             return Problem(_REFUSED[error.code], text, code=error.code, headers=later)
-        case SessionBusyError():
-            return Problem(409, text, code="session_busy")
-        case NoUnfinishedTurnError():
-            return Problem(409, text, code="no_unfinished_turn")
-        case PlanError():
-            return Problem(400, text, code="invalid_request")
-        case ExecutionDenied():
-            return Problem(403, text, code="denied")
-        case BudgetExceeded():  # not 429 and not 5xx, which clients repeat by themselves
-            return Problem(402, text, code="budget_exceeded")
-        case ExecutionTimeout():
-            return Problem(504, text, code="turn_timeout")
-        case RateLimitError():
-            later = {"Retry-After": str(math.ceil(min(error.retry_after or 1, 3600)))} if error.retryable else {}
-            return Problem(
-                429, text, code="model_rate_limited" if error.retryable else "insufficient_quota", headers=later
-            )
+        case RateLimitError(retryable=True):
+            later = {"Retry-After": str(math.ceil(min(error.retry_after or 1, 3600)))}
         case ContextLengthError():
             return Problem(400, text, code="context_length_exceeded", param="messages")
-        case InvalidRequestError():
-            return Problem(400, text, code="model_refused_request")
-        case ResultError():
-            return Problem(502, text, code="answer_does_not_fit")
-        case LLMError():
-            return Problem(502, text, code="model_failed")
-        case AmplifierError():
-            return Problem(503, text, code="agent_failed")
+    for kind, status, code in _KNOWN:
+        if isinstance(error, kind):
+            return Problem(status, text, code="model_rate_limited" if later else code, headers=later)
     logger.error("a request failed", exc_info=error)
     return Problem(500, f"unexpected {type(error).__name__}; the server's log has the details", code="internal_error")
 
@@ -154,5 +148,10 @@ async def _of_http(request: Request, error: Exception) -> Response:
     return problem.response()
 
 
-handlers: dict[Any, Any] = {HTTPException: _of_http, Problem: _of_problem, AmplifierError: _of_problem}
+handlers: dict[Any, Any] = {
+    HTTPException: _of_http,
+    Problem: _of_problem,
+    AmplifierError: _of_problem,
+    OSError: _of_problem,
+}
 """For Starlette."""

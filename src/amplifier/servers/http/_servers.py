@@ -5,37 +5,23 @@ from __future__ import annotations
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import anyio
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from amplifier.contracts._containment import running_asyncio_loop
 
-__all__ = ["Served", "run_asgi_server", "run_server"]
+if TYPE_CHECKING:
+    from ._application import Application
+
+__all__ = ["run_asgi_server", "run_server"]
 
 _HEAD_SECONDS = 10.0
 """For the head of a request, from the opening of the connection or the end of the response before it."""
 
 
-class TimerHandle(Protocol):
-    """A call that the event loop makes later."""
-
-    def cancel(self) -> None:
-        """Do not make it."""
-
-
-class Served(Protocol):
-    """An ASGI application that can be told to end what it is doing."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request, or the lifespan."""
-
-    async def shut_down(self) -> None:
-        """End what must not be cut off; called before the connections are closed."""
-
-
-async def run_server(app: Served, listening: socket.socket, stop: anyio.Event) -> None:
+async def run_server(app: Application, listening: socket.socket, stop: anyio.Event) -> None:
     """Serve until ``stop`` is set; then let turns end within their time, close the connections and the sessions.
 
     Args:
@@ -73,7 +59,7 @@ async def _run_uvicorn(app: ASGIApp, listening: socket.socket, closing: anyio.Ev
     class PatientProtocol(H11Protocol):
         """Closes a connection on which no whole head of a request arrives; uvicorn stops waiting between requests only."""
 
-        _giving_up: TimerHandle | None = None
+        _giving_up: Any = None  # a handle of the event loop
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)

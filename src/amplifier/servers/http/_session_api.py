@@ -7,18 +7,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
-import anyio.to_thread
 import attrs
 import orjson
+from anyio.to_thread import run_sync
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from amplifier._json import redact_text
-from amplifier._reading import any_text, anything, flag, mapping, option, optional, whole_number
+from amplifier._reading import Kind, any_text, anything, flag, mapping, option, optional, text, whole_number
 from amplifier.errors import AmplifierError, PlanError, SessionStateError
 from amplifier.events import CONTEXT_COMPACTION
 from amplifier.kernel import AmplifierSession
@@ -33,12 +33,12 @@ from amplifier.store import RUNNING, SessionIndex
 from amplifier.turns import Ended, ToolOutcome, TurnRecord
 
 from ._agents import Agents, SessionRequest
-from ._event_stream import EventStream, LongResponse, send_all
+from ._event_stream import EventStream, LongResponse, check_cursor, event_number, send_all
 from ._history import read_messages, split_conversation
 from ._limits import LONGEST_OUTPUT, read_json
 from ._problems import Problem, problem_of, read_body
 
-__all__ = ["KeptSessions", "SessionStorage", "session_routes"]
+__all__ = ["SessionApi"]
 
 _MOST_METADATA = 16 * 1024
 """Bytes; it is part of every listing."""
@@ -47,26 +47,6 @@ _MOST_WATCHERS = 20
 _MOST_LISTED = 500
 _MOST_DIFF_LINES = 400
 _TITLE_LENGTH = 80
-
-
-class SessionStorage(Protocol):
-    """Where the application keeps conversations; called in worker threads. Those of a `SessionIndex` are also listed and named."""
-
-    def exists(self, session_id: str) -> bool:
-        """Whether there is a conversation of this id."""
-        ...
-
-    def delete(self, session_id: str) -> None:
-        """Delete it, and its metadata; nothing happens if there is none."""
-        ...
-
-    def metadata(self, session_id: str) -> dict[str, Any]:
-        """What a client wrote about it; empty if there is nothing."""
-        ...
-
-    def write_metadata(self, session_id: str, metadata: dict[str, Any]) -> None:
-        """Replace what a client wrote about it."""
-        ...
 
 
 def _now() -> str:
@@ -88,122 +68,174 @@ class _About:
     created: str = attrs.field(factory=_now)
 
 
-class KeptSessions:
-    """The sessions of the session API, and their turns.
+def _checked_size(metadata: dict[str, Any]) -> dict[str, Any]:
+    try:
+        size = len(orjson.dumps(metadata))
+    except TypeError:  # of JSON, only nesting can be the reason
+        raise PlanError([("$", "expected fewer levels")]) from None
+    if size > _MOST_METADATA:
+        raise PlanError([("$", f"expected at most {_MOST_METADATA} bytes of JSON, got {size}")])
+    return metadata
 
-    Attributes:
-        live: Those that are open.
+
+_session_id = optional(attrs.evolve(any_text, convert=validate_session_id))
+_title = Kind(
+    "a short text",
+    lambda value: isinstance(value, str) and bool(value.strip()) and len(value) <= 10 * _TITLE_LENGTH,
+    lambda value: " ".join(value.split()),
+)
+
+
+@attrs.frozen(kw_only=True)
+class _NewSession:
+    session_id: str | None = option(_session_id, None)
+    metadata: dict[str, Any] | None = option(optional(attrs.evolve(mapping, convert=_checked_size)), None)
+    fork_of: str | None = option(_session_id, None)
+    keep: int | None = option(optional(whole_number(0)), None)
+
+
+@attrs.frozen(kw_only=True)
+class _NewTitle:
+    title: str = option(_title)
+
+
+@attrs.frozen(kw_only=True)
+class _NewTurn:
+    prompt: Any = option(anything, None)
+    keep: int | None = option(optional(whole_number(0)), None)
+    resume: bool = option(flag, False)
+    wait: Any = option(anything, False)
+
+
+@attrs.frozen(kw_only=True)
+class _Steering:
+    message: str = option(text)
+
+
+@attrs.frozen(eq=False)
+class SessionApi:
+    """The routes of ``/api/sessions``: the sessions that stay, and their turns.
+
+    Args:
+        agents: What all routes share.
+        storage: Where conversations are kept; None if they are not.
+        reports: Reads the conformance reports that listings show.
     """
 
-    def __init__(
-        self,
-        agents: Agents,
-        storage: SessionStorage | None,
-        reports: Callable[[], list[dict[str, Any]]] | None = None,
-    ) -> None:
-        self._agents = agents
-        self._storage = storage
-        self._reports = reports
-        self._index = storage if isinstance(storage, SessionIndex) else None
-        self.live: LiveSessions[_About] = agents.live
+    _agents: Agents
+    _storage: SessionIndex | None
+    _reports: Callable[[], list[dict[str, Any]]] | None = None
 
-    async def create(self, session_id: str | None, metadata: dict[str, Any] | None = None) -> LiveSession[_About]:
-        """Open a session: a new one, or a stored one of this id.
+    @property
+    def _live(self) -> LiveSessions[_About]:
+        return self._agents.live
 
-        Args:
-            session_id: Its id; None for a new one.
-            metadata: What the client wants to keep with it; None to leave what is kept.
+    def routes(self) -> list[Route]:
+        """``/api/sessions`` and what is below it."""
+        one = "/api/sessions/{session_id}"
+        return [
+            Route("/api/sessions", self._create, methods=["POST"]),
+            Route("/api/sessions", self._list, methods=["GET"]),
+            Route(one, self._read, methods=["GET"]),
+            Route(one, self._rename, methods=["PATCH"]),
+            Route(one, self._delete, methods=["DELETE"]),
+            Route(f"{one}/turns", self._turn, methods=["POST"]),
+            Route(f"{one}/events", self._events, methods=["GET"]),
+            Route(f"{one}/stop", self._stop, methods=["POST"]),
+            Route(f"{one}/steer", self._steer, methods=["POST"]),
+            Route(f"{one}/approvals/{{question}}", self._approve, methods=["POST"]),
+        ]
 
-        Raises:
-            Problem: There are too many, it is open already, or it cannot be opened.
-        """
-        wanted, storage, is_stored = session_id or secrets.token_hex(8), self._storage, False
+    def _find(self, request: Request) -> LiveSession[_About]:
+        return self._found(request.path_params["session_id"])
+
+    def _found(self, session_id: str) -> LiveSession[_About]:
+        live = self._live.find(session_id)
+        if live is None:
+            raise _missing(session_id)
+        return live
+
+    async def _is_kept(self, session_id: str) -> bool:
+        return self._storage is not None and await run_sync(self._storage.exists, session_id)
+
+    # ── sessions ──
+
+    async def _create(self, request: Request) -> Response:
+        """Open a session: a new one, or a stored one of this id."""
+        asked = read_body(_NewSession, await read_json(request, self._agents.limits))
+        messages = [] if asked.fork_of is None else (await self._messages(asked.fork_of))[: asked.keep]
+        wanted = asked.session_id or secrets.token_hex(8)
+        try:
+            with self._live.reserved(wanted):
+                live = await self._open(wanted, asked.metadata, is_stored=await self._is_kept(wanted))
+        except Exception as error:  # third-party modules; the client gets the reason
+            raise problem_of(error) from error
+        context = live.session.coordinator.get("context")
+        if messages and context is not None:
+            await replace_messages(context, messages)
+            first = next((each["content"] for each in messages if each["role"] == "user"), "")
+            await self._describe(wanted, prompt=f"{_text_of(first)} (copy)")
+        made = {**_description(live), "tools": _tools(live)}
+        return JSONResponse(made, status_code=201, headers={"Location": f"/api/sessions/{wanted}"})
+
+    async def _open(self, wanted: str, metadata: dict[str, Any] | None, *, is_stored: bool) -> LiveSession[_About]:
+        storage, log = self._storage, EventLog()
+        if metadata is None and storage is not None:
+            metadata = await run_sync(storage.metadata, wanted)
 
         async def check(session: AmplifierSession) -> None:
             self._agents.check(session)
             if metadata and storage is not None:
-                await anyio.to_thread.run_sync(storage.write_metadata, wanted, metadata)
+                await run_sync(storage.write_metadata, wanted, metadata)
 
-        try:
-            with self.live.reserved(wanted):
-                if session_id is not None and storage is not None:
-                    is_stored = await anyio.to_thread.run_sync(storage.exists, wanted)
-                    if metadata is None:
-                        metadata = await anyio.to_thread.run_sync(storage.metadata, wanted)
-                log = EventLog()
-                questions = questions_on(log)
-                asked = SessionRequest(session_id=wanted, approvals=questions, is_resumed=is_stored)
-                session, about = self._agents.make(asked), _About(metadata=metadata or {})
-                seconds = self._agents.limits.abandoned_seconds
-                live = LiveSession(session, about, log=log, questions=questions, abandoned_seconds=seconds)
-                await self.live.add(live, check)
-                session.coordinator.hooks.register("tool:pre", live.about.edits, name="servers.diffs")
-                return live
-        except Exception as error:  # third-party modules; the client gets the reason
-            raise problem_of(error) from error
-
-    def find(self, session_id: str) -> LiveSession[_About]:
-        """The open session of this id.
-
-        Raises:
-            Problem: There is none.
-        """
-        live = self.live.find(session_id)
-        if live is None:
-            message = f"no session {session_id!r:.80} is open; POST /api/sessions opens one"
-            raise Problem(404, message, code="session_not_found")
+        questions, about = questions_on(log), _About(metadata=metadata or {})
+        session = self._agents.make(SessionRequest(session_id=wanted, approvals=questions, is_resumed=is_stored))
+        seconds = self._agents.limits.abandoned_seconds
+        live = LiveSession(session, about, log=log, questions=questions, abandoned_seconds=seconds)
+        await self._live.add(live, check)
+        session.coordinator.hooks.register("tool:pre", about.edits, name="servers.diffs")
         return live
 
-    async def delete(self, session_id: str) -> None:
-        """Stop its turn, close it, and delete its conversation; also one that is kept and not open."""
-        if (index := await self._index_of_closed(session_id)) is not None:
-            with suppress(SessionRefused):  # it is being opened or deleted, so there is none
-                with self.live.reserved(session_id):
-                    try:
-                        await anyio.to_thread.run_sync(index.delete, session_id)
-                    except Exception as error:  # another process has it open
-                        raise problem_of(error) from error
-                return
-        async with self.live.closed(self.find(session_id)):
-            if self._storage is not None:
-                await anyio.to_thread.run_sync(self._storage.delete, session_id)
+    async def _list(self, request: Request) -> Response:
+        """The open sessions and, if they are asked for, what is kept: conversations of this folder and others, reports."""
+        listed: dict[str, Any] = {"sessions": [_description(live) for live in self._live.all()]}
+        if "stored" in request.query_params:
+            here, kept = str(await run_sync(Path.cwd)), {"stored": list[Any](), "elsewhere": list[Any]()}
+            for record in [] if self._storage is None else await run_sync(self._storage.records):
+                of_all = kept["stored" if record.directory in (None, here) else "elsewhere"]
+                if record.title and len(of_all) < _MOST_LISTED:
+                    of_all.append(attrs.asdict(record))
+            listed |= {**kept, "reports": [] if self._reports is None else await run_sync(self._reports)}
+        return JSONResponse(listed)
 
-    async def _index_of_closed(self, session_id: str) -> SessionIndex | None:
-        """The index, if it has this session and the session is not open."""
-        if self._index is None or self.live.find(session_id) is not None:
-            return None
-        return self._index if await anyio.to_thread.run_sync(self._index.exists, session_id) else None
+    async def _read(self, request: Request) -> Response:
+        live = self._find(request)
+        messages = await self._messages(live.session_id)
+        body = orjson.dumps({**_description(live), "tools": _tools(live), "messages": messages}, default=str)
+        return Response(body, media_type="application/json")
 
-    async def stored(self) -> dict[str, list[dict[str, Any]]]:
-        """What is kept, the newest first: conversations of this folder, those of others, conformance reports."""
-        here = str(await anyio.to_thread.run_sync(Path.cwd))
-        records = [] if self._index is None else await anyio.to_thread.run_sync(self._index.records)
-        shown: dict[str, list[dict[str, Any]]] = {"stored": [], "elsewhere": []}
-        for record in records:
-            of_all = shown["stored" if record.directory in (None, here) else "elsewhere"]
-            if record.title and len(of_all) < _MOST_LISTED:
-                of_all.append(attrs.asdict(record))
-        shown["reports"] = [] if self._reports is None else await anyio.to_thread.run_sync(self._reports)
-        return shown
-
-    async def messages(self, session_id: str) -> list[dict[str, Any]]:
-        """The conversation of a session that is open or kept.
-
-        Raises:
-            Problem: There is none.
-        """
-        if (index := await self._index_of_closed(session_id)) is not None:
-            return await anyio.to_thread.run_sync(index.transcript, session_id)
-        context = self.find(session_id).session.coordinator.get("context")
+    async def _messages(self, session_id: str) -> list[dict[str, Any]]:
+        """The conversation of a session that is open or kept."""
+        if self._live.find(session_id) is None and self._storage is not None and await self._is_kept(session_id):
+            return await run_sync(self._storage.transcript, session_id)
+        context = self._found(session_id).session.coordinator.get("context")
         return [] if context is None else list(await context.get_messages())
 
-    async def describe(
+    async def _rename(self, request: Request) -> Response:
+        session_id = request.path_params["session_id"]
+        title = read_body(_NewTitle, await read_json(request, self._agents.limits)).title
+        await self._messages(session_id)  # refuses one that does not exist
+        if self._storage is None:
+            raise Problem(409, "the server keeps no titles", code="not_kept")
+        await self._describe(session_id, title=title)
+        return JSONResponse({"session_id": session_id, "title": title})
+
+    async def _describe(
         self, session_id: str, *, status: str | None = None, title: str | None = None, prompt: str = ""
-    ) -> bool:
-        """Write down what listings show of a session; returns whether they can show anything."""
-        index = self._index
-        if index is None:
-            return False
+    ) -> None:
+        """Write down what listings show of a session."""
+        if (index := self._storage) is None:
+            return
 
         def write() -> None:
             record = index.record(session_id)
@@ -211,10 +243,43 @@ class KeptSessions:
             record = attrs.evolve(record, title=title or record.title or begun, status=status or record.status)
             index.write(attrs.evolve(record, updated=_now()))
 
-        await anyio.to_thread.run_sync(write)
-        return True
+        await run_sync(write)
 
-    def start_turn(self, live: LiveSession[_About], prompt: Prompt | None, keep: int | None = None) -> LiveTurn:
+    async def _delete(self, request: Request) -> Response:
+        """Stop its turn, close it, and delete its conversation; also one that is kept and not open."""
+        session_id = request.path_params["session_id"]
+        if not await self._is_kept(session_id):
+            self._found(session_id)
+        try:
+            async with self._live.without(session_id):
+                if self._storage is not None:
+                    await run_sync(self._storage.delete, session_id)
+        except SessionRefused as error:  # it is being opened or deleted, so there is none
+            raise _missing(session_id) from error
+        return Response(status_code=204)
+
+    # ── turns ──
+
+    async def _turn(self, request: Request) -> Response:
+        live = self._find(request)
+        asked = read_body(_NewTurn, await read_json(request, self._agents.limits))
+        prompt = _prompt(asked)
+        if asked.wait is not True:
+            started = self._start_turn(live, prompt, asked.keep)
+            return JSONResponse({"turn": started.turn_id, "last_event_id": live.log.last_id}, status_code=202)
+
+        async def work(stream: EventStream) -> Response:
+            turn = self._start_turn(live, prompt, asked.keep)
+            try:
+                await turn.over.wait()
+            finally:
+                if not turn.over.is_set():  # the client has left
+                    live.stop("its client has left")
+            return JSONResponse({"turn": turn.turn_id, **turn.report})
+
+        return LongResponse(work, self._agents.limits.send_seconds)
+
+    def _start_turn(self, live: LiveSession[_About], prompt: Prompt | None, keep: int | None) -> LiveTurn:
         """Begin a turn, or go on with the one that was cut off; it goes on when the request that began it is over.
 
         Args:
@@ -225,13 +290,10 @@ class KeptSessions:
         Raises:
             Problem: It cannot begin.
         """
+        turn = live.begin_turn(prompt)
         try:
-            turn = live.begin_turn(prompt)
-        except Exception as error:
-            raise problem_of(error) from error
-        try:
-            turn.claims.enter_context(self._agents.turns.admit(live.session))
-            self.live.start_soon(self._run, live, turn, keep)
+            turn.claims.enter_context(self._agents.admit(live.session))
+            self._live.start_soon(self._run, live, turn, keep)
         except BaseException:
             live.end_turn(turn)
             raise
@@ -246,7 +308,7 @@ class KeptSessions:
 
         context = live.session.coordinator.get("context")
         try:
-            await self.describe(live.session_id, status=RUNNING, prompt=_text_of(turn.prompt) or "")
+            await self._describe(live.session_id, status=RUNNING, prompt=_text_of(turn.prompt) or "")
             if keep is not None and context is not None:
                 await replace_messages(context, (await context.get_messages())[:keep])
             ended = await live.run_turn(turn, show)
@@ -258,9 +320,49 @@ class KeptSessions:
             turn.report = _outcome(turn.ended, turn.record)
             # Before the turn is over: a session that is being deleted waits for that.
             with anyio.CancelScope(shield=True), suppress(AmplifierError, OSError):
-                await self.describe(live.session_id, status=turn.ended.status)
+                await self._describe(live.session_id, status=turn.ended.status)
             live.end_turn(turn)
             live.log.add("turn_ended", turn=turn.turn_id, **turn.report)
+
+    async def _events(self, request: Request) -> Response:
+        live = self._find(request)
+        given = request.headers.get("last-event-id") or request.query_params.get("after")
+        after = event_number(given, "after")
+        check_cursor(after, live.log)
+
+        async def work(stream: EventStream) -> None:
+            if len(live.log.readers) >= _MOST_WATCHERS:
+                message = f"{_MOST_WATCHERS} clients watch this session, which is the limit"
+                raise Problem(429, message, code="too_many_watchers")
+            with live.log.reading(after) as reader:
+                await stream.write(b": connected\n\n")
+                await send_all(reader, stream, b"id: %d\ndata: %s\n\n")
+
+        return LongResponse(work, self._agents.limits.send_seconds)
+
+    async def _stop(self, request: Request) -> Response:
+        return JSONResponse({"stopped": self._find(request).stop("a client stopped the turn")})
+
+    async def _steer(self, request: Request) -> Response:
+        live = self._find(request)
+        asked = read_body(_Steering, await read_json(request, self._agents.limits))
+        try:
+            live.session.steer(asked.message)
+        except SessionStateError as error:
+            raise Problem(409, str(error), code="no_turn") from error
+        return JSONResponse({"steered": True})
+
+    async def _approve(self, request: Request) -> Response:
+        live, key = self._find(request), request.path_params["question"]
+        option = (await read_json(request, self._agents.limits)).get("option")
+        question = live.questions.find(key)
+        if question is None:
+            raise Problem(404, f"no question {key!r:.80} waits for an answer (any more)", code="question_not_found")
+        if option not in question.options:
+            message = f"option: expected one of {', '.join(map(repr, question.options))}, got {option!r:.80}"
+            raise Problem(400, message, code="invalid_option")
+        live.questions.answer(key, option)
+        return JSONResponse({"question": key, "option": option})
 
 
 _COMPACTION = ("tier", "before_tokens", "after_tokens", "left_out", "summary", "failure")
@@ -300,160 +402,12 @@ def _outcome(ended: Ended, record: TurnRecord) -> dict[str, Any]:
     return {**shown, "usage": {"input_tokens": record.input_tokens, "output_tokens": record.output_tokens}}
 
 
-def session_routes(agents: Agents, sessions: KeptSessions) -> list[Route]:
-    """``/api/sessions`` and below."""
-    api = _SessionApi(agents, sessions)
-    one = "/api/sessions/{session_id}"
-    return [
-        Route("/api/sessions", api.create, methods=["POST"]),
-        Route("/api/sessions", api.list_all, methods=["GET"]),
-        Route(one, api.read, methods=["GET"]),
-        Route(one, api.rename, methods=["PATCH"]),
-        Route(one, api.delete, methods=["DELETE"]),
-        Route(f"{one}/turns", api.turn, methods=["POST"]),
-        Route(f"{one}/events", api.events, methods=["GET"]),
-        Route(f"{one}/stop", api.stop, methods=["POST"]),
-        Route(f"{one}/steer", api.steer, methods=["POST"]),
-        Route(f"{one}/approvals/{{question}}", api.approve, methods=["POST"]),
-    ]
+def _missing(session_id: str) -> Problem:
+    message = f"no session {session_id!r:.80} is open; POST /api/sessions opens one"
+    return Problem(404, message, code="session_not_found")
 
 
-def _checked_size(metadata: dict[str, Any]) -> dict[str, Any]:
-    try:
-        size = len(orjson.dumps(metadata))
-    except TypeError:  # of JSON, only nesting can be the reason
-        raise PlanError([("$", "expected fewer levels")]) from None
-    if size > _MOST_METADATA:
-        raise PlanError([("$", f"expected at most {_MOST_METADATA} bytes of JSON, got {size}")])
-    return metadata
-
-
-@attrs.frozen(kw_only=True)
-class _NewSession:
-    session_id: str | None = option(optional(attrs.evolve(any_text, convert=validate_session_id)), None)
-    metadata: dict[str, Any] | None = option(optional(attrs.evolve(mapping, convert=_checked_size)), None)
-    fork_of: str | None = option(optional(attrs.evolve(any_text, convert=validate_session_id)), None)
-    keep: int | None = option(optional(whole_number(0)), None)
-
-
-@attrs.frozen(kw_only=True)
-class _NewTurn:
-    prompt: Any = option(anything, None)
-    keep: int | None = option(optional(whole_number(0)), None)
-    resume: bool = option(flag, False)
-    wait: Any = option(anything, False)
-
-
-class _SessionApi:
-    def __init__(self, agents: Agents, sessions: KeptSessions) -> None:
-        self._agents = agents
-        self._sessions = sessions
-
-    def _find(self, request: Request) -> LiveSession[_About]:
-        return self._sessions.find(request.path_params["session_id"])
-
-    async def create(self, request: Request) -> Response:
-        asked = read_body(_NewSession, await read_json(request, self._agents.limits))
-        messages = [] if asked.fork_of is None else (await self._sessions.messages(asked.fork_of))[: asked.keep]
-        live = await self._sessions.create(asked.session_id, asked.metadata)
-        context = live.session.coordinator.get("context")
-        if messages and context is not None:
-            await replace_messages(context, messages)
-            first = next((each["content"] for each in messages if each["role"] == "user"), "")
-            await self._sessions.describe(live.session_id, prompt=f"{_text_of(first)} (copy)")
-        made = {**_describe(live), "tools": _tools(live)}
-        return JSONResponse(made, status_code=201, headers={"Location": f"/api/sessions/{live.session_id}"})
-
-    async def list_all(self, request: Request) -> Response:
-        shown = {"sessions": [_describe(live) for live in self._sessions.live.all()]}
-        if "stored" in request.query_params:
-            shown.update(await self._sessions.stored())
-        return JSONResponse(shown)
-
-    async def read(self, request: Request) -> Response:
-        live = self._find(request)
-        described = _describe(live)
-        messages = await self._sessions.messages(live.session_id)
-        body = orjson.dumps({**described, "tools": _tools(live), "messages": messages}, default=str)
-        return Response(body, media_type="application/json")
-
-    async def rename(self, request: Request) -> Response:
-        session_id = request.path_params["session_id"]
-        title = (await read_json(request, self._agents.limits)).get("title")
-        if not isinstance(title, str) or not title.strip() or len(title) > 10 * _TITLE_LENGTH:
-            raise Problem(400, f"title: expected a short text, got {title!r:.80}", code="invalid_request")
-        await self._sessions.messages(session_id)  # refuses one that does not exist
-        if not await self._sessions.describe(session_id, title=" ".join(title.split())):
-            raise Problem(409, "the server keeps no titles", code="not_kept")
-        return JSONResponse({"session_id": session_id, "title": " ".join(title.split())})
-
-    async def delete(self, request: Request) -> Response:
-        await self._sessions.delete(request.path_params["session_id"])
-        return Response(status_code=204)
-
-    async def turn(self, request: Request) -> Response:
-        live = self._find(request)
-        asked = read_body(_NewTurn, await read_json(request, self._agents.limits))
-        prompt = _prompt(asked)
-        if asked.wait is not True:
-            started = self._sessions.start_turn(live, prompt, asked.keep)
-            answer = {"turn": started.turn_id, "last_event_id": live.log.last_id}
-            return JSONResponse(answer, status_code=202)
-
-        async def work(stream: EventStream) -> Response:
-            turn = self._sessions.start_turn(live, prompt, asked.keep)
-            try:
-                await turn.over.wait()
-            finally:
-                if not turn.over.is_set():  # the client has left
-                    live.stop("its client has left")
-            return JSONResponse({"turn": turn.turn_id, **turn.report})
-
-        return LongResponse(work, self._agents.limits.send_seconds)
-
-    async def events(self, request: Request) -> Response:
-        live = self._find(request)
-        given = request.headers.get("last-event-id") or request.query_params.get("after") or "0"
-        if not given.isdecimal() or len(given) > 15:
-            raise Problem(400, f"after: expected the number of an event, got {given!r:.80}", code="invalid_request")
-
-        async def work(stream: EventStream) -> None:
-            if len(live.log.readers) >= _MOST_WATCHERS:
-                message = f"{_MOST_WATCHERS} clients watch this session, which is the limit"
-                raise Problem(429, message, code="too_many_watchers")
-            with live.log.reading(int(given)) as reader:
-                await stream.write(b": connected\n\n")
-                await send_all(reader, stream, b"id: %d\ndata: %s\n\n")
-
-        return LongResponse(work, self._agents.limits.send_seconds)
-
-    async def stop(self, request: Request) -> Response:
-        return JSONResponse({"stopped": self._find(request).stop("a client stopped the turn")})
-
-    async def steer(self, request: Request) -> Response:
-        live, message = self._find(request), (await read_json(request, self._agents.limits)).get("message")
-        if not isinstance(message, str) or not message.strip():
-            raise Problem(400, f"message: expected text, got {message!r:.80}", code="invalid_request")
-        try:
-            live.session.steer(message)
-        except SessionStateError as error:
-            raise Problem(409, str(error), code="no_turn") from error
-        return JSONResponse({"steered": True})
-
-    async def approve(self, request: Request) -> Response:
-        live, key = self._find(request), request.path_params["question"]
-        option = (await read_json(request, self._agents.limits)).get("option")
-        question = live.questions.find(key)
-        if question is None:
-            raise Problem(404, f"no question {key!r:.80} waits for an answer (any more)", code="question_not_found")
-        if not isinstance(option, str) or option not in question.options:
-            message = f"option: expected one of {', '.join(map(repr, question.options))}, got {option!r:.80}"
-            raise Problem(400, message, code="invalid_option")
-        live.questions.answer(key, option)
-        return JSONResponse({"question": key, "option": option})
-
-
-def _describe(live: LiveSession[_About]) -> dict[str, Any]:
+def _description(live: LiveSession[_About]) -> dict[str, Any]:
     return {
         "session_id": live.session_id,
         "status": "running" if live.is_busy else "idle",

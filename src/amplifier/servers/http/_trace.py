@@ -17,7 +17,8 @@ from amplifier.tracing import live_page, live_policy, page_data
 from amplifier.tracing._sessions import SessionFollower
 
 from .._access import LOOPBACK_HOSTS
-from ._guard import Guard
+from ._event_stream import event_number
+from ._guard import guarded
 from ._problems import Problem, handlers
 
 __all__ = ["TRACE_PAGE", "trace_application", "trace_routes"]
@@ -40,12 +41,9 @@ class _Traces:
         return Response(live_page(), media_type="text/html; charset=utf-8", headers=headers)
 
     async def send_changes(self, request: Request) -> Response:
-        session_id, given = request.path_params["session_id"], request.query_params.get("after", "0")
-        if not given.isdecimal() or len(given) > 15:
-            expected = "expected the revision of an earlier answer"
-            raise Problem(400, f"after: {expected}, got {given!r:.80}", code="invalid_request")
+        session_id, after = request.path_params["session_id"], event_number(request.query_params.get("after"), "after")
         async with self._reading:  # several pages may be open
-            return JSONResponse(await anyio.to_thread.run_sync(self._changes, session_id, int(given)))
+            return JSONResponse(await anyio.to_thread.run_sync(self._changes, session_id, after))
 
     def _changes(self, session_id: str, after: int) -> dict[str, Any]:
         if not self._store.exists(session_id):
@@ -74,4 +72,4 @@ def trace_routes(store: SessionIndex) -> list[Route]:
 def trace_application(store: SessionIndex, token: str) -> ASGIApp:
     """The routes alone, on this machine."""
     app = Starlette(routes=trace_routes(store), exception_handlers=handlers)
-    return Guard(app, token=token, hosts=LOOPBACK_HOSTS, origins=(), free_paths=(TRACE_PAGE,))
+    return guarded(app, token=token, hosts=LOOPBACK_HOSTS, free_paths=(TRACE_PAGE,))

@@ -16,36 +16,12 @@ from typing import Any
 
 import anyio
 import attrs
+import mcp_types as types
 import orjson
 from mcp.server import Server, ServerRequestContext
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import principal_components
 from mcp.shared.exceptions import MCPError
-from mcp_types import (
-    INVALID_PARAMS,
-    CallToolRequestParams,
-    CallToolResult,
-    ElicitRequest,
-    ElicitRequestFormParams,
-    ElicitResult,
-    GetPromptRequestParams,
-    GetPromptResult,
-    InputRequiredResult,
-    ListPromptsResult,
-    ListResourcesResult,
-    ListToolsResult,
-    PaginatedRequestParams,
-    Prompt,
-    PromptArgument,
-    PromptMessage,
-    ReadResourceRequestParams,
-    ReadResourceResult,
-    Resource,
-    TextContent,
-    TextResourceContents,
-    Tool,
-    ToolAnnotations,
-)
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from amplifier._json import redact_text
@@ -102,7 +78,9 @@ async def open_agent_server(
     """The server; its sessions are closed when this is left."""
     sessions: LiveSessions[str | None] = LiveSessions()
     async with sessions.running():
-        agent = AgentServer(sessions, factory, max_sessions, prompts, is_shared=transport == "http")
+        agent = AgentServer(
+            sessions=sessions, factory=factory, most=max_sessions, prompts=prompts, is_shared=transport == "http"
+        )
         try:
             yield Server(
                 name,
@@ -137,6 +115,7 @@ class _Followed:
     asked: Question | None = None
 
 
+@attrs.frozen(eq=False, kw_only=True)
 class AgentServer:
     """The handlers of the server.
 
@@ -148,39 +127,32 @@ class AgentServer:
         is_shared: Several clients reach the server.
     """
 
-    def __init__(
-        self,
-        sessions: LiveSessions[str | None],
-        factory: Callable[[], AmplifierSession],
-        most: int,
-        prompts: Mapping[str, str],
-        *,
-        is_shared: bool,
-    ) -> None:
-        self._sessions = sessions
-        self._factory = factory
-        self._most = most
-        self._prompts = prompts
-        self._is_shared = is_shared
-        self._opening = anyio.Lock()
-        self._waiting: dict[str, _Followed] = {}
+    _sessions: LiveSessions[str | None]
+    _factory: Callable[[], AmplifierSession]
+    _most: int
+    _prompts: Mapping[str, str]
+    _is_shared: bool
+    _opening: anyio.Lock = attrs.field(factory=anyio.Lock, init=False)
+    _waiting: dict[str, _Followed] = attrs.field(factory=dict, init=False)
 
-    async def list_tools(self, context: _Context, params: PaginatedRequestParams | None) -> ListToolsResult:
+    async def list_tools(self, context: _Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         """The tool ``run``."""
-        tool = Tool(
+        tool = types.Tool(
             name="run",
             title="Run the agent",
             description="Have the agent do something, and return its answer. Progress is reported; cancelling stops it.",
             input_schema=_SCHEMA,
             output_schema=_OUTPUT,
-            annotations=ToolAnnotations(read_only_hint=False, open_world_hint=True),
+            annotations=types.ToolAnnotations(read_only_hint=False, open_world_hint=True),
         )
-        return ListToolsResult(tools=[tool])
+        return types.ListToolsResult(tools=[tool])
 
-    async def call_tool(self, context: _Context, params: CallToolRequestParams) -> CallToolResult | InputRequiredResult:
+    async def call_tool(
+        self, context: _Context, params: types.CallToolRequestParams
+    ) -> types.CallToolResult | types.InputRequiredResult:
         """Run a turn, or go on with one whose question is answered now."""
         if params.name != "run":
-            raise MCPError(INVALID_PARAMS, f"there is no tool {params.name!r}; the only one is 'run'")
+            raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name!r}; the only one is 'run'")
         if params.request_state is not None:
             return await self._follow(context, self._resumed(context, params))
         given = params.arguments or {}
@@ -233,7 +205,7 @@ class AgentServer:
             found = self._find(session_id, owner)
             if found is None:
                 problem = f"there is no session {session_id[:80]!r}; leave session out to begin one"
-                raise MCPError(INVALID_PARAMS, problem)
+                raise MCPError(types.INVALID_PARAMS, problem)
             return found
         async with self._opening:
             if self._connection(context) is not None and (held := self._of_owner(owner)):
@@ -257,7 +229,7 @@ class AgentServer:
 
     # ── one turn ──
 
-    async def _follow(self, context: _Context, followed: _Followed) -> CallToolResult | InputRequiredResult:
+    async def _follow(self, context: _Context, followed: _Followed) -> types.CallToolResult | types.InputRequiredResult:
         """Report the progress of a turn until it is over or asks; a cancelled request stops it."""
         live, turn = followed.live, followed.turn
         try:
@@ -281,7 +253,9 @@ class AgentServer:
                 await turn.over.wait()
             raise
 
-    async def _ask(self, context: _Context, followed: _Followed, question: Question) -> InputRequiredResult | None:
+    async def _ask(
+        self, context: _Context, followed: _Followed, question: Question
+    ) -> types.InputRequiredResult | None:
         """Ask the client; the question itself, if it ends the request."""
         live, form = followed.live, _form(question)
         if not _can_ask(context):
@@ -290,18 +264,18 @@ class AgentServer:
         elif context.protocol_version in MODERN_PROTOCOL_VERSIONS:
             followed.asked = question
             self._waiting[live.session_id] = followed
-            return InputRequiredResult(
-                input_requests={_ANSWER: ElicitRequest(params=form)}, request_state=live.session_id
+            return types.InputRequiredResult(
+                input_requests={_ANSWER: types.ElicitRequest(params=form)}, request_state=live.session_id
             )
         else:
             answer = await context.session.elicit_form(form.message, form.requested_schema, context.request_id)
             live.questions.answer(question.question_id, _choice(answer, question))
         return None
 
-    def _resumed(self, context: _Context, params: CallToolRequestParams) -> _Followed:
+    def _resumed(self, context: _Context, params: types.CallToolRequestParams) -> _Followed:
         found = self._waiting.get(params.request_state or "")
         if found is None or found.live.about != self._owner(context):
-            raise MCPError(INVALID_PARAMS, "no turn waits for this answer any more")
+            raise MCPError(types.INVALID_PARAMS, "no turn waits for this answer any more")
         del self._waiting[found.live.session_id]
         if (question := found.asked) is not None:
             answer = (params.input_responses or {}).get(_ANSWER)
@@ -310,11 +284,13 @@ class AgentServer:
 
     # ── conversations ──
 
-    async def list_resources(self, context: _Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
+    async def list_resources(
+        self, context: _Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
         """The conversations of this client."""
-        return ListResourcesResult(
+        return types.ListResourcesResult(
             resources=[
-                Resource(
+                types.Resource(
                     uri=_address(live),
                     name=f"transcript of {live.session_id}",
                     mime_type="application/json",
@@ -323,35 +299,43 @@ class AgentServer:
             ]
         )
 
-    async def read_resource(self, context: _Context, params: ReadResourceRequestParams) -> ReadResourceResult:
+    async def read_resource(
+        self, context: _Context, params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult:
         """One conversation as JSON."""
         uri = str(params.uri)
         session_id = uri.removeprefix("amplifier://sessions/").removesuffix("/transcript")
         live = self._find(session_id, self._owner(context))
         if live is None or _address(live) != uri:
-            raise MCPError(INVALID_PARAMS, f"there is no resource {uri[:200]!r}")
+            raise MCPError(types.INVALID_PARAMS, f"there is no resource {uri[:200]!r}")
         conversation = live.session.coordinator.get("context")
         messages = [] if conversation is None else await conversation.get_messages()
         text = json.dumps(messages, ensure_ascii=False, default=str)
-        return ReadResourceResult(contents=[TextResourceContents(uri=uri, mime_type="application/json", text=text)])
+        return types.ReadResourceResult(
+            contents=[types.TextResourceContents(uri=uri, mime_type="application/json", text=text)]
+        )
 
     # ── prompts ──
 
-    async def list_prompts(self, context: _Context, params: PaginatedRequestParams | None) -> ListPromptsResult:
+    async def list_prompts(
+        self, context: _Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListPromptsResult:
         """Each with its arguments as one text."""
-        given = PromptArgument(name=_ARGUMENTS, required=False)
-        return ListPromptsResult(
-            prompts=[Prompt(name=n, description=summary(t), arguments=[given]) for n, t in self._prompts.items()]
+        given = types.PromptArgument(name=_ARGUMENTS, required=False)
+        return types.ListPromptsResult(
+            prompts=[types.Prompt(name=n, description=summary(t), arguments=[given]) for n, t in self._prompts.items()]
         )
 
-    async def get_prompt(self, context: _Context, params: GetPromptRequestParams) -> GetPromptResult:
+    async def get_prompt(self, context: _Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
         """What a prompt stands for."""
         text, given = self._prompts.get(params.name), params.arguments or {}
         if text is None or given.keys() - {_ARGUMENTS}:
             known = f"there are {', '.join(self._prompts)}, with the argument {_ARGUMENTS!r}"
-            raise MCPError(INVALID_PARAMS, f"no prompt {params.name[:80]!r} with these arguments; {known}")
-        said = TextContent(type="text", text=expanded(text, given.get(_ARGUMENTS, "")))
-        return GetPromptResult(description=summary(text), messages=[PromptMessage(role="user", content=said)])
+            raise MCPError(types.INVALID_PARAMS, f"no prompt {params.name[:80]!r} with these arguments; {known}")
+        said = types.TextContent(type="text", text=expanded(text, given.get(_ARGUMENTS, "")))
+        return types.GetPromptResult(
+            description=summary(text), messages=[types.PromptMessage(role="user", content=said)]
+        )
 
 
 async def _run(live: _Session, turn: LiveTurn) -> None:
@@ -379,34 +363,35 @@ def _can_ask(context: _Context) -> bool:
     return capabilities is not None and capabilities.elicitation is not None
 
 
-def _form(question: Question) -> ElicitRequestFormParams:
+def _form(question: Question) -> types.ElicitRequestFormParams:
     choice = {"type": "string", "title": "Decision", "enum": list(question.options)}
     schema = {"type": "object", "properties": {"decision": choice}, "required": ["decision"]}
-    return ElicitRequestFormParams(message=question.prompt, requested_schema=schema)
+    return types.ElicitRequestFormParams(message=question.prompt, requested_schema=schema)
 
 
 def _choice(answer: Any, question: Question) -> str:
     """What the user chose; everything but a choice on offer denies."""
-    if not isinstance(answer, ElicitResult) or answer.action != "accept":
+    if not isinstance(answer, types.ElicitResult) or answer.action != "accept":
         return DENY
     decision = (answer.content or {}).get("decision")
     return decision if isinstance(decision, str) and decision in question.options else DENY
 
 
-def _result(live: _Session, turn: LiveTurn) -> CallToolResult:
+def _result(live: _Session, turn: LiveTurn) -> types.CallToolResult:
     ended = turn.ended
     if ended.status == "error":
         return _failed(redact_text(f"the turn failed: {type(ended.error).__name__}: {ended.error}"))
     if ended.result is None:
         return _failed("the turn was stopped")
-    return CallToolResult(
+    return types.CallToolResult(
         content=[
-            TextContent(type="text", text=ended.result),
-            TextContent(type="text", text=f"(session: {live.session_id})"),  # for models that are shown the text only
+            types.TextContent(type="text", text=ended.result),
+            # For models that are shown the text only.
+            types.TextContent(type="text", text=f"(session: {live.session_id})"),
         ],
         structured_content={"response": ended.result, "session_id": live.session_id},
     )
 
 
-def _failed(message: str) -> CallToolResult:
-    return CallToolResult(content=[TextContent(type="text", text=message)], is_error=True)
+def _failed(message: str) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(type="text", text=message)], is_error=True)

@@ -7,16 +7,18 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Literal
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 
 from amplifier.errors import MissingExtraError
 from amplifier.kernel import AmplifierSession
 
-from .._access import address_of, check_token, listen_on
+from .._access import LOOPBACK_HOSTS, address_of, check_token, listen_on
 
 if TYPE_CHECKING:  # of an extra
     from mcp.server.auth.provider import TokenVerifier
     from mcp.server.auth.settings import AuthSettings
+    from starlette.types import ASGIApp
 
 
 async def serve(
@@ -80,21 +82,43 @@ async def serve(
         async with opened as server, open_standard_streams() as (received, to_send):
             await server.run(received, to_send, server.create_initialization_options())
         return
-    from ._http import UNGUARDED, serve_http  # noqa: PLC0415 - the same
+    from mcp.server.transport_security import TransportSecuritySettings  # noqa: PLC0415 - the same
+
+    from ..http._guard import guarded  # noqa: PLC0415 - of the extra ``serve``
 
     check_token(token or None)
     with listening or listen_on(host, port) as bound:
         async with opened as server:
             if on_listening is not None:
                 on_listening(f"{address_of(bound, host)}/mcp")
-            app = server.streamable_http_app(transport_security=UNGUARDED, auth=auth, token_verifier=token_verifier)
-            await serve_http(app, bound, token=token or None, hosts=hosts, origins=origins)
+            unguarded = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # the guard knows the names
+            served = server.streamable_http_app(transport_security=unguarded, auth=auth, token_verifier=token_verifier)
+            names = LOOPBACK_HOSTS if hosts is None else hosts
+            app = guarded(served, token=token or None, hosts=names, origins=origins)
+            stop = anyio.Event()
+            async with anyio.create_task_group() as group:
+                group.start_soon(_listen, app, bound, stop)
+                try:
+                    await anyio.sleep_forever()
+                finally:
+                    stop.set()
+
+
+async def _listen(app: ASGIApp, bound: socket.socket, stop: anyio.Event) -> None:
+    from ..http._servers import run_asgi_server  # noqa: PLC0415 - of the extra ``serve``
+
+    # Stopped by its event, not by cancellation, which ASGI servers do not unwind from; bounded by their own limits.
+    with anyio.CancelScope(shield=True):
+        # Nothing has to be shut down before: a request that ends stops its turn, and then the sessions are closed.
+        await run_asgi_server(app, bound, stop, anyio.lowlevel.checkpoint)
 
 
 def _import_sdk() -> None:
     """Import what needs the SDK, which takes about a second; blocks."""
     try:
-        from . import _agent_server, _http  # noqa: F401, PLC0415 - they import the SDK, an extra
+        import hypercorn  # noqa: F401, PLC0415 - so that what is missing is noticed before anything is served
+
+        from . import _agent_server  # noqa: F401, PLC0415 - it imports the SDK, an extra
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("amplifier"):
             raise

@@ -1,18 +1,14 @@
-"""Messages over the standard streams of this process.
-
-The SDK has such a transport, too; it reads in a thread that no signal and no cancellation ends.
-"""
+"""Messages over the standard streams of this process."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TypeAlias
+from typing import Any
 
 import anyio
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
+import attrs
+from mcp.server.stdio import stdio_server
 
 from amplifier.modules._shared.message_lines import LineSplitter
 
@@ -22,57 +18,35 @@ _MOST_BYTES = 64 * 1024 * 1024
 _LAST_ANSWERS = 2.0
 """Seconds for writing the last answers to a client that has left its end open."""
 
-Inbox: TypeAlias = MemoryObjectSendStream[SessionMessage | Exception]
-Streams: TypeAlias = tuple[
-    MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]
-]
+
+@attrs.frozen
+class _Lines:
+    """The streams in place of the files of the SDK, which are read in a thread that no signal and no cancellation ends."""
+
+    streams: StandardStreams
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        lines = LineSplitter(_MOST_BYTES)
+        while chunk := await self.streams.receive():
+            for line in lines.feed(chunk):
+                if line.strip():
+                    yield line
+
+    async def write(self, text: str) -> None:
+        try:
+            await self.streams.send(text.encode())
+        except OSError:  # the client has gone; the end of its input follows
+            raise anyio.ClosedResourceError from None
+
+    async def flush(self) -> None:
+        """Everything is written already."""
 
 
 @asynccontextmanager
-async def open_standard_streams() -> AsyncIterator[Streams]:
-    """Read and write messages until the client closes its end."""
-    with taken_standard_streams() as streams:
-        inbox, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-        outbox, to_send = anyio.create_memory_object_stream[SessionMessage](0)
-        written = anyio.Event()
-        with inbox, received, outbox, to_send:
-            async with anyio.create_task_group() as group:
-                group.start_soon(_read, streams, inbox)
-                group.start_soon(_write, streams, to_send, written)
-                yield received, outbox
-                outbox.close()
-                with anyio.move_on_after(_LAST_ANSWERS):
-                    await written.wait()
-                group.cancel_scope.cancel()
-
-
-async def _read(streams: StandardStreams, inbox: Inbox) -> None:
-    lines = LineSplitter(_MOST_BYTES)
-    with inbox:
-        try:
-            while chunk := await streams.receive():
-                for line in lines.feed(chunk):
-                    if line.strip():
-                        await inbox.send(_parsed(line))
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            return  # the server is leaving
-
-
-def _parsed(line: bytes) -> SessionMessage | Exception:
-    try:
-        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
-    except ValueError as error:
-        return error
-
-
-async def _write(
-    streams: StandardStreams, to_send: MemoryObjectReceiveStream[SessionMessage], written: anyio.Event
-) -> None:
-    try:
-        async for message in to_send:
-            text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
-            await streams.send(text.encode("utf-8") + b"\n")
-    except OSError:
-        to_send.close()  # the client has gone; the end of its input follows
-    finally:
-        written.set()
+async def open_standard_streams() -> AsyncIterator[tuple[Any, Any]]:
+    """Streams of messages, for a server, until the client closes its end."""
+    with taken_standard_streams() as streams, anyio.CancelScope() as scope:
+        lines: Any = _Lines(streams)
+        async with stdio_server(lines, lines) as opened:
+            yield opened
+            scope.deadline = anyio.current_time() + _LAST_ANSWERS

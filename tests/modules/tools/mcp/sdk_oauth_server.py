@@ -30,6 +30,7 @@ class Provider:
         self.clients: dict[str, OAuthClientInformationFull] = {}
         self.codes: dict[str, AuthorizationCode] = {}
         self.tokens: dict[str, AccessToken] = {}
+        self.renewals: dict[str, AccessToken] = {}  # by refresh token
 
     async def get_client(self, client_id: str) -> OAuthClientInformationFull | None:
         return self.clients.get(client_id)
@@ -58,23 +59,27 @@ class Provider:
 
     async def exchange_authorization_code(self, client: Any, authorization_code: AuthorizationCode) -> OAuthToken:
         del self.codes[authorization_code.code]
-        token = f"token-{secrets.token_hex(16)}"
-        self.tokens[token] = AccessToken(
-            token=token,
-            client_id=client.client_id,
-            scopes=authorization_code.scopes,
-            resource=authorization_code.resource,
-        )
-        return OAuthToken(access_token=token, token_type="Bearer", expires_in=3600)
+        return self._issue(client.client_id, authorization_code.scopes, authorization_code.resource)
+
+    def _issue(self, client_id: str, scopes: list[str], resource: str | None) -> OAuthToken:
+        token, renewal = f"token-{secrets.token_hex(16)}", f"refresh-{secrets.token_hex(16)}"
+        access = AccessToken(token=token, client_id=client_id, scopes=scopes, resource=resource)
+        self.tokens[token] = self.renewals[renewal] = access
+        return OAuthToken(access_token=token, token_type="Bearer", expires_in=3600, refresh_token=renewal)
 
     async def load_access_token(self, token: str) -> AccessToken | None:
         return self.tokens.get(token)
 
     async def load_refresh_token(self, client: Any, refresh_token: str) -> RefreshToken | None:
-        return None
+        found = self.renewals.get(refresh_token)
+        if found is None:
+            return None
+        return RefreshToken(token=refresh_token, client_id=found.client_id, scopes=found.scopes)
 
     async def exchange_refresh_token(self, client: Any, refresh_token: Any, scopes: list[str]) -> OAuthToken:
-        raise NotImplementedError
+        access = self.renewals.pop(refresh_token.token)  # good for once
+        self.tokens.pop(access.token, None)
+        return self._issue(access.client_id, scopes, access.resource)
 
     async def revoke_token(self, token: Any) -> None:
         self.tokens.pop(token.token, None)
@@ -114,8 +119,14 @@ def main() -> None:
             return JSONResponse({"active": False})
         return JSONResponse({"active": True, "client_id": found.client_id, "aud": found.resource, "scope": ""})
 
+    async def expire(request: Request) -> JSONResponse:
+        """The time of all tokens is over; they can be renewed."""
+        provider.tokens.clear()
+        return JSONResponse({})
+
     app = server.streamable_http_app()
     app.router.routes.append(Route("/introspect", introspect, methods=["POST"]))
+    app.router.routes.append(Route("/expire", expire, methods=["POST"]))
     print(port, flush=True)
     uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listener])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -15,11 +16,13 @@ import anyio.abc
 import anyio.to_thread
 import httpx2
 from mcp.client.auth import OAuthClientProvider
+from mcp.client.auth.oauth2 import OAuthContext
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import (
     AuthorizationCodeResult,
     OAuthClientInformationFull,
     OAuthClientMetadata,
+    OAuthMetadata,
     OAuthToken,
 )
 from pydantic import AnyUrl, BaseModel, ValidationError
@@ -72,9 +75,10 @@ def new_auth(options: ServerOptions, coordinator: Coordinator) -> OAuthClientPro
         scope=" ".join(oauth.scopes) or None,
         token_endpoint_auth_method="client_secret_post" if oauth.client_secret else "none",
     )
-    return OAuthClientProvider(
-        options.url, metadata, TokenFile(options, oauth, redirect), redirect_handler=show, callback_handler=receive
-    )
+    file = TokenFile(options, oauth, redirect)
+    auth = OAuthClientProvider(options.url, metadata, file, redirect_handler=show, callback_handler=receive)
+    file.context = auth.context
+    return auth
 
 
 class TokenFile:
@@ -84,7 +88,13 @@ class TokenFile:
         options: The server's.
         oauth: How to log in.
         redirect: The address that the browser is sent back to.
+
+    Attributes:
+        context: What the SDK knows in this process. Without when tokens end, and who renews them, it would use kept ones until
+            they are refused, and ask for a login then.
     """
+
+    context: OAuthContext
 
     def __init__(self, options: ServerOptions, oauth: OAuthOptions, redirect: str) -> None:
         assert options.url is not None
@@ -96,11 +106,18 @@ class TokenFile:
 
     async def get_tokens(self) -> OAuthToken | None:
         """The stored tokens."""
+        ends = (await anyio.to_thread.run_sync(self._read)).get("expires_at")
+        self.context.token_expiry_time = ends if isinstance(ends, int | float) else None
+        self.context.oauth_metadata = await self._get("issuer", OAuthMetadata)
         return await self._get("tokens", OAuthToken)
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
         """Store tokens."""
         await self._set("tokens", tokens)
+        ends = None if tokens.expires_in is None else time.time() + tokens.expires_in
+        await anyio.to_thread.run_sync(self._write, "expires_at", ends)
+        if self.context.oauth_metadata is not None:
+            await self._set("issuer", self.context.oauth_metadata)
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         """The stored registration, or the client of the plan."""
