@@ -51,7 +51,7 @@ def test_a_sound_plan_keeps_every_law_and_leaves_the_process_as_it_was(backend):
     environment, here = dict(os.environ), Path.cwd()
     proof = prove_plan(plan(), sessions=60, backends=[backend])
     assert proof.broken == []
-    assert proof.lines()[0].startswith("all 9 laws hold in ")
+    assert proof.lines()[0].startswith("all 10 laws hold in ")
     assert (dict(os.environ), Path.cwd()) == (environment, here)
     assert all(0 < done <= count for done, count in proof.points.values())
 

@@ -28,8 +28,9 @@ from amplifier.conformance.proof.world import CHOICES, FAULTY, KINDS, LAWS, Case
 from amplifier.conformance.target.process import PATIENCE, Resources, mark_descendants, started_processes
 from amplifier.conformance.target.virtual_clock import has_children
 from amplifier.errors import AmplifierError, ExecutionCancelled
-from amplifier.plan._things import module_hashes
-from amplifier.testing import SweepReport, cancel_everywhere
+from amplifier.plan import merge_plans
+from amplifier.plan._things import module_hashes, places_of
+from amplifier.testing import SweepReport, Violation, cancel_everywhere
 from amplifier.testing.virtual_time import TimeWatch
 
 MODES = {"asyncio": ("asyncio-scope", "asyncio-native", "asyncio-native-twice"), "trio": ("trio",)}
@@ -135,8 +136,9 @@ def examine_plan(
     """
     reject_unknown(backends)
     require_packages(backends)
+    anchored = _with_absolute_sources(plan)
     with _elsewhere():
-        search = _Search(plan, (seconds, sessions), seed, [mode for backend in backends for mode in MODES[backend]])
+        search = _Search(anchored, (seconds, sessions), seed, [mode for backend in backends for mode in MODES[backend]])
         search.run(case)
     return search.proof
 
@@ -229,12 +231,10 @@ class _Search:
         processes = started_processes()
         world = PlanWorld(self._plan if plan is None else plan, case)
         report = _run(world, case["cancel"], self.proof.seed)
-        laws = {KINDS[violation.kind]: violation.detail for violation in reversed(report.violations)}
-        if "ends" not in laws:  # else it was ended by force, and whatever it left is the proof's doing
-            laws = dict(reversed([*world.broken()])) | laws
-            if started_processes() > processes and self._leaves_processes():
-                laws["nothing left"] = "a process that was started in the session runs on after it"
-        where = next((violation.where for violation in report.violations), "an await that is not known")
+        laws = {_law_of(violation)[0]: _law_of(violation)[1] for violation in reversed(report.violations)}
+        if started_processes() > processes and "ends" not in laws and self._leaves_processes():
+            laws["nothing left"] = "a process that was started in the session runs on after it"
+        where = next((violation.where for violation in report.violations), "")
         return _Found(laws, where, sum(report.points.values()))
 
     def _leaves_processes(self) -> bool:
@@ -278,8 +278,14 @@ class _Search:
     def _cancelled_elsewhere(self, case: Case) -> list[Case]:
         """The case, and some with another await cancelled: with a step less the same await has another number."""
         cancel = case["cancel"]
-        places = self._random.sample(range(1, cancel["at"]), max(0, min(cancel["at"] - 1, _PLACES)))
+        places = range(cancel["at"] - 1, max(0, cancel["at"] - 1 - _PLACES), -1)
         return [case, *({**case, "cancel": {**cancel, "at": at}} for at in places)]
+
+
+def _law_of(violation: Violation) -> tuple[str, str]:
+    """The law that a finding of the sweep is about, and how it is broken; the world's own findings begin with it."""
+    law, _, what = violation.detail.partition(": ")
+    return (KINDS[violation.kind], violation.detail) if violation.kind in KINDS else (law, what)
 
 
 class _Children(TimeWatch):
@@ -297,7 +303,7 @@ def _run(world: PlanWorld, cancel: Mapping[str, Any], seed: int) -> SweepReport:
         which["second_after"] = (cancel["second"],)
     logging.disable(logging.CRITICAL)  # what modules log about faults that were injected is no news
     try:
-        return cancel_everywhere(lambda: world.scenario, modes=(cancel["mode"],), **which)
+        return cancel_everywhere(lambda: world, modes=(cancel["mode"],), **which)
     finally:
         logging.disable(logging.NOTSET)
 
@@ -357,6 +363,16 @@ def _with_fewer(plan: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _one_less(items: list[Any]) -> list[list[Any]]:
     return [items[:at] + items[at + 1 :] for at in reversed(range(len(items)))]
+
+
+def _with_absolute_sources(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """The plan with its relative paths to modules as seen from here; the proof runs elsewhere."""
+    anchored = merge_plans(plan, {})
+    for holder, key, _, _ in places_of(anchored):
+        source = holder[key].get("source") if isinstance(holder[key], dict) else None
+        if isinstance(source, str) and source.startswith("."):
+            holder[key]["source"] = str(Path(source).absolute())
+    return anchored
 
 
 @contextlib.contextmanager

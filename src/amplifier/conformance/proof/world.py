@@ -41,6 +41,7 @@ LAWS: Final = {
     "errors": "nothing comes out of a turn but what was injected",
     "events": "events come in order and in pairs",
     "calls": "every tool call has one result, directly after the message that made it, in the context and in every request",
+    "gates": "a call that a hook denies, or that nobody allows, is not run",
     "goes on": "after a fault or a stop the next turn is answered",
     "cleanup": "every module is mounted, and its cleanups run and do not fail",
     "nothing left": "no task, thread, process, coroutine or open file is left",
@@ -86,7 +87,8 @@ class PlanWorld:
         self._answers: list[Any] = []
         self._left_faults = [dict(fault) for fault in case.get("hooks", ())]
         self._hangs = '"hang"' in json.dumps(case) or case.get("approval") == "silent"
-        self._stops = self._runs = 0
+        self._stops = self._runs = self._calls = 0
+        self._refused: dict[Any, str] = {None: "it was called without its input"}
         self._events: list[Event] = []
         self._found: list[tuple[str, str]] = []
         self._messages: list[dict[str, Any]] | None = None
@@ -178,13 +180,20 @@ class PlanWorld:
     async def _answer(self, _request: Any) -> Any:
         answer = self._answers.pop(0) if self._answers else ["There is nothing more to say."]
         if isinstance(answer, list):
-            return [(part["tool"], part["input"]) if isinstance(part, dict) else part for part in answer]
+            return [(part["tool"], self._numbered(part)) if isinstance(part, dict) else part for part in answer]
         await _misbehave(answer["error"])
         self._answers.insert(0, answer)  # a retry meets it again
         return getattr(errors, answer["error"])("injected by the proof")
 
+    def _numbered(self, call: dict[str, Any]) -> dict[str, Any]:
+        """The input of a call; that of the faulty tool tells it from the others."""
+        self._calls += 1
+        return {**call["input"], "number": self._calls} if call["tool"] == FAULTY else dict(call["input"])
+
     async def _use(self, given: dict[str, Any]) -> str:
         self._runs += 1
+        if given.get("number") in self._refused:
+            self._note("gates", f"a tool was run although {self._refused[given['number']]}")
         await _misbehave(given.get("does"))
         return "word " * (20_000 if given.get("does") == "much" else 1)
 
@@ -192,12 +201,16 @@ class PlanWorld:
         await _misbehave(self._case.get("approval"))
         return "Deny" if self._case.get("approval") == "deny" else "Allow"
 
-    async def _hook(self, token: Any, event: str, _data: dict[str, Any]) -> HookResult | None:
+    async def _hook(self, token: Any, event: str, data: dict[str, Any]) -> HookResult | None:
         fault = next((each for each in self._left_faults if each["event"] == event), None)
         if fault is None:
             return None
         self._left_faults.remove(fault)
         await _misbehave(fault["does"])
+        refusals = {"deny": "a hook denied it", "ask": f"the user, who was asked, did: {self._case.get('approval')}"}
+        is_allowed = fault["does"] == "ask" and self._case.get("approval") == "allow"
+        if event == "tool:pre" and fault["does"] in refusals and not is_allowed:
+            self._refused[(data.get("tool_input") or {}).get("number")] = refusals[fault["does"]]
         match fault["does"]:
             case "deny":
                 return HookResult(action="deny", reason="injected by the proof")
@@ -213,12 +226,15 @@ class PlanWorld:
 
     # ── the laws ──
 
-    def broken(self) -> Iterator[tuple[str, str]]:
+    def check(self) -> list[str]:
         """The laws that do not hold now, and how; those of the sweep's own oracles are not among them."""
+        return [f"{law}: {what}" for law, what in self._broken()]
+
+    def _broken(self) -> Iterator[tuple[str, str]]:
         yield from self._found
         yield from (("events", what) for what in _event_problems(self._events))
         ended = sum(name in _ENDS and data.get("tool_name") == FAULTY for name, data in self._events)
-        if ended < self._runs and not (self._stops or self._hangs or self._case["cancel"]["at"]):
+        if ended < self._runs and not (self._stops or self._hangs or self._case.get("cancel", {}).get("at")):
             yield "events", f"a tool was run {self._runs} times, and tool:post or tool:error came {ended} times"
         for number, request in enumerate(self.provider.requests, start=1):
             messages = [to_dict(message) for message in request.messages]
