@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from amplifier.cli import main
 from amplifier.conformance.proof import Proof, examine_plan, prove_plan
 from amplifier.conformance.proof.world import pair_problems
 from amplifier.errors import AmplifierError
@@ -168,11 +170,12 @@ PLANTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_fault_is_found_and_traced_to_its_module(name, backend):
     given, law, module = PLANTED[name]
-    proof = examine_plan(given, sessions=80, backends=[backend])
+    proof = examine_plan(given, sessions=160, backends=[backend])
     assert law in laws(proof), proof.lines()
     found = next(each for each in proof.broken if each.law == law)
     assert module in found.modules
@@ -225,3 +228,32 @@ def result(call_id: str) -> dict[str, Any]:
 def test_calls_and_results_belong_together(messages, problem):
     found = list(pair_problems(messages))
     assert (found == []) if problem is None else any(problem in each for each in found), found
+
+
+# ── the command ──
+
+
+def test_the_command_reports_a_broken_law_and_plays_its_case_again(tmp_path, monkeypatch, capsys):
+    (tmp_path / "amplifier_module_hooks_leak").mkdir()
+    (tmp_path / "amplifier_module_hooks_leak" / "__init__.py").write_text(
+        "async def mount(coordinator, config):\n"
+        "    async def fail():\n        raise OSError('the log cannot be closed')\n\n"
+        "    coordinator.register_cleanup(fail)\n",
+        encoding="utf-8",
+    )
+    hook = {"module": "hooks-leak", "source": "."}
+    (tmp_path / "plan.json").write_text(json.dumps({**plan(), "hooks": [hook]}), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert main(["plan", "prove", "plan.json", "--sessions", "30", "--backend", "asyncio"]) == 1
+    shown = capsys.readouterr().out
+    assert "1 of 10 laws broken in " in shown
+    assert "with loop-basic, context-simple, hooks-leak on asyncio" in shown
+    found = next(line for line in shown.splitlines() if line.startswith("  case: ")).removeprefix("  case: ")
+    assert main(["plan", "prove", "plan.json", "--case", found]) == 1
+    assert "the log cannot be closed" in capsys.readouterr().out
+
+
+def test_the_command_refuses_a_case_that_is_not_json(tmp_path, capsys):
+    (tmp_path / "plan.json").write_text(json.dumps(plan()), encoding="utf-8")
+    assert main(["plan", "prove", str(tmp_path / "plan.json"), "--case", "nothing"]) == 2
+    assert "--case is not JSON" in capsys.readouterr().err

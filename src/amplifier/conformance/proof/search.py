@@ -264,9 +264,10 @@ class _Search:
         plan, again = self._plan, True
         while again:
             again = False
-            less = [(plan, tried) for smaller in _with_less(case) for tried in self._cancelled_elsewhere(smaller)]
-            less += [(fewer, tried) for fewer in _with_fewer(plan) for tried in self._cancelled_elsewhere(case)]
-            for fewer, tried in less:
+            less = [(plan, smaller) for smaller in _with_less(case)] + [(fewer, case) for fewer in _with_fewer(plan)]
+            # With a step less the same await has another number; that is tried when nothing else helps.
+            elsewhere = [(fewer, moved) for fewer, smaller in less for moved in _cancelled_elsewhere(smaller)]
+            for fewer, tried in [*less, *elsewhere]:
                 if self._used() > until:
                     break
                 found = self._trial(tried, fewer)
@@ -274,12 +275,6 @@ class _Search:
                     plan, case, last, again = fewer, tried, found, True
                     break
         return plan, case, last
-
-    def _cancelled_elsewhere(self, case: Case) -> list[Case]:
-        """The case, and some with another await cancelled: with a step less the same await has another number."""
-        cancel = case["cancel"]
-        places = range(cancel["at"] - 1, max(0, cancel["at"] - 1 - _PLACES), -1)
-        return [case, *({**case, "cancel": {**cancel, "at": at}} for at in places)]
 
 
 def _law_of(violation: Violation) -> tuple[str, str]:
@@ -332,6 +327,12 @@ def _cases(tools: Mapping[str, list[dict[str, Any]]], modes: Sequence[str], poin
             "cancel": st.fixed_dictionaries(cancel),
         }
     )
+
+
+def _cancelled_elsewhere(case: Case) -> list[Case]:
+    """The case with another await cancelled, one shortly before."""
+    places = range(case["cancel"]["at"] - 1, max(0, case["cancel"]["at"] - 1 - _PLACES), -1)
+    return [{**case, "cancel": {**case["cancel"], "at": at}} for at in places]
 
 
 def _with_less(case: Case) -> Iterator[Case]:
