@@ -21,10 +21,18 @@ from typing import Any, Final
 import anyio
 import anyio.lowlevel
 
-from amplifier import errors
 from amplifier.conformance.inputs.conversations import call_ids
 from amplifier.conformance.target.turns.script import results_in
-from amplifier.errors import AmplifierError, ExecutionCancelled, ExecutionDenied, ExecutionTimeout
+from amplifier.errors import (
+    AmplifierError,
+    ContextLengthError,
+    ExecutionCancelled,
+    ExecutionDenied,
+    ExecutionTimeout,
+    NetworkError,
+    RateLimitError,
+    StreamError,
+)
 from amplifier.kernel import AmplifierSession
 from amplifier.models import HookResult, to_dict
 from amplifier.plan import merge_plans
@@ -57,8 +65,9 @@ KINDS: Final = {
     "NOISE": "nothing left",
 }
 """From the oracle of the cancellation sweep to the law."""
+_ERRORS = {error.__name__: error for error in (NetworkError, RateLimitError, ContextLengthError, StreamError)}
 CHOICES: Final = {
-    "provider": ("NetworkError", "RateLimitError", "ContextLengthError", "StreamError", "hang"),
+    "provider": (*_ERRORS, "hang"),
     "tool": ("nothing", "raise", "hang", "much"),
     "hook": ("raise", "hang", "deny", "ask", "stop", "stop at once"),
     "event": ("prompt:submit", "provider:request", "provider:response", "tool:pre", "tool:post"),
@@ -183,7 +192,7 @@ class PlanWorld:
             return [(part["tool"], self._numbered(part)) if isinstance(part, dict) else part for part in answer]
         await _misbehave(answer["error"])
         self._answers.insert(0, answer)  # a retry meets it again
-        return getattr(errors, answer["error"])("injected by the proof")
+        return _ERRORS[answer["error"]]("injected by the proof")
 
     def _numbered(self, call: dict[str, Any]) -> dict[str, Any]:
         """The input of a call; that of the faulty tool tells it from the others."""
