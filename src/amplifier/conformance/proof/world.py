@@ -52,7 +52,7 @@ LAWS: Final = {
     "gates": "a call that a hook denies, or that nobody allows, is not run",
     "goes on": "after a fault or a stop the next turn is answered",
     "cleanup": "every module is mounted, and its cleanups run and do not fail",
-    "nothing left": "no task, thread, process, coroutine or open file is left",
+    "nothing left": "no task, thread, process or coroutine is left",
     "stop report": "session.last_stop names what was stopped, and everything stops",
 }
 KINDS: Final = {
