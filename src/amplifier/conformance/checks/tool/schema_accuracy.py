@@ -2,7 +2,7 @@
 
 A refusal alone proves little: a file may not exist, a list may be empty. So an inaccuracy is reported only with its
 counterpart: an input that the schema forbids and the tool accepts, a key that turns every refusal into success, a
-choice that the tool refuses in the words it has for those that do not exist. A tool may
+choice that the tool refuses in the words it has for those that do not exist, a bound that occurs in its source. A tool may
 accept more than its schema does.
 """
 
@@ -27,7 +27,7 @@ from amplifier.conformance.inputs.values import (
     required_of,
     valid_inputs,
 )
-from amplifier.conformance.target.literals import choices_in, inputs_in
+from amplifier.conformance.target.literals import choices_in, inputs_in, numbers_in
 from amplifier.conformance.target.mounted import CANARY, CheckContext
 from amplifier.conformance.target.use import schema_of
 from amplifier.conformance.target.virtual_clock import Budget
@@ -169,9 +169,14 @@ class SchemaAccuracy:
         """Report the first inaccuracy."""
         for given in self._inputs:
             await self._try(given)
-        finders = (self._other_type_or_key, self._hidden_key, self._false_choice)
+        finders = (
+            self._other_type_or_key,
+            self._hidden_key,
+            self._false_choice,
+            self._false_bound,
+        )
         is_refused = any(self._result(given).refused for given in self._inputs)
-        for find in finders if is_refused else ():
+        for find in finders if is_refused else finders[-1:]:
             found = await find()
             if found is not None:
                 what, given, words = found
@@ -310,6 +315,38 @@ class SchemaAccuracy:
                 return True
         return False
 
+    # ── a bound of its own ──
+
+    async def _false_bound(self) -> tuple[str, Input, str] | None:
+        numbers = numbers_in(self._ctx.loaded.target)
+        for key, part in properties_of(self._top).items():
+            schema = resolved(part, self._root)
+            for make, top in _measures(schema):
+                base = next((given for given in self._with(key) if self._result(given).ok), None)
+                if base is None:
+                    continue
+                given = {**base, key: make(top)}
+                answer = await self._try(given)
+                if not answer.refused or not self._accepts(given):
+                    continue
+                value = base[key]
+                size = value if isinstance(value, int) else len(value) if isinstance(value, (str, list)) else 0
+                most = await self._most_taken(base, key, make, size, top)
+                own = {each for each in (most, most + 1) if each >= 5 and each in numbers}
+                if own and (any(str(each) in answer.words for each in own) or key in answer.words):
+                    what = f"the schema allows {key!r} up to {top}, the tool refuses more than {most}"
+                    return what, given, answer.words
+        return None
+
+    async def _most_taken(self, base: Input, key: str, make: Any, low: int, high: int) -> int:
+        while high - low > 1:
+            middle = (low + high) // 2
+            if (await self._try({**base, key: make(middle)})).ok:
+                low = middle
+            else:
+                high = middle
+        return low
+
 
 # ── error messages ──
 
@@ -344,3 +381,24 @@ def _forbidden(choice: Any) -> list[Any]:
     if isinstance(choice, int) and not isinstance(choice, bool):
         return [choice - 1, choice - 2]
     return [1234, ["text"], {"text": "text"}, "no_such_choice", True]
+
+
+def _measures(schema: dict[str, Any]) -> Iterator[tuple[Any, int]]:
+    kinds = kinds_of(schema)
+    if "enum" in schema or "const" in schema:
+        return
+    top = schema.get("maximum")
+    if "integer" in kinds and isinstance(top, int) and top <= 10**6:
+        yield (lambda size: size), top
+    length = schema.get("maxLength")
+    if (
+        kinds == ["string"]
+        and isinstance(length, int)
+        and length <= 100_000
+        and not {"pattern", "format"} & schema.keys()
+    ):
+        yield (lambda size: "t" * size), length
+    count = schema.get("maxItems")
+    if kinds == ["array"] and isinstance(count, int) and count <= 1000 and schema.get("uniqueItems") is not True:
+        item = Values(schema, CANARY).plain(schema.get("items", {}))
+        yield (lambda size: [item] * size), count
