@@ -1,7 +1,7 @@
 """Searches inputs that a tool's schema accepts and the tool refuses for their shape.
 
 A refusal alone proves little: a file may not exist, a list may be empty. So an inaccuracy is reported only with its
-counterpart: an input that the schema forbids and the tool accepts, a key that turns every refusal into success, a
+counterpart: an input that the schema forbids and the tool accepts, a key that turns every refusal into success, a key or a
 choice that the tool refuses in the words it has for those that do not exist, a bound that occurs in its source. A tool may
 accept more than its schema does.
 """
@@ -64,6 +64,17 @@ class PropertyPath:
         """Whether an input has a value at this path."""
         return any(self.path[-1] in holder for holder in self.holders(given))
 
+    def is_lacking(self, given: Any) -> bool:
+        """Whether an input has an object that could have the property, and none that has it."""
+        return bool(self.holders(given)) and not self.is_in(given)
+
+    def added(self, given: Input, name: str, value: Any) -> Input:
+        """The input with one more key in every object that could have the property."""
+        copied = copy.deepcopy(given)
+        for holder in self.holders(copied):
+            holder[name] = value
+        return copied
+
     def changed(self, given: Input, value: Any, name: str | None = None) -> Input:
         """The input with another value here, under another name if one is given."""
         copied = copy.deepcopy(given)
@@ -93,6 +104,10 @@ def property_paths(top: dict[str, Any], root: Any, depth: int = 0) -> Iterator[P
 _SECONDS = 1.5
 _CALLS = 3_000
 _MOST_TRIES = 250
+_MOST_BASES = 6
+_MOST_VALUES = 6
+_UNKNOWN_KEY = "no_such_key"
+_CONDITIONS = ("anyOf", "oneOf", "if", "dependentSchemas", "dependentRequired", "not")
 _OTHER_TYPES: tuple[Any, ...] = ("text", "1234", 1234, 12.5, True, ["text"], [1234], {"text": "text"})
 """Nothing empty and no small number: tools often take those for a missing value, or for an open file."""
 _SHAPE_WORDS = re.compile(
@@ -170,6 +185,7 @@ class SchemaAccuracy:
         for given in self._inputs:
             await self._try(given)
         finders = (
+            self._unknown_key,
             self._other_type_or_key,
             self._hidden_key,
             self._false_choice,
@@ -208,6 +224,73 @@ class SchemaAccuracy:
 
     def _with(self, key: str) -> list[Input]:
         return [given for given in self._inputs if key in given and self._result(given).ok is not None]
+
+    # ── a key that it does not know ──
+
+    async def _unknown_key(self) -> tuple[str, Input, str] | None:
+        if any(key in self._top for key in _CONDITIONS):
+            return None  # which keys it takes may depend on others
+        for path in property_paths(self._top, self._root):
+            having = [given for given in self._inputs if path.is_in(given)]
+            lacking = [given for given in self._inputs if path.is_lacking(given) and self._result(given).ok]
+            if path.is_required or not lacking or not all(self._result(given).refused for given in having):
+                continue
+            modes = await self._in_every_mode(lacking[0], path)
+            if modes is None:
+                continue  # it may take the key in a mode of which no working input is known
+            found = await self._refused_like_an_unknown_key([*lacking[:_MOST_BASES], *modes], path)
+            if found is not None:
+                what = f"the schema names {path}, the tool refuses every input with it, like one with an unknown key"
+                return what, *found
+        return None
+
+    async def _in_every_mode(self, base: Input, path: PropertyPath) -> list[Input] | None:
+        """The input with every choice of every other property; None if the tool refuses one of them."""
+        found = []
+        for other in property_paths(self._top, self._root):
+            if other.path == path.path:
+                continue
+            schema = resolved(other.schema, self._root)
+            choices = self._choices if kinds_of(schema) == ["string"] else []
+            values, is_all = _values_of(schema, self._values, other.path[-1])
+            for value in values if is_all else choices:
+                given = other.added(base, other.path[-1], value)
+                if given == base or not self._accepts(given):
+                    continue
+                if not (await self._try(given)).ok:
+                    return None
+                found.append(given)
+        return found
+
+    async def _refused_like_an_unknown_key(self, bases: list[Input], path: PropertyPath) -> tuple[Input, str] | None:
+        """An input with the key and the message of its refusal; None unless all are refused for this key."""
+        key = path.path[-1]
+        values, is_all = _values_of(resolved(path.schema, self._root), self._values, key)
+        found: tuple[Input, str] | None = None
+        for base in bases:
+            unknown = await self._try(path.added(base, _UNKNOWN_KEY, values[0]))
+            for given in [path.added(base, key, value) for value in values]:
+                answer = await self._try(given) if self._accepts(given) else unknown
+                if not answer.refused or not unknown.refused:
+                    return None
+                if answer is not unknown:
+                    if _without_key(answer.words, key) != _without_key(unknown.words, _UNKNOWN_KEY):
+                        return None
+                    found = found or (given, answer.words)
+        if found is None or _without_key(found[1], key) != found[1]:
+            return found
+        # A message without the key may be about its value, unless all were tried, or be the same for everything.
+        return found if is_all and await self._has_other_words(bases[0], path, found[1]) else None
+
+    async def _has_other_words(self, base: Input, path: PropertyPath, words: str) -> bool:
+        """Whether the tool refuses a wrong value of a key that it knows, beside this one, in other words."""
+        for name in {name for holder in path.holders(base) for name in holder}:
+            for value in _OTHER_TYPES:
+                given = attrs.evolve(path, path=(*path.path[:-1], name)).changed(base, value)
+                answer = await self._try(given)
+                if not self._accepts(given) and answer.refused and answer.words != words:
+                    return True
+        return False
 
     # ── another key, another type ──
 
@@ -360,6 +443,21 @@ def _template(words: str, value: Any) -> str:
         if spelling:
             words = words.replace(spelling, "<value>")
     return words.replace("'<value>'", "<value>").replace('"<value>"', "<value>")
+
+
+def _without_key(words: str, key: str) -> str:
+    """An error message with a placeholder for the name of a key."""
+    return re.sub(rf"(?<!\w){re.escape(key)}(?!\w)", "<key>", words)
+
+
+def _values_of(schema: dict[str, Any], values: Values, key: str) -> tuple[list[Any], bool]:
+    """Values of a property, and whether these are all that there are."""
+    listed = schema.get("enum")
+    if isinstance(listed, list) and 0 < len(listed) <= _MOST_VALUES:
+        return list(listed), True
+    if kinds_of(schema) == ["boolean"]:
+        return [False, True], True
+    return values.alternatives(schema, key)[:_MOST_VALUES], False
 
 
 def _choices(schema: dict[str, Any], values: Values, key: str) -> list[Any]:
