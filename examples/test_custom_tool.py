@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from amplifier.conformance.suites import ToolConformance
+from amplifier.conformance.suites import conformance_tests
 
-
-class TestWordCount(ToolConformance):
-    """The whole tool contract."""
-
-    module = Path(__file__).with_name("custom_tool.py")
+test_word_count = conformance_tests(Path(__file__).with_name("custom_tool.py"))

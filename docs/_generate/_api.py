@@ -210,8 +210,6 @@ def module_page(module: str) -> str:
     """Show every public name of one module."""
     intro = joined([read_doc(importlib.import_module(module).__doc__).text, _MORE.get(module, "")])
     names = _names(module)
-    if module == "amplifier.conformance.strategies":  # forty functions of one form
-        return page(f"`{module}`", intro, "\n".join(_line(module, name) for name in names))
     if module != "amplifier.contracts":
         return page(f"`{module}`", intro, *(_entry(module, name) for name in names))
     elsewhere = [name for name in names if _is_on_contract_page(name)]
@@ -255,13 +253,6 @@ def _entry(module: str, name: str) -> str:
         text = one_line(ast.unparse(place.node.value))
         shown = f"`{name} = {text}`" if len(text) <= 200 and not re.search(r"\b_\w", text) else ""
     return joined([f"## `{name}`", shown, doc.text, "\n".join(section_lines(doc))])
-
-
-def _line(module: str, name: str) -> str:
-    """A function in a list of many."""
-    place = find(module, name)
-    shown = signature(place.node) if isinstance(place.node, ast.FunctionDef) else f"{name}(**fields)"
-    return "\n".join([f"- `{shown}`: {one_line(place.doc.text)}", *section_lines(place.doc, indent="    ")])
 
 
 def _class_entry(place: Place, node: ast.ClassDef) -> str:

@@ -155,16 +155,9 @@ def amplifier_report(amplifier_module: str) -> Report:
 def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: object) -> pytest.Collector | None:
     """Take the conformance suites of a test file."""
     suites: Any = sys.modules.get(_SUITES)  # a file that has a suite has imported them
-    if suites is None:
+    if suites is None or not isinstance(obj, suites.Suite):
         return None
-    try:
-        suite = suites.suite_of(obj)
-    except ValueError as error:
-        raise collector.CollectError(str(error)) from error
-    if suite is None:
-        return None
-    kind = _ConformanceClass if isinstance(obj, type) else _Clauses
-    made: pytest.Collector = kind.from_parent(collector, name=name, suite=suite)
+    made: pytest.Collector = _Clauses.from_parent(collector, name=name, suite=obj)
     return made
 
 
@@ -213,18 +206,6 @@ class _Clauses(pytest.Collector):
 
     def collect(self) -> Iterator[pytest.Item]:
         return _clauses_of(self, self._suite)
-
-
-class _ConformanceClass(pytest.Class):
-    """The clauses of a suite that is a class, and what else its author wrote there."""
-
-    def __init__(self, *, suite: Suite, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._suite = suite
-
-    def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
-        yield from _clauses_of(self, self._suite)
-        yield from super().collect()
 
 
 class _Clause(pytest.Item):

@@ -21,12 +21,7 @@ FILES = {
     "test_suite.py": """
 import anyio
 import pytest
-from amplifier.conformance.suites import ToolConformance, conformance_tests
-
-
-class TestTodo(ToolConformance):
-    module = "tool-todo"
-
+from amplifier.conformance.suites import conformance_tests
 
 test_in_one_line = conformance_tests("tool-todo")
 

@@ -27,8 +27,11 @@ WITHOUT_A_NAME = {
     "AnswerReset",
     "SubAgentEvent",
 }
-NOT_FOR_ONE_CLASS = {"content_blocks", "instances", "json_objects", "json_values", "response_formats"}
-
+CLASSES = [
+    cls
+    for name in models.__all__
+    if isinstance(cls := getattr(models, name), type) and issubclass(cls, Model) and name not in WITHOUT_A_NAME
+]
 
 QUICK = settings(max_examples=5_000, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 
@@ -36,24 +39,23 @@ QUICK = settings(max_examples=5_000, database=None, phases=[Phase.generate], sup
 @settings(max_examples=1)
 @given(data=st.data())
 def test_every_model_has_a_strategy(data):
-    strategy_names = [name for name in strategies.__all__ if name not in NOT_FOR_ONE_CLASS]
-    drawn = {type(data.draw(getattr(strategies, name)())).__name__ for name in strategy_names}
-    classes = {
-        name for name in models.__all__ if isinstance(cls := getattr(models, name), type) and issubclass(cls, Model)
-    }
-    assert drawn == classes - WITHOUT_A_NAME
+    for cls in CLASSES:
+        assert type(data.draw(strategies.instances(cls))) is cls
 
 
-@given(name=st.sampled_from([name for name in strategies.__all__ if name != "instances"]), data=st.data())
-def test_whatever_is_drawn_survives_json(name, data):
-    value = data.draw(getattr(strategies, name)())
+OTHERS = [getattr(strategies, name)() for name in strategies.__all__ if name != "instances"]
+
+
+@given(strategy=st.sampled_from([*map(strategies.instances, CLASSES), *OTHERS]), data=st.data())
+def test_whatever_is_drawn_survives_json(strategy, data):
+    value = data.draw(strategy)
     if isinstance(value, Model):
         assert from_json(type(value), to_json(value)) == value
     else:
         assert to_json(value)
 
 
-@given(strategies.messages(role="user", content=st.just("hi"), extra={"vendor": 1}))
+@given(strategies.instances(Message, role="user", content=st.just("hi"), extra={"vendor": 1}))
 def test_keywords_fix_fields_by_value_or_by_strategy(message):
     assert (message.role, message.content, message.extra) == ("user", "hi", {"vendor": 1})
 
@@ -69,7 +71,7 @@ def test_keywords_fix_fields_by_value_or_by_strategy(message):
     ],
 )
 def test_the_interesting_messages_are_among_them(wanted):
-    assert wanted(find(strategies.messages(), wanted, settings=QUICK))
+    assert wanted(find(strategies.instances(Message), wanted, settings=QUICK))
 
 
 def test_classes_of_ones_own_can_be_drawn():

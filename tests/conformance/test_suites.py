@@ -14,18 +14,14 @@ from tests.conformance.modules import SOUND_TOOL, write_module
 
 SUITE = """
 from pathlib import Path
-from amplifier.conformance.suites import ToolConformance, conformance_tests
+from amplifier.conformance.suites import conformance_tests
 
 HERE = Path(__file__).parent
-
-class TestEcho(ToolConformance):
-    module = HERE / "tool_echo.py"
-    {options}
-
+test_both = conformance_tests(HERE / "tool_echo.py", {options})
 test_echo = conformance_tests(HERE / "tool_echo.py", backends=["trio"])
 
 def test_of_my_own():
-    assert ToolConformance.module == ""
+    assert test_both.module == str(HERE / "tool_echo.py")
 """
 
 
@@ -49,7 +45,7 @@ def test_a_sound_module_has_one_passing_test_per_clause_and_backend(tmp_path):
     write_module(tmp_path, SOUND_TOOL)
     done = run_suite(tmp_path)
     assert done.returncode == 0, done.stdout
-    for item in ("TestEcho::A7[asyncio] PASSED", "TestEcho::A7[trio] PASSED", "test_echo::T4[trio] PASSED"):
+    for item in ("test_both::A7[asyncio] PASSED", "test_both::A7[trio] PASSED", "test_echo::T4[trio] PASSED"):
         assert item in done.stdout
     assert "test_echo::T4[asyncio]" not in done.stdout
     assert "test_of_my_own PASSED" in done.stdout
@@ -58,11 +54,11 @@ def test_a_sound_module_has_one_passing_test_per_clause_and_backend(tmp_path):
 @pytest.mark.slow
 def test_a_broken_clause_fails_with_the_finding_and_can_be_expected(tmp_path):
     write_module(tmp_path, SOUND_TOOL.replace('"type": "object"', '"type": "thing"'))
-    done = run_suite(tmp_path, "", "-k", "TestEcho and T7")
+    done = run_suite(tmp_path, "", "-k", "test_both and T7")
     assert done.returncode == 1, done.stdout
     assert "T7: the schema of 'echo' is not a valid JSON Schema" in done.stdout
     assert "fix:" in done.stdout
-    done = run_suite(tmp_path, 'xfail = {"T7": "later"}', "-k", "TestEcho and (T7 or A3)")
+    done = run_suite(tmp_path, 'xfail = {"T7": "later"}', "-k", "test_both and (T7 or A3)")
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout
     assert "2 xfailed" in done.stdout
@@ -74,7 +70,7 @@ def test_a_broken_recommendation_does_not_fail(tmp_path):
         tmp_path,
         SOUND_TOOL.replace('coordinator.mount("tools", Echo())', 'coordinator.mount("tools", Echo()); return 7'),
     )
-    done = run_suite(tmp_path, "", "-k", "TestEcho and A4")
+    done = run_suite(tmp_path, "", "-k", "test_both and A4")
     assert done.returncode == 0, done.stdout
     assert "2 xfailed" in done.stdout
     assert "A4 (recommended): mount returned int" in done.stdout
@@ -83,10 +79,10 @@ def test_a_broken_recommendation_does_not_fail(tmp_path):
 @pytest.mark.long
 def test_an_expected_failure_that_does_not_come_is_a_failure(tmp_path):
     write_module(tmp_path, SOUND_TOOL)
-    done = run_suite(tmp_path, 'xfail = {"A4": "later"}', "-k", "TestEcho and A4")
+    done = run_suite(tmp_path, 'xfail = {"A4": "later"}', "-k", "test_both and A4")
     assert done.returncode == 1
     assert "take it out of xfail" in done.stdout
-    done = run_suite(tmp_path, 'xfail = {"O4": "typo"}', "-k", "TestEcho")
+    done = run_suite(tmp_path, 'xfail = {"O4": "typo"}', "-k", "test_both")
     assert "no clauses of this type" in done.stdout
 
 
@@ -152,103 +148,20 @@ def run_files(
     )
 
 
-IMPORTS = "import pytest\nfrom amplifier.conformance.suites import ToolConformance, conformance_tests\n\n"
+IMPORTS = "from amplifier.conformance.suites import conformance_tests\n\n"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("package", ["jsonschema_rs", "hypothesis", "trio"])
 def test_without_the_extra_no_test_passes_and_the_missing_package_is_named(tmp_path, package):
     (tmp_path / "conftest.py").write_text(f"import sys\n\nsys.modules[{package!r}] = None\n", encoding="utf-8")
-    forms = ["class TestTodo(ToolConformance):\n    module = 'tool-todo'", "test_todo = conformance_tests('tool-todo')"]
-    done = run_files(tmp_path, [f"{IMPORTS}{form}\n" for form in forms], "-p", "no:hypothesispytest")
+    text = f"{IMPORTS}test_todo = conformance_tests('tool-todo')\n"
+    done = run_files(tmp_path, [text], "-p", "no:hypothesispytest")
     assert done.returncode == 2, done.stdout
     sentence = f"({package} is not installed); install it with: pip install 'amplifier[testing]'"
-    for part in done.stdout.split(" ERROR collecting ")[1:3]:
-        assert sentence in part
-    assert done.stdout.count(" ERROR collecting ") == 2
+    assert sentence in done.stdout
+    assert done.stdout.count(" ERROR collecting ") == 1
     assert "passed" not in done.stdout
-
-
-@pytest.mark.long
-def test_a_shared_base_class_is_not_collected(tmp_path):
-    classes = """
-class _Shared(ToolConformance):
-    backends = ["trio"]
-
-    def test_of_all(self):
-        assert self.module == "tool-todo"
-
-class TestTodo(_Shared):
-    module = "tool-todo"
-
-class TestLater(_Shared):
-    __test__ = False
-"""
-    done = run_file(tmp_path, IMPORTS + classes, "-k", "A3 or test_of_all")
-    assert done.returncode == 0, done.stdout
-    assert "TestTodo::test_of_all PASSED" in done.stdout
-    assert "TestTodo::A3[trio] PASSED" in done.stdout
-    assert "2 passed" in done.stdout
-
-
-@pytest.mark.long
-def test_methods_and_fixtures_of_the_class_are_collected_as_in_any_other(tmp_path):
-    classes = """
-class TestTodo(ToolConformance):
-    module = "tool-todo"
-    backends = "trio"
-    pytestmark = pytest.mark.filterwarnings("ignore")
-    EXPECTED = 7
-
-    @pytest.fixture
-    def number(self):
-        return self.EXPECTED
-
-    def setup_method(self):
-        self.is_set_up = True
-
-    def test_of_my_own(self, number):
-        assert self.is_set_up and number == 7
-
-    @pytest.mark.parametrize("n", [1, 2])
-    def test_that_fails(self, n):
-        assert n == 1
-"""
-    done = run_file(tmp_path, IMPORTS + classes, "-k", "A3 or test_of_my_own or test_that_fails")
-    assert done.returncode == 1, done.stdout
-    passed = ("A3[trio]", "test_of_my_own", "test_that_fails[1]")
-    for item in (*(f"{name} PASSED" for name in passed), "test_that_fails[2] FAILED"):
-        assert f"test_mine.py::TestTodo::{item}" in done.stdout
-    assert "1 failed, 3 passed" in done.stdout
-
-
-@pytest.mark.slow
-def test_a_mark_of_the_class_holds_for_its_clauses(tmp_path):
-    text = "@pytest.mark.skip(reason='not today')\nclass TestTodo(ToolConformance):\n    module = 'tool-todo'\n"
-    done = run_file(tmp_path, IMPORTS + text)
-    assert done.returncode == 0, done.stdout
-    assert "80 skipped" in done.stdout
-
-
-WRONG_OPTIONS = {
-    "only = ['T5']": "TestTodo.only is no option of a conformance class; expected one of module, module_type, config",
-    "confg = {}": "TestTodo.confg is no option of a conformance class; did you mean 'config'?",
-    "Backends = []": "TestTodo.Backends is no option of a conformance class; did you mean 'backends'?",
-    "xfail = ['T5']": "xfail of TestTodo is ['T5']; expected a dict",
-    "backends = ['curio']": "backends holds 'curio'; expected 'asyncio' or 'trio'",
-    "module = 7": "TestTodo.module is 7; set it to a folder",
-    "module = ''": "TestTodo.module is ''; set it to a folder, a .py file, the id of an installed module",
-}
-
-
-@pytest.mark.slow
-def test_a_wrong_option_is_an_error_that_names_what_is_meant(tmp_path):
-    classes = [f"class TestTodo(ToolConformance):\n    module = 'tool-todo'\n    {text}\n" for text in WRONG_OPTIONS]
-    done = run_files(tmp_path, [IMPORTS + each for each in classes])
-    assert done.returncode == 2, done.stdout
-    for complaint, part in zip(WRONG_OPTIONS.values(), done.stdout.split(" ERROR collecting ")[1:], strict=True):
-        assert complaint in part
-    assert "begins with an underscore: _TestTodo" in done.stdout
 
 
 def test_conformance_tests_rejects_an_unknown_option():
@@ -256,6 +169,8 @@ def test_conformance_tests_rejects_an_unknown_option():
         conformance_tests("tool-todo", confg={})
     with pytest.raises(ValueError, match="takes no 'only'; expected one of module, module_type"):
         conformance_tests("tool-todo", only=["T5"])
+    with pytest.raises(ValueError, match=r"xfail of conformance_tests is \['T5'\]; expected a dict"):
+        conformance_tests("tool-todo", xfail=["T5"])
 
 
 @pytest.mark.slow
@@ -264,12 +179,11 @@ def test_a_path_is_looked_for_beside_the_file_that_names_it(tmp_path):
     own.mkdir()
     elsewhere.mkdir()
     write_module(own, SOUND_TOOL)
-    forms = ["test_echo = conformance_tests({path!r})", "class TestEcho(ToolConformance):\n    module = {path!r}"]
     paths = ["tool_echo.py", "./tool_echo.py", "../own/tool_echo.py"]
-    texts = [IMPORTS + form.format(path=path) + "\n" for form in forms for path in paths]
+    texts = [f"{IMPORTS}test_echo = conformance_tests({path!r})\n" for path in paths]
     done = run_files(own, texts, "--collect-only", cwd=elsewhere)
     assert done.returncode == 0, done.stdout
-    assert f"{80 * 6} tests collected" in done.stdout
+    assert f"{80 * 3} tests collected" in done.stdout
 
 
 @pytest.mark.long

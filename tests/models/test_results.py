@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier.conformance.strategies import json_values, tool_results
+from amplifier.conformance.strategies import instances, json_values
 from amplifier.errors import ModelError
 from amplifier.models import (
     ApprovalGate,
@@ -284,7 +284,7 @@ def test_hooks_see_json_and_no_images():
     assert ToolResult().safe_hook_presentation() == {"success": True, "output": None, "error": None}
 
 
-@given(tool_results())
+@given(instances(ToolResult))
 def test_what_hooks_see_shares_nothing_with_the_result(result):
     before = to_json(result)
     shown = result.safe_hook_presentation()

@@ -1,6 +1,6 @@
 """Hypothesis strategies for every model, for the tests of this project and of module authors.
 
-Plural nouns; a keyword fixes a field, by a strategy or by a value: ``messages(role="user")``. Whatever they draw is
+`instances` draws of any model; a keyword fixes a field, by a strategy or by a value: ``instances(Message, role="user")``. Whatever they draw is
 valid, and ``from_json(to_json(x)) == x`` holds for it; unknown members, unknown block types and integers beyond 64 bits
 are among it. Needs the ``testing`` extra.
 """
@@ -14,46 +14,22 @@ import typing
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import attrs
 
 from amplifier.errors import MissingExtraError
 from amplifier.models import (
-    ApprovalGate,
     ApprovalRequest,
-    ApprovalResponse,
-    ChatRequest,
-    ChatResponse,
-    ConfigField,
     ContentBlockUnion,
-    ContextInjection,
-    Degradation,
-    HookResult,
     ImageBlock,
-    Message,
     Model,
-    ModelInfo,
-    ModuleInfo,
     OpenModel,
     Pricing,
-    ProviderInfo,
-    ReasoningBlock,
-    RedactedThinkingBlock,
     ResponseFormat,
-    ResponseFormatJson,
-    ResponseFormatJsonSchema,
-    ResponseFormatText,
-    SessionStatus,
     TextBlock,
-    ThinkingBlock,
-    ToolCall,
-    ToolCallBlock,
     ToolResult,
-    ToolResultBlock,
-    ToolSpec,
     UnknownBlock,
-    Usage,
 )
 
 try:
@@ -62,43 +38,7 @@ try:
 except ImportError as _error:
     raise MissingExtraError("amplifier.conformance.strategies", extra="testing", missing="hypothesis") from _error
 
-__all__ = [
-    "approval_gates",
-    "approval_requests",
-    "approval_responses",
-    "chat_requests",
-    "chat_responses",
-    "config_fields",
-    "content_blocks",
-    "context_injections",
-    "degradations",
-    "hook_results",
-    "image_blocks",
-    "instances",
-    "json_objects",
-    "json_values",
-    "messages",
-    "model_infos",
-    "module_infos",
-    "pricings",
-    "provider_infos",
-    "reasoning_blocks",
-    "redacted_thinking_blocks",
-    "response_formats",
-    "response_formats_json",
-    "response_formats_json_schema",
-    "response_formats_text",
-    "session_statuses",
-    "text_blocks",
-    "thinking_blocks",
-    "tool_call_blocks",
-    "tool_calls",
-    "tool_result_blocks",
-    "tool_results",
-    "tool_specs",
-    "unknown_blocks",
-    "usages",
-]
+__all__ = ["content_blocks", "instances", "json_objects", "json_values", "response_formats"]
 
 _ModelT = TypeVar("_ModelT", bound=Model)
 _KNOWN_BLOCKS = frozenset(
@@ -238,9 +178,6 @@ _SPECIAL_FIELDS: dict[type[Model], dict[str, Callable[[], SearchStrategy[Any]]]]
 """Fields with rules beyond their type."""
 
 
-# ── by name ──────────────────────────────────────────────────────────────────────────────────────
-
-
 def content_blocks() -> SearchStrategy[ContentBlockUnion]:
     """Any block, of known and unknown types."""
     return _for_hint(ContentBlockUnion)
@@ -249,75 +186,3 @@ def content_blocks() -> SearchStrategy[ContentBlockUnion]:
 def response_formats() -> SearchStrategy[ResponseFormat]:
     """Response formats of every kind."""
     return _for_hint(ResponseFormat)
-
-
-class _Instances(Generic[_ModelT]):
-    """A strategy of one model: called with strategies or values for some of its fields, as `instances` is."""
-
-    def __init__(self, cls: type[_ModelT]) -> None:
-        self._cls = cls
-
-    def __call__(self, **fields: Any) -> SearchStrategy[_ModelT]:
-        return instances(self._cls, **fields)
-
-
-approval_gates: _Instances[ApprovalGate] = _Instances(ApprovalGate)
-"""Approval gates of hooks."""
-approval_requests: _Instances[ApprovalRequest] = _Instances(ApprovalRequest)
-"""Approval requests."""
-approval_responses: _Instances[ApprovalResponse] = _Instances(ApprovalResponse)
-"""Answers to approval requests."""
-chat_requests: _Instances[ChatRequest] = _Instances(ChatRequest)
-"""Requests to a language model."""
-chat_responses: _Instances[ChatResponse] = _Instances(ChatResponse)
-"""Answers of a language model."""
-config_fields: _Instances[ConfigField] = _Instances(ConfigField)
-"""Configuration fields of providers."""
-context_injections: _Instances[ContextInjection] = _Instances(ContextInjection)
-"""Texts that hooks inject into the context."""
-degradations: _Instances[Degradation] = _Instances(Degradation)
-"""Degradations of a response."""
-hook_results: _Instances[HookResult] = _Instances(HookResult)
-"""Results of hooks, of every action."""
-image_blocks: _Instances[ImageBlock] = _Instances(ImageBlock)
-"""Image blocks."""
-messages: _Instances[Message] = _Instances(Message)
-"""Messages of every role."""
-model_infos: _Instances[ModelInfo] = _Instances(ModelInfo)
-"""Descriptions of language models."""
-module_infos: _Instances[ModuleInfo] = _Instances(ModuleInfo)
-"""Modules that can be loaded."""
-pricings: _Instances[Pricing] = _Instances(Pricing)
-"""Prices of a model."""
-provider_infos: _Instances[ProviderInfo] = _Instances(ProviderInfo)
-"""Descriptions of providers."""
-reasoning_blocks: _Instances[ReasoningBlock] = _Instances(ReasoningBlock)
-"""Reasoning blocks."""
-redacted_thinking_blocks: _Instances[RedactedThinkingBlock] = _Instances(RedactedThinkingBlock)
-"""Redacted thinking blocks."""
-response_formats_json: _Instances[ResponseFormatJson] = _Instances(ResponseFormatJson)
-"""The JSON format."""
-response_formats_json_schema: _Instances[ResponseFormatJsonSchema] = _Instances(ResponseFormatJsonSchema)
-"""Formats with a schema."""
-response_formats_text: _Instances[ResponseFormatText] = _Instances(ResponseFormatText)
-"""The text format."""
-session_statuses: _Instances[SessionStatus] = _Instances(SessionStatus)
-"""States of sessions."""
-text_blocks: _Instances[TextBlock] = _Instances(TextBlock)
-"""Text blocks."""
-thinking_blocks: _Instances[ThinkingBlock] = _Instances(ThinkingBlock)
-"""Thinking blocks."""
-tool_call_blocks: _Instances[ToolCallBlock] = _Instances(ToolCallBlock)
-"""Tool call blocks."""
-tool_calls: _Instances[ToolCall] = _Instances(ToolCall)
-"""Tool calls."""
-tool_result_blocks: _Instances[ToolResultBlock] = _Instances(ToolResultBlock)
-"""Tool result blocks."""
-tool_results: _Instances[ToolResult] = _Instances(ToolResult)
-"""Results of tools, successes and failures."""
-tool_specs: _Instances[ToolSpec] = _Instances(ToolSpec)
-"""Tool specifications."""
-unknown_blocks: _Instances[UnknownBlock] = _Instances(UnknownBlock)
-"""Blocks of unknown types."""
-usages: _Instances[Usage] = _Instances(Usage)
-"""Token usage."""

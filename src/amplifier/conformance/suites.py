@@ -1,13 +1,8 @@
 """A module's conformance as tests of its author's own suite: one test for each clause and backend.
 
-    class TestMyTool(ToolConformance):
-        module = "amplifier_module_tool_mine"
-
     test_my_tool = conformance_tests("amplifier_module_tool_mine")
 
-Either form will do; `amplifier.pytest_plugin`, which pytest loads by itself, makes tests of them. Methods and fixtures of
-your own in such a class are collected like those of any test class. A class whose name begins with an underscore is a base
-for others and no test itself. A path that is not absolute is looked for beside the file that names it, and then in the working
+`amplifier.pytest_plugin`, which pytest loads by itself, makes tests of it. A path that is not absolute is looked for beside the file that names it, and then in the working
 directory. Nothing here imports pytest.
 """
 
@@ -18,7 +13,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import anyio
 import attrs
@@ -32,19 +27,11 @@ from amplifier.contracts import clauses_for
 from amplifier.errors import AmplifierError
 
 __all__ = [
-    "Conformance",
-    "ContextConformance",
-    "HookConformance",
-    "OrchestratorConformance",
-    "ProviderConformance",
-    "ResolverConformance",
     "Suite",
-    "ToolConformance",
     "conformance_tests",
     "described_as_text",
     "findings_of",
     "is_gap",
-    "suite_of",
     "was_absent",
     "was_examined",
 ]
@@ -144,61 +131,6 @@ def described_as_text(findings: Sequence[Finding]) -> str:
     return "\n".join(line for cause in causes_of(findings) for line in cause_lines(cause))
 
 
-class Conformance:
-    """Base of the classes below; use the one of your module's type.
-
-    A subclass has to set ``module``, unless its name begins with an underscore: such a class is there to be shared.
-
-    Attributes:
-        module: See `Suite`; so for the others.
-    """
-
-    module: ClassVar[str | Path] = ""
-    module_type: ClassVar[str | None] = None
-    config: ClassVar[Mapping[str, Any]] = {}
-    plan: ClassVar[Mapping[str, Any]] = {}
-    xfail: ClassVar[Mapping[str, str]] = {}
-    backends: ClassVar[Sequence[str]] = ("asyncio", "trio")
-    thorough: ClassVar[bool] = False
-    seed: ClassVar[int] = 0
-
-
-class ToolConformance(Conformance):
-    """The tests of a tool module."""
-
-    module_type: ClassVar[str | None] = "tool"
-
-
-class ProviderConformance(Conformance):
-    """The tests of a provider module."""
-
-    module_type: ClassVar[str | None] = "provider"
-
-
-class OrchestratorConformance(Conformance):
-    """The tests of an orchestrator module."""
-
-    module_type: ClassVar[str | None] = "orchestrator"
-
-
-class ContextConformance(Conformance):
-    """The tests of a context module."""
-
-    module_type: ClassVar[str | None] = "context"
-
-
-class HookConformance(Conformance):
-    """The tests of a hook module."""
-
-    module_type: ClassVar[str | None] = "hook"
-
-
-class ResolverConformance(Conformance):
-    """The tests of a module source resolver."""
-
-    module_type: ClassVar[str | None] = "resolver"
-
-
 def conformance_tests(module: str | Path, **options: Any) -> Suite:
     """The tests of a module in one line; the options are those of `Suite`.
 
@@ -210,31 +142,6 @@ def conformance_tests(module: str | Path, **options: Any) -> Suite:
             raise InvalidSelection(f"conformance_tests takes no {name!r}; {_suggestion(name)}")
     caller = sys._getframe(1).f_globals.get("__file__")
     return _make_suite("conformance_tests", {**options, "module": _resolve_path(module, caller)})
-
-
-def suite_of(found: object) -> Suite | None:
-    """The suite that an object in a test file describes; None if it describes none.
-
-    Raises:
-        ValueError: It is a class that does not name what to examine, or has an unknown or invalid option.
-    """
-    if isinstance(found, Suite):
-        return found
-    if not (isinstance(found, type) and issubclass(found, Conformance)) or found.__module__ == __name__:
-        return None
-    if found.__name__.startswith("_") or not getattr(found, "__test__", True):
-        return None
-    _reject_unknown_attributes(found)
-    owner = next(each for each in found.__mro__ if "module" in vars(each))
-    module: Any = found.module  # whatever the author put there
-    if not isinstance(module, (str, Path)) or not str(module):
-        raise InvalidSelection(
-            f"{found.__name__}.module is {module!r}; set it to a folder, a .py file, the id of an installed module or "
-            f"the name of a package; a class that is only a base for others begins with an underscore: _{found.__name__}"
-        )
-    options = {name: getattr(found, name) for name in _OPTIONS}
-    file = getattr(sys.modules.get(owner.__module__), "__file__", None)
-    return _make_suite(found.__name__, {**options, "module": _resolve_path(module, file)})
 
 
 _OPTIONS = tuple(field.name for field in attrs.fields(Suite))
@@ -256,22 +163,6 @@ def _resolve_path(module: str | Path, file: str | None) -> str:
         return str(module)
     beside = Path(file).resolve().parent / path
     return str(beside) if beside.exists() or not path.exists() else str(module)
-
-
-def _reject_unknown_attributes(found: type[Conformance]) -> None:
-    """Reject misspelt options, which would otherwise be ignored silently."""
-    for base in found.__mro__:
-        if not issubclass(base, Conformance) or base.__module__ == __name__:
-            continue
-        for name, value in vars(base).items():
-            # Methods, fixtures and properties are the author's own, and so is what looks like a constant.
-            is_own = name.startswith(("_", "test")) or name.isupper() or callable(value) or hasattr(value, "__get__")
-            if is_own or name in (*_OPTIONS, "pytestmark"):
-                continue
-            raise InvalidSelection(
-                f"{base.__name__}.{name} is no option of a conformance class; {_suggestion(name)}; "
-                "what is your own begins with an underscore or is written in capitals"
-            )
 
 
 def _suggestion(name: str) -> str:

@@ -194,7 +194,6 @@ def _words_for(module_id: str, kind: str) -> dict[str, str]:
         "title": " ".join(rest).capitalize(),
         "class_name": "".join(word.capitalize() for word in [*rest, kind]),
         "member_name": "_".join(rest),
-        "suite": f"{kind.capitalize()}Conformance",
     }
 
 

@@ -12,14 +12,14 @@ import click
 
 from amplifier._json import redact_secrets, visible_text
 from amplifier.cli.agent.configuration import read_configuration
-from amplifier.cli.agent.default_plan import build_plan
+from amplifier.cli.agent.default_plan import build_plan, with_storage_paths
 from amplifier.cli.agent.plan_files import PlanFileError, UnknownFormat, read_plan_file
 from amplifier.cli.core.exit_codes import CommandError, Exit
 from amplifier.errors import PlanError, Problem
 from amplifier.loading._installed import installed_ids, missing_modules
 from amplifier.plan import check_plan, expand_variables, plan_schema
 
-from .shared_options import PLAN_FILE, complete_provider
+from .shared_options import PLAN_FILE, complete_provider, debug_option
 
 __all__ = ["plan"]
 
@@ -103,6 +103,47 @@ def show(file: Path | None, provider: str | None, model: str | None) -> None:
     if visible_text(shown) != shown:  # JSON has an escape of its own for what a terminal would obey or hide
         shown = json.dumps(json.loads(shown), indent=2)
     click.echo(shown)
+
+
+@plan.command()
+@click.argument("file", type=PLAN_FILE, required=False)
+@click.option("--time", "seconds", type=click.FloatRange(min=1), default=60, show_default=True, help="Seconds to look.")
+@click.option(
+    "--sessions", type=click.IntRange(min=1), help="Look in so many sessions instead; then the seed decides all."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="The same seed draws the same cases.")
+@click.option("--backend", "backends", multiple=True, type=click.Choice(["asyncio", "trio"]), help="Default: both.")
+@click.option("--case", metavar="JSON", help="Play one case again, as a report shows it.")
+@debug_option
+def prove(
+    file: Path | None, seconds: float, sessions: int | None, seed: int, backends: tuple[str, ...], case: str | None
+) -> int:
+    """Run the modules of the plan in FILE together, or of the default one, and look for a law that they break.
+
+    A script takes the place of the model. Conversations are drawn, faults injected, and the agent is cancelled at its awaits. What breaks
+    a law is reduced to the fewest modules and steps. The modules run for real, in a fresh folder that is the home as well.
+
+    Exit codes: 0 every law holds, 1 one is broken, 2 the plan cannot be run.
+    """
+    from amplifier.conformance.proof import examine_plan  # noqa: PLC0415 — it needs an extra
+
+    configuration = read_configuration(Path.cwd()) if file is None else None
+    made = build_plan(installed_ids(), file=file, configuration=configuration)
+    try:
+        given = None if case is None else json.loads(case)
+    except ValueError as error:
+        raise CommandError(f"--case is not JSON: {error}") from error
+    proof = examine_plan(
+        with_storage_paths(made.plan, sessions=Path("sessions")),
+        seconds=seconds,
+        sessions=sessions,
+        seed=seed,
+        backends=backends or ("asyncio", "trio"),
+        case=given,
+    )
+    for line in proof.lines():
+        _show_line(line)
+    return Exit.FAILED if proof.broken else Exit.OK
 
 
 @plan.command()

@@ -261,7 +261,7 @@ def _expired() -> list[anyio.CancelScope]:
 
 def is_busy_outside() -> bool:
     """Whether there is a thread or a child process that may still do something."""
-    return any(_may_act(thread) for thread in threading.enumerate()) or _has_children()
+    return any(_may_act(thread) for thread in threading.enumerate()) or has_children()
 
 
 def _may_act(thread: threading.Thread) -> bool:
@@ -277,7 +277,7 @@ def _may_act(thread: threading.Thread) -> bool:
     return worker is None or worker not in getattr(cache, "_idle_workers", ())
 
 
-def _has_children() -> bool:
+def has_children() -> bool:
     """Whether this process has a child, other than the kit's own server."""
     own = server_ids()
     for thread in threading.enumerate():

@@ -15,6 +15,8 @@ from typing import Any, Generic, TypeVar, final
 import anyio
 import attrs
 
+from amplifier.testing.virtual_time import TimeWatch
+
 from .suspension_location import UNKNOWN, user_stack, where
 
 __all__ = ["CURRENT_INJECTION", "Driven", "Injection", "Killed", "TrialOutcome", "TrialSettings", "kill"]
@@ -43,6 +45,7 @@ class TrialSettings:
         grace: Seconds between the scenario's end and the search for leftovers.
         loop_factory: Makes the asyncio loop; None for the usual one.
         eager_tasks: Tasks start at once on asyncio.
+        watch: May hold the virtual clock on trio.
     """
 
     mode: str = ""
@@ -55,6 +58,7 @@ class TrialSettings:
     grace: float
     loop_factory: Callable[[], Any] | None = None
     eager_tasks: bool = False
+    watch: TimeWatch | None = None
 
 
 @final

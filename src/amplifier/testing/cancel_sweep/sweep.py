@@ -25,6 +25,7 @@ from typing import Any, Literal, Protocol, final
 import attrs
 
 from amplifier.errors import MissingExtraError
+from amplifier.testing.virtual_time import TimeWatch
 
 from .asyncio_trial import run_asyncio_trial
 from .injection import Injection, TrialOutcome, TrialSettings
@@ -79,6 +80,7 @@ def cancel_everywhere(
     grace: float = 0.0,
     loop_factory: Callable[[], Any] | None = None,
     eager_tasks: bool = False,
+    watch: TimeWatch | None = None,
 ) -> SweepReport:
     """Cancel a scenario at each of its suspension points in turn and report every promise it breaks.
 
@@ -101,6 +103,7 @@ def cancel_everywhere(
         grace: Seconds, on that clock, between the scenario's end and the search for what it left behind.
         loop_factory: Makes the asyncio loops, for example ``uvloop.new_event_loop``; needs ``clock="real"``.
         eager_tasks: On asyncio every task starts at once, as with ``asyncio.eager_task_factory``; from Python 3.12 on.
+        watch: Holds the virtual clock of trio while something is at work that it does not know of, such as a child process.
 
     Raises:
         ValueError: An argument makes no sense.
@@ -118,6 +121,7 @@ def cancel_everywhere(
         grace=grace,
         loop_factory=loop_factory,
         eager_tasks=eager_tasks,
+        watch=watch,
     )
     report = SweepReport(seed=seed, clock=clock)
     with _ONE_SWEEP_AT_A_TIME, _steady_process():

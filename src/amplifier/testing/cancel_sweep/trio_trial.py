@@ -33,7 +33,7 @@ def run_trio_trial(
 ) -> tuple[Injection, TrialOutcome]:
     """Run one trial to its end in a trio run of its own."""
     trial = _TrioTrial(scenario, settings)
-    clock = virtual_clock() if settings.virtual else None
+    clock = virtual_clock(settings.watch) if settings.virtual else None
     with deterministic_scheduling(settings.seed):
         try:
             trio.run(trial.run, clock=clock, instruments=[trial])

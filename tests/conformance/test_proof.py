@@ -1,0 +1,259 @@
+"""Proofs of plans: what sound compositions keep, and what planted faults break, through which modules."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from amplifier.cli import main
+from amplifier.conformance.proof import Proof, examine_plan, prove_plan
+from amplifier.conformance.proof.world import pair_problems
+from amplifier.errors import AmplifierError
+from amplifier.models import HookResult, ToolResult
+
+BACKENDS = ("asyncio", "trio")
+SOUND = ("hooks-redaction", "hooks-approval")
+
+
+def plan(
+    *, tools: tuple[Any, ...] = (), hooks: tuple[Any, ...] = (), context: Any = "context-simple"
+) -> dict[str, Any]:
+    return {
+        "session": {"orchestrator": "loop-streaming", "context": context},
+        "providers": [{"module": "provider-anthropic"}],
+        "tools": [{"module": "tool-todo"}, *tools],
+        "hooks": [*({"module": name} for name in SOUND), *hooks],
+    }
+
+
+def laws(proof: Proof) -> list[str]:
+    return [each.law for each in proof.broken]
+
+
+def case(*answers: Any, **more: Any) -> dict[str, Any]:
+    return {
+        "turns": [[list(each) if isinstance(each, tuple) else each for each in answers]],
+        "approval": "allow",
+        **more,
+    }
+
+
+def call(tool: str, **given: Any) -> dict[str, Any]:
+    return {"tool": tool, "input": given}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_sound_plan_keeps_every_law_and_leaves_the_process_as_it_was(backend):
+    environment, here = dict(os.environ), Path.cwd()
+    proof = prove_plan(plan(), sessions=60, backends=[backend])
+    assert proof.broken == []
+    assert proof.lines()[0].startswith("all 10 laws hold in ")
+    assert (dict(os.environ), Path.cwd()) == (environment, here)
+    assert all(0 < done <= count for done, count in proof.points.values())
+
+
+FAULTS = {
+    "a hook that raises": {"hooks": [{"event": "tool:pre", "does": "raise"}]},
+    "a hook that hangs": {"hooks": [{"event": "tool:post", "does": "hang"}]},
+    "a stop": {"hooks": [{"event": "tool:pre", "does": "stop"}]},
+    "a stop at once": {"hooks": [{"event": "tool:post", "does": "stop at once"}]},
+    "an unanswered question": {"hooks": [{"event": "tool:pre", "does": "ask"}], "approval": "silent"},
+    "a denied request": {"hooks": [{"event": "provider:request", "does": "deny"}]},
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", FAULTS)
+def test_built_in_modules_keep_the_laws_under_a_fault(name, backend):
+    played = case(("Hm.", call("todo", action="list"), call("faulty_tool", does="raise")), **FAULTS[name])
+    prove_plan(plan(), case={**played, "cancel": _at(backend, 0)})
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("error", ["NetworkError", "ContextLengthError", "hang"])
+def test_built_in_modules_keep_the_laws_when_the_model_fails(error, backend):
+    played = case((call("faulty_tool", does="nothing"),), {"error": error})
+    prove_plan(plan(), case={**played, "cancel": _at(backend, 0)})
+
+
+def _at(backend: str, point: int) -> dict[str, Any]:
+    return {"mode": "trio" if backend == "trio" else "asyncio-scope", "at": point, "second": None}
+
+
+# ── planted faults ──
+
+
+async def mount_interrupting_hook(coordinator: Any, config: Any) -> None:
+    """Stores a message of its own at tool:post: behind the result if there is one call, between results if there are two."""
+
+    async def interrupt(event: str, data: dict[str, Any]) -> HookResult | None:
+        await coordinator.get("context").add_message({"role": "user", "content": "By the way."})
+        return None
+
+    coordinator.hooks.register("tool:post", interrupt, name="interrupting")
+
+
+async def mount_failing_cleanup(coordinator: Any, config: Any) -> None:
+    async def fail() -> None:
+        raise OSError("the log cannot be closed")
+
+    coordinator.register_cleanup(fail)
+
+
+async def mount_unawaited(coordinator: Any, config: Any) -> None:
+    """Makes a coroutine for each request and awaits it with the answer: if that does not come, never."""
+    made: list[Any] = []
+
+    async def begin(event: str, data: dict[str, Any]) -> None:
+        made.append(anyio.lowlevel.checkpoint())
+
+    async def end(event: str, data: dict[str, Any]) -> None:
+        await made.pop()
+
+    coordinator.hooks.register("provider:request", begin, name="begin")
+    coordinator.hooks.register("provider:response", end, name="end")
+
+
+class StubbornTool:
+    """Does not stop when it is told to."""
+
+    name = "stubborn"
+    description = "Takes its time."
+
+    def get_schema(self) -> dict[str, Any]:
+        return {"type": "object", "properties": {}}
+
+    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 - the contract's name
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep_forever()
+        return ToolResult(success=True)
+
+
+class ForgetfulContext:
+    """Shows only the newest messages to the model, wherever that cuts."""
+
+    def __init__(self) -> None:
+        self._messages: list[dict[str, Any]] = []
+
+    async def add_message(self, message: dict[str, Any]) -> None:
+        self._messages.append(message)
+
+    async def get_messages_for_request(self, token_budget: int | None = None, provider: Any = None) -> list[Any]:
+        return list(self._messages[-3:])
+
+    async def get_messages(self) -> list[dict[str, Any]]:
+        return list(self._messages)
+
+    async def set_messages(self, messages: list[dict[str, Any]]) -> None:
+        self._messages = list(messages)
+
+    async def clear(self) -> None:
+        self._messages.clear()
+
+
+async def mount_forgetful_context(coordinator: Any, config: Any) -> Any:
+    return ForgetfulContext()
+
+
+PLANTED = {
+    "calls, by a hook": (plan(hooks=(mount_interrupting_hook,)), "calls", "hooks-mount-interrupting-hook"),
+    "calls, by a context": (plan(context=mount_forgetful_context), "calls", "context-mount-forgetful-context"),
+    "cleanup": (plan(hooks=(mount_failing_cleanup,)), "cleanup", "hooks-mount-failing-cleanup"),
+    "nothing left": (plan(hooks=(mount_unawaited,)), "nothing left", "hooks-mount-unawaited"),
+    "stop report": (plan(tools=(StubbornTool(),)), "ends", "tool-stubborn"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_fault_is_found_and_traced_to_its_module(name, backend):
+    given, law, module = PLANTED[name]
+    proof = examine_plan(given, sessions=160, backends=[backend])
+    assert law in laws(proof), proof.lines()
+    found = next(each for each in proof.broken if each.law == law)
+    assert module in found.modules
+    assert not any(sound in found.modules for sound in (*SOUND, "tool-todo")), found.lines()
+    again = examine_plan(given, case=found.case)
+    assert law in laws(again), "the case alone shows it again"
+
+
+def test_a_finding_names_law_modules_and_case():
+    with pytest.raises(AssertionError, match="cleanup: every module is mounted") as caught:
+        prove_plan(plan(hooks=(mount_failing_cleanup,)), sessions=40, backends=["asyncio"])
+    text = str(caught.value)
+    assert "the log cannot be closed" in text
+    assert "with loop-basic, context-simple, hooks-mount-failing-cleanup on asyncio" in text
+    assert '  case: {"turns": ' in text
+
+
+def test_equal_seeds_draw_equal_cases():
+    given = plan(hooks=(mount_interrupting_hook,))
+    one, other = (examine_plan(given, sessions=60, seed=7, backends=["asyncio"]).broken[0] for _ in range(2))
+    assert one == other
+
+
+def test_a_plan_that_cannot_run_is_an_error_and_no_proof():
+    with pytest.raises(AmplifierError, match="the plan cannot be run: "):
+        examine_plan(plan(context="context-that-is-not-there"), sessions=40)
+
+
+# ── the law about calls and results ──
+
+ASKED = {"role": "assistant", "content": "", "tool_calls": [{"id": "a", "name": "x"}, {"id": "b", "name": "x"}]}
+
+
+def result(call_id: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call_id, "content": "done"}
+
+
+@pytest.mark.parametrize(
+    ("messages", "problem"),
+    [
+        ([ASKED, result("a"), result("b")], None),
+        ([ASKED, result("b"), result("a"), {"role": "assistant", "content": "done"}], None),
+        ([ASKED, result("a")], "the calls ['b'] have no result before the next message"),
+        ([ASKED, result("a"), {"role": "user", "content": "hm"}, result("b")], "['b'] have no result"),
+        ([ASKED, result("a"), result("a"), result("b")], "a result of 'a', which no message before it called"),
+        ([result("a")], "a result of 'a'"),
+        ([{"role": "assistant", "content": [{"type": "tool_call", "id": "c", "name": "x", "input": {}}]}], "['c']"),
+    ],
+)
+def test_calls_and_results_belong_together(messages, problem):
+    found = list(pair_problems(messages))
+    assert (found == []) if problem is None else any(problem in each for each in found), found
+
+
+# ── the command ──
+
+
+def test_the_command_reports_a_broken_law_and_plays_its_case_again(tmp_path, monkeypatch, capsys):
+    (tmp_path / "amplifier_module_hooks_leak").mkdir()
+    (tmp_path / "amplifier_module_hooks_leak" / "__init__.py").write_text(
+        "async def mount(coordinator, config):\n"
+        "    async def fail():\n        raise OSError('the log cannot be closed')\n\n"
+        "    coordinator.register_cleanup(fail)\n",
+        encoding="utf-8",
+    )
+    hook = {"module": "hooks-leak", "source": "."}
+    (tmp_path / "plan.json").write_text(json.dumps({**plan(), "hooks": [hook]}), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert main(["plan", "prove", "plan.json", "--sessions", "30", "--backend", "asyncio"]) == 1
+    shown = capsys.readouterr().out
+    assert "1 of 10 laws broken in " in shown
+    assert "with loop-basic, context-simple, hooks-leak on asyncio" in shown
+    found = next(line for line in shown.splitlines() if line.startswith("  case: ")).removeprefix("  case: ")
+    assert main(["plan", "prove", "plan.json", "--case", found]) == 1
+    assert "the log cannot be closed" in capsys.readouterr().out
+
+
+def test_the_command_refuses_a_case_that_is_not_json(tmp_path, capsys):
+    (tmp_path / "plan.json").write_text(json.dumps(plan()), encoding="utf-8")
+    assert main(["plan", "prove", str(tmp_path / "plan.json"), "--case", "nothing"]) == 2
+    assert "--case is not JSON" in capsys.readouterr().err
