@@ -16,14 +16,14 @@ from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.terminal.output import print_table
 from amplifier.loading._installed import installed_ids
 
-from .shared_options import debug_option, json_option
+from .lazy_group import LazyGroup
+from .shared_options import json_option
 
 __all__ = ["config", "permissions"]
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=LazyGroup, invoke_without_command=True)
 @json_option
-@debug_option
 @click.pass_context
 def config(context: click.Context, as_json: bool) -> None:
     """Show what is configured, and where each value comes from.
@@ -58,7 +58,6 @@ def _shown(value: object) -> str:
 @config.command()
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path), default=".")
 @click.option("--revoke", is_flag=True, help="Do not trust it any more.")
-@debug_option
 def trust(folder: Path, revoke: bool) -> None:
     """Trust the configuration of the project in FOLDER as it is now: its servers, modules and rules are used.
 
@@ -76,7 +75,6 @@ def trust(folder: Path, revoke: bool) -> None:
 @click.command()
 @click.option("--revoke", type=click.IntRange(min=1), metavar="NUMBER", help="Ask again from now on.")
 @json_option
-@debug_option
 def permissions(revoke: int | None, as_json: bool) -> None:
     """Show, or revoke, what was allowed for good in the project of this folder.
 

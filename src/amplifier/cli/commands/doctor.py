@@ -47,7 +47,7 @@ from amplifier.tracing._sessions import read_trace
 from amplifier.tracing._text import row_title
 
 from .app import SECOND_NAME
-from .shared_options import PLAN_FILE, complete_running, debug_option, json_option, open_store
+from .shared_options import PLAN_FILE, complete_running, json_option, open_store
 
 __all__ = ["doctor"]
 
@@ -87,7 +87,6 @@ class Finding:
 )
 @click.option("--plan", "plan", type=PLAN_FILE, metavar="FILE", help="Also start the MCP servers of this mount plan.")
 @json_option
-@debug_option
 def doctor(wanted: str | None, plan: Path | None, as_json: bool) -> int:
     """Check Python, backends, extras, modules, keys, the command itself, the sandbox, the state folder, the terminal and what is running.
 
@@ -302,7 +301,7 @@ def _check_running() -> Iterator[Finding]:
 def _check_servers(plan: Path) -> Iterator[Finding]:
     async def look() -> list[dict[str, Any]]:
         async with open_servers(read_servers(plan)) as opened:
-            return opened.status()
+            return [each for each, _ in opened]
 
     for each in anyio.run(look):
         if each["error"] is None:

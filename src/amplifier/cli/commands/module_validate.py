@@ -23,7 +23,7 @@ from amplifier.conformance import Report, check_module
 from amplifier.errors import AmplifierError
 from amplifier.models import to_json
 
-from .shared_options import debug_option, json_option, open_store
+from .shared_options import json_option, open_store
 
 __all__ = ["validate"]
 
@@ -48,7 +48,6 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--junit", type=_FILE, help="Write it as JUnit XML: a test for each clause.")
 @click.option("--github", is_flag=True, help="Print annotations for GitHub Actions, too.")
 @json_option
-@debug_option
 def validate(
     target: str,
     kind: str | None,

@@ -19,12 +19,13 @@ from amplifier.errors import PlanError, Problem
 from amplifier.loading._installed import installed_ids, missing_modules
 from amplifier.plan import check_plan, expand_variables, plan_schema
 
+from .lazy_group import LazyGroup
 from .shared_options import PLAN_FILE, complete_provider
 
 __all__ = ["plan"]
 
 
-@click.group()
+@click.group(cls=LazyGroup)
 def plan() -> None:
     """Check and print mount plans."""
 

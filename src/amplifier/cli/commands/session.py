@@ -16,8 +16,9 @@ import click
 from amplifier._json import visible_text
 from amplifier._programs import with_safe_search_path
 from amplifier._regular_file import replace_file
+from amplifier.cli.commands.lazy_group import LazyGroup
 from amplifier.cli.commands.run import PROMPT_SETTINGS, reject_unquoted_prompt, run_options, start_run
-from amplifier.cli.commands.shared_options import GlobalOptions, complete_session, debug_option, json_option, open_store
+from amplifier.cli.commands.shared_options import GlobalOptions, complete_session, json_option, open_store
 from amplifier.cli.core.exit_codes import CommandError, Exit
 from amplifier.cli.sessions.store import EVENTS_FILE, SessionRecord, SessionStore
 from amplifier.cli.terminal.keyboard import Keyboard
@@ -44,7 +45,7 @@ _ALL_COLUMNS = 120
 _SESSION = click.argument("session_id", metavar="ID", shell_complete=complete_session)
 
 
-@click.group()
+@click.group(cls=LazyGroup)
 def session() -> None:
     """Look at, trace, resume, fork and delete the sessions that were kept.
 
@@ -61,7 +62,6 @@ def session() -> None:
 )
 @click.option("--cost", "with_cost", is_flag=True, help="Also what each has cost; reads their event logs.")
 @json_option
-@debug_option
 def list_sessions(
     limit: int | None, with_children: bool, here: bool, search: str, with_cost: bool, as_json: bool
 ) -> None:
@@ -119,7 +119,6 @@ def _in_local_time(moment: str) -> str:
 @_SESSION
 @click.option("--full", is_flag=True, help="Show tool calls and tool output in full length.")
 @json_option
-@debug_option
 def show_session(session_id: str, full: bool, as_json: bool) -> None:
     """Show the conversation of a session. It may be open elsewhere meanwhile.
 
@@ -153,7 +152,6 @@ def show_session(session_id: str, full: bool, as_json: bool) -> None:
 @_SESSION
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="A new file.")
 @click.option("--html", is_flag=True, help="A page instead of Markdown; also if FILE ends in .html.")
-@debug_option
 def export_session(session_id: str, output: Path | None, html: bool) -> None:
     """Write the conversation of a session as Markdown, or as a page that loads nothing and runs nothing."""
     store = open_store()
@@ -171,7 +169,6 @@ def export_session(session_id: str, output: Path | None, html: bool) -> None:
 @session.command("to-test")
 @_SESSION
 @click.option("-o", "--output", type=click.Path(path_type=Path), default="tests", metavar="FOLDER", show_default=True)
-@debug_option
 def write_session_test(session_id: str, output: Path) -> None:
     """Write a session as a pytest that plays it again offline, up to its stop, on both backends; without secrets."""
     from amplifier.testing._sessions import write_test  # noqa: PLC0415 — only this command needs the doubles
@@ -192,7 +189,6 @@ def write_session_test(session_id: str, output: Path) -> None:
 @click.option("--compare", "other_id", metavar="ID", shell_complete=complete_session, help="Compare with this session.")
 @click.option("--live", is_flag=True, help="Follow the session in the browser while it runs.")
 @click.option("--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", help="The event loop of --live.")
-@debug_option
 def trace_session(
     session_id: str,
     output: Path | None,
@@ -272,7 +268,6 @@ def resume_session(global_options: GlobalOptions, /, session_id: str, prompt: st
 @session.command("fork")
 @_SESSION
 @click.option("--turns", type=click.IntRange(min=0), help="Take over only this many turns from the beginning.")
-@debug_option
 def fork_session(session_id: str, turns: int | None) -> None:
     """Copy a session's conversation into a new session and print the new id."""
     store = open_store()
@@ -290,7 +285,6 @@ def fork_session(session_id: str, turns: int | None) -> None:
 @session.command("undo")
 @click.argument("session_id", metavar="[ID]", default="last", shell_complete=complete_session)
 @click.option("--redo", is_flag=True, help="Do again what was taken back last.")
-@debug_option
 def undo_session(session_id: str, redo: bool) -> None:
     """Take back the latest turn: the files it changed, also by commands, and its part of the conversation.
 
@@ -304,7 +298,6 @@ def undo_session(session_id: str, redo: bool) -> None:
 @session.command("delete")
 @click.argument("session_ids", metavar="ID...", nargs=-1, required=True, shell_complete=complete_session)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@debug_option
 def delete_sessions(session_ids: tuple[str, ...], yes: bool) -> None:
     """Delete sessions with everything they kept."""
     store = open_store()

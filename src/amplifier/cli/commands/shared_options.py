@@ -128,7 +128,6 @@ agent_options: Decorator = add_options(
         "--otel", metavar="URL", help="Send traces and metrics to an OpenTelemetry collector (OTLP over HTTP)."
     ),
     backend_option,
-    debug_option,
 )
 """The options that choose an agent and its backend, and where its traces go."""
 
