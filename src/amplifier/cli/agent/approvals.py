@@ -5,10 +5,12 @@ The kernel keeps the time limit of a question and cancels the question when the 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Final
 
 import anyio
 import attrs
+import click
 from rich.cells import chop_cells
 
 from amplifier._json import visible_text
@@ -203,13 +205,19 @@ class AskAtTerminal:
 
     async def _ask_for_value(self, name: str, about: dict[str, Any], *, is_required: bool) -> Any:
         """A value that fits; `_LEFT_OUT` for an empty line where none is needed, None if the user declines."""
+        kinds: dict[Any, tuple[click.ParamType, str]] = {
+            "boolean": (click.BOOL, "yes or no"),
+            "integer": (click.INT, "a whole number"),
+            "number": (click.FLOAT, "a number"),
+        }
+        kind, expected = kinds.get(about.get("type"), (click.STRING, "a text"))
+        if about.get("enum"):
+            kind, expected = click.Choice([*map(str, about["enum"])]), f"one of {', '.join(map(str, about['enum']))}"
         words = _one_line(str(about.get("title") or name))
         if about.get("description"):
             words += f" ({_one_line(str(about['description']))})"
-        if about.get("enum"):
-            words += f" [{'/'.join(_one_line(str(each)) for each in about['enum'])}]"
-        elif about.get("type") == "boolean":
-            words += " [yes/no]"
+        if expected not in ("a text", "a number"):
+            words += f" [{_one_line(expected)}]"
         while True:
             self._terminal.write(f"  {words}: ")
             text = await self._read(lower=False)
@@ -220,10 +228,10 @@ class AskAtTerminal:
                 return about["default"]
             if not text and not is_required:
                 return _LEFT_OUT
-            value = _as_value(text, about)
-            if value is not None:
-                return value
-            self._terminal.line(f"  Please give {_expected(about)}.")
+            with suppress(click.BadParameter):
+                if text:
+                    return kind.convert(text, None, None)
+            self._terminal.line(f"  Please give {_one_line(expected)}.")
 
     async def _read(self, *, lower: bool = True) -> str | None:
         """What was typed, in lower case if wanted so; None at the end of input or after Ctrl-C, which also stops the turn."""
@@ -241,28 +249,6 @@ class AskAtTerminal:
                 if answer is not None and lower:
                     answer = answer.lower()
         return answer
-
-
-def _as_value(text: str, about: dict[str, Any]) -> Any:
-    """The value that a line means, or None if it does not fit."""
-    kind = about.get("type")
-    if about.get("enum"):
-        return next((each for each in about["enum"] if str(each) == text), None)
-    if kind == "boolean":
-        return {"yes": True, "y": True, "true": True, "no": False, "n": False, "false": False}.get(text.lower())
-    if kind in ("integer", "number"):
-        try:
-            return int(text) if kind == "integer" else float(text)
-        except ValueError:
-            return None
-    return text or None
-
-
-def _expected(about: dict[str, Any]) -> str:
-    if about.get("enum"):
-        return f"one of {', '.join(map(str, about['enum']))}"
-    kinds = {"boolean": "yes or no", "integer": "a whole number", "number": "a number"}
-    return kinds.get(str(about.get("type")), "a text")
 
 
 def _in_one_line(prompt: str) -> str:

@@ -112,26 +112,24 @@ def parse_yaml(text: str) -> Any:
     try:
         if len(text) > _MOST_EXPANDED:
             raise ValueError(f"it has {len(text):,} characters, more than the {_MOST_EXPANDED:,} that a plan may have")
-        loader = _bounded_loader(yaml.SafeLoader)(text)  # refuses characters that YAML does not allow
+        loader = _bounded_loader(yaml)(text)  # refuses characters that YAML does not allow
         try:
-            root = loader.get_single_node()
-            if root is None:
-                return None
-            # Before anything is built from it: merge keys (<<) already copy what they refer to.
-            _expanded_size(root, {})
-            _check_yaml_keys(root, loader)
-            return loader.construct_document(root)
+            return loader.get_single_data()
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
 
 
-def _bounded_loader(base: Any) -> Any:
-    """PyYAML's loader, which stops where a file is larger or deeper than any plan."""
+def _bounded_loader(yaml: Any) -> Any:
+    """PyYAML's loader, which stops where a file is larger or deeper than any plan, or has a key twice."""
 
-    class Loader(base):  # type: ignore[misc]  # PyYAML is imported when it is needed
-        fetched = 0
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML is imported when it is needed
+        def __init__(self, text: str) -> None:
+            super().__init__(text)
+            self.fetched = 0
+            self.sizes: dict[int, int] = {}
+            """The characters and nodes below each node, by its id, after every alias is replaced by what it refers to."""
 
         def fetch_more_tokens(self) -> Any:
             self.fetched += 1
@@ -143,74 +141,42 @@ def _bounded_loader(base: Any) -> Any:
                 )
             return super().fetch_more_tokens()
 
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            # Before anything is built from it: merge keys (<<) already copy what they refer to.
+            is_alias = self.check_event(yaml.AliasEvent)
+            node = super().compose_node(parent, index)
+            line = node.start_mark.line + 1
+            if is_alias and id(node) not in self.sizes:
+                raise ValueError(f"the alias in line {line} refers to a node that contains it")
+            if isinstance(node.value, str):
+                size = 1 + len(node.value)
+                if size > _LONGEST_NUMBER and not node.tag.endswith((":str", ":binary")):
+                    raise ValueError(
+                        f"line {line}: a value of {len(node.value):,} characters that is no text; quote it"
+                    )
+            else:
+                parts = [part for child in node.value for part in (child if isinstance(child, tuple) else (child,))]
+                size = 1 + sum(self.sizes[id(part)] for part in parts)
+            if size > _MOST_EXPANDED:
+                raise ValueError(
+                    f"line {line}: with its aliases expanded it has more than {_MOST_EXPANDED:,} characters; "
+                    f"write the plan without aliases (*name), or with fewer"
+                )
+            self.sizes[id(node)] = size
+            return node
+
+        def compose_mapping_node(self, anchor: Any) -> Any:
+            node, lines = super().compose_mapping_node(anchor), dict[Any, int]()
+            for key, _ in node.value:
+                kind = key.tag.removeprefix("tag:yaml.org,2002:")
+                if isinstance(key.value, str) and kind != "merge":  # which may be repeated
+                    # PyYAML decides which keys are the same one: ``1`` and ``0x1`` are.
+                    value = key.value if kind in ("str", "value") else self.construct_object(key)
+                    if isinstance(value, Hashable):  # PyYAML refuses others, such as `!!map x`
+                        _note_key(lines, value, key.start_mark.line + 1)
+            return node
+
     return Loader
-
-
-def _check_yaml_keys(root: Any, loader: Any) -> None:
-    """Refuse a mapping with a key twice. Merge keys are none: what they bring may be there already, and they may be repeated.
-
-    Args:
-        root: As PyYAML composes it, so what is merged is not in the mappings yet.
-        loader: Decides which keys are the same one: ``1`` and ``0x1`` are.
-
-    Raises:
-        ValueError: A key is there twice.
-    """
-    waiting, seen = [root], set()
-    while waiting:
-        node = waiting.pop()
-        if id(node) in seen or isinstance(node.value, str):
-            continue
-        seen.add(id(node))
-        lines: dict[Any, int] = {}
-        parts = []
-        for child in node.value:
-            if not isinstance(child, tuple):
-                parts.append(child)
-                continue
-            parts += child
-            key, kind = child[0], child[0].tag.removeprefix("tag:yaml.org,2002:")
-            if isinstance(key.value, str) and kind != "merge":
-                value = key.value if kind in ("str", "value") else loader.construct_object(key)
-                if isinstance(value, Hashable):  # PyYAML refuses others, such as `!!map x`
-                    _note_key(lines, value, key.start_mark.line + 1)
-        waiting += reversed(parts)
-
-
-def _expanded_size(node: Any, known: dict[int, int | None]) -> int:
-    """The characters and nodes below a YAML node after every alias is replaced by what it refers to.
-
-    Args:
-        node: As PyYAML composes it; an alias is the same object as its anchor.
-        known: Sizes by id, so that the time is linear in the text; None for a node that is being measured.
-
-    Raises:
-        ValueError: The size exceeds the limit, or an alias refers to a node that contains it.
-    """
-    size = known.get(id(node), 0)
-    if size is None:
-        raise ValueError(f"the alias in line {node.start_mark.line + 1} refers to a node that contains it")
-    if size:
-        return size
-    if isinstance(node.value, str):
-        size = 1 + len(node.value)
-        if size > _LONGEST_NUMBER and not node.tag.endswith((":str", ":binary")):
-            raise ValueError(
-                f"line {node.start_mark.line + 1}: a value of {len(node.value):,} characters that is no text; quote it"
-            )
-    else:
-        known[id(node)] = None
-        size = 1
-        for child in node.value:  # of a mapping: pairs
-            for part in child if isinstance(child, tuple) else (child,):
-                size += _expanded_size(part, known)
-    if size > _MOST_EXPANDED:
-        raise ValueError(
-            f"line {node.start_mark.line + 1}: with its aliases expanded it has more than {_MOST_EXPANDED:,} characters; "
-            f"write the plan without aliases (*name), or with fewer"
-        )
-    known[id(node)] = size
-    return size
 
 
 _PARSERS: dict[str, Callable[[str], Any]] = {
