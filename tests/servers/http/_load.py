@@ -19,7 +19,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from amplifier.cli.sessions.home_folder import running_folder
 from amplifier.cli.sessions.running_commands import find_running, request_tasks
 from tests._support.tree import ROOT
 from tests.cli._scripted_agent import write_plan
@@ -30,7 +29,7 @@ BACKENDS = {"asyncio": "asyncio, uvicorn", "trio": "trio, hypercorn"}
 
 def tasks_of(server: Server) -> int:
     """The tasks of the server's event loop."""
-    folder = running_folder(server.home)
+    folder = server.home / "running"
     return len(request_tasks(folder, find_running(folder, str(server.process.pid))).tasks)
 
 

@@ -6,7 +6,6 @@ import json
 import shlex
 import signal
 from contextlib import nullcontext, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from amplifier._json import visible_text
 from amplifier.cli.core.error_messages import error_message, exit_code_of, traceback_text
 from amplifier.cli.core.exit_codes import CommandError, Exit, OutputLostError
 from amplifier.cli.core.outcome import Outcome, as_json
-from amplifier.cli.sessions.home_folder import running_folder
 from amplifier.cli.sessions.store import SessionRecord, SessionStore, now
 from amplifier.cli.terminal.display import Display, OutputFormat
 from amplifier.cli.terminal.keyboard import Keyboard
@@ -32,9 +30,7 @@ from amplifier.loading import ModuleLoader
 from amplifier.loading._installed import require_backend
 from amplifier.plan import check_plan
 from amplifier.plan._things import plan_changes
-from amplifier.tracing import export_traces
 from amplifier.tracing._conversation import text_of_message
-from amplifier.tracing._running_commands import answer_task_requests
 from amplifier.turns import TurnRecord
 
 from .approvals import AllowEverything, AskAtTerminal, LeaveTheTurn
@@ -44,7 +40,7 @@ from .configuration import REMEMBERED, Configuration
 from .default_plan import AgentPlan, build_plan, with_recordings, with_storage_paths, with_traces
 from .keys import load_keys
 from .permissions import Permissions
-from .signals import SignalHandler, handled_signals
+from .signals import SignalHandler, handled_signals, run_observed
 from .terminal_agent import TerminalAgent
 
 __all__ = ["RunRequest", "print_error_json", "run_agent"]
@@ -115,13 +111,7 @@ def run_agent(request: RunRequest) -> int:
     display = Display(streams, request.output_format, quiet=request.quiet, light=theme == "light")
     agent_run = _AgentRun(request, streams, display, install_log_handler(display, debug=request.debug))
     try:
-        with (
-            answer_task_requests(
-                running_folder(request.store.root.parent), request.session_id, request.backend, display.show_immediately
-            ),
-            export_traces(request.otel, partial(display.notice, level="warning")),
-        ):
-            anyio.run(agent_run.run, backend=request.backend)
+        run_observed(agent_run.run, request.session_id, display, backend=request.backend, otel=request.otel)
     except BrokenPipeError:
         return Exit.BROKEN_PIPE
     except OutputLostError as error:

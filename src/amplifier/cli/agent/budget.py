@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from amplifier.budget import Budget
+from amplifier.plan import merge_plans
 
 __all__ = ["budget_as_json", "budget_text", "with_budget"]
 
@@ -14,11 +15,8 @@ _LIMITS = ("tokens", "cost", "model_calls", "tool_calls", "seconds")
 def with_budget(plan: dict[str, Any], *, cost: float | None, tokens: int | None) -> dict[str, Any]:
     """The plan with the limits that the user gave instead of its own."""
     given = {name: value for name, value in (("cost", cost), ("tokens", tokens)) if value is not None}
-    session = plan.get("session")
-    if not given or not isinstance(session, dict):
-        return plan
-    present = session.get("budget")
-    return {**plan, "session": {**session, "budget": {**(present if isinstance(present, dict) else {}), **given}}}
+    is_plan = given and isinstance(plan.get("session"), dict)
+    return merge_plans(plan, {"session": {"budget": given}}) if is_plan else plan
 
 
 def budget_text(budget: Budget | None) -> str | None:

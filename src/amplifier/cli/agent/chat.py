@@ -11,7 +11,6 @@ import anyio.to_thread
 
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.core.outcome import Outcome
-from amplifier.cli.sessions.home_folder import history_file
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.output import Output
 from amplifier.errors import MissingExtraError
@@ -80,7 +79,7 @@ class Chat:
         return LinePrompt(
             self._keyboard,
             self._terminal,
-            PromptHistory(history_file(self._agent.store.root.parent)),
+            PromptHistory(self._agent.store.root.parent / "history"),
             next_mode=self._next_mode,
             recent=[text for text in asked if isinstance(text, str)],
             completions={f"/{name}": text for name, text in {**self.commands.summaries, "exit": "leave"}.items()},

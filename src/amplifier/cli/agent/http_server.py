@@ -9,7 +9,6 @@ import sys
 import threading
 import webbrowser
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from starlette.types import ASGIApp
 
 from amplifier._programs import with_safe_search_path
 from amplifier.cli.core.exit_codes import CommandError, Exit
-from amplifier.cli.sessions.home_folder import running_folder
 from amplifier.cli.sessions.store import SessionStore
 from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.log_output import install_log_handler
@@ -32,13 +30,11 @@ from amplifier.servers._access import address_of, listen_on, reachability_warnin
 from amplifier.servers.http import Limits, SessionRequest, application
 from amplifier.servers.http._servers import run_asgi_server
 from amplifier.servers.http._trace import TRACE_PAGE, trace_application
-from amplifier.tracing import export_traces
-from amplifier.tracing._running_commands import answer_task_requests
 
 from .approvals import DenyEverything
 from .keys import load_keys
 from .served_sessions import ServedSessions
-from .signals import until_signal
+from .signals import run_observed, until_signal
 
 __all__ = ["follow_session", "serve_http"]
 
@@ -67,11 +63,7 @@ def serve_http(
             sessions = await ServedSessions.prepare(store, display, backend=backend, plan=plan, **chosen)
             return await _serve(sessions, listening, hosts, token, options)
 
-        with (
-            answer_task_requests(running_folder(store.root.parent), "serve", backend, display.show_immediately),
-            export_traces(options["otel"], partial(display.notice, level="warning")),
-        ):
-            return anyio.run(serve, backend=backend)
+        return run_observed(serve, "serve", display, backend=backend, otel=options["otel"])
 
 
 async def _serve(

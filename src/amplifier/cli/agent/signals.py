@@ -16,17 +16,34 @@ import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from signal import Signals
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 
+from amplifier.cli.sessions.home_folder import running_folder
 from amplifier.cli.terminal.display import Display
+from amplifier.tracing import export_traces
+from amplifier.tracing._running_commands import answer_task_requests
 
-__all__ = ["SignalHandler", "handled_signals", "until_signal"]
+__all__ = ["SignalHandler", "handled_signals", "run_observed", "until_signal"]
+
+T = TypeVar("T")
 
 FORCE_EXIT_AFTER = 2.0
 """Seconds after "stop now" in which a further Ctrl-C is ignored; later ones end the process."""
+
+
+def run_observed(
+    function: Callable[[], Awaitable[T]], name: str, display: Display, *, backend: str, otel: str | None
+) -> T:
+    """Run a command that can be asked for its tasks under a name, and that sends traces to a collector if there is one."""
+    with (
+        answer_task_requests(running_folder(), name, backend, display.show_immediately),
+        export_traces(otel, partial(display.notice, level="warning")),
+    ):
+        return anyio.run(function, backend=backend)
 
 
 def handled_signals() -> list[Signals]:

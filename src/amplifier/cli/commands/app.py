@@ -142,13 +142,9 @@ def _report_error(error: Exception, *, debug: bool) -> int:
     from amplifier.cli.terminal.output import StandardStreams  # noqa: PLC0415  # the same
 
     code = exit_code_of(error)
+    StandardStreams.discard_unwritable()
     if code == Exit.BROKEN_PIPE:
-        StandardStreams.discard_stdout()
         return code
-    try:
-        sys.stdout.flush()
-    except (OSError, ValueError):  # the interpreter would try again at exit, and report it
-        StandardStreams.discard_stdout()
     if debug:
         print(traceback_text(error), file=sys.stderr)
     message = error_message(error).replace("\n", "\n  ")  # as in a notice: only our own lines begin at the margin

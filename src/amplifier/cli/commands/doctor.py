@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,7 +20,6 @@ import attrs
 import click
 
 from amplifier._json import visible_text
-from amplifier._regular_file import make_folders
 from amplifier._requirements import unmet_requirements
 from amplifier.cli.agent.configuration import read_configuration
 from amplifier.cli.agent.default_plan import API_KEYS, DEFAULT_TOOLS, OFFLINE_PROVIDER, build_plan
@@ -29,7 +27,7 @@ from amplifier.cli.agent.keys import load_keys
 from amplifier.cli.agent.mcp_servers import open_servers, read_servers
 from amplifier.cli.core.error_messages import error_message
 from amplifier.cli.core.exit_codes import Exit
-from amplifier.cli.sessions.home_folder import HOME_VARIABLE, find_home, running_folder, sessions_folder
+from amplifier.cli.sessions.home_folder import HOME_VARIABLE, find_home, require_writable, running_folder
 from amplifier.cli.sessions.running_commands import find_running, request_tasks
 from amplifier.errors import AmplifierError
 from amplifier.loading import ModuleLoader
@@ -96,9 +94,8 @@ def doctor(wanted: str | None, plan: Path | None, as_json: bool) -> int:
     the line it waits at. It keeps running. `kill -USR1 PID` makes it print the same on its own standard error.
     """
     if wanted is not None:
-        folder = running_folder(find_home())
-        running = find_running(folder, wanted)
-        tree = request_tasks(folder, running)
+        running = find_running(running_folder(), wanted)
+        tree = request_tasks(running_folder(), running)
         for line in [] if as_json else _unfinished(running.session_id):
             click.echo(line)
         click.echo(to_json(tree) if as_json else str(tree))
@@ -268,17 +265,9 @@ def _check_sandbox() -> Iterator[Finding]:
 
 
 def _check_state() -> Iterator[Finding]:
-    sessions = sessions_folder(find_home())
+    require_writable(find_home() / "sessions")
     source = HOME_VARIABLE if os.environ.get(HOME_VARIABLE) else "the default"
-    try:
-        make_folders(sessions)
-        with tempfile.TemporaryFile(dir=sessions):
-            pass
-    except OSError as error:
-        text = f"{sessions} ({source}) cannot be written to: {error.strerror or error}; set {HOME_VARIABLE}"
-        yield Finding("state", "problem", text)
-    else:
-        yield Finding("state", "ok", f"{sessions} ({source}) can be written to")
+    yield Finding("state", "ok", f"{find_home() / 'sessions'} ({source}) can be written to")
 
 
 def _check_terminal() -> Iterator[Finding]:
@@ -293,7 +282,7 @@ def _check_terminal() -> Iterator[Finding]:
 
 
 def _check_running() -> Iterator[Finding]:
-    for each in running_commands(running_folder(find_home())):
+    for each in running_commands(running_folder()):
         text = f"session {each.session_id} since {each.started}, on {each.backend}; amplifier doctor --tasks {each.pid}"
         yield Finding("running", "ok", text)
 

@@ -49,10 +49,10 @@ class GlobalOptions:
 def open_store() -> SessionStore:
     """The sessions of this user."""
     # ``--version`` and ``--help`` need neither the store nor what it is made of.
-    from amplifier.cli.sessions.home_folder import find_home, sessions_folder  # noqa: PLC0415
+    from amplifier.cli.sessions.home_folder import find_home  # noqa: PLC0415
     from amplifier.cli.sessions.store import SessionStore  # noqa: PLC0415
 
-    return SessionStore(sessions_folder(find_home()))
+    return SessionStore(find_home() / "sessions")
 
 
 def debug_option(command: F) -> F:
@@ -79,10 +79,10 @@ def complete_session(_context: click.Context, _parameter: click.Parameter, incom
 
 def complete_running(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Process ids of running commands, for the shell."""
-    from amplifier.cli.sessions.home_folder import find_home, running_folder  # noqa: PLC0415  # only completion needs it
+    from amplifier.cli.sessions.home_folder import running_folder  # noqa: PLC0415  # only completion needs it
     from amplifier.tracing._running_commands import running_commands  # noqa: PLC0415  # the same
 
-    pids = [str(each.pid) for each in running_commands(running_folder(find_home()))]
+    pids = [str(each.pid) for each in running_commands(running_folder())]
     return [pid for pid in pids if pid.startswith(incomplete)]
 
 

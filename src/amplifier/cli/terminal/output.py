@@ -127,12 +127,10 @@ class StandardStreams:
             try:
                 stream.flush()
             except (OSError, ValueError):
-                _point_to_null_device(stream)
-
-    @staticmethod
-    def discard_stdout() -> None:
-        """Point standard output to the null device, or Python reports an error at exit because the reader has gone."""
-        _point_to_null_device(sys.stdout)
+                with suppress(OSError, ValueError, AttributeError):
+                    nowhere = os.open(os.devnull, os.O_WRONLY)
+                    os.dup2(nowhere, stream.fileno())
+                    os.close(nowhere)
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, cut: Collection[str] = ()) -> None:
@@ -156,13 +154,6 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, cut: 
         # Text: brackets of others are not markup
         table.add_row(*(Text(cell, no_wrap=bool(cut), overflow="ellipsis") for cell in row))
     Console().print(table)
-
-
-def _point_to_null_device(stream: TextIO) -> None:
-    with suppress(OSError, ValueError, AttributeError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
 
 
 def _is_terminal(stream: Any) -> bool:
