@@ -28,7 +28,6 @@ from amplifier.kernel import AmplifierSession
 from amplifier.live._checkpoints import Checkpoints
 from amplifier.loading import ModuleLoader
 from amplifier.loading._installed import require_backend
-from amplifier.plan import check_plan
 from amplifier.plan._things import plan_changes
 from amplifier.tracing._conversation import text_of_message
 from amplifier.turns import TurnRecord
@@ -37,9 +36,10 @@ from .approvals import AllowEverything, AskAtTerminal, LeaveTheTurn
 from .budget import budget_as_json, budget_text, with_budget
 from .chat import Chat
 from .configuration import REMEMBERED, Configuration
-from .default_plan import AgentPlan, build_plan, with_recordings, with_storage_paths, with_traces
+from .default_plan import build_plan, with_recordings, with_storage_paths, with_traces
 from .keys import load_keys
 from .permissions import Permissions
+from .project_instructions import ProjectInstructions
 from .signals import SignalHandler, handled_signals, run_observed
 from .terminal_agent import TerminalAgent
 
@@ -211,7 +211,10 @@ class _AgentRun:
         self._log.hold()
         async with session:
             session.coordinator.hooks.register("tool:pre", self._display.edits, name="cli-diffs")
-            record = self._session_record(agent_plan)
+            known = request.resumed or SessionRecord(
+                session_id=request.session_id, created=now(), directory=str(Path.cwd())
+            )
+            record = agent_plan.describe(known, model=request.model, file=request.plan, backend=request.backend)
             self._permissions.open(session.coordinator, remembers=request.plan is None)
             checkpoints = Checkpoints(request.store.folder(session.session_id), Path.cwd())
             session.coordinator.hooks.register("tool:pre", checkpoints, name="cli-checkpoints")
@@ -224,18 +227,10 @@ class _AgentRun:
                 self._display.notice(f"plan: {', '.join(map(str, parts))}, {len(tools)} tools, {len(hooks)} hooks")
             if not self._is_reopened:
                 self._show_sandbox(session)
-            if agent_plan.instructions and not self._is_reopened:
-                self._display.notice(f"instructions of the project: {', '.join(agent_plan.instructions)}")
-            if agent_plan.skills and not self._is_reopened:
-                more = len(agent_plan.skills) - _MOST_NAMED
-                named = [*agent_plan.skills[:_MOST_NAMED], *([f"{more} more"] if more > 0 else [])]
-                self._display.notice(f"skills: {', '.join(named)}")
+                self._show_found(agent_plan.found)
             self._log.show_held()
             for note in agent_plan.notes:
                 self._display.notice(note, "warning")
-            if request.plan is not None:
-                for warning in check_plan(agent_plan.plan)[1]:
-                    self._display.notice(visible_text(f"{request.plan.name}: {warning}", multiline=False), "warning")
             if request.prompt is not None:
                 self._outcome = await agent.run_turn(request.prompt)
                 return None
@@ -320,6 +315,14 @@ class _AgentRun:
             if texts and (text := " ".join(texts[-1].split())):
                 self._display.notice(f"{words}: {text[:_RECAP]}{'…' * (len(text) > _RECAP)}")
 
+    def _show_found(self, found: ProjectInstructions) -> None:
+        if found.files:
+            self._display.notice(f"instructions of the project: {', '.join(found.files)}")
+        if found.skills:
+            more = len(found.skills) - _MOST_NAMED
+            named = [*found.skills[:_MOST_NAMED], *([f"{more} more"] if more > 0 else [])]
+            self._display.notice(f"skills: {', '.join(named)}")
+
     def _show_sandbox(self, session: AmplifierSession) -> None:
         """Show how commands are confined, before anything else."""
         sandbox = session.coordinator.get_capability("bash.sandbox")
@@ -339,19 +342,6 @@ class _AgentRun:
         # What is remembered belongs to the default plan; a plan of one's own is used as it is.
         permissions = self._permissions if self._request.plan is None else None
         return AskAtTerminal(self._display, self._streams.err, self._keyboard, self._signal_handler, permissions)
-
-    def _session_record(self, agent_plan: AgentPlan) -> SessionRecord:
-        request = self._request
-        known = request.resumed or SessionRecord(
-            session_id=request.session_id, created=now(), directory=str(Path.cwd())
-        )
-        return attrs.evolve(
-            known,
-            provider=agent_plan.provider,
-            model=request.model,
-            plan=None if request.plan is None else str(request.plan.absolute()),
-            backend=request.backend,
-        )
 
     # ── after the session is closed ──
 

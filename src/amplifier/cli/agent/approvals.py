@@ -205,7 +205,7 @@ class AskAtTerminal:
 
     async def _ask_for_value(self, name: str, about: dict[str, Any], *, is_required: bool) -> Any:
         """A value that fits; `_LEFT_OUT` for an empty line where none is needed, None if the user declines."""
-        kinds: dict[Any, tuple[click.ParamType, str]] = {
+        kinds: dict[Any, tuple[Any, str]] = {
             "boolean": (click.BOOL, "yes or no"),
             "integer": (click.INT, "a whole number"),
             "number": (click.FLOAT, "a number"),

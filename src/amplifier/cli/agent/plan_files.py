@@ -1,19 +1,21 @@
-"""Reads mount plans from YAML, TOML and JSON files; the kernel reads no files."""
+"""Reads mount plans from YAML, TOML and JSON files, and changes a module of a plan; the kernel reads no files."""
 
 from __future__ import annotations
 
 import json
 import re
 import tomllib
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
 from amplifier._regular_file import read_file
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.errors import MissingExtraError
+from amplifier.plan import merge_plans
+from amplifier.plan._things import places_of
 
-__all__ = ["PlanFileError", "UnknownFormat", "parse_yaml", "read_plan_file"]
+__all__ = ["PlanFileError", "UnknownFormat", "change_module", "module_of", "parse_yaml", "read_plan_file"]
 
 
 _LARGEST = 16_000_000
@@ -70,6 +72,40 @@ def read_plan_file(file: Path) -> Any:
         raise PlanFileError(f"{file}: not valid {file.suffix[1:].upper()}: {error}") from error
     except RecursionError as error:
         raise PlanFileError(f"{file}: nested too deeply to be a mount plan") from error
+
+
+def change_module(
+    plan: Mapping[str, Any],
+    module_id: str,
+    change: Callable[[dict[str, Any]], dict[str, Any] | None],
+    *,
+    add: tuple[str, dict[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """A copy of a plan with other entries of a module; what is no plan is left to whoever opens the session.
+
+    Args:
+        change: Gets an entry with its config, and returns what takes its place; None for nothing.
+        add: A section, and the entry it gets if the plan has none.
+    """
+    changed = merge_plans(plan, {})
+    found = [(holder, key) for holder, key, _, _ in places_of(changed) if module_of(holder[key]) == module_id]
+    if not found and add is not None and isinstance(entries := changed.get(add[0]) or [], list):
+        changed[add[0]] = [*entries, add[1]]
+        found.append((changed[add[0]], -1))
+    for holder, key in reversed(found):
+        entry = {"module": module_id} if isinstance(holder[key], str) else holder[key]
+        if isinstance(entry, dict) and isinstance(config := entry.get("config") or {}, dict):
+            made = change({**entry, "config": config})
+            if made is None:
+                del holder[key]
+            else:
+                holder[key] = made
+    return changed
+
+
+def module_of(entry: Any) -> Any:
+    """The module that an entry of a plan names."""
+    return entry.get("module") if isinstance(entry, Mapping) else entry
 
 
 _JSON_KEYS = re.compile(r'(?P<string>"[^"\\]*(?:\\.[^"\\]*)*")(?P<colon>\s*:)?|[{}]')

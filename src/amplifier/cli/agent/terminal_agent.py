@@ -7,11 +7,11 @@ from typing import Any
 
 import attrs
 
-from amplifier._json import redact_text, visible_text
+from amplifier._json import visible_text
 from amplifier.cli.core.error_messages import error_message
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.core.outcome import Outcome
-from amplifier.cli.sessions.store import EVENTS_FILE, INTERRUPTED, RUNNING, SessionRecord, SessionStore, now
+from amplifier.cli.sessions.store import EVENTS_FILE, INTERRUPTED, SessionRecord, SessionStore, begun, now
 from amplifier.cli.terminal.display import Display, spent
 from amplifier.cli.terminal.log_output import LogNotices
 from amplifier.errors import AmplifierError, NoOneToAskError, NoUnfinishedTurnError
@@ -27,9 +27,7 @@ from .default_plan import OFFLINE_PROVIDER
 from .permissions import Permissions
 from .signals import SignalHandler
 
-__all__ = ["TITLE_LENGTH", "TerminalAgent", "check_failures"]
-
-TITLE_LENGTH = 80
+__all__ = ["TerminalAgent", "check_failures"]
 
 
 @attrs.define
@@ -148,8 +146,7 @@ class TerminalAgent:
     def _start_turn(self, prompt: str | None) -> None:
         self.latest = TurnRecord()
         self.turns += 1
-        title = self.record.title or redact_text(" ".join((prompt or "").split()))[:TITLE_LENGTH] or None
-        self.record = attrs.evolve(self.record, title=title, updated=now(), status=RUNNING)
+        self.record = begun(self.record, prompt)
         self.store.write(self.record, turn_plan=module_hashes(self.plan))
 
     def _end_turn(self, outcome: Outcome, *, stays_cut_off: bool = False) -> None:
