@@ -178,10 +178,10 @@ class Budget:
 
     def _exceeded(self, what: str, limit: Any, used: Any, requested: Any) -> BudgetExceeded:
         unit = {"cost": f" {self._limits.currency}", "seconds": " s"}.get(what, "")
-        needs = "" if what == "seconds" else f", and the next call needs at least {_shown(requested)}{unit}"
+        needs = "" if what == "seconds" else f", and the next call needs at least {shown(requested)}{unit}"
         return BudgetExceeded(
             f"the budget of session {self._session_id!r} for {what.replace('_', ' ')} "
-            f"{'is used up' if used >= limit else 'does not suffice'}: {_shown(used)} of {_shown(limit)}{unit} used{needs}; raise it "
+            f"{'is used up' if used >= limit else 'does not suffice'}: {shown(used)} of {shown(limit)}{unit} used{needs}; raise it "
             f"with session.budget.set_limits({what}=...), or begin a session with a larger session.budget.{what} in its plan",
             what=what,
             limit=limit,
@@ -238,24 +238,25 @@ class Budget:
                 if limit is None or what in budget._warned or not 0 < amount >= share * float(limit):
                     continue
                 budget._warned.add(what)
-                details = {"what": what, "limit": _plain(limit), "used": _plain(getattr(used, what)), "share": share}
+                details = {"what": what, "limit": plain(limit), "used": plain(getattr(used, what)), "share": share}
                 await budget._hooks.emit(BUDGET_WARNING, details)
 
     async def emit_exceeded(self, error: BudgetExceeded) -> None:
         """Emit ``budget:exceeded`` in the session whose limit it is."""
         for budget in self.chain():
             if budget._session_id == error.session_id:
-                details = {name: _plain(getattr(error, name)) for name in ("what", "limit", "used", "requested")}
+                details = {name: plain(getattr(error, name)) for name in ("what", "limit", "used", "requested")}
                 await budget._hooks.emit(BUDGET_EXCEEDED, {**details, "refused_session_id": self._session_id})
                 return
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A value as JSON; money as text, which is exact."""
     return str(value) if isinstance(value, Decimal) else value
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value for people."""
     if isinstance(value, Decimal):
         return f"{value.normalize():f}"
     return f"{value:.1f}" if isinstance(value, float) else f"{value:,}"

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from amplifier.budget import Budget
+from amplifier.budget._budget import COUNTED, plain, shown
 from amplifier.plan import merge_plans
 
 __all__ = ["budget_as_json", "budget_text", "with_budget"]
-
-_LIMITS = ("tokens", "cost", "model_calls", "tool_calls", "seconds")
 
 
 def with_budget(plan: dict[str, Any], *, cost: float | None, tokens: int | None) -> dict[str, Any]:
@@ -24,9 +23,10 @@ def budget_text(budget: Budget | None) -> str | None:
     if budget is None:
         return None
     used, limits = budget.used, budget.limits
+    units = {"cost": limits.currency, "seconds": "s"}
     parts = [
-        f"{_number(getattr(used, name))} of {_number(getattr(limits, name))} {_unit(name, limits.currency)}"
-        for name in _LIMITS
+        f"{shown(getattr(used, name))} of {shown(getattr(limits, name))} {units.get(name, name.replace('_', ' '))}"
+        for name in COUNTED
         if getattr(limits, name) is not None
     ]
     return f"{', '.join(parts)} used" if parts else None
@@ -37,20 +37,8 @@ def budget_as_json(budget: Budget | None) -> dict[str, Any] | None:
     if budget is None:
         return None
     values = {"used": budget.used, "limits": budget.limits}
-    shown = {
-        key: {name: _plain(getattr(value, name)) for name in _LIMITS if getattr(budget.limits, name) is not None}
+    described = {
+        key: {name: plain(getattr(value, name)) for name in COUNTED if getattr(budget.limits, name) is not None}
         for key, value in values.items()
     }
-    return {**shown, "currency": budget.limits.currency}
-
-
-def _unit(name: str, currency: str) -> str:
-    return {"cost": currency, "seconds": "s"}.get(name, name.replace("_", " "))
-
-
-def _number(value: Any) -> str:
-    return f"{value:.1f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else f"{value:f}"
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, int | float) else str(value)
+    return {**described, "currency": budget.limits.currency}

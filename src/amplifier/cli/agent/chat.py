@@ -20,7 +20,7 @@ from .chat_commands import LEAVING, ChatCommands, mentioned_files
 from .terminal_agent import TerminalAgent
 
 if TYPE_CHECKING:
-    from amplifier.cli.terminal.line_prompt import LinePrompt
+    from amplifier.cli.terminal.line_prompt import LinePrompt, PromptHistory
 
 __all__ = ["Chat"]
 
@@ -42,6 +42,7 @@ class Chat:
         self._keyboard = keyboard
         self._terminal = terminal
         self._line_prompt: LinePrompt | None = None  # None for a terminal that cannot move its cursor
+        self._history: PromptHistory | None = None  # the same
         self._was_interrupted = False
         self._is_over = False
         self._turn_runs = False
@@ -58,8 +59,8 @@ class Chat:
             self._line_prompt = await self._open_line_prompt()
         while not self._is_over:
             line = await self._read()
-            if line is not None and self._line_prompt is not None:
-                self._line_prompt.remember(line)
+            if line is not None and self._history is not None:
+                self._history.add(line)
             if line is None:
                 await self._exit()
             elif line.startswith("//"):
@@ -76,12 +77,13 @@ class Chat:
             raise MissingExtraError("a chat at a terminal", extra="cli", missing=error.name) from error
         messages = await self.commands.messages()
         asked = [message["content"] for message in messages if message.get("role") == "user"]
+        recent = [text for text in asked if isinstance(text, str)]
+        self._history = PromptHistory(self._agent.store.root.parent / "history", recent)
         return LinePrompt(
             self._keyboard,
             self._terminal,
-            PromptHistory(self._agent.store.root.parent / "history"),
+            self._history,
             next_mode=self._next_mode,
-            recent=[text for text in asked if isinstance(text, str)],
             completions={f"/{name}": text for name, text in {**self.commands.summaries, "exit": "leave"}.items()},
         )
 

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from amplifier._json import rebuild
 from amplifier._spelling import suggestion
 from amplifier.cli.core.exit_codes import CommandError, Exit
 from amplifier.kernel import AmplifierSession
@@ -56,14 +57,14 @@ def servers_of(content: Any) -> dict[str, Any] | None:
 
 def with_variables_of_plans(value: Any) -> Any:
     """Values of another host with variables in the form of plans: ``${env:NAME}`` becomes ``${NAME}``."""
-    if isinstance(value, Mapping):
-        return {key: with_variables_of_plans(member) for key, member in value.items()}
-    if isinstance(value, list):
-        return [with_variables_of_plans(member) for member in value]
-    if isinstance(value, str):
-        value = _ENV_VARIABLE.sub(r"${\1}", value)
-        return _INPUT_VARIABLE.sub(lambda found: f"${{{found[1].replace('-', '_').upper()}}}", value)
-    return value
+
+    def visit(each: Any, _frames: object) -> Any:
+        if not isinstance(each, str):
+            return each
+        each = _ENV_VARIABLE.sub(r"${\1}", each)
+        return _INPUT_VARIABLE.sub(lambda found: f"${{{found[1].replace('-', '_').upper()}}}", each)
+
+    return rebuild(value, visit)
 
 
 @asynccontextmanager

@@ -34,7 +34,7 @@ from amplifier.models import to_dict
 from amplifier.plan import is_module_id, type_from_id
 
 from .lazy_group import LazyGroup
-from .shared_options import json_option
+from .shared_options import completion, json_option
 
 __all__ = ["module"]
 
@@ -42,10 +42,6 @@ __all__ = ["module"]
 @click.group(cls=LazyGroup, lazy={"validate": "module_validate:validate"})
 def module() -> None:
     """List and describe installed modules, check one, create one."""
-
-
-def _complete_module(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    return [module_id for module_id in installed_ids() if module_id.startswith(incomplete)]
 
 
 @module.command("list")
@@ -97,7 +93,7 @@ def _how_to_get(lacking: dict[str, str]) -> str:
 
 
 @module.command("show")
-@click.argument("module_id", metavar="MODULE", shell_complete=_complete_module)
+@click.argument("module_id", metavar="MODULE", shell_complete=completion(installed_ids))
 @json_option
 def show_module(module_id: str, as_json: bool) -> None:
     """Show one MODULE. It is imported for this, not mounted."""

@@ -8,9 +8,16 @@ from typing import Any
 import click
 
 from amplifier.cli.sessions.home_folder import require_writable
-from amplifier.errors import MissingExtraError
 
-from .shared_options import PLAN_FILE, GlobalOptions, agent_options, http_options, open_store, read_token
+from .shared_options import (
+    PLAN_FILE,
+    GlobalOptions,
+    agent_options,
+    http_options,
+    import_http_server,
+    open_store,
+    read_token,
+)
 
 __all__ = ["serve", "ui"]
 
@@ -39,18 +46,13 @@ def serve(global_options: GlobalOptions, /, plan: Path | None, backend: str, **o
 
     Exit codes: 0 stopped by SIGTERM, 130 by Ctrl-C, 129 by SIGHUP, 2 it could not begin.
     """
-    try:
-        from amplifier.cli.agent.http_server import serve_http  # noqa: PLC0415  # belongs to an extra
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "hypercorn"):
-            raise
-        raise MissingExtraError("amplifier serve", extra="serve", missing=error.name or "starlette") from error
-
+    server = import_http_server("amplifier serve")
     store = open_store()
     require_writable(store.root)
     plan = None if plan is None else plan.absolute()
     token = read_token(options["token_file"], none=options["no_token"])
-    return serve_http(store, plan, token=token, backend=backend, debug=global_options.debug, **options)
+    code: int = server.serve_http(store, plan, token=token, backend=backend, debug=global_options.debug, **options)
+    return code
 
 
 @click.command()

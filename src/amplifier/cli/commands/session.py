@@ -18,12 +18,17 @@ from amplifier._programs import with_safe_search_path
 from amplifier._regular_file import replace_file
 from amplifier.cli.commands.lazy_group import LazyGroup
 from amplifier.cli.commands.run import PROMPT_SETTINGS, reject_unquoted_prompt, run_options, start_run
-from amplifier.cli.commands.shared_options import GlobalOptions, complete_session, json_option, open_store
+from amplifier.cli.commands.shared_options import (
+    GlobalOptions,
+    complete_session,
+    import_http_server,
+    json_option,
+    open_store,
+)
 from amplifier.cli.core.exit_codes import CommandError, Exit
-from amplifier.cli.sessions.store import EVENTS_FILE, SessionRecord, SessionStore
+from amplifier.cli.sessions.store import EVENTS_FILE, SessionRecord
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.output import print_table
-from amplifier.errors import MissingExtraError
 from amplifier.live._checkpoints import undo_stored
 from amplifier.tracing import (
     compare,
@@ -208,7 +213,9 @@ def trace_session(
     if live:
         if as_text or other_id is not None or output is not None:
             raise click.UsageError("--live shows one session in the browser; leave out --text, --compare and --output")
-        return _follow(store, record.session_id, backend=backend, open_browser=open_browser)
+        server = import_http_server("--live")
+        code: int = server.follow_session(store, record.session_id, backend=backend, open_browser=open_browser)
+        return code
     if open_browser and as_text:
         raise click.UsageError("--open opens a page; leave out --text")
     trace = read_trace(store, record.session_id)
@@ -236,16 +243,6 @@ def trace_session(
         if not is_opened:
             raise CommandError(f"no browser could be started; open {path.absolute()} yourself", exit_code=Exit.FAILED)
     return Exit.OK
-
-
-def _follow(store: SessionStore, session_id: str, *, backend: str, open_browser: bool) -> int:
-    try:
-        from amplifier.cli.agent.http_server import follow_session  # noqa: PLC0415  # belongs to an extra
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "hypercorn"):
-            raise
-        raise MissingExtraError("--live", extra="serve", missing=error.name or "starlette") from error
-    return follow_session(store, session_id, backend=backend, open_browser=open_browser)
 
 
 @session.command("resume", context_settings=PROMPT_SETTINGS)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import click
 
@@ -22,8 +23,10 @@ __all__ = [
     "complete_provider",
     "complete_running",
     "complete_session",
+    "completion",
     "debug_option",
     "http_options",
+    "import_http_server",
     "json_option",
     "open_store",
     "plan_option",
@@ -72,48 +75,39 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(command)
 
 
-def complete_session(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Ids of sessions, for the shell."""
-    return [record.session_id for record in open_store().records() if record.session_id.startswith(incomplete)]
+def completion(names: Callable[[], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Complete the beginning of a name, for the shell."""
+    return lambda _context, _parameter, begun: [name for name in names() if name.startswith(begun)]
 
 
-def complete_running(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Process ids of running commands, for the shell."""
+def _running() -> list[str]:
     from amplifier.cli.sessions.home_folder import running_folder  # noqa: PLC0415  # only completion needs it
     from amplifier.tracing._running_commands import running_commands  # noqa: PLC0415  # the same
 
-    pids = [str(each.pid) for each in running_commands(running_folder())]
-    return [pid for pid in pids if pid.startswith(incomplete)]
+    return [str(each.pid) for each in running_commands(running_folder())]
 
 
-def complete_provider(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Names of providers, for the shell."""
+def _providers() -> list[str]:
     from amplifier.loading._installed import installed_ids  # noqa: PLC0415  # only completion needs it
 
-    names = [name.removeprefix("provider-") for name in installed_ids() if name.startswith("provider-")]
-    return [name for name in names if name.startswith(incomplete)]
+    return [name.removeprefix("provider-") for name in installed_ids() if name.startswith("provider-")]
 
+
+complete_session = completion(lambda: [record.session_id for record in open_store().records()])
+complete_running = completion(_running)
+"""Process ids of running commands."""
+complete_provider = completion(_providers)
 
 PLAN_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-class Decorator(Protocol):
-    """Adds options to a command."""
-
-    def __call__(self, command: F, /) -> F:
-        """The command with the options."""
-        ...
+Decorator: TypeAlias = Callable[[Any], Any]
+"""Adds options to a command."""
 
 
-def add_options(*options: Callable[[Any], Any]) -> Decorator:
+def add_options(*options: Decorator) -> Decorator:
     """Add several options to a command, in the order of its help."""
-
-    def add(command: F) -> F:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
+    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
 
 
 backend_option: Decorator = click.option(
@@ -132,7 +126,7 @@ agent_options: Decorator = add_options(
 """The options that choose an agent and its backend, and where its traces go."""
 
 
-def http_options(*, port: int) -> Callable[[F], F]:
+def http_options(*, port: int) -> Decorator:
     """Add the options of a server for HTTP: where it listens, and who may use it.
 
     Args:
@@ -149,6 +143,23 @@ def http_options(*, port: int) -> Callable[[F], F]:
         click.option("--allow-host", "hosts", metavar="NAME", multiple=True, help=another),
         click.option("--allow-origin", "origins", metavar="URL", multiple=True, help=site),
     )
+
+
+def import_http_server(purpose: str) -> Any:
+    """The servers of this command for HTTP.
+
+    Raises:
+        MissingExtraError: What they need is not installed.
+    """
+    try:
+        from amplifier.cli.agent import http_server  # noqa: PLC0415  # belongs to an extra
+    except ModuleNotFoundError as error:
+        from amplifier.errors import MissingExtraError  # noqa: PLC0415  # only needed after a failure
+
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "hypercorn"):
+            raise
+        raise MissingExtraError(purpose, extra="serve", missing=error.name or "starlette") from error
+    return http_server
 
 
 def read_token(file: Path | None, *, none: bool) -> str | None:
