@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from amplifier.cli import main
+from amplifier.cli.commands.doctor import find_running
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.sessions import running_commands as _tasks
-from amplifier.cli.sessions.running_commands import find_running, request_tasks
 from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.output import StandardStreams
 from amplifier.models import from_json
 from amplifier.tracing import TaskTree
-from amplifier.tracing._running_commands import RunningCommand, answer_task_requests, running_commands
+from amplifier.tracing._running_commands import RunningCommand, answer_task_requests, request_tasks, running_commands
 from tests._support.terminal import command, environment, open_terminal, run_cli
 
 

@@ -178,10 +178,10 @@ class Budget:
 
     def _exceeded(self, what: str, limit: Any, used: Any, requested: Any) -> BudgetExceeded:
         unit = {"cost": f" {self._limits.currency}", "seconds": " s"}.get(what, "")
-        needs = "" if what == "seconds" else f", and the next call needs at least {shown(requested)}{unit}"
+        needs = "" if what == "seconds" else f", and the next call needs at least {_shown(requested)}{unit}"
         return BudgetExceeded(
             f"the budget of session {self._session_id!r} for {what.replace('_', ' ')} "
-            f"{'is used up' if used >= limit else 'does not suffice'}: {shown(used)} of {shown(limit)}{unit} used{needs}; raise it "
+            f"{'is used up' if used >= limit else 'does not suffice'}: {_shown(used)} of {_shown(limit)}{unit} used{needs}; raise it "
             f"with session.budget.set_limits({what}=...), or begin a session with a larger session.budget.{what} in its plan",
             what=what,
             limit=limit,
@@ -238,25 +238,50 @@ class Budget:
                 if limit is None or what in budget._warned or not 0 < amount >= share * float(limit):
                     continue
                 budget._warned.add(what)
-                details = {"what": what, "limit": plain(limit), "used": plain(getattr(used, what)), "share": share}
+                details = {"what": what, "limit": _plain(limit), "used": _plain(getattr(used, what)), "share": share}
                 await budget._hooks.emit(BUDGET_WARNING, details)
 
     async def emit_exceeded(self, error: BudgetExceeded) -> None:
         """Emit ``budget:exceeded`` in the session whose limit it is."""
         for budget in self.chain():
             if budget._session_id == error.session_id:
-                details = {name: plain(getattr(error, name)) for name in ("what", "limit", "used", "requested")}
+                details = {name: _plain(getattr(error, name)) for name in ("what", "limit", "used", "requested")}
                 await budget._hooks.emit(BUDGET_EXCEEDED, {**details, "refused_session_id": self._session_id})
                 return
 
 
-def plain(value: Any) -> Any:
+def budget_text(budget: Budget | None) -> str | None:
+    """What was used of each limit; None without limits."""
+    if budget is None:
+        return None
+    used, limits = budget.used, budget.limits
+    units = {"cost": limits.currency, "seconds": "s"}
+    parts = [
+        f"{_shown(getattr(used, name))} of {_shown(getattr(limits, name))} {units.get(name, name.replace('_', ' '))}"
+        for name in COUNTED
+        if getattr(limits, name) is not None
+    ]
+    return f"{', '.join(parts)} used" if parts else None
+
+
+def budget_as_json(budget: Budget | None) -> dict[str, Any] | None:
+    """The same for programs; money as text."""
+    if budget is None:
+        return None
+    values = {"used": budget.used, "limits": budget.limits}
+    described = {
+        key: {name: _plain(getattr(value, name)) for name in COUNTED if getattr(budget.limits, name) is not None}
+        for key, value in values.items()
+    }
+    return {**described, "currency": budget.limits.currency}
+
+
+def _plain(value: Any) -> Any:
     """A value as JSON; money as text, which is exact."""
     return str(value) if isinstance(value, Decimal) else value
 
 
-def shown(value: Any) -> str:
-    """A value for people."""
+def _shown(value: Any) -> str:
     if isinstance(value, Decimal):
         return f"{value.normalize():f}"
     return f"{value:.1f}" if isinstance(value, float) else f"{value:,}"

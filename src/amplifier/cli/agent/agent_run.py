@@ -13,9 +13,10 @@ import anyio
 import attrs
 
 from amplifier._json import visible_text
+from amplifier.budget._budget import budget_as_json, budget_text
 from amplifier.cli.core.error_messages import error_message, exit_code_of, traceback_text
 from amplifier.cli.core.exit_codes import CommandError, Exit, OutputLostError
-from amplifier.cli.core.outcome import Outcome, as_json
+from amplifier.cli.core.outcome import as_json, exit_code_of_turn
 from amplifier.cli.sessions.store import SessionRecord, SessionStore, now
 from amplifier.cli.terminal.display import Display, OutputFormat
 from amplifier.cli.terminal.keyboard import Keyboard
@@ -30,13 +31,12 @@ from amplifier.loading import ModuleLoader
 from amplifier.loading._installed import require_backend
 from amplifier.plan._things import plan_changes
 from amplifier.tracing._conversation import text_of_message
-from amplifier.turns import TurnRecord
+from amplifier.turns import Ended, TurnRecord
 
 from .approvals import AllowEverything, AskAtTerminal, LeaveTheTurn
-from .budget import budget_as_json, budget_text, with_budget
 from .chat import Chat
 from .configuration import REMEMBERED, Configuration
-from .default_plan import build_plan, with_recordings, with_storage_paths, with_traces
+from .default_plan import build_plan, with_budget, with_recordings, with_storage_paths, with_traces
 from .keys import load_keys
 from .permissions import Permissions
 from .project_instructions import ProjectInstructions
@@ -124,9 +124,9 @@ def run_agent(request: RunRequest) -> int:
 
 def print_error_json(error: Exception, output_format: OutputFormat) -> None:
     """Print the JSON object of a run that could not be prepared; the caller prints the message for people."""
-    outcome = Outcome(status="error", error=error_message(error), exception=error)
-    trace = output_format == "json-trace"
-    _print_object(StandardStreams(), as_json(outcome, TurnRecord(), exit_code=exit_code_of(error), trace=trace))
+    ended, code, trace = Ended(status="error", error=error), exit_code_of(error), output_format == "json-trace"
+    shown = as_json(ended, TurnRecord(), exit_code=code, error=error_message(error), trace=trace)
+    _print_object(StandardStreams(), shown)
 
 
 class _AgentRun:
@@ -143,7 +143,7 @@ class _AgentRun:
         self._chat: Chat | None = None
         self._is_reopened = False
         self._earlier: RunRequest | None = None  # to go back to if the next session does not open
-        self._outcome: Outcome | None = None
+        self._outcome: Ended | None = None
         self.exit_code: int = Exit.OK
 
     async def run(self) -> None:
@@ -279,7 +279,7 @@ class _AgentRun:
             f"amplifier session resume {request.session_id} PROMPT"
         )
 
-    async def _go_on(self, agent: TerminalAgent) -> Outcome:
+    async def _go_on(self, agent: TerminalAgent) -> Ended:
         """Go on with the turn that was cut off; one that had ended by then only lacks its report."""
         self._display.notice("Going on with the turn that was cut off.")
         try:
@@ -296,7 +296,7 @@ class _AgentRun:
                 ) from None
             self._display.notice("The turn had ended before its process was killed; this is its answer.")
             self._display.end_turn(answers[-1])
-            return Outcome(status="success", response=answers[-1])
+            return Ended(status="success", result=answers[-1])
 
     def _session_plan(self, plan: dict[str, Any]) -> dict[str, Any]:
         """The plan with what belongs to this run alone: where files are kept, recordings, traces."""
@@ -352,24 +352,25 @@ class _AgentRun:
             self._delete_empty_session()
         if isinstance(problem, BrokenPipeError):
             raise problem
-        ended_by = self._signal_handler.ended_by
+        ended_by, message = self._signal_handler.ended_by, None
         if problem is not None:
             message, plan = error_message(problem), self._request.plan
             if plan is not None and isinstance(problem, UnknownModuleError):
                 # A session without its loop or its context does not check the rest of its plan.
                 message += f" There may be more: amplifier plan check {shlex.quote(str(plan))}"
-            self._outcome = Outcome(status="error", error=message, exception=problem)
+            self._outcome = Ended(status="error", error=problem)
             self.exit_code = exit_code_of(problem)
         elif ended_by is not None:
             response = None if self._agent is None else self._agent.latest.unfinished or None
             if self._outcome is not None:
-                response = self._outcome.response
-            self._outcome = Outcome(status="cancelled", response=response, error=f"ended by {ended_by.name}")
+                response = self._outcome.result
+            self._outcome, message = Ended(status="cancelled", result=response), f"ended by {ended_by.name}"
             self.exit_code = 128 + ended_by
         elif self._outcome is not None:
-            self.exit_code = self._outcome.exit_code
+            self.exit_code = exit_code_of_turn(self._outcome)
+            message = None if self._outcome.error is None else error_message(self._outcome.error)
         if self._outcome is not None:
-            self._report(self._outcome)
+            self._report(self._outcome, message)
 
     def _delete_empty_session(self) -> None:
         store, session_id = self._request.store, self._request.session_id
@@ -378,13 +379,13 @@ class _AgentRun:
             with suppress(OSError, CommandError):
                 store.delete(session_id)
 
-    def _report(self, outcome: Outcome) -> None:
+    def _report(self, outcome: Ended, error: str | None) -> None:
         request, agent = self._request, self._agent
         if agent is not None and agent.turns == 0:
             agent = None
         files = {} if self._agent is None else self._agent.files()
         if outcome.status == "error":
-            self._display.notice(f"amplifier: {outcome.error}", "error")
+            self._display.notice(f"amplifier: {error}", "error")
         elif (
             agent is not None
             and outcome.status == "cancelled"
@@ -392,14 +393,15 @@ class _AgentRun:
         ):
             # A context that keeps nothing on disk ends with this process, and the conversation with it.
             self._display.notice(agent.stopped_message() if "transcript" in files else "Stopped.", "warning")
-        if request.debug and outcome.exception is not None:
-            self._streams.err.line(traceback_text(outcome.exception))
+        if request.debug and outcome.error is not None:
+            self._streams.err.line(traceback_text(outcome.error))
         if request.output_format != "text":
             shown = as_json(
                 outcome,
                 TurnRecord() if self._agent is None else self._agent.latest,
                 session_id=None if agent is None else request.session_id,
                 exit_code=self.exit_code,
+                error=error,
                 files=files,
                 trace=request.output_format == "json-trace",
                 budget=None if agent is None else budget_as_json(agent.session.budget),

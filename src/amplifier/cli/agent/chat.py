@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
+from amplifier.cli.core.error_messages import error_message
 from amplifier.cli.core.exit_codes import CommandError
-from amplifier.cli.core.outcome import Outcome
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.output import Output
 from amplifier.errors import MissingExtraError
 from amplifier.events import ORCHESTRATOR_STEERING_INJECTED
+from amplifier.turns import Ended
 
 from .chat_commands import LEAVING, ChatCommands, mentioned_files
 from .terminal_agent import TerminalAgent
@@ -217,11 +218,11 @@ class Chat:
     async def _note_read(self, event: str, data: dict[str, Any]) -> None:
         del self._unread[:1]
 
-    def show_outcome(self, outcome: Outcome) -> None:
+    def show_outcome(self, outcome: Ended) -> None:
         """Report how a turn ended, and let the next one begin."""
         self._agent.session.coordinator.cancellation.reset()
-        if outcome.status == "error":
-            self._display.notice(outcome.error or "the turn failed", "error")
+        if outcome.error is not None and outcome.status == "error":
+            self._display.notice(error_message(outcome.error), "error")
         elif outcome.status == "cancelled":
             self._display.notice(self._agent.stopped_message(), "warning")
         self._display.notice(f"({self._agent.latest_in_words()})")

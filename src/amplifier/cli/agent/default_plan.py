@@ -28,7 +28,15 @@ from .project_instructions import ProjectInstructions, find_instructions
 if TYPE_CHECKING:
     from amplifier.testing import CassetteMode
 
-__all__ = ["AgentPlan", "available_providers", "build_plan", "with_recordings", "with_storage_paths", "with_traces"]
+__all__ = [
+    "AgentPlan",
+    "available_providers",
+    "build_plan",
+    "with_budget",
+    "with_recordings",
+    "with_storage_paths",
+    "with_traces",
+]
 
 OFFLINE_PROVIDER: Final = "provider-offline"
 API_KEYS: Final = {"ANTHROPIC_API_KEY": "provider-anthropic", "OPENAI_API_KEY": "provider-openai"}
@@ -270,6 +278,13 @@ def with_traces(plan: dict[str, Any]) -> dict[str, Any]:
     """The plan with the hook that traces, unless it has it."""
     tracing = {"module": "hooks-otel", "source": BUILT_IN_SOURCE}
     return change_module(plan, tracing["module"], lambda entry: entry, add=("hooks", tracing))
+
+
+def with_budget(plan: dict[str, Any], *, cost: float | None, tokens: int | None) -> dict[str, Any]:
+    """The plan with the limits that the user gave instead of its own."""
+    given = {name: value for name, value in (("cost", cost), ("tokens", tokens)) if value is not None}
+    is_plan = given and isinstance(plan.get("session"), dict)
+    return merge_plans(plan, {"session": {"budget": given}}) if is_plan else plan
 
 
 def _with_model(plan: dict[str, Any], model: str) -> dict[str, Any]:

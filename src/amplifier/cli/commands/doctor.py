@@ -26,9 +26,9 @@ from amplifier.cli.agent.default_plan import API_KEYS, DEFAULT_TOOLS, OFFLINE_PR
 from amplifier.cli.agent.keys import load_keys
 from amplifier.cli.agent.mcp_servers import open_servers, read_servers
 from amplifier.cli.core.error_messages import error_message
-from amplifier.cli.core.exit_codes import Exit
+from amplifier.cli.core.exit_codes import CommandError, Exit
 from amplifier.cli.sessions.home_folder import HOME_VARIABLE, find_home, require_writable, running_folder
-from amplifier.cli.sessions.running_commands import find_running, request_tasks
+from amplifier.cli.sessions.store import LAST
 from amplifier.errors import AmplifierError
 from amplifier.loading import ModuleLoader
 from amplifier.loading._importing import is_published
@@ -40,7 +40,7 @@ from amplifier.loading._installed import (
     modules_on_island,
 )
 from amplifier.models import to_json
-from amplifier.tracing._running_commands import running_commands
+from amplifier.tracing._running_commands import RunningCommand, request_tasks, running_commands
 from amplifier.tracing._sessions import read_trace
 from amplifier.tracing._text import row_title
 
@@ -95,7 +95,10 @@ def doctor(wanted: str | None, plan: Path | None, as_json: bool) -> int:
     """
     if wanted is not None:
         running = find_running(running_folder(), wanted)
-        tree = request_tasks(running_folder(), running)
+        try:
+            tree = request_tasks(running_folder(), running)
+        except (ProcessLookupError, TimeoutError) as error:
+            raise CommandError(str(error), exit_code=Exit.FAILED) from error
         for line in [] if as_json else _unfinished(running.session_id):
             click.echo(line)
         click.echo(to_json(tree) if as_json else str(tree))
@@ -113,6 +116,26 @@ def doctor(wanted: str | None, plan: Path | None, as_json: bool) -> int:
             mark = click.style(_MARKS[finding.verdict], fg=_COLOURS[finding.verdict])
             click.echo(f"{mark} {finding.subject:10} {visible_text(finding.text, multiline=False)}")
     return Exit.FAILED if failed else Exit.OK
+
+
+def find_running(folder: Path, wanted: str) -> RunningCommand:
+    """The command that a process id, a session id or the beginning of one, or ``last`` refers to.
+
+    Raises:
+        CommandError: There is none, or several.
+    """
+    running = running_commands(folder)
+    if wanted == LAST and running:
+        return running[0]
+    found = [each for each in running if str(each.pid) == wanted or each.session_id == wanted]
+    found = found or [each for each in running if wanted and each.session_id.startswith(wanted)]
+    if len(found) == 1:
+        return found[0]
+    listed = ", ".join(f"{each.pid} (session {each.session_id})" for each in found or running)
+    if found:
+        raise CommandError(f"{wanted!r} is the beginning of several session ids: {listed}; give the process id")
+    here = f"running now: {listed}" if running else "nothing is running"
+    raise CommandError(f"no `amplifier run` of yours is process or session {wanted!r}; {here}")
 
 
 def _unfinished(session_id: str) -> Iterator[str]:

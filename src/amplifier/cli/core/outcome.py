@@ -5,17 +5,14 @@ Scripts rely on the JSON form, which docs/reference/cli.md describes.
 
 from __future__ import annotations
 
-from typing import Any, Self
-
-import attrs
+from typing import Any
 
 from amplifier.errors import BudgetExceeded
-from amplifier.turns import Ended, TurnRecord, TurnStatus, now
+from amplifier.turns import Ended, TurnRecord, now
 
-from .error_messages import error_message
 from .exit_codes import Exit
 
-__all__ = ["Outcome", "as_json"]
+__all__ = ["as_json", "exit_code_of_turn"]
 
 AGENT_TOOL = "task"
 """The tool that starts child sessions; their tool calls are not counted here."""
@@ -23,51 +20,28 @@ AGENT_TOOL = "task"
 _EXIT_CODES = {"success": Exit.OK, "error": Exit.FAILED, "cancelled": Exit.INTERRUPTED}
 
 
-@attrs.frozen(kw_only=True)
-class Outcome:
-    """How a turn ended.
-
-    Attributes:
-        response: The final text; of an answer that was cut off, what had been streamed.
-        error: What went wrong, for people.
-        exception: The same, for ``--debug``.
-    """
-
-    status: TurnStatus
-    response: str | None = None
-    error: str | None = None
-    exception: BaseException | None = None
-
-    @classmethod
-    def of(cls, ended: Ended, record: TurnRecord) -> Self:
-        """The outcome of a turn."""
-        if ended.error is None:
-            return cls(status=ended.status, response=ended.result)
-        streamed = record.unfinished or None if ended.status == "cancelled" else None
-        return cls(status=ended.status, response=streamed, error=error_message(ended.error), exception=ended.error)
-
-    @property
-    def exit_code(self) -> Exit:
-        """What the shell gets."""
-        return Exit.BUDGET if isinstance(self.exception, BudgetExceeded) else _EXIT_CODES[self.status]
+def exit_code_of_turn(ended: Ended) -> Exit:
+    """What the shell gets."""
+    return Exit.BUDGET if isinstance(ended.error, BudgetExceeded) else _EXIT_CODES[ended.status]
 
 
 def as_json(
-    outcome: Outcome,
+    ended: Ended,
     record: TurnRecord,
     *,
     session_id: str | None = None,
     exit_code: int,
+    error: str | None = None,
     files: dict[str, str] | None = None,
     trace: bool = False,
     budget: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The one object that ``--output-format json`` and ``json-trace`` print."""
     shown: dict[str, Any] = {
-        "status": outcome.status,
-        "response": outcome.response,
-        "error": outcome.error,
-        "error_type": None if outcome.exception is None else type(outcome.exception).__name__,
+        "status": ended.status,
+        "response": ended.result,
+        "error": error,
+        "error_type": None if ended.error is None else type(ended.error).__name__,
         "exit_code": int(exit_code),
         "session_id": session_id,
         "provider": record.provider,
