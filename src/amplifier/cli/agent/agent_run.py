@@ -16,14 +16,13 @@ from amplifier._json import visible_text
 from amplifier.budget._budget import budget_as_json, budget_text
 from amplifier.cli.core.error_messages import error_message, exit_code_of, traceback_text
 from amplifier.cli.core.exit_codes import CommandError, Exit, OutputLostError
-from amplifier.cli.core.outcome import as_json, exit_code_of_turn
 from amplifier.cli.sessions.store import SessionRecord, SessionStore, now
 from amplifier.cli.terminal.display import Display, OutputFormat
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.log_output import LogNotices, install_log_handler
 from amplifier.cli.terminal.output import StandardStreams
 from amplifier.contracts import ApprovalSystem
-from amplifier.errors import AmplifierError, NoUnfinishedTurnError
+from amplifier.errors import AmplifierError, BudgetExceeded, NoUnfinishedTurnError
 from amplifier.errors import ModuleNotFoundError as UnknownModuleError
 from amplifier.kernel import AmplifierSession
 from amplifier.live._checkpoints import Checkpoints
@@ -33,7 +32,7 @@ from amplifier.plan._things import plan_changes
 from amplifier.tracing._conversation import text_of_message
 from amplifier.turns import Ended, TurnRecord
 
-from .approvals import AllowEverything, AskAtTerminal, LeaveTheTurn
+from .approvals import AllowEverything, AskAtTerminal, NoOneToAsk
 from .chat import Chat
 from .configuration import REMEMBERED, Configuration
 from .default_plan import build_plan, with_budget, with_recordings, with_storage_paths, with_traces
@@ -56,6 +55,11 @@ _MOST_NAMED = 10
 
 _SECONDS_TO_DECIDE = 300.0
 """For the question whether a turn goes on with another plan."""
+
+_AGENT_TOOL = "task"
+"""The tool that starts child sessions; their tool calls are not counted here."""
+
+_EXIT_CODES = {"success": Exit.OK, "error": Exit.FAILED, "cancelled": Exit.INTERRUPTED}
 
 
 @attrs.frozen(kw_only=True)
@@ -125,7 +129,7 @@ def run_agent(request: RunRequest) -> int:
 def print_error_json(error: Exception, output_format: OutputFormat) -> None:
     """Print the JSON object of a run that could not be prepared; the caller prints the message for people."""
     ended, code, trace = Ended(status="error", error=error), exit_code_of(error), output_format == "json-trace"
-    shown = as_json(ended, TurnRecord(), exit_code=code, error=error_message(error), trace=trace)
+    shown = _as_json(ended, TurnRecord(), exit_code=code, error=error_message(error), trace=trace)
     _print_object(StandardStreams(), shown)
 
 
@@ -266,7 +270,7 @@ class _AgentRun:
         if request.accept_plan_changes:
             self._display.notice(listed, "warning")
             return
-        if not isinstance(approval_system, LeaveTheTurn):
+        if not isinstance(approval_system, NoOneToAsk):
             with anyio.move_on_after(_SECONDS_TO_DECIDE):
                 question = f"{listed}\nGo on with the turn?"
                 if (
@@ -338,7 +342,7 @@ class _AgentRun:
         if self._request.yes:
             return AllowEverything(self._display)
         if self._keyboard is None or not self._streams.err.is_terminal:
-            return LeaveTheTurn(f"amplifier session resume {self._request.session_id}")
+            return NoOneToAsk(self._display, f"amplifier session resume {self._request.session_id}")
         # What is remembered belongs to the default plan; a plan of one's own is used as it is.
         permissions = self._permissions if self._request.plan is None else None
         return AskAtTerminal(self._display, self._streams.err, self._keyboard, self._signal_handler, permissions)
@@ -367,7 +371,7 @@ class _AgentRun:
             self._outcome, message = Ended(status="cancelled", result=response), f"ended by {ended_by.name}"
             self.exit_code = 128 + ended_by
         elif self._outcome is not None:
-            self.exit_code = exit_code_of_turn(self._outcome)
+            self.exit_code = _exit_code(self._outcome)
             message = None if self._outcome.error is None else error_message(self._outcome.error)
         if self._outcome is not None:
             self._report(self._outcome, message)
@@ -396,7 +400,7 @@ class _AgentRun:
         if request.debug and outcome.error is not None:
             self._streams.err.line(traceback_text(outcome.error))
         if request.output_format != "text":
-            shown = as_json(
+            shown = _as_json(
                 outcome,
                 TurnRecord() if self._agent is None else self._agent.latest,
                 session_id=None if agent is None else request.session_id,
@@ -413,6 +417,64 @@ class _AgentRun:
                 self._display.notice(f"budget {used}")
             if request.record is not None and request.record.exists():
                 self._display.notice(f"recording {request.record}")
+
+
+def _exit_code(ended: Ended) -> Exit:
+    """What the shell gets."""
+    return Exit.BUDGET if isinstance(ended.error, BudgetExceeded) else _EXIT_CODES[ended.status]
+
+
+def _as_json(
+    ended: Ended,
+    record: TurnRecord,
+    *,
+    session_id: str | None = None,
+    exit_code: int,
+    error: str | None = None,
+    files: dict[str, str] | None = None,
+    trace: bool = False,
+    budget: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The one object that ``--output-format json`` and ``json-trace`` print; docs/reference/cli.md describes it."""
+    shown: dict[str, Any] = {
+        "status": ended.status,
+        "response": ended.result,
+        "error": error,
+        "error_type": None if ended.error is None else type(ended.error).__name__,
+        "exit_code": int(exit_code),
+        "session_id": session_id,
+        "provider": record.provider,
+        "model": record.model,
+        "timestamp": now(),
+        "usage": {
+            "input_tokens": record.input_tokens,
+            "output_tokens": record.output_tokens,
+            "total_tokens": record.input_tokens + record.output_tokens,
+            "cost_usd": None if record.cost is None else str(record.cost),
+        },
+        "metadata": {
+            "total_tool_calls": len(record.tools),
+            "total_agents_invoked": sum(use.tool == _AGENT_TOOL for use in record.tools.values()),
+            "duration_ms": round(record.seconds * 1000, 2),
+        },
+        "files": files or {},
+    }
+    if budget is not None:
+        shown["budget"] = budget
+    if trace:
+        shown["execution_trace"] = [
+            {
+                "type": "tool_call",
+                "sequence": number,
+                "tool": use.tool,
+                "arguments": use.arguments,
+                "result": use.result,
+                "timestamp": use.started,
+                "duration_ms": round(use.seconds * 1000, 2),
+            }
+            for number, use in enumerate(record.tools.values(), start=1)
+        ]
+    return shown
 
 
 def _print_object(streams: StandardStreams, value: dict[str, Any]) -> None:

@@ -5,7 +5,8 @@ The kernel keeps the time limit of a question and cancels the question when the 
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import anyio
@@ -23,7 +24,7 @@ from amplifier.live._edits import diff_style
 from .permissions import Permissions, rule_in_words
 from .signals import SignalHandler
 
-__all__ = ["AllowEverything", "AskAtTerminal", "DenyEverything", "LeaveTheTurn"]
+__all__ = ["AllowEverything", "AskAtTerminal", "NoOneToAsk"]
 
 _ALLOWING = ("allow once", "allow", "allow always")
 """What counts as yes for the kernel, the narrowest first."""
@@ -49,10 +50,17 @@ class AllowEverything:
 
 
 @attrs.frozen
-class DenyEverything:
-    """A server has no one to ask about a request whose client takes no questions: the call is denied, and the turn goes on."""
+class NoOneToAsk:
+    """No one can be asked. A server, whose client takes no questions, goes on with the turn without the call.
+
+    A command without a terminal ends the turn where it is; it can be resumed where someone can be asked.
+
+    Attributes:
+        resume: The command that resumes the turn; None to go on with it.
+    """
 
     _display: Display
+    resume: str | None = None
 
     async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
         """Show what was asked.
@@ -60,26 +68,9 @@ class DenyEverything:
         Raises:
             NoOneToAskError: Always.
         """
-        self._display.notice(f"denied, no one could be asked: {_in_one_line(prompt)}", "warning")
-        raise NoOneToAskError("the client takes no questions")
-
-
-@attrs.frozen
-class LeaveTheTurn:
-    """Without a terminal no one can be asked: the turn ends where it is, and can be resumed where someone can be.
-
-    Attributes:
-        resume: The command that resumes it.
-    """
-
-    resume: str
-
-    async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
-        """Print what was asked, and how to allow it.
-
-        Raises:
-            NoOneToAskError: Always.
-        """
+        if self.resume is None:
+            self._display.notice(f"denied, no one could be asked: {_in_one_line(prompt)}", "warning")
+            raise NoOneToAskError("the client takes no questions")
         raise NoOneToAskError(
             f"no one could be asked: {_in_one_line(prompt)}\nThere is no terminal to ask at. The turn stays as it was. Go on "
             f"with it in a terminal, or allow everything with --yes: {self.resume}",
@@ -100,12 +91,7 @@ class AskAtTerminal:
 
     async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
         """Ask until one of the options is chosen. Ctrl-C and the end of input deny."""
-        with self._display.waiting():
-            return await self._request_approval(prompt, options, timeout, default)
-
-    async def _request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
-        async with self._one_at_a_time:
-            self._display.pause()
+        async with self._asking():
             try:
                 if not await self._show(prompt):
                     return _DENY
@@ -128,8 +114,16 @@ class AskAtTerminal:
             except BaseException:  # the time is over, or everything is being cancelled
                 self._terminal.write("\n")
                 raise
-            finally:
-                self._display.resume()
+
+    @asynccontextmanager
+    async def _asking(self) -> AsyncIterator[None]:
+        with self._display.waiting():
+            async with self._one_at_a_time:
+                self._display.pause()
+                try:
+                    yield
+                finally:
+                    self._display.resume()
 
     async def _show(self, prompt: str) -> bool:
         """Show a question, a screen at a time if it is longer; False if the person denies before the end."""
@@ -182,26 +176,22 @@ class AskAtTerminal:
 
     async def request_input(self, prompt: str, schema: dict[str, Any], timeout: float) -> dict[str, Any] | None:
         """Ask for one value after the other. Ctrl-C and the end of input decline."""
-        async with self._one_at_a_time:
-            self._display.pause()
-            try:
-                terminal = self._terminal
-                terminal.line(terminal.styled("Input needed (Ctrl-C declines)", "yellow"))
-                for line in visible_text(prompt, strict=True).splitlines():
-                    terminal.line(f"  {terminal.glyph('│', '|')} {line}")
-                self._keyboard.discard_input()
-                values: dict[str, Any] = {}
-                for name, about in (schema.get("properties") or {}).items():
-                    is_required = name in (schema.get("required") or ())
-                    value = await self._ask_for_value(name, about, is_required=is_required)
-                    if value is None:
-                        self._display.notice("declined: no answer")
-                        return None
-                    if value is not _LEFT_OUT:
-                        values[name] = value
-                return values
-            finally:
-                self._display.resume()
+        async with self._asking():
+            terminal = self._terminal
+            terminal.line(terminal.styled("Input needed (Ctrl-C declines)", "yellow"))
+            for line in visible_text(prompt, strict=True).splitlines():
+                terminal.line(f"  {terminal.glyph('│', '|')} {line}")
+            self._keyboard.discard_input()
+            values: dict[str, Any] = {}
+            for name, about in (schema.get("properties") or {}).items():
+                is_required = name in (schema.get("required") or ())
+                value = await self._ask_for_value(name, about, is_required=is_required)
+                if value is None:
+                    self._display.notice("declined: no answer")
+                    return None
+                if value is not _LEFT_OUT:
+                    values[name] = value
+            return values
 
     async def _ask_for_value(self, name: str, about: dict[str, Any], *, is_required: bool) -> Any:
         """A value that fits; `_LEFT_OUT` for an empty line where none is needed, None if the user declines."""

@@ -31,7 +31,7 @@ from amplifier.servers.http import Limits, SessionRequest, application
 from amplifier.servers.http._servers import run_asgi_server
 from amplifier.servers.http._trace import TRACE_PAGE, trace_application
 
-from .approvals import DenyEverything
+from .approvals import NoOneToAsk
 from .keys import load_keys
 from .served_sessions import ServedSessions
 from .signals import run_observed, until_signal
@@ -71,13 +71,13 @@ async def _serve(
 ) -> int:
     display = sessions.display
     directory = await anyio.to_thread.run_sync(Path.cwd)
-    async with sessions.make_temporary(directory, DenyEverything(display)) as first:
+    async with sessions.make_temporary(directory, NoOneToAsk(display)) as first:
         sessions.check(first)  # what is wrong with the provider is reported now, not to the first client
     generated = token is None
     token = secrets.token_urlsafe(32) if token is None else token or None
 
     def make(wanted: SessionRequest) -> AmplifierSession:
-        approvals = wanted.approvals or DenyEverything(display)
+        approvals = wanted.approvals or NoOneToAsk(display)
         if wanted.session_id is None:
             return sessions.make_temporary(directory, approvals)
         return sessions.make(wanted.session_id, directory, {}, approvals, is_resumed=wanted.is_resumed)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 import tomllib
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ class UnknownFormat(PlanFileError):
     """The file's extension is none that a plan has."""
 
 
-class _RepeatedKey(ValueError):
+class _RepeatedKey(CommandError):
     """A mapping has a key twice; most parsers drop the first one, which may be the section with the gate."""
 
     def __init__(self, key: object, first: int, second: int) -> None:
@@ -108,30 +108,15 @@ def module_of(entry: Any) -> Any:
     return entry.get("module") if isinstance(entry, Mapping) else entry
 
 
-_JSON_KEYS = re.compile(r'(?P<string>"[^"\\]*(?:\\.[^"\\]*)*")(?P<colon>\s*:)?|[{}]')
-
-
 def _parse_json(text: str) -> Any:
-    parsed = json.loads(text)
-    # The parser returns keys without their lines. The text is valid, so strings and braces are enough to find them.
-    objects: list[dict[str, int]] = []
-    line, end = 1, 0
-    for found in _JSON_KEYS.finditer(text):
-        line += text.count("\n", end, found.start())
-        end = found.start()
-        if found[0] == "{":
-            objects.append({})
-        elif found[0] == "}":
-            objects.pop()
-        elif found["colon"]:
-            _note_key(objects[-1], json.loads(found["string"]), line)
-    return parsed
+    def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(found := dict(pairs)) < len(pairs):
+            with suppress(ValueError):  # not all JSON is YAML
+                parse_yaml(text)  # which knows the lines
+            raise ValueError("a key is written twice; put both values under one key, or remove one")
+        return found
 
-
-def _note_key(lines: dict[Any, int], key: Hashable, line: int) -> None:
-    if key in lines:
-        raise _RepeatedKey(key, lines[key], line)
-    lines[key] = line
+    return json.loads(text, object_pairs_hook=checked)
 
 
 def parse_yaml(text: str) -> Any:
@@ -209,7 +194,10 @@ def _bounded_loader(yaml: Any) -> Any:
                     # PyYAML decides which keys are the same one: ``1`` and ``0x1`` are.
                     value = key.value if kind in ("str", "value") else self.construct_object(key)
                     if isinstance(value, Hashable):  # PyYAML refuses others, such as `!!map x`
-                        _note_key(lines, value, key.start_mark.line + 1)
+                        line = key.start_mark.line + 1
+                        if value in lines:
+                            raise _RepeatedKey(value, lines[value], line)
+                        lines[value] = line
             return node
 
     return Loader

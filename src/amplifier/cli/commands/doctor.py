@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib.metadata import PackageNotFoundError, distributions, entry_points, version
+from importlib.metadata import distributions, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -21,6 +21,7 @@ import click
 
 from amplifier._json import visible_text
 from amplifier._requirements import unmet_requirements
+from amplifier._version import __version__
 from amplifier.cli.agent.configuration import read_configuration
 from amplifier.cli.agent.default_plan import API_KEYS, DEFAULT_TOOLS, OFFLINE_PROVIDER, build_plan
 from amplifier.cli.agent.keys import load_keys
@@ -161,7 +162,7 @@ def _check_python() -> Iterator[Finding]:
     yield Finding(
         "python",
         "ok" if is_supported else "problem",
-        f"{platform.python_version()} on {platform.system()}, amplifier {_version('amplifier')}",
+        f"{platform.python_version()} on {platform.system()}, amplifier {__version__}",
     )
 
 
@@ -171,7 +172,7 @@ def _check_backends() -> Iterator[Finding]:
             yield Finding("backend", "note", f"{backend} is not installed: pip install 'amplifier[trio]'")
         else:
             anyio.run(anyio.sleep, 0, backend=backend)
-            yield Finding("backend", "ok", f"{backend} runs (anyio {_version('anyio')})")
+            yield Finding("backend", "ok", f"{backend} runs (anyio {version('anyio')})")
 
 
 def _check_extras() -> Iterator[Finding]:
@@ -321,13 +322,6 @@ def _check_servers(plan: Path) -> Iterator[Finding]:
             yield Finding("mcp", "ok", text)
         else:
             yield Finding("mcp", "problem", visible_text(each["error"]))
-
-
-def _version(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return "(not installed)"
 
 
 _CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import anyio
 import click
@@ -103,8 +103,6 @@ def remove_server(name: str) -> None:
     click.echo(f"removed from {change_user_file('mcpServers', name, None)}")
 
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 server_options: Decorator = add_options(
     click.option(
         "--plan",
@@ -118,9 +116,10 @@ server_options: Decorator = add_options(
 """The options of every command that opens servers."""
 
 
-def options_of_all_servers(command: F) -> F:
-    """Add the argument ``[SERVER]...`` and the options of a command about all servers."""
-    return click.argument("servers", nargs=-1, metavar="[SERVER]...")(server_options(json_option(command)))
+options_of_all_servers: Decorator = add_options(
+    click.argument("servers", nargs=-1, metavar="[SERVER]..."), server_options, json_option
+)
+"""The argument and the options of a command about all servers."""
 
 
 def _run(function: Callable[[LogNotices], Awaitable[int]], backend: str) -> int:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from .output import is_terminal
+
 if TYPE_CHECKING:
     from prompt_toolkit.key_binding.key_processor import KeyPress
 
@@ -48,10 +50,7 @@ class Keyboard:
     @staticmethod
     def is_available() -> bool:
         """Whether standard input is a terminal."""
-        try:
-            return sys.stdin.isatty()
-        except (AttributeError, ValueError):
-            return False
+        return is_terminal(sys.stdin)
 
     async def read_line(self) -> str | None:
         """The next line without its end; None at the end of input. A cancelled call loses nothing that was typed."""

@@ -77,6 +77,7 @@ class LinePrompt:
     ) -> None:
         self._keyboard = keyboard
         self._terminal = terminal
+        self._next_mode = next_mode
         self._input = create_input(sys.stdin)
         self._menu_rows = min(len(completions), _MOST_MENU_ROWS)
         self._session: PromptSession[str] = PromptSession(
@@ -85,13 +86,13 @@ class LinePrompt:
             enable_open_in_editor=True,
             complete_while_typing=False,
             enable_suspend=True,
-            key_bindings=self._key_bindings(next_mode),
+            key_bindings=self._key_bindings(),
             input_processors=[_ShowInvisible()],
             color_depth=None if terminal.has_colour else ColorDepth.DEPTH_1_BIT,
             prompt_continuation=self._continuation,
             input=self._input,
             # Terminals answer a question for the cursor's position on standard input, where an answer that comes late is taken for keys.
-            output=Vt100_Output(sys.stderr, _window_size, term=os.environ.get("TERM"), enable_cpr=False),
+            output=Vt100_Output(sys.stderr, self._size, term=os.environ.get("TERM"), enable_cpr=False),
         )
         # Tools that block all threads of the default limiter must not block the prompt.
         self._limiter = anyio.CapacityLimiter(1)
@@ -137,7 +138,7 @@ class LinePrompt:
                 lambda: [("bold" if self._terminal.has_colour else "", self._prompt)],
                 default=draft,
                 pre_run=self._exit_if_cancelled,
-                reserve_space_for_menu=min(self._menu_rows, max(_window_size().rows - 2, 0)),
+                reserve_space_for_menu=min(self._menu_rows, max(self._size().rows - 2, 0)),
                 set_exception_handler=False,  # its own one waits for Enter
                 handle_sigint=False,  # the SignalHandler handles signals
             )
@@ -146,14 +147,36 @@ class LinePrompt:
         except (EOFError, OSError):  # Ctrl-D, or the terminal is gone
             return None
 
-    def _key_bindings(self, next_mode: Callable[[], str] | None) -> KeyBindings:
-        bindings = _key_bindings()
+    def _key_bindings(self) -> KeyBindings:
+        bindings = KeyBindings()
 
-        @bindings.add("s-tab", filter=Condition(lambda: next_mode is not None))
+        @bindings.add("c-c")
+        def _interrupt(event: KeyPressEvent) -> None:
+            event.app.exit(exception=_Interrupted())
+
+        @bindings.add("c-d", filter=Condition(lambda: not get_app().current_buffer.text))
+        def _leave(event: KeyPressEvent) -> None:
+            event.app.exit(exception=EOFError())
+
+        @bindings.add("escape", "enter")
+        @bindings.add("escape", "c-j")
+        def _insert_newline(event: KeyPressEvent) -> None:
+            event.current_buffer.newline(copy_margin=False)
+
+        @bindings.add(Keys.BracketedPaste)
+        def _paste(event: KeyPressEvent) -> None:
+            text = event.data.replace("\r\n", "\n").replace("\r", "\n").replace("\t", "    ")
+            event.current_buffer.insert_text(sanitize_text(text))
+
+        @bindings.add("s-tab", filter=Condition(lambda: self._next_mode is not None))
         def _switch(event: KeyPressEvent) -> None:
-            self._prompt = self._prompt if next_mode is None else next_mode()
+            self._prompt = self._prompt if self._next_mode is None else self._next_mode()
 
         return bindings
+
+    def _size(self) -> Size:
+        columns, rows = self._terminal.size()
+        return Size(rows=rows, columns=columns)
 
     def _continuation(self, _width: int, _line: int, wraps: int) -> str:
         return "" if wraps else self._terminal.glyph("… ", "> ")
@@ -281,35 +304,3 @@ class _ShowInvisible(Processor):
             return bisect_right(columns, column) - 1 if column < columns[last] else last + column - columns[last]
 
         return Transformation(shown, source_to_display=to_display, display_to_source=to_source)
-
-
-def _key_bindings() -> KeyBindings:
-    bindings = KeyBindings()
-
-    @bindings.add("c-c")
-    def _interrupt(event: KeyPressEvent) -> None:
-        event.app.exit(exception=_Interrupted())
-
-    @bindings.add("c-d", filter=Condition(lambda: not get_app().current_buffer.text))
-    def _leave(event: KeyPressEvent) -> None:
-        event.app.exit(exception=EOFError())
-
-    @bindings.add("escape", "enter")
-    @bindings.add("escape", "c-j")
-    def _insert_newline(event: KeyPressEvent) -> None:
-        event.current_buffer.newline(copy_margin=False)
-
-    @bindings.add(Keys.BracketedPaste)
-    def _paste(event: KeyPressEvent) -> None:
-        text = event.data.replace("\r\n", "\n").replace("\r", "\n").replace("\t", "    ")
-        event.current_buffer.insert_text(sanitize_text(text))
-
-    return bindings
-
-
-def _window_size() -> Size:
-    try:
-        columns, rows = os.get_terminal_size(sys.stderr.fileno())
-    except OSError:
-        columns, rows = 0, 0
-    return Size(rows=rows or 24, columns=columns or 80)
