@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from amplifier.cli import main
+from amplifier.cli.commands import doctor as _tasks
 from amplifier.cli.commands.doctor import find_running
 from amplifier.cli.core.exit_codes import CommandError
-from amplifier.cli.sessions import running_commands as _tasks
 from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.output import StandardStreams
 from amplifier.models import from_json

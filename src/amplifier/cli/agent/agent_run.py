@@ -272,11 +272,9 @@ class _AgentRun:
             return
         if not isinstance(approval_system, NoOneToAsk):
             with anyio.move_on_after(_SECONDS_TO_DECIDE):
-                question = f"{listed}\nGo on with the turn?"
-                if (
-                    await approval_system.request_approval(question, ["Allow", "Deny"], _SECONDS_TO_DECIDE, "deny")
-                    == "Allow"
-                ):
+                question, options = f"{listed}\nGo on with the turn?", ["Allow", "Deny"]
+                answer = await approval_system.request_approval(question, options, _SECONDS_TO_DECIDE, "deny")
+                if answer == "Allow":
                     return
         raise CommandError(
             f"{listed}\nNothing was run. Go on all the same with --accept-plan-changes, or begin a new turn: "

@@ -189,9 +189,8 @@ class Chat:
         """Give the running turn what was typed meanwhile; commands, and what no turn would read, come after it."""
         if not self._turn_runs or self._display.is_paused:
             return  # in a pause it is the answer to a question
-        if (
-            None in self._typed
-        ):  # after the end of input there is no more; what no one sees must not get to the shell either
+        # After the end of input there is no more; what no one sees must not get to the shell either.
+        if None in self._typed:
             self._keyboard.typed_lines()
             self._keyboard.draft = ""
             return

@@ -97,7 +97,7 @@ def run(arguments: Sequence[str] | None) -> int:
     name = called.stem if called.stem == SECOND_NAME else "amplifier"
     if (called.parent.name, called.name) == ("amplifier", "__main__.py"):
         name = "python -m amplifier"
-    global_options = GlobalOptions()
+    global_options = GlobalOptions(debug=False)
     try:
         # Shells complete commands, and `python -m amplifier` is none.
         variable = f"_{name.rpartition(' ')[2].replace('-', '_').upper()}_COMPLETE"

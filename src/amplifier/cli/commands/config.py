@@ -33,7 +33,7 @@ def config(context: click.Context, as_json: bool) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    found = read_configuration(Path.cwd())
+    found, rows = read_configuration(Path.cwd()), list[list[str]]()
     values = dict(found.values)
     if "provider" not in values:
         made = build_plan(installed_ids(), configuration=found)
@@ -43,16 +43,16 @@ def config(context: click.Context, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({path: attrs.asdict(each) for path, each in shown.items()}, indent=2, default=str))
     else:
-        rows = [[path, _shown(each.value), each.origin] for path, each in sorted(shown.items())]
+        for path, each in sorted(shown.items()):
+            text = (
+                each.value if isinstance(each.value, str) else json.dumps(each.value, ensure_ascii=False, default=str)
+            )
+            rows.append([path, text, each.origin])
         print_table(["value", "is", "from"], rows)
     if not user_file().exists():
         click.echo(f"your own file would be {user_file()}", err=True)
     for note in found.notes:
         click.echo(note, err=True)
-
-
-def _shown(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 @config.command()

@@ -69,7 +69,8 @@ def validate(
             report = anyio.run(functools.partial(check_module, target, progress=progress, **options))
     except (AmplifierError, CommandError, OSError) as error:
         # A service that only reads these would otherwise take a check that never began for one without findings.
-        _publish(_failure(target, options["seed"], error), wanted, annotations)
+        about = {"module": target, "source": target, "seed": options["seed"], "notes": [error_message(error)]}
+        _publish(Report(verdict="unchecked", **about), wanted, annotations)
         raise
     if as_json:
         streams.out.line(to_json(report))
@@ -79,11 +80,6 @@ def validate(
     with suppress(OSError):  # the page that lists reports does without this one
         open_store().keep_report(report.module, report.verdict, "\n".join(report.lines()))
     return _EXITS[report.verdict]
-
-
-def _failure(target: str, seed: int, error: Exception) -> Report:
-    """The report on a module that could not be examined at all."""
-    return Report(module=target, source=target, verdict="unchecked", seed=seed, notes=[error_message(error)])
 
 
 def _publish(report: Report, files: dict[str, Path], annotations: Output | None) -> None:

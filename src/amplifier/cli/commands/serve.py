@@ -38,7 +38,7 @@ __all__ = ["serve", "ui"]
 )
 @click.option("--open", "open_browser", is_flag=True, help="Open the page in the browser.")
 @click.pass_obj
-def serve(global_options: GlobalOptions, /, plan: Path | None, backend: str, **options: Any) -> int:
+def serve(global_options: GlobalOptions, /, plan: Path | None, backend: str, **options: Any) -> Any:
     """Serve an agent over HTTP: a page for people, the OpenAI chat completions, AG-UI and a session API.
 
     PLAN is a mount plan (YAML, TOML, JSON); without one, it is the plan of `amplifier run`. Every request needs a token, which is
@@ -51,8 +51,7 @@ def serve(global_options: GlobalOptions, /, plan: Path | None, backend: str, **o
     require_writable(store.root)
     plan = None if plan is None else plan.absolute()
     token = read_token(options["token_file"], none=options["no_token"])
-    code: int = server.serve_http(store, plan, token=token, backend=backend, debug=global_options.debug, **options)
-    return code
+    return server.serve_http(store, plan, token=token, backend=backend, debug=global_options.debug, **options)
 
 
 @click.command()

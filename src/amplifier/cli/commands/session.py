@@ -47,6 +47,15 @@ __all__ = ["session"]
 _ALL_COLUMNS = 120
 """The width of a terminal that shows all there is of a session in one line."""
 
+_HEADINGS = {
+    "session_id": "session",
+    "updated": "last used",
+    "status": "status",
+    "provider": "provider",
+    "title": "began with",
+    "directory": "folder",
+}
+
 _SESSION = click.argument("session_id", metavar="ID", shell_complete=complete_session)
 
 
@@ -78,33 +87,28 @@ def list_sessions(
         if (folder is None or each.directory == folder)
         and search.casefold() in "\n".join(filter(None, attrs.astuple(each))).casefold()
     ][:limit]
-    costs = [str(totals(read_trace(store, record.session_id)).cost or "") for record in records if with_cost]
+    listed = [attrs.asdict(each) for each in records]
+    for row in listed if with_cost else ():
+        cost = totals(read_trace(store, row["session_id"])).cost
+        row["cost"] = str(cost) if cost else None
     if as_json:
-        more = [{"cost": cost or None} for cost in costs] or [{}] * len(records)
-        click.echo(
-            json.dumps([{**attrs.asdict(one), **cost} for one, cost in zip(records, more, strict=True)], indent=2)
-        )
+        click.echo(json.dumps(listed, indent=2))
         return
-    if not records:
+    if not listed:
         which = "like that" if here or search else "yet"
         click.echo(f"There is no session {which} in {store.root}.", err=True)
         return
-    rows = [
-        [each or "" for each in (one.session_id, one.updated, one.status, one.provider, one.title, one.directory)]
-        for one in records
-    ]
+    shown = list(_HEADINGS)
     if sys.stdout.isatty():  # scripts get the stored values, people a shorter form
-        rows = [
-            [name, _in_local_time(used), status, who.removeprefix("provider-"), title, _below_home(where)]
-            for name, used, status, who, title, where in rows
-        ]
-    headings = ["session", "last used", "status", "provider", "began with", "folder"]
-    if sys.stdout.isatty() and (columns := shutil.get_terminal_size().columns) < _ALL_COLUMNS:
-        shown = [0, 4] if columns < _ALL_COLUMNS // 2 else [0, 1, 2, 4]
-        headings, rows = [headings[each] for each in shown], [[row[each] for each in shown] for row in rows]
-    if with_cost:
-        headings, rows = [*headings, "cost"], [[*row, cost] for row, cost in zip(rows, costs, strict=True)]
-    print_table(headings, rows, cut=("began with", "folder"))
+        for row in listed:
+            row["updated"], row["directory"] = _in_local_time(row["updated"] or ""), _below_home(row["directory"] or "")
+            row["provider"] = (row["provider"] or "").removeprefix("provider-")
+        if (columns := shutil.get_terminal_size().columns) < _ALL_COLUMNS:
+            narrow = columns < _ALL_COLUMNS // 2
+            shown = ["session_id", "title"] if narrow else ["session_id", "updated", "status", "title"]
+    shown += ["cost"] if with_cost else []
+    rows = [[row[name] or "" for name in shown] for row in listed]
+    print_table([_HEADINGS.get(name, name) for name in shown], rows, cut=("began with", "folder"))
 
 
 def _below_home(folder: str) -> str:
@@ -202,7 +206,7 @@ def trace_session(
     other_id: str | None,
     live: bool,
     backend: str,
-) -> int:
+) -> Any:
     """Show what a session did: turns, model calls, tool calls, approvals, errors, and how long each took.
 
     Writes one HTML page, trace-ID.html unless -o names another file; it loads nothing and needs no network. It contains what the
@@ -214,8 +218,7 @@ def trace_session(
         if as_text or other_id is not None or output is not None:
             raise click.UsageError("--live shows one session in the browser; leave out --text, --compare and --output")
         server = import_http_server("--live")
-        code: int = server.follow_session(store, record.session_id, backend=backend, open_browser=open_browser)
-        return code
+        return server.follow_session(store, record.session_id, backend=backend, open_browser=open_browser)
     if open_browser and as_text:
         raise click.UsageError("--open opens a page; leave out --text")
     trace = read_trace(store, record.session_id)

@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable, Iterable
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
@@ -33,20 +34,14 @@ __all__ = [
     "read_token",
 ]
 
-F = TypeVar("F", bound=Callable[..., Any])
+Decorator: TypeAlias = Callable[[Any], Any]
+"""Adds options to a command."""
 
 _TOKEN_VARIABLE = "AMPLIFIER_SERVE_TOKEN"
 
 
-class GlobalOptions:
-    """Options that may precede the command's name.
-
-    Attributes:
-        debug: Show tracebacks.
-    """
-
-    def __init__(self) -> None:
-        self.debug = False
+GlobalOptions = SimpleNamespace
+"""Options that may precede the command's name: ``debug``, to show tracebacks."""
 
 
 def open_store() -> SessionStore:
@@ -58,21 +53,17 @@ def open_store() -> SessionStore:
     return SessionStore(find_home() / "sessions")
 
 
-def debug_option(command: F) -> F:
-    """Add ``--debug``, which may precede or follow the command's name."""
-
-    def set_debug(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
-        if value and (options := context.find_object(GlobalOptions)) is not None:
-            options.debug = True
-
-    return click.option(
-        "--debug", is_flag=True, expose_value=False, callback=set_debug, help="Show tracebacks and the library's log."
-    )(command)
+def _set_debug(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value and (options := context.find_object(GlobalOptions)) is not None:
+        options.debug = True
 
 
-def json_option(command: F) -> F:
-    """Add ``--json``."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(command)
+debug_option: Decorator = click.option(
+    "--debug", is_flag=True, expose_value=False, callback=_set_debug, help="Show tracebacks and the library's log."
+)
+"""``--debug`` may precede or follow the command's name."""
+
+json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 
 def completion(names: Callable[[], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
@@ -99,10 +90,6 @@ complete_running = completion(_running)
 complete_provider = completion(_providers)
 
 PLAN_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-
-
-Decorator: TypeAlias = Callable[[Any], Any]
-"""Adds options to a command."""
 
 
 def add_options(*options: Decorator) -> Decorator:
