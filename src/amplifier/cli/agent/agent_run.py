@@ -27,7 +27,6 @@ from amplifier.errors import ModuleNotFoundError as UnknownModuleError
 from amplifier.kernel import AmplifierSession
 from amplifier.live._checkpoints import Checkpoints
 from amplifier.loading import ModuleLoader
-from amplifier.loading._installed import require_backend
 from amplifier.plan._things import plan_changes
 from amplifier.tracing._conversation import text_of_message
 from amplifier.turns import Ended, TurnRecord
@@ -36,7 +35,6 @@ from .approvals import AllowEverything, AskAtTerminal, NoOneToAsk
 from .chat import Chat
 from .configuration import REMEMBERED, Configuration
 from .default_plan import build_plan, with_budget, with_recordings, with_storage_paths, with_traces
-from .keys import load_keys
 from .permissions import Permissions
 from .project_instructions import ProjectInstructions
 from .signals import SignalHandler, handled_signals, run_observed
@@ -108,8 +106,6 @@ class RunRequest:
 
 def run_agent(request: RunRequest) -> int:
     """Run an agent, report the result and return the exit code."""
-    require_backend(request.backend)
-    load_keys()
     theme = request.configuration.get("theme")
     streams = StandardStreams(plain=request.plain or theme == "plain")
     display = Display(streams, request.output_format, quiet=request.quiet, light=theme == "light")

@@ -32,7 +32,6 @@ from amplifier.servers.http._servers import run_asgi_server
 from amplifier.servers.http._trace import TRACE_PAGE, trace_application
 
 from .approvals import NoOneToAsk
-from .keys import load_keys
 from .served_sessions import ServedSessions
 from .signals import run_observed, until_signal
 
@@ -50,8 +49,6 @@ def serve_http(
         token: None to generate one; empty for none.
         options: Those of the command.
     """
-    require_backend(backend)
-    load_keys()
     hosts = server_names(options["host"], options["hosts"], has_token=token != "")
     listening = listen_on(options["host"], options["port"])
     with listening:

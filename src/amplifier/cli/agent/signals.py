@@ -24,8 +24,11 @@ import anyio
 
 from amplifier.cli.sessions.home_folder import running_folder
 from amplifier.cli.terminal.display import Display
+from amplifier.loading._installed import require_backend
 from amplifier.tracing import export_traces
 from amplifier.tracing._running_commands import answer_task_requests
+
+from .keys import load_keys
 
 __all__ = ["SignalHandler", "handled_signals", "run_observed", "until_signal"]
 
@@ -38,7 +41,9 @@ FORCE_EXIT_AFTER = 2.0
 def run_observed(
     function: Callable[[], Awaitable[T]], name: str, display: Display, *, backend: str, otel: str | None
 ) -> T:
-    """Run a command that can be asked for its tasks under a name, and that sends traces to a collector if there is one."""
+    """Run a command, with its keys, that can be asked for its tasks under a name, and sends traces to a collector if there is one."""
+    require_backend(backend)
+    load_keys()
     with (
         answer_task_requests(running_folder(), name, backend, display.show_immediately),
         export_traces(otel, partial(display.notice, level="warning")),

@@ -7,15 +7,12 @@ from typing import Any
 
 import click
 
-from amplifier.cli.agent.keys import load_keys
 from amplifier.cli.agent.served_sessions import ServedSessions
 from amplifier.cli.agent.signals import run_observed, until_signal
 from amplifier.cli.core.exit_codes import Exit
-from amplifier.cli.sessions.home_folder import require_writable
 from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.log_output import install_log_handler
 from amplifier.cli.terminal.output import StandardStreams
-from amplifier.loading._installed import require_backend
 from amplifier.servers.acp import serve, taken_standard_streams
 
 from .shared_options import GlobalOptions, agent_options, open_store, plan_option
@@ -36,10 +33,7 @@ def acp(global_options: GlobalOptions, /, backend: str, plan: Path | None, **opt
     Exit codes: 0 the editor has closed the connection, 2 it could not begin, 130, 143 and 129 ended by SIGINT, SIGTERM and SIGHUP,
     141 the editor stopped reading.
     """
-    store = open_store()
-    require_writable(store.root)
-    require_backend(backend)
-    load_keys()
+    store = open_store(writable=True)
     plan = None if plan is None else plan.absolute()
     with taken_standard_streams() as protocol:
         # Made now: what it takes for standard output is standard error from here on.

@@ -158,12 +158,7 @@ def _findings(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
 
 
 def _check_python() -> Iterator[Finding]:
-    is_supported = sys.version_info >= (3, 11)
-    yield Finding(
-        "python",
-        "ok" if is_supported else "problem",
-        f"{platform.python_version()} on {platform.system()}, amplifier {__version__}",
-    )
+    yield Finding("python", "ok", f"{platform.python_version()} on {platform.system()}, amplifier {__version__}")
 
 
 def _check_backends() -> Iterator[Finding]:
@@ -236,11 +231,12 @@ def _published_kernel(modules: list[str]) -> Iterator[Finding]:
 
 
 def _check_keys() -> Iterator[Finding]:
+    given = dict(os.environ)
     for problem in load_keys():
         yield Finding("key", "problem", problem)
     for variable, module_id in API_KEYS.items():
-        is_set = bool(os.environ.get(variable))
-        text = f"{variable} is {'set' if is_set else 'not set'} ({module_id})"
+        is_set, kept = bool(os.environ.get(variable)), " in the keyring" if not given.get(variable) else ""
+        text = f"{variable} is {f'set{kept}' if is_set else 'not set'} ({module_id})"
         yield Finding("key", "ok" if is_set else "note", text)
     available = {entry.info.id for entry in installed_modules()}
     chosen = build_plan(available, configuration=read_configuration(Path.cwd())).provider

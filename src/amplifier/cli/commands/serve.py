@@ -7,8 +7,6 @@ from typing import Any
 
 import click
 
-from amplifier.cli.sessions.home_folder import require_writable
-
 from .shared_options import (
     PLAN_FILE,
     GlobalOptions,
@@ -47,8 +45,7 @@ def serve(global_options: GlobalOptions, /, plan: Path | None, backend: str, **o
     Exit codes: 0 stopped by SIGTERM, 130 by Ctrl-C, 129 by SIGHUP, 2 it could not begin.
     """
     server = import_http_server("amplifier serve")
-    store = open_store()
-    require_writable(store.root)
+    store = open_store(writable=True)
     plan = None if plan is None else plan.absolute()
     token = read_token(options["token_file"], none=options["no_token"])
     return server.serve_http(store, plan, token=token, backend=backend, debug=global_options.debug, **options)

@@ -44,12 +44,18 @@ GlobalOptions = SimpleNamespace
 """Options that may precede the command's name: ``debug``, to show tracebacks."""
 
 
-def open_store() -> SessionStore:
-    """The sessions of this user."""
+def open_store(*, writable: bool = False) -> SessionStore:
+    """The sessions of this user.
+
+    Raises:
+        CommandError: They are to be writable, and are not.
+    """
     # ``--version`` and ``--help`` need neither the store nor what it is made of.
-    from amplifier.cli.sessions.home_folder import find_home  # noqa: PLC0415
+    from amplifier.cli.sessions.home_folder import find_home, require_writable  # noqa: PLC0415
     from amplifier.cli.sessions.store import SessionStore  # noqa: PLC0415
 
+    if writable:
+        require_writable(find_home() / "sessions")
     return SessionStore(find_home() / "sessions")
 
 

@@ -257,7 +257,7 @@ class Display:
         after = f"{folded}({use.seconds:.1f} s)"
         if cell_len(after) > self._err.width() // 2:
             after = f"({use.seconds:.1f} s)"
-        failure = "" if use.success else f": {_failure(use)}"
+        failure = "" if use.success else f": {visible_text(redact_text(use.error or 'failed'), multiline=False)}"
         self.line(f"{mark} {self._cut(f'{text}{failure}', cell_len(after) + 4)} {self._err.styled(after, 'dim')}")
         if use.success and edit is not None and self._err.is_terminal:
             for line in edit.lines[:_MOST_DIFF_LINES]:
@@ -408,10 +408,6 @@ def _folded(use: ToolUse) -> str:
     if len(lines) > 1:
         return f"{len(lines)} lines "
     return f"{visible_text(redact_text(lines[0]), multiline=False)} " if len(lines[0]) <= _LONGEST_ARGUMENT else ""
-
-
-def _failure(use: ToolUse) -> str:
-    return visible_text(redact_text(use.error or "failed"), multiline=False)
 
 
 def _retry_text(data: dict[str, Any]) -> str:

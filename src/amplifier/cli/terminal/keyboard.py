@@ -58,8 +58,8 @@ class Keyboard:
         self.restore()
         try:
             while b"\n" not in self._read:
-                data = await self._receive()
-                if not data:
+                await anyio.wait_readable(self._descriptor)
+                if not (data := self._receive_now()):
                     rest, self._read = self._read, b""
                     return rest.decode(errors="replace") if rest else None
                 self._read += data
@@ -114,10 +114,6 @@ class Keyboard:
             with suppress(termios.error, OSError):
                 os.write(self._descriptor, b"\x1b[?2004l")
                 termios.tcsetattr(self._descriptor, termios.TCSANOW, modes)
-
-    async def _receive(self) -> bytes:
-        await anyio.wait_readable(self._descriptor)
-        return self._receive_now()
 
     def _receive_now(self) -> bytes:
         try:
