@@ -126,7 +126,7 @@ def print_error_json(error: Exception, output_format: OutputFormat) -> None:
     """Print the JSON object of a run that could not be prepared; the caller prints the message for people."""
     ended, code, trace = Ended(status="error", error=error), exit_code_of(error), output_format == "json-trace"
     shown = _as_json(ended, TurnRecord(), exit_code=code, error=error_message(error), trace=trace)
-    _print_object(StandardStreams(), shown)
+    StandardStreams().out.write(f"{shown}\n")
 
 
 class _AgentRun:
@@ -404,7 +404,7 @@ class _AgentRun:
                 trace=request.output_format == "json-trace",
                 budget=None if agent is None else budget_as_json(agent.session.budget),
             )
-            _print_object(self._streams, shown)
+            self._streams.out.write(f"{shown}\n")
         elif agent is not None:
             self._display.notice(f"session {request.session_id} ({agent.latest_in_words()})")
             if (used := budget_text(agent.session.budget)) is not None:
@@ -428,7 +428,7 @@ def _as_json(
     files: dict[str, str] | None = None,
     trace: bool = False,
     budget: dict[str, Any] | None = None,
-) -> dict[str, Any]:
+) -> str:
     """The one object that ``--output-format json`` and ``json-trace`` print; docs/reference/cli.md describes it."""
     shown: dict[str, Any] = {
         "status": ended.status,
@@ -468,9 +468,5 @@ def _as_json(
             }
             for number, use in enumerate(record.tools.values(), start=1)
         ]
-    return shown
-
-
-def _print_object(streams: StandardStreams, value: dict[str, Any]) -> None:
     # Escaped to ASCII: valid in every encoding, and harmless if a terminal shows it.
-    streams.out.write(json.dumps(value, default=str) + "\n")
+    return json.dumps(shown, default=str)

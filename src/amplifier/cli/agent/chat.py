@@ -136,6 +136,8 @@ class Chat:
                 self._was_interrupted = False
                 return line
         dropped = "" if self._line_prompt is None else self._line_prompt.dropped
+        if not dropped and self._agent.signal_handler.still_stops():
+            return ""
         if self._was_interrupted and not dropped:  # with text entered meanwhile, Ctrl-C drops that text
             return None
         self._was_interrupted = True

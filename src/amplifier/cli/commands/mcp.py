@@ -148,16 +148,6 @@ def _print_failures(status: Iterable[dict[str, Any]], log: LogNotices) -> int:
     return Exit.FAILED if failures else Exit.OK
 
 
-def _require_open(status: dict[str, Any], log: LogNotices) -> None:
-    """Check that a server is open.
-
-    Raises:
-        CommandError: It failed.
-    """
-    for error in _failures([status], log):
-        raise CommandError(error, exit_code=Exit.FAILED)
-
-
 _LOGIN_SECONDS = 600.0
 
 
@@ -229,7 +219,8 @@ def login(server: str, file: Path | None, backend: str) -> int:
         config = _servers(file)
         async with open_servers(config, (server,), login=show, open_timeout=_LOGIN_SECONDS) as opened:
             status, tools = opened[0]
-            _require_open(status, log)
+            for error in _failures([status], log):
+                raise CommandError(error, exit_code=Exit.FAILED)
         click.echo(f"{status['server']}: logged in, {len(tools)} tools")
         return Exit.OK
 
@@ -267,7 +258,8 @@ def call_tool(
     async def run(log: LogNotices) -> int:
         async with open_servers(_servers(file), (server,)) as opened:
             status, offered = opened[0]
-            _require_open(status, log)
+            for error in _failures([status], log):
+                raise CommandError(error, exit_code=Exit.FAILED)
             tools = {name: each for each in offered for name in (each.name, _own_name(each))}
             if tool not in tools:
                 known = ", ".join(sorted(map(_own_name, offered))) or "none"
