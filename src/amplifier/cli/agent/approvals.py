@@ -5,6 +5,7 @@ The kernel keeps the time limit of a question and cancels the question when the 
 
 from __future__ import annotations
 
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
@@ -103,10 +104,9 @@ class AskAtTerminal:
                 choices = [
                     f"[{key}] {_one_line(option)}{_MEANING.get(option, '')}" for key, option in _keys(options).items()
                 ]
-                self._terminal.line(f"  {'  '.join(choices)}")
-                self._terminal.line(self._terminal.styled(f"  (no answer within {timeout:g} s means {default})", "dim"))
+                limit = self._terminal.styled(f"  (no answer within {timeout:g} s means {default})", "dim")
                 self._keyboard.discard_input()
-                chosen = await self._answer(options)
+                chosen = await self._answer(options, f"  {'  '.join(choices)}\n{limit}\n  Your answer: ")
                 if rule is None or self._permissions is None or chosen != for_good:
                     return chosen
                 self._permissions.remember(rule)
@@ -148,8 +148,7 @@ class AskAtTerminal:
         for first in range(0, len(rows), page):
             if first:
                 self._keyboard.discard_input()
-                terminal.write(f"  [Enter] shows the rest ({len(rows) - first} more lines)  [n] Deny: ")
-                answer = await self._read()
+                answer = await self._read(f"  [Enter] shows the rest ({len(rows) - first} more lines)  [n] Deny: ")
                 if answer is None:
                     terminal.write("\n")
                 if answer is None or answer in ("n", "no", "deny"):
@@ -160,11 +159,10 @@ class AskAtTerminal:
                 terminal.line(f"  {terminal.glyph('│', '|')} {row}")
         return True
 
-    async def _answer(self, options: list[str]) -> str:
+    async def _answer(self, options: list[str], question: str) -> str:
         keys = _keys(options)
         while True:
-            self._terminal.write("  Your answer: ")
-            answer = await self._read()
+            answer = await self._read(question)
             if answer is None:
                 self._terminal.write("\n")
                 self._display.notice("denied: no answer")
@@ -209,8 +207,7 @@ class AskAtTerminal:
         if expected not in ("a text", "a number"):
             words += f" [{_one_line(expected)}]"
         while True:
-            self._terminal.write(f"  {words}: ")
-            text = await self._read(lower=False)
+            text = await self._read(f"  {words}: ", lower=False)
             if text is None:
                 self._terminal.write("\n")
                 return None
@@ -223,7 +220,7 @@ class AskAtTerminal:
                     return kind.convert(text, None, None)
             self._terminal.line(f"  Please give {_one_line(expected)}.")
 
-    async def _read(self, *, lower: bool = True) -> str | None:
+    async def _read(self, question: str, *, lower: bool = True) -> str | None:
         """What was typed, in lower case if wanted so; None at the end of input or after Ctrl-C, which also stops the turn."""
         answer: str | None = None
         with anyio.CancelScope() as scope:
@@ -234,11 +231,21 @@ class AskAtTerminal:
                 scope.cancel()
 
             with self._signal_handler.redirect_interrupts(interrupted):
-                line = await self._keyboard.read_line()
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._ask, question)
+                    line = await self._keyboard.read_line()
+                    group.cancel_scope.cancel()
                 answer = None if line is None else line.strip()
                 if answer is not None and lower:
                     answer = answer.lower()
         return answer
+
+    async def _ask(self, question: str) -> None:
+        """Show the question, and again each time the command goes on after Ctrl-Z: the shell has written below it."""
+        with anyio.open_signal_receiver(signal.SIGCONT) as signals:
+            self._terminal.write(question)
+            async for _ in signals:
+                self._terminal.write(f"\n{question}")
 
 
 def _in_one_line(prompt: str) -> str:
