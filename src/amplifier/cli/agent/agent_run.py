@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import signal
+import sys
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from amplifier.cli.sessions.store import SessionRecord, SessionStore, now
 from amplifier.cli.terminal.display import Display, OutputFormat
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.log_output import LogNotices, install_log_handler
-from amplifier.cli.terminal.output import StandardStreams
+from amplifier.cli.terminal.output import StandardStreams, is_terminal
 from amplifier.contracts import ApprovalSystem
 from amplifier.errors import AmplifierError, BudgetExceeded, NoUnfinishedTurnError
 from amplifier.errors import ModuleNotFoundError as UnknownModuleError
@@ -138,7 +139,7 @@ class _AgentRun:
         self._streams = streams
         self._display = display
         self._permissions = Permissions(Path.cwd(), request.mode)
-        self._keyboard = Keyboard() if Keyboard.is_available() else None
+        self._keyboard = Keyboard() if is_terminal(sys.stdin) else None
         self._agent: TerminalAgent | None = None
         self._chat: Chat | None = None
         self._is_reopened = False

@@ -17,7 +17,7 @@ from amplifier.cli.agent.configuration import Value, read_configuration
 from amplifier.cli.agent.mcp_servers import read_servers
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.sessions.store import INTERRUPTED, LAST, SessionRecord, SessionStore
-from amplifier.cli.terminal.keyboard import Keyboard
+from amplifier.cli.terminal.output import is_terminal
 from amplifier.modules.hooks.approval import MODES
 from amplifier.plan import validate_session_id
 
@@ -204,7 +204,7 @@ def _prompt(given: str | None, output_format: str, command: str, *, optional: bo
     """What to ask; None for a chat, or if there is nothing and it is optional. An error shows the command to put a prompt behind."""
     if given is not None and given != "-":
         return _checked(given, command)
-    if given is None and Keyboard.is_available():
+    if given is None and is_terminal(sys.stdin):
         if optional:
             return None
         if output_format != "text":

@@ -27,8 +27,7 @@ from amplifier.cli.commands.shared_options import (
 )
 from amplifier.cli.core.exit_codes import CommandError, Exit
 from amplifier.cli.sessions.store import EVENTS_FILE, SessionRecord
-from amplifier.cli.terminal.keyboard import Keyboard
-from amplifier.cli.terminal.output import print_table
+from amplifier.cli.terminal.output import is_terminal, print_table
 from amplifier.live._checkpoints import undo_stored
 from amplifier.tracing import (
     compare,
@@ -310,7 +309,7 @@ def delete_sessions(session_ids: tuple[str, ...], yes: bool) -> None:
 
 
 def _confirm(records: list[SessionRecord]) -> None:
-    if not Keyboard.is_available():
+    if not is_terminal(sys.stdin):
         raise CommandError("there is no terminal to ask at; confirm with --yes")
     for record in records:
         title = visible_text(record.title or "", multiline=False)

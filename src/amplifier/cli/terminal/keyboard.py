@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from .output import is_terminal
-
 if TYPE_CHECKING:
     from prompt_toolkit.key_binding.key_processor import KeyPress
 
@@ -46,11 +44,6 @@ class Keyboard:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._is_pasting = False
         self._modes: list[Any] | None = None  # to restore
-
-    @staticmethod
-    def is_available() -> bool:
-        """Whether standard input is a terminal."""
-        return is_terminal(sys.stdin)
 
     async def read_line(self) -> str | None:
         """The next line without its end; None at the end of input. A cancelled call loses nothing that was typed."""
