@@ -86,6 +86,7 @@ class Interrupting:
     async def read_line(self) -> str | None:
         self._signal_handler.receive(signal.SIGINT)
         await anyio.sleep_forever()
+        return None
 
 
 @pytest.mark.parametrize(("patience", "lines"), [(3600.0, ["", "", ""]), (0.0, ["", None, None])])
