@@ -38,7 +38,7 @@ def test_a_key_is_kept_listed_used_and_removed(home, workdir, keyring):
 
     chosen = json.loads(run("config", "--json").stdout)["provider"]
     assert chosen == {"value": "provider-anthropic", "origin": "default: ANTHROPIC_API_KEY is set"}
-    assert "ANTHROPIC_API_KEY is set" in run("doctor").stdout
+    assert "ANTHROPIC_API_KEY is set in the keyring (provider-anthropic)" in run("doctor").stdout
     server = {"command": "files", "args": ["${FILES_TOKEN}"]}
     (workdir / "plan.json").write_text(json.dumps({"mcpServers": {"files": server}}))
     tested = run("mcp", "test", "--plan", "plan.json")

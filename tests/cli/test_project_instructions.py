@@ -175,7 +175,7 @@ async def test_the_model_reads_a_skill_of_the_user_and_cannot_change_it(project,
     monkeypatch.chdir(project)
     file = write_skill(tmp_path / "home/skills", "letters", body="Begin with Dear.")
     built = build_plan(installed_ids(), provider="offline", directory=project)
-    assert built.skills == ("letters",)
+    assert built.found.skills == ("letters",)
     plan = {
         "session": {"orchestrator": "loop-basic", "context": "context-simple"},
         "providers": ["provider-mock"],

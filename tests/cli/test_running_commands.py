@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from amplifier.cli import main
+from amplifier.cli.commands import doctor as _tasks
+from amplifier.cli.commands.doctor import find_running
 from amplifier.cli.core.exit_codes import CommandError
-from amplifier.cli.sessions import running_commands as _tasks
-from amplifier.cli.sessions.running_commands import find_running, request_tasks
 from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.output import StandardStreams
 from amplifier.models import from_json
 from amplifier.tracing import TaskTree
-from amplifier.tracing._running_commands import RunningCommand, answer_task_requests, running_commands
+from amplifier.tracing._running_commands import RunningCommand, answer_task_requests, request_tasks, running_commands
 from tests._support.terminal import command, environment, open_terminal, run_cli
 
 
@@ -192,7 +192,7 @@ def test_a_run_stuck_in_c_code_is_shown_by_its_thread_stacks(backend, home, work
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )
-    monkeypatch.setattr(_tasks, "ANSWER_TIMEOUT", 0.5)
+    monkeypatch.setattr("amplifier.tracing._running_commands.ANSWER_TIMEOUT", 0.5)
     try:
         assert process.stderr is not None
         for line in process.stderr:
@@ -200,7 +200,7 @@ def test_a_run_stuck_in_c_code_is_shown_by_its_thread_stacks(backend, home, work
                 break
         folder = home / "running"
         running = find_running(folder, str(process.pid))
-        with pytest.raises(CommandError) as raised:
+        with pytest.raises(TimeoutError) as raised:
             ask_for_ever(folder, running)
     finally:
         process.kill()

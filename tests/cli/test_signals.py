@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 import signal
+from types import SimpleNamespace
+from typing import Any
 
 import anyio
 import pytest
 
 from amplifier.cli.agent import signals as _signals
+from amplifier.cli.agent.chat import Chat
 from amplifier.cli.agent.signals import SignalHandler, handled_signals
 from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.output import StandardStreams
@@ -61,6 +64,44 @@ async def test_a_waiting_question_receives_ctrl_c_first(signal_handler):
             signal_handler.receive(signal.SIGINT)
         signal_handler.receive(signal.SIGINT)
     assert (heard, token.state) == (["inner", "question"], "none")
+
+
+async def test_ctrl_c_right_after_a_stop_belongs_to_the_stop(signal_handler, monkeypatch):
+    monkeypatch.setattr(_signals, "FORCE_EXIT_AFTER", 3600.0)
+    with signal_handler.during_turn(CancellationToken()):
+        signal_handler.receive(signal.SIGINT)
+    signal_handler.receive(signal.SIGINT)  # the turn has ended, and the prompt is not there yet
+    assert signal_handler.ended_by is None
+    monkeypatch.setattr(_signals, "FORCE_EXIT_AFTER", 0.0)
+    signal_handler.receive(signal.SIGINT)
+    assert signal_handler.ended_by is signal.SIGINT
+
+
+class Interrupting:
+    """A keyboard at which Ctrl-C is pressed whenever a line is wanted."""
+
+    def __init__(self, signal_handler: SignalHandler) -> None:
+        self._signal_handler = signal_handler
+
+    async def read_line(self) -> str | None:
+        self._signal_handler.receive(signal.SIGINT)
+        await anyio.sleep_forever()
+        return None
+
+
+@pytest.mark.parametrize(("patience", "lines"), [(3600.0, ["", "", ""]), (0.0, ["", None, None])])
+async def test_ctrl_c_without_a_pause_does_not_leave_the_chat(patience, lines, signal_handler, monkeypatch):
+    monkeypatch.setattr(_signals, "FORCE_EXIT_AFTER", patience)
+    with signal_handler.during_turn(CancellationToken()):
+        signal_handler.receive(signal.SIGINT)
+    streams = StandardStreams()
+    hooks = SimpleNamespace(register=lambda *_args, **_options: None)
+    session = SimpleNamespace(coordinator=SimpleNamespace(hooks=hooks))
+    keyboard: Any = Interrupting(signal_handler)
+    keyboard.restore = lambda: None
+    agent: Any = SimpleNamespace(display=Display(streams), signal_handler=signal_handler, session=session)
+    chat = Chat(agent, keyboard, streams.err)
+    assert [await chat._read_line("> ") for _ in lines] == lines
 
 
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

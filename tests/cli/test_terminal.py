@@ -457,6 +457,20 @@ def test_ctrl_c_at_a_question_denies_it_and_stops_the_turn(backend, home, workdi
         assert terminal.is_as_before()
 
 
+def test_a_question_is_shown_again_when_the_command_goes_on_after_ctrl_z(backend, home, workdir, plan):
+    arguments = ("run", call("risky", workdir / "trace").strip(), "--plan", plan, "--backend", backend)
+    with open_terminal(*arguments, home=home, cwd=workdir) as terminal:
+        terminal.expect("Your answer: ")
+        terminal.send(signal.SIGSTOP)
+        terminal.send(signal.SIGCONT)
+        terminal.expect("[n] Deny")
+        terminal.expect("Your answer: ")
+        terminal.type("y\n")
+        terminal.expect("✓ risky")
+        assert terminal.end() == 0
+        assert (workdir / "trace").exists()
+
+
 def test_the_end_of_input_denies(home, workdir, plan):
     with open_terminal(
         "run", call("risky", workdir / "trace").strip(), "--plan", plan, home=home, cwd=workdir

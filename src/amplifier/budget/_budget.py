@@ -250,6 +250,32 @@ class Budget:
                 return
 
 
+def budget_text(budget: Budget | None) -> str | None:
+    """What was used of each limit; None without limits."""
+    if budget is None:
+        return None
+    used, limits = budget.used, budget.limits
+    units = {"cost": limits.currency, "seconds": "s"}
+    parts = [
+        f"{_shown(getattr(used, name))} of {_shown(getattr(limits, name))} {units.get(name, name.replace('_', ' '))}"
+        for name in COUNTED
+        if getattr(limits, name) is not None
+    ]
+    return f"{', '.join(parts)} used" if parts else None
+
+
+def budget_as_json(budget: Budget | None) -> dict[str, Any] | None:
+    """The same for programs; money as text."""
+    if budget is None:
+        return None
+    values = {"used": budget.used, "limits": budget.limits}
+    described = {
+        key: {name: _plain(getattr(value, name)) for name in COUNTED if getattr(budget.limits, name) is not None}
+        for key, value in values.items()
+    }
+    return {**described, "currency": budget.limits.currency}
+
+
 def _plain(value: Any) -> Any:
     """A value as JSON; money as text, which is exact."""
     return str(value) if isinstance(value, Decimal) else value

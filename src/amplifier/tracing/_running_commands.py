@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
@@ -26,9 +27,13 @@ from amplifier.models import from_json, to_json
 from ._task_tree import TaskTree
 from ._tasks import tasks_on_signal
 
-__all__ = ["ASK", "RunningCommand", "answer_task_requests", "is_held", "main_thread_stack", "running_commands"]
+__all__ = ["RunningCommand", "answer_task_requests", "main_thread_stack", "request_tasks", "running_commands"]
 
 ASK = b"?\n"
+ANSWER_TIMEOUT = 5.0
+"""Seconds a process gets to answer; one that runs Python at all needs milliseconds."""
+
+_POLL = 0.02
 
 
 @attrs.frozen(kw_only=True)
@@ -125,3 +130,36 @@ def is_held(path: Path) -> bool:
     finally:
         os.close(file)
     return False
+
+
+def request_tasks(folder: Path, running: RunningCommand) -> TaskTree:
+    """Request the tasks of a running command.
+
+    Raises:
+        ProcessLookupError: It has ended.
+        TimeoutError: It does not answer; the message has the stack of its main thread.
+    """
+    path, written = folder / f"{running.pid}.json", b""
+    try:
+        with path.open("r+b") as file:
+            start = file.seek(0, os.SEEK_END)
+            file.write(ASK)
+        os.kill(running.pid, signal.SIGUSR1)
+        give_up = time.monotonic() + ANSWER_TIMEOUT
+        while time.monotonic() < give_up:
+            written = path.read_bytes()[start + len(ASK) :]
+            for line in written.splitlines(keepends=True):
+                if line.startswith(b"{") and line.endswith(b"\n"):
+                    return from_json(TaskTree, line.decode())
+            if not is_held(path):
+                raise ProcessLookupError
+            time.sleep(_POLL)
+    except (FileNotFoundError, ProcessLookupError):
+        raise ProcessLookupError(f"process {running.pid} has ended meanwhile") from None
+    stack = written.decode(errors="backslashreplace").strip()
+    what = (
+        "it is inside a call that does not return to Python. Its main thread:\n"
+        if stack
+        else "it is stopped, or the system does not let it run"
+    )
+    raise TimeoutError(f"process {running.pid} does not answer within {ANSWER_TIMEOUT:g} s: {what}{stack}")

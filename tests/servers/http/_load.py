@@ -19,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from amplifier.cli.sessions.home_folder import running_folder
-from amplifier.cli.sessions.running_commands import find_running, request_tasks
+from amplifier.cli.commands.doctor import find_running
+from amplifier.tracing._running_commands import request_tasks
 from tests._support.tree import ROOT
 from tests.cli._scripted_agent import write_plan
 from tests.servers.http._server import PATIENCE, Server, ask, running
@@ -30,7 +30,7 @@ BACKENDS = {"asyncio": "asyncio, uvicorn", "trio": "trio, hypercorn"}
 
 def tasks_of(server: Server) -> int:
     """The tasks of the server's event loop."""
-    folder = running_folder(server.home)
+    folder = server.home / "running"
     return len(request_tasks(folder, find_running(folder, str(server.process.pid))).tasks)
 
 

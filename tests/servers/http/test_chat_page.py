@@ -55,6 +55,24 @@ def open_page(tab: Tab, server: Server, *, token: bool = True) -> None:
 
 
 @pytest.mark.slow
+def test_a_message_that_a_reload_kept_from_the_server_is_in_the_field_again(server):
+    with open_tab() as tab:
+        open_page(tab, server)
+        tab.evaluate("window.fetch = () => new Promise(() => {}), true")  # the server has not answered yet
+        type_prompt(tab, "say it again")
+        assert tab.evaluate("document.getElementById('prompt').value") == ""
+        tab.open("about:blank", width=800)
+        open_page(tab, server)
+        assert tab.evaluate("document.getElementById('prompt').value") == "say it again"
+        press(tab, "Enter", "\r")
+        wait_until(tab, f"{ANSWER} === 'it again' && {STATE} === 'Ready'")
+        tab.open("about:blank", width=800)
+        open_page(tab, server)
+        wait_until(tab, f"{ANSWER} === 'it again'")
+        assert tab.evaluate("document.getElementById('prompt').value") == ""
+
+
+@pytest.mark.slow
 def test_page_asks_for_the_token_sends_streams_asks_stops_and_reconnects(server, workdir):
     with open_tab() as tab:
         open_page(tab, server, token=False)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import signal
+import sys
 from contextlib import nullcontext, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,37 +14,31 @@ import anyio
 import attrs
 
 from amplifier._json import visible_text
+from amplifier.budget._budget import budget_as_json, budget_text
 from amplifier.cli.core.error_messages import error_message, exit_code_of, traceback_text
 from amplifier.cli.core.exit_codes import CommandError, Exit, OutputLostError
-from amplifier.cli.core.outcome import Outcome, as_json
-from amplifier.cli.sessions.home_folder import running_folder
 from amplifier.cli.sessions.store import SessionRecord, SessionStore, now
 from amplifier.cli.terminal.display import Display, OutputFormat
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.log_output import LogNotices, install_log_handler
-from amplifier.cli.terminal.output import StandardStreams
+from amplifier.cli.terminal.output import StandardStreams, is_terminal
 from amplifier.contracts import ApprovalSystem
-from amplifier.errors import AmplifierError, NoUnfinishedTurnError
+from amplifier.errors import AmplifierError, BudgetExceeded, NoUnfinishedTurnError
 from amplifier.errors import ModuleNotFoundError as UnknownModuleError
 from amplifier.kernel import AmplifierSession
 from amplifier.live._checkpoints import Checkpoints
 from amplifier.loading import ModuleLoader
-from amplifier.loading._installed import require_backend
-from amplifier.plan import check_plan
 from amplifier.plan._things import plan_changes
-from amplifier.tracing import export_traces
 from amplifier.tracing._conversation import text_of_message
-from amplifier.tracing._running_commands import answer_task_requests
-from amplifier.turns import TurnRecord
+from amplifier.turns import Ended, TurnRecord
 
-from .approvals import AllowEverything, AskAtTerminal, LeaveTheTurn
-from .budget import budget_as_json, budget_text, with_budget
+from .approvals import AllowEverything, AskAtTerminal, NoOneToAsk
 from .chat import Chat
 from .configuration import REMEMBERED, Configuration
-from .default_plan import AgentPlan, build_plan, with_recordings, with_storage_paths, with_traces
-from .keys import load_keys
+from .default_plan import build_plan, with_budget, with_recordings, with_storage_paths, with_traces
 from .permissions import Permissions
-from .signals import SignalHandler, handled_signals
+from .project_instructions import ProjectInstructions
+from .signals import SignalHandler, handled_signals, run_observed
 from .terminal_agent import TerminalAgent
 
 __all__ = ["RunRequest", "print_error_json", "run_agent"]
@@ -60,6 +54,11 @@ _MOST_NAMED = 10
 
 _SECONDS_TO_DECIDE = 300.0
 """For the question whether a turn goes on with another plan."""
+
+_AGENT_TOOL = "task"
+"""The tool that starts child sessions; their tool calls are not counted here."""
+
+_EXIT_CODES = {"success": Exit.OK, "error": Exit.FAILED, "cancelled": Exit.INTERRUPTED}
 
 
 @attrs.frozen(kw_only=True)
@@ -108,20 +107,12 @@ class RunRequest:
 
 def run_agent(request: RunRequest) -> int:
     """Run an agent, report the result and return the exit code."""
-    require_backend(request.backend)
-    load_keys()
     theme = request.configuration.get("theme")
     streams = StandardStreams(plain=request.plain or theme == "plain")
     display = Display(streams, request.output_format, quiet=request.quiet, light=theme == "light")
     agent_run = _AgentRun(request, streams, display, install_log_handler(display, debug=request.debug))
     try:
-        with (
-            answer_task_requests(
-                running_folder(request.store.root.parent), request.session_id, request.backend, display.show_immediately
-            ),
-            export_traces(request.otel, partial(display.notice, level="warning")),
-        ):
-            anyio.run(agent_run.run, backend=request.backend)
+        run_observed(agent_run.run, request.session_id, display, backend=request.backend, otel=request.otel)
     except BrokenPipeError:
         return Exit.BROKEN_PIPE
     except OutputLostError as error:
@@ -134,9 +125,9 @@ def run_agent(request: RunRequest) -> int:
 
 def print_error_json(error: Exception, output_format: OutputFormat) -> None:
     """Print the JSON object of a run that could not be prepared; the caller prints the message for people."""
-    outcome = Outcome(status="error", error=error_message(error), exception=error)
-    trace = output_format == "json-trace"
-    _print_object(StandardStreams(), as_json(outcome, TurnRecord(), exit_code=exit_code_of(error), trace=trace))
+    ended, code, trace = Ended(status="error", error=error), exit_code_of(error), output_format == "json-trace"
+    shown = _as_json(ended, TurnRecord(), exit_code=code, error=error_message(error), trace=trace)
+    StandardStreams().out.write(f"{shown}\n")
 
 
 class _AgentRun:
@@ -148,12 +139,12 @@ class _AgentRun:
         self._streams = streams
         self._display = display
         self._permissions = Permissions(Path.cwd(), request.mode)
-        self._keyboard = Keyboard() if Keyboard.is_available() else None
+        self._keyboard = Keyboard() if is_terminal(sys.stdin) else None
         self._agent: TerminalAgent | None = None
         self._chat: Chat | None = None
         self._is_reopened = False
         self._earlier: RunRequest | None = None  # to go back to if the next session does not open
-        self._outcome: Outcome | None = None
+        self._outcome: Ended | None = None
         self.exit_code: int = Exit.OK
 
     async def run(self) -> None:
@@ -221,7 +212,10 @@ class _AgentRun:
         self._log.hold()
         async with session:
             session.coordinator.hooks.register("tool:pre", self._display.edits, name="cli-diffs")
-            record = self._session_record(agent_plan)
+            known = request.resumed or SessionRecord(
+                session_id=request.session_id, created=now(), directory=str(Path.cwd())
+            )
+            record = agent_plan.describe(known, model=request.model, file=request.plan, backend=request.backend)
             self._permissions.open(session.coordinator, remembers=request.plan is None)
             checkpoints = Checkpoints(request.store.folder(session.session_id), Path.cwd())
             session.coordinator.hooks.register("tool:pre", checkpoints, name="cli-checkpoints")
@@ -234,18 +228,10 @@ class _AgentRun:
                 self._display.notice(f"plan: {', '.join(map(str, parts))}, {len(tools)} tools, {len(hooks)} hooks")
             if not self._is_reopened:
                 self._show_sandbox(session)
-            if agent_plan.instructions and not self._is_reopened:
-                self._display.notice(f"instructions of the project: {', '.join(agent_plan.instructions)}")
-            if agent_plan.skills and not self._is_reopened:
-                more = len(agent_plan.skills) - _MOST_NAMED
-                named = [*agent_plan.skills[:_MOST_NAMED], *([f"{more} more"] if more > 0 else [])]
-                self._display.notice(f"skills: {', '.join(named)}")
+                self._show_found(agent_plan.found)
             self._log.show_held()
             for note in agent_plan.notes:
                 self._display.notice(note, "warning")
-            if request.plan is not None:
-                for warning in check_plan(agent_plan.plan)[1]:
-                    self._display.notice(visible_text(f"{request.plan.name}: {warning}", multiline=False), "warning")
             if request.prompt is not None:
                 self._outcome = await agent.run_turn(request.prompt)
                 return None
@@ -281,20 +267,18 @@ class _AgentRun:
         if request.accept_plan_changes:
             self._display.notice(listed, "warning")
             return
-        if not isinstance(approval_system, LeaveTheTurn):
+        if not isinstance(approval_system, NoOneToAsk):
             with anyio.move_on_after(_SECONDS_TO_DECIDE):
-                question = f"{listed}\nGo on with the turn?"
-                if (
-                    await approval_system.request_approval(question, ["Allow", "Deny"], _SECONDS_TO_DECIDE, "deny")
-                    == "Allow"
-                ):
+                question, options = f"{listed}\nGo on with the turn?", ["Allow", "Deny"]
+                answer = await approval_system.request_approval(question, options, _SECONDS_TO_DECIDE, "deny")
+                if answer == "Allow":
                     return
         raise CommandError(
             f"{listed}\nNothing was run. Go on all the same with --accept-plan-changes, or begin a new turn: "
             f"amplifier session resume {request.session_id} PROMPT"
         )
 
-    async def _go_on(self, agent: TerminalAgent) -> Outcome:
+    async def _go_on(self, agent: TerminalAgent) -> Ended:
         """Go on with the turn that was cut off; one that had ended by then only lacks its report."""
         self._display.notice("Going on with the turn that was cut off.")
         try:
@@ -311,7 +295,7 @@ class _AgentRun:
                 ) from None
             self._display.notice("The turn had ended before its process was killed; this is its answer.")
             self._display.end_turn(answers[-1])
-            return Outcome(status="success", response=answers[-1])
+            return Ended(status="success", result=answers[-1])
 
     def _session_plan(self, plan: dict[str, Any]) -> dict[str, Any]:
         """The plan with what belongs to this run alone: where files are kept, recordings, traces."""
@@ -330,6 +314,14 @@ class _AgentRun:
             if texts and (text := " ".join(texts[-1].split())):
                 self._display.notice(f"{words}: {text[:_RECAP]}{'…' * (len(text) > _RECAP)}")
 
+    def _show_found(self, found: ProjectInstructions) -> None:
+        if found.files:
+            self._display.notice(f"instructions of the project: {', '.join(found.files)}")
+        if found.skills:
+            more = len(found.skills) - _MOST_NAMED
+            named = [*found.skills[:_MOST_NAMED], *([f"{more} more"] if more > 0 else [])]
+            self._display.notice(f"skills: {', '.join(named)}")
+
     def _show_sandbox(self, session: AmplifierSession) -> None:
         """Show how commands are confined, before anything else."""
         sandbox = session.coordinator.get_capability("bash.sandbox")
@@ -345,23 +337,10 @@ class _AgentRun:
         if self._request.yes:
             return AllowEverything(self._display)
         if self._keyboard is None or not self._streams.err.is_terminal:
-            return LeaveTheTurn(f"amplifier session resume {self._request.session_id}")
+            return NoOneToAsk(self._display, f"amplifier session resume {self._request.session_id}")
         # What is remembered belongs to the default plan; a plan of one's own is used as it is.
         permissions = self._permissions if self._request.plan is None else None
         return AskAtTerminal(self._display, self._streams.err, self._keyboard, self._signal_handler, permissions)
-
-    def _session_record(self, agent_plan: AgentPlan) -> SessionRecord:
-        request = self._request
-        known = request.resumed or SessionRecord(
-            session_id=request.session_id, created=now(), directory=str(Path.cwd())
-        )
-        return attrs.evolve(
-            known,
-            provider=agent_plan.provider,
-            model=request.model,
-            plan=None if request.plan is None else str(request.plan.absolute()),
-            backend=request.backend,
-        )
 
     # ── after the session is closed ──
 
@@ -372,24 +351,25 @@ class _AgentRun:
             self._delete_empty_session()
         if isinstance(problem, BrokenPipeError):
             raise problem
-        ended_by = self._signal_handler.ended_by
+        ended_by, message = self._signal_handler.ended_by, None
         if problem is not None:
             message, plan = error_message(problem), self._request.plan
             if plan is not None and isinstance(problem, UnknownModuleError):
                 # A session without its loop or its context does not check the rest of its plan.
                 message += f" There may be more: amplifier plan check {shlex.quote(str(plan))}"
-            self._outcome = Outcome(status="error", error=message, exception=problem)
+            self._outcome = Ended(status="error", error=problem)
             self.exit_code = exit_code_of(problem)
         elif ended_by is not None:
             response = None if self._agent is None else self._agent.latest.unfinished or None
             if self._outcome is not None:
-                response = self._outcome.response
-            self._outcome = Outcome(status="cancelled", response=response, error=f"ended by {ended_by.name}")
+                response = self._outcome.result
+            self._outcome, message = Ended(status="cancelled", result=response), f"ended by {ended_by.name}"
             self.exit_code = 128 + ended_by
         elif self._outcome is not None:
-            self.exit_code = self._outcome.exit_code
+            self.exit_code = _exit_code(self._outcome)
+            message = None if self._outcome.error is None else error_message(self._outcome.error)
         if self._outcome is not None:
-            self._report(self._outcome)
+            self._report(self._outcome, message)
 
     def _delete_empty_session(self) -> None:
         store, session_id = self._request.store, self._request.session_id
@@ -398,13 +378,13 @@ class _AgentRun:
             with suppress(OSError, CommandError):
                 store.delete(session_id)
 
-    def _report(self, outcome: Outcome) -> None:
+    def _report(self, outcome: Ended, error: str | None) -> None:
         request, agent = self._request, self._agent
         if agent is not None and agent.turns == 0:
             agent = None
         files = {} if self._agent is None else self._agent.files()
         if outcome.status == "error":
-            self._display.notice(f"amplifier: {outcome.error}", "error")
+            self._display.notice(f"amplifier: {error}", "error")
         elif (
             agent is not None
             and outcome.status == "cancelled"
@@ -412,19 +392,20 @@ class _AgentRun:
         ):
             # A context that keeps nothing on disk ends with this process, and the conversation with it.
             self._display.notice(agent.stopped_message() if "transcript" in files else "Stopped.", "warning")
-        if request.debug and outcome.exception is not None:
-            self._streams.err.line(traceback_text(outcome.exception))
+        if request.debug and outcome.error is not None:
+            self._streams.err.line(traceback_text(outcome.error))
         if request.output_format != "text":
-            shown = as_json(
+            shown = _as_json(
                 outcome,
                 TurnRecord() if self._agent is None else self._agent.latest,
                 session_id=None if agent is None else request.session_id,
                 exit_code=self.exit_code,
+                error=error,
                 files=files,
                 trace=request.output_format == "json-trace",
                 budget=None if agent is None else budget_as_json(agent.session.budget),
             )
-            _print_object(self._streams, shown)
+            self._streams.out.write(f"{shown}\n")
         elif agent is not None:
             self._display.notice(f"session {request.session_id} ({agent.latest_in_words()})")
             if (used := budget_text(agent.session.budget)) is not None:
@@ -433,6 +414,60 @@ class _AgentRun:
                 self._display.notice(f"recording {request.record}")
 
 
-def _print_object(streams: StandardStreams, value: dict[str, Any]) -> None:
+def _exit_code(ended: Ended) -> Exit:
+    """What the shell gets."""
+    return Exit.BUDGET if isinstance(ended.error, BudgetExceeded) else _EXIT_CODES[ended.status]
+
+
+def _as_json(
+    ended: Ended,
+    record: TurnRecord,
+    *,
+    session_id: str | None = None,
+    exit_code: int,
+    error: str | None = None,
+    files: dict[str, str] | None = None,
+    trace: bool = False,
+    budget: dict[str, Any] | None = None,
+) -> str:
+    """The one object that ``--output-format json`` and ``json-trace`` print; docs/reference/cli.md describes it."""
+    shown: dict[str, Any] = {
+        "status": ended.status,
+        "response": ended.result,
+        "error": error,
+        "error_type": None if ended.error is None else type(ended.error).__name__,
+        "exit_code": int(exit_code),
+        "session_id": session_id,
+        "provider": record.provider,
+        "model": record.model,
+        "timestamp": now(),
+        "usage": {
+            "input_tokens": record.input_tokens,
+            "output_tokens": record.output_tokens,
+            "total_tokens": record.input_tokens + record.output_tokens,
+            "cost_usd": None if record.cost is None else str(record.cost),
+        },
+        "metadata": {
+            "total_tool_calls": len(record.tools),
+            "total_agents_invoked": sum(use.tool == _AGENT_TOOL for use in record.tools.values()),
+            "duration_ms": round(record.seconds * 1000, 2),
+        },
+        "files": files or {},
+    }
+    if budget is not None:
+        shown["budget"] = budget
+    if trace:
+        shown["execution_trace"] = [
+            {
+                "type": "tool_call",
+                "sequence": number,
+                "tool": use.tool,
+                "arguments": use.arguments,
+                "result": use.result,
+                "timestamp": use.started,
+                "duration_ms": round(use.seconds * 1000, 2),
+            }
+            for number, use in enumerate(record.tools.values(), start=1)
+        ]
     # Escaped to ASCII: valid in every encoding, and harmless if a terminal shows it.
-    streams.out.write(json.dumps(value, default=str) + "\n")
+    return json.dumps(shown, default=str)

@@ -5,10 +5,14 @@ The kernel keeps the time limit of a question and cancels the question when the 
 
 from __future__ import annotations
 
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import anyio
 import attrs
+import click
 from rich.cells import chop_cells
 
 from amplifier._json import visible_text
@@ -21,7 +25,7 @@ from amplifier.live._edits import diff_style
 from .permissions import Permissions, rule_in_words
 from .signals import SignalHandler
 
-__all__ = ["AllowEverything", "AskAtTerminal", "DenyEverything", "LeaveTheTurn"]
+__all__ = ["AllowEverything", "AskAtTerminal", "NoOneToAsk"]
 
 _ALLOWING = ("allow once", "allow", "allow always")
 """What counts as yes for the kernel, the narrowest first."""
@@ -47,10 +51,17 @@ class AllowEverything:
 
 
 @attrs.frozen
-class DenyEverything:
-    """A server has no one to ask about a request whose client takes no questions: the call is denied, and the turn goes on."""
+class NoOneToAsk:
+    """No one can be asked. A server, whose client takes no questions, goes on with the turn without the call.
+
+    A command without a terminal ends the turn where it is; it can be resumed where someone can be asked.
+
+    Attributes:
+        resume: The command that resumes the turn; None to go on with it.
+    """
 
     _display: Display
+    resume: str | None = None
 
     async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
         """Show what was asked.
@@ -58,26 +69,9 @@ class DenyEverything:
         Raises:
             NoOneToAskError: Always.
         """
-        self._display.notice(f"denied, no one could be asked: {_in_one_line(prompt)}", "warning")
-        raise NoOneToAskError("the client takes no questions")
-
-
-@attrs.frozen
-class LeaveTheTurn:
-    """Without a terminal no one can be asked: the turn ends where it is, and can be resumed where someone can be.
-
-    Attributes:
-        resume: The command that resumes it.
-    """
-
-    resume: str
-
-    async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
-        """Print what was asked, and how to allow it.
-
-        Raises:
-            NoOneToAskError: Always.
-        """
+        if self.resume is None:
+            self._display.notice(f"denied, no one could be asked: {_in_one_line(prompt)}", "warning")
+            raise NoOneToAskError("the client takes no questions")
         raise NoOneToAskError(
             f"no one could be asked: {_in_one_line(prompt)}\nThere is no terminal to ask at. The turn stays as it was. Go on "
             f"with it in a terminal, or allow everything with --yes: {self.resume}",
@@ -98,12 +92,7 @@ class AskAtTerminal:
 
     async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
         """Ask until one of the options is chosen. Ctrl-C and the end of input deny."""
-        with self._display.waiting():
-            return await self._request_approval(prompt, options, timeout, default)
-
-    async def _request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
-        async with self._one_at_a_time:
-            self._display.pause()
+        async with self._asking():
             try:
                 if not await self._show(prompt):
                     return _DENY
@@ -115,10 +104,9 @@ class AskAtTerminal:
                 choices = [
                     f"[{key}] {_one_line(option)}{_MEANING.get(option, '')}" for key, option in _keys(options).items()
                 ]
-                self._terminal.line(f"  {'  '.join(choices)}")
-                self._terminal.line(self._terminal.styled(f"  (no answer within {timeout:g} s means {default})", "dim"))
+                limit = self._terminal.styled(f"  (no answer within {timeout:g} s means {default})", "dim")
                 self._keyboard.discard_input()
-                chosen = await self._answer(options)
+                chosen = await self._answer(options, f"  {'  '.join(choices)}\n{limit}\n  Your answer: ")
                 if rule is None or self._permissions is None or chosen != for_good:
                     return chosen
                 self._permissions.remember(rule)
@@ -126,8 +114,16 @@ class AskAtTerminal:
             except BaseException:  # the time is over, or everything is being cancelled
                 self._terminal.write("\n")
                 raise
-            finally:
-                self._display.resume()
+
+    @asynccontextmanager
+    async def _asking(self) -> AsyncIterator[None]:
+        with self._display.waiting():
+            async with self._one_at_a_time:
+                self._display.pause()
+                try:
+                    yield
+                finally:
+                    self._display.resume()
 
     async def _show(self, prompt: str) -> bool:
         """Show a question, a screen at a time if it is longer; False if the person denies before the end."""
@@ -152,8 +148,7 @@ class AskAtTerminal:
         for first in range(0, len(rows), page):
             if first:
                 self._keyboard.discard_input()
-                terminal.write(f"  [Enter] shows the rest ({len(rows) - first} more lines)  [n] Deny: ")
-                answer = await self._read()
+                answer = await self._read(f"  [Enter] shows the rest ({len(rows) - first} more lines)  [n] Deny: ")
                 if answer is None:
                     terminal.write("\n")
                 if answer is None or answer in ("n", "no", "deny"):
@@ -164,11 +159,10 @@ class AskAtTerminal:
                 terminal.line(f"  {terminal.glyph('│', '|')} {row}")
         return True
 
-    async def _answer(self, options: list[str]) -> str:
+    async def _answer(self, options: list[str], question: str) -> str:
         keys = _keys(options)
         while True:
-            self._terminal.write("  Your answer: ")
-            answer = await self._read()
+            answer = await self._read(question)
             if answer is None:
                 self._terminal.write("\n")
                 self._display.notice("denied: no answer")
@@ -180,39 +174,40 @@ class AskAtTerminal:
 
     async def request_input(self, prompt: str, schema: dict[str, Any], timeout: float) -> dict[str, Any] | None:
         """Ask for one value after the other. Ctrl-C and the end of input decline."""
-        async with self._one_at_a_time:
-            self._display.pause()
-            try:
-                terminal = self._terminal
-                terminal.line(terminal.styled("Input needed (Ctrl-C declines)", "yellow"))
-                for line in visible_text(prompt, strict=True).splitlines():
-                    terminal.line(f"  {terminal.glyph('│', '|')} {line}")
-                self._keyboard.discard_input()
-                values: dict[str, Any] = {}
-                for name, about in (schema.get("properties") or {}).items():
-                    is_required = name in (schema.get("required") or ())
-                    value = await self._ask_for_value(name, about, is_required=is_required)
-                    if value is None:
-                        self._display.notice("declined: no answer")
-                        return None
-                    if value is not _LEFT_OUT:
-                        values[name] = value
-                return values
-            finally:
-                self._display.resume()
+        async with self._asking():
+            terminal = self._terminal
+            terminal.line(terminal.styled("Input needed (Ctrl-C declines)", "yellow"))
+            for line in visible_text(prompt, strict=True).splitlines():
+                terminal.line(f"  {terminal.glyph('│', '|')} {line}")
+            self._keyboard.discard_input()
+            values: dict[str, Any] = {}
+            for name, about in (schema.get("properties") or {}).items():
+                is_required = name in (schema.get("required") or ())
+                value = await self._ask_for_value(name, about, is_required=is_required)
+                if value is None:
+                    self._display.notice("declined: no answer")
+                    return None
+                if value is not _LEFT_OUT:
+                    values[name] = value
+            return values
 
     async def _ask_for_value(self, name: str, about: dict[str, Any], *, is_required: bool) -> Any:
         """A value that fits; `_LEFT_OUT` for an empty line where none is needed, None if the user declines."""
+        kinds: dict[Any, tuple[Any, str]] = {
+            "boolean": (click.BOOL, "yes or no"),
+            "integer": (click.INT, "a whole number"),
+            "number": (click.FLOAT, "a number"),
+        }
+        kind, expected = kinds.get(about.get("type"), (click.STRING, "a text"))
+        if about.get("enum"):
+            kind, expected = click.Choice([*map(str, about["enum"])]), f"one of {', '.join(map(str, about['enum']))}"
         words = _one_line(str(about.get("title") or name))
         if about.get("description"):
             words += f" ({_one_line(str(about['description']))})"
-        if about.get("enum"):
-            words += f" [{'/'.join(_one_line(str(each)) for each in about['enum'])}]"
-        elif about.get("type") == "boolean":
-            words += " [yes/no]"
+        if expected not in ("a text", "a number"):
+            words += f" [{_one_line(expected)}]"
         while True:
-            self._terminal.write(f"  {words}: ")
-            text = await self._read(lower=False)
+            text = await self._read(f"  {words}: ", lower=False)
             if text is None:
                 self._terminal.write("\n")
                 return None
@@ -220,12 +215,12 @@ class AskAtTerminal:
                 return about["default"]
             if not text and not is_required:
                 return _LEFT_OUT
-            value = _as_value(text, about)
-            if value is not None:
-                return value
-            self._terminal.line(f"  Please give {_expected(about)}.")
+            with suppress(click.BadParameter):
+                if text:
+                    return kind.convert(text, None, None)
+            self._terminal.line(f"  Please give {_one_line(expected)}.")
 
-    async def _read(self, *, lower: bool = True) -> str | None:
+    async def _read(self, question: str, *, lower: bool = True) -> str | None:
         """What was typed, in lower case if wanted so; None at the end of input or after Ctrl-C, which also stops the turn."""
         answer: str | None = None
         with anyio.CancelScope() as scope:
@@ -236,33 +231,21 @@ class AskAtTerminal:
                 scope.cancel()
 
             with self._signal_handler.redirect_interrupts(interrupted):
-                line = await self._keyboard.read_line()
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._ask, question)
+                    line = await self._keyboard.read_line()
+                    group.cancel_scope.cancel()
                 answer = None if line is None else line.strip()
                 if answer is not None and lower:
                     answer = answer.lower()
         return answer
 
-
-def _as_value(text: str, about: dict[str, Any]) -> Any:
-    """The value that a line means, or None if it does not fit."""
-    kind = about.get("type")
-    if about.get("enum"):
-        return next((each for each in about["enum"] if str(each) == text), None)
-    if kind == "boolean":
-        return {"yes": True, "y": True, "true": True, "no": False, "n": False, "false": False}.get(text.lower())
-    if kind in ("integer", "number"):
-        try:
-            return int(text) if kind == "integer" else float(text)
-        except ValueError:
-            return None
-    return text or None
-
-
-def _expected(about: dict[str, Any]) -> str:
-    if about.get("enum"):
-        return f"one of {', '.join(map(str, about['enum']))}"
-    kinds = {"boolean": "yes or no", "integer": "a whole number", "number": "a number"}
-    return kinds.get(str(about.get("type")), "a text")
+    async def _ask(self, question: str) -> None:
+        """Show the question, and again each time the command goes on after Ctrl-Z: the shell has written below it."""
+        with anyio.open_signal_receiver(signal.SIGCONT) as signals:
+            self._terminal.write(question)
+            async for _ in signals:
+                self._terminal.write(f"\n{question}")
 
 
 def _in_one_line(prompt: str) -> str:

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
+from amplifier.cli.core.error_messages import error_message
 from amplifier.cli.core.exit_codes import CommandError
-from amplifier.cli.core.outcome import Outcome
-from amplifier.cli.sessions.home_folder import history_file
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.output import Output
 from amplifier.errors import MissingExtraError
 from amplifier.events import ORCHESTRATOR_STEERING_INJECTED
+from amplifier.turns import Ended
 
 from .chat_commands import LEAVING, ChatCommands, mentioned_files
 from .terminal_agent import TerminalAgent
 
 if TYPE_CHECKING:
-    from amplifier.cli.terminal.line_prompt import LinePrompt
+    from amplifier.cli.terminal.line_prompt import LinePrompt, PromptHistory
 
 __all__ = ["Chat"]
 
@@ -43,6 +43,7 @@ class Chat:
         self._keyboard = keyboard
         self._terminal = terminal
         self._line_prompt: LinePrompt | None = None  # None for a terminal that cannot move its cursor
+        self._history: PromptHistory | None = None  # the same
         self._was_interrupted = False
         self._is_over = False
         self._turn_runs = False
@@ -59,8 +60,8 @@ class Chat:
             self._line_prompt = await self._open_line_prompt()
         while not self._is_over:
             line = await self._read()
-            if line is not None and self._line_prompt is not None:
-                self._line_prompt.remember(line)
+            if line is not None and self._history is not None:
+                self._history.add(line)
             if line is None:
                 await self._exit()
             elif line.startswith("//"):
@@ -77,12 +78,13 @@ class Chat:
             raise MissingExtraError("a chat at a terminal", extra="cli", missing=error.name) from error
         messages = await self.commands.messages()
         asked = [message["content"] for message in messages if message.get("role") == "user"]
+        recent = [text for text in asked if isinstance(text, str)]
+        self._history = PromptHistory(self._agent.store.root.parent / "history", recent)
         return LinePrompt(
             self._keyboard,
             self._terminal,
-            PromptHistory(history_file(self._agent.store.root.parent)),
+            self._history,
             next_mode=self._next_mode,
-            recent=[text for text in asked if isinstance(text, str)],
             completions={f"/{name}": text for name, text in {**self.commands.summaries, "exit": "leave"}.items()},
         )
 
@@ -134,6 +136,8 @@ class Chat:
                 self._was_interrupted = False
                 return line
         dropped = "" if self._line_prompt is None else self._line_prompt.dropped
+        if not dropped and self._agent.signal_handler.still_stops():
+            return ""
         if self._was_interrupted and not dropped:  # with text entered meanwhile, Ctrl-C drops that text
             return None
         self._was_interrupted = True
@@ -187,9 +191,8 @@ class Chat:
         """Give the running turn what was typed meanwhile; commands, and what no turn would read, come after it."""
         if not self._turn_runs or self._display.is_paused:
             return  # in a pause it is the answer to a question
-        if (
-            None in self._typed
-        ):  # after the end of input there is no more; what no one sees must not get to the shell either
+        # After the end of input there is no more; what no one sees must not get to the shell either.
+        if None in self._typed:
             self._keyboard.typed_lines()
             self._keyboard.draft = ""
             return
@@ -216,11 +219,11 @@ class Chat:
     async def _note_read(self, event: str, data: dict[str, Any]) -> None:
         del self._unread[:1]
 
-    def show_outcome(self, outcome: Outcome) -> None:
+    def show_outcome(self, outcome: Ended) -> None:
         """Report how a turn ended, and let the next one begin."""
         self._agent.session.coordinator.cancellation.reset()
-        if outcome.status == "error":
-            self._display.notice(outcome.error or "the turn failed", "error")
+        if outcome.error is not None and outcome.status == "error":
+            self._display.notice(error_message(outcome.error), "error")
         elif outcome.status == "cancelled":
             self._display.notice(self._agent.stopped_message(), "warning")
         self._display.notice(f"({self._agent.latest_in_words()})")

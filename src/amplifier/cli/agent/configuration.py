@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ from amplifier.modules.hooks.approval import read_approval_options
 from amplifier.plan import expand_variables, merge_plans, type_from_id
 
 from .mcp_servers import with_variables_of_plans
-from .plan_files import read_plan_file
+from .plan_files import change_module, read_plan_file
 from .project_instructions import project_root
 
 __all__ = ["REMEMBERED", "Configuration", "Project", "Value", "change_user_file", "read_configuration", "user_file"]
@@ -105,13 +106,11 @@ class Configuration:
         modules = expand_variables(modules, variables)
         for module_id, spec in modules.items():
             kind = str(type_from_id(module_id))
-            entries = [changed["session"][kind]] if kind in changed["session"] else changed.setdefault(f"{kind}s", [])
-            same: dict[str, Any] = next((entry for entry in entries if entry["module"] == module_id), {})
-            made = merge_plans(same, {"module": module_id, **spec})
-            if kind in changed["session"]:
-                changed["session"][kind] = made
-            else:
-                changed[f"{kind}s"] = [made if entry is same else entry for entry in entries] + [made] * (not same)
+            role = changed["session"].get(kind)
+            if role is not None and role["module"] != module_id:
+                changed["session"][kind] = module_id
+            add = None if role else (f"{kind}s", {"module": module_id})
+            changed = change_module(changed, module_id, partial(merge_plans, overlay=spec), add=add)
         return changed
 
 

@@ -7,30 +7,38 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from amplifier._json import copy_json
+from amplifier._json import copy_json, visible_text
 from amplifier._spelling import suggestion
 from amplifier.cli.core.exit_codes import CommandError
-from amplifier.cli.sessions.store import EVENTS_FILE
+from amplifier.cli.sessions.store import EVENTS_FILE, SessionRecord
 from amplifier.loading._installed import BUILT_IN_SOURCE, missing_package
-from amplifier.plan import expand_variables, merge_plans
+from amplifier.plan import check_plan, expand_variables, merge_plans
 
 from .configuration import Configuration
 from .keys import load_keys
-from .plan_files import read_plan_file
+from .plan_files import change_module, module_of, read_plan_file
 from .project_instructions import ProjectInstructions, find_instructions
 
 if TYPE_CHECKING:
     from amplifier.testing import CassetteMode
 
-__all__ = ["AgentPlan", "available_providers", "build_plan", "with_recordings", "with_storage_paths", "with_traces"]
+__all__ = [
+    "AgentPlan",
+    "available_providers",
+    "build_plan",
+    "with_budget",
+    "with_recordings",
+    "with_storage_paths",
+    "with_traces",
+]
 
 OFFLINE_PROVIDER: Final = "provider-offline"
-_TRACING: Final = "hooks-otel"
 API_KEYS: Final = {"ANTHROPIC_API_KEY": "provider-anthropic", "OPENAI_API_KEY": "provider-openai"}
 """The first key that is set selects the provider."""
 
@@ -69,16 +77,19 @@ class AgentPlan:
 
     Attributes:
         provider: The module id of the provider that will answer, where it is known.
-        notes: Decisions made on the user's behalf that the user should know.
-        instructions: The files whose text is part of the system prompt.
-        skills: The names of the skills that it lists.
+        notes: Decisions made on the user's behalf that the user should know, and what is strange about the user's own plan.
+        found: The instructions whose text is part of the system prompt.
     """
 
     plan: dict[str, Any]
     provider: str | None = None
     notes: list[str] = attrs.field(factory=list)
-    instructions: tuple[str, ...] = ()
-    skills: tuple[str, ...] = ()
+    found: ProjectInstructions = attrs.field(factory=ProjectInstructions)
+
+    def describe(self, known: SessionRecord, *, model: str | None, file: Path | None, backend: str) -> SessionRecord:
+        """The record of a session that goes on with this plan."""
+        plan = None if file is None else str(file.absolute())
+        return attrs.evolve(known, provider=self.provider, model=model, plan=plan, backend=backend)
 
 
 def build_plan(
@@ -126,19 +137,15 @@ def build_plan(
 
 def with_storage_paths(plan: dict[str, Any], *, sessions: Path) -> dict[str, Any]:
     """The plan with the paths filled in that it leaves open: where the conversation and the events are kept."""
-    filled = merge_plans(plan, {})
-    session = filled.get("session")
-    if isinstance(session, dict) and "context" in session:
-        session["context"] = _with_default(session.get("context"), "context-persistent", "path", str(sessions))
-    hooks = filled.get("hooks")
-    if isinstance(hooks, list):
-        # A template, so that child sessions, which inherit the plan, keep their events in their own folders.
-        escaped = str(sessions).replace("{", "{{").replace("}", "}}")
-        events = f"{escaped}/{{session_id}}/{EVENTS_FILE}"
-        filled["hooks"] = [
-            _with_default(entry, "hooks-logging", "path", events, unless=("session_log_template",)) for entry in hooks
-        ]
-    return filled
+    # A template, so that child sessions, which inherit the plan, keep their events in their own folders.
+    escaped = str(sessions).replace("{", "{{").replace("}", "}}")
+    events = f"{escaped}/{{session_id}}/{EVENTS_FILE}"
+
+    def with_log(entry: dict[str, Any]) -> dict[str, Any]:
+        return entry if "session_log_template" in entry["config"] else merge_plans({"config": {"path": events}}, entry)
+
+    filled = change_module(plan, "context-persistent", partial(merge_plans, {"config": {"path": str(sessions)}}))
+    return change_module(filled, "hooks-logging", with_log)
 
 
 def with_recordings(plan: dict[str, Any], *, record: Path | None, replay: Path | None) -> dict[str, Any]:
@@ -195,13 +202,7 @@ def _default_plan(
         plan["tools"] = [
             {**tool, "config": roots} if tool["module"] == "tool-filesystem" else tool for tool in plan["tools"]
         ]
-    return AgentPlan(
-        plan=plan,
-        provider=provider,
-        notes=[*notes, *instructions.problems],
-        instructions=instructions.files,
-        skills=instructions.skills,
-    )
+    return AgentPlan(plan=plan, provider=provider, notes=[*notes, *instructions.problems], found=instructions)
 
 
 def _choose_provider(
@@ -249,27 +250,25 @@ def _plan_from_file(
     file: Path, available: Collection[str], wanted: str | None, variables: Mapping[str, str]
 ) -> AgentPlan:
     plan = expand_variables(read_plan_file(file), variables)
+    notes = [visible_text(f"{file.name}: {warning}", multiline=False) for warning in check_plan(plan)[1]]
     given = plan.get("providers")
     entries = given if isinstance(given, list) else []
     if wanted is None:
-        return AgentPlan(plan=plan, provider=_names_of(entries[0])[0] or None if entries else None)
+        return AgentPlan(plan=plan, provider=_names_of(entries[0])[0] or None if entries else None, notes=notes)
     for entry in entries:
         names = _names_of(entry)
         if wanted in names or f"provider-{wanted}" in names:
             # The wanted one goes first: a loop asks the first provider there is.
             ordered = [entry, *(other for other in entries if other is not entry)]
-            return AgentPlan(plan={**plan, "providers": ordered}, provider=names[0])
+            return AgentPlan(plan={**plan, "providers": ordered}, provider=names[0], notes=notes)
     added = _provider_id(wanted, available)
-    return AgentPlan(plan={**plan, "providers": [{"module": added}, *entries]}, provider=added)
+    return AgentPlan(plan={**plan, "providers": [{"module": added}, *entries]}, provider=added, notes=notes)
 
 
 def _names_of(entry: Any) -> list[str]:
     """The names of a provider's entry: its module id, then the id of its instance."""
-    if isinstance(entry, str):
-        return [entry]
-    if not isinstance(entry, Mapping):
-        return [""]
-    return [str(entry.get("module") or ""), str(entry.get("instance_id") or "")]
+    instance = entry.get("instance_id") if isinstance(entry, Mapping) else None
+    return [str(name or "") for name in (module_of(entry), instance)]
 
 
 # ── changing a plan ──────────────────────────────────────────────────────────────────────────────
@@ -277,34 +276,20 @@ def _names_of(entry: Any) -> list[str]:
 
 def with_traces(plan: dict[str, Any]) -> dict[str, Any]:
     """The plan with the hook that traces, unless it has it."""
-    hooks = plan.get("hooks") or []
-    if not isinstance(hooks, list) or any(
-        _TRACING in (entry, entry.get("module") if isinstance(entry, dict) else None) for entry in hooks
-    ):
-        return plan
-    return {**plan, "hooks": [*hooks, {"module": _TRACING, "source": BUILT_IN_SOURCE}]}
+    tracing = {"module": "hooks-otel", "source": BUILT_IN_SOURCE}
+    return change_module(plan, tracing["module"], lambda entry: entry, add=("hooks", tracing))
+
+
+def with_budget(plan: dict[str, Any], *, cost: float | None, tokens: int | None) -> dict[str, Any]:
+    """The plan with the limits that the user gave instead of its own."""
+    given = {name: value for name, value in (("cost", cost), ("tokens", tokens)) if value is not None}
+    is_plan = given and isinstance(plan.get("session"), dict)
+    return merge_plans(plan, {"session": {"budget": given}}) if is_plan else plan
 
 
 def _with_model(plan: dict[str, Any], model: str) -> dict[str, Any]:
     """The loop requests a model by name; a provider that runs one itself has to know which before it starts."""
-    entries = plan.get("providers")
-    if isinstance(entries, list):
-        plan = {**plan, "providers": [_with_default(entry, "provider-local", "model", model) for entry in entries]}
-    session = plan.get("session")
-    loop = session.get("orchestrator") if isinstance(session, dict) else None
-    if isinstance(loop, str):
-        loop = {"module": loop}
-    if not isinstance(loop, dict):
-        return plan  # invalid; opening the session reports it
-    return merge_plans(plan, {"session": {"orchestrator": merge_plans(loop, {"config": {"model": model}})}})
-
-
-def _with_default(entry: Any, module_id: str, key: str, value: str, unless: tuple[str, ...] = ()) -> Any:
-    """The entry with a default for one config value if it is for the given module; any other entry unchanged."""
-    spec = {"module": entry} if isinstance(entry, str) else entry
-    if not isinstance(spec, dict) or spec.get("module") != module_id:
-        return entry
-    config = spec.get("config")
-    if config is not None and (not isinstance(config, dict) or any(other in config for other in unless)):
-        return entry
-    return {**spec, "config": {key: value, **(config or {})}}
+    chosen, session = {"config": {"model": model}}, plan.get("session")
+    plan = change_module(plan, "provider-local", partial(merge_plans, chosen))
+    loop = module_of(session.get("orchestrator") if isinstance(session, dict) else None)
+    return change_module(plan, loop, partial(merge_plans, overlay=chosen))

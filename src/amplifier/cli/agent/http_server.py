@@ -9,7 +9,6 @@ import sys
 import threading
 import webbrowser
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from starlette.types import ASGIApp
 
 from amplifier._programs import with_safe_search_path
 from amplifier.cli.core.exit_codes import CommandError, Exit
-from amplifier.cli.sessions.home_folder import running_folder
 from amplifier.cli.sessions.store import SessionStore
 from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.log_output import install_log_handler
@@ -32,13 +30,10 @@ from amplifier.servers._access import address_of, listen_on, reachability_warnin
 from amplifier.servers.http import Limits, SessionRequest, application
 from amplifier.servers.http._servers import run_asgi_server
 from amplifier.servers.http._trace import TRACE_PAGE, trace_application
-from amplifier.tracing import export_traces
-from amplifier.tracing._running_commands import answer_task_requests
 
-from .approvals import DenyEverything
-from .keys import load_keys
+from .approvals import NoOneToAsk
 from .served_sessions import ServedSessions
-from .signals import until_signal
+from .signals import run_observed, until_signal
 
 __all__ = ["follow_session", "serve_http"]
 
@@ -54,8 +49,6 @@ def serve_http(
         token: None to generate one; empty for none.
         options: Those of the command.
     """
-    require_backend(backend)
-    load_keys()
     hosts = server_names(options["host"], options["hosts"], has_token=token != "")
     listening = listen_on(options["host"], options["port"])
     with listening:
@@ -67,11 +60,7 @@ def serve_http(
             sessions = await ServedSessions.prepare(store, display, backend=backend, plan=plan, **chosen)
             return await _serve(sessions, listening, hosts, token, options)
 
-        with (
-            answer_task_requests(running_folder(store.root.parent), "serve", backend, display.show_immediately),
-            export_traces(options["otel"], partial(display.notice, level="warning")),
-        ):
-            return anyio.run(serve, backend=backend)
+        return run_observed(serve, "serve", display, backend=backend, otel=options["otel"])
 
 
 async def _serve(
@@ -79,13 +68,13 @@ async def _serve(
 ) -> int:
     display = sessions.display
     directory = await anyio.to_thread.run_sync(Path.cwd)
-    async with sessions.make_temporary(directory, DenyEverything(display)) as first:
+    async with sessions.make_temporary(directory, NoOneToAsk(display)) as first:
         sessions.check(first)  # what is wrong with the provider is reported now, not to the first client
     generated = token is None
     token = secrets.token_urlsafe(32) if token is None else token or None
 
     def make(wanted: SessionRequest) -> AmplifierSession:
-        approvals = wanted.approvals or DenyEverything(display)
+        approvals = wanted.approvals or NoOneToAsk(display)
         if wanted.session_id is None:
             return sessions.make_temporary(directory, approvals)
         return sessions.make(wanted.session_id, directory, {}, approvals, is_resumed=wanted.is_resumed)

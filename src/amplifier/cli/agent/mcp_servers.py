@@ -9,8 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import attrs
-
+from amplifier._json import rebuild
 from amplifier._spelling import suggestion
 from amplifier.cli.core.exit_codes import CommandError, Exit
 from amplifier.kernel import AmplifierSession
@@ -18,7 +17,7 @@ from amplifier.plan import expand_variables
 
 from .plan_files import read_plan_file
 
-__all__ = ["OpenServers", "open_servers", "read_servers", "servers_of", "with_variables_of_plans"]
+__all__ = ["open_servers", "read_servers", "servers_of", "with_variables_of_plans"]
 
 _MODULE = "tool-mcp"
 _ENV_VARIABLE = re.compile(r"\$\{env:(\w+)\}")
@@ -58,43 +57,21 @@ def servers_of(content: Any) -> dict[str, Any] | None:
 
 def with_variables_of_plans(value: Any) -> Any:
     """Values of another host with variables in the form of plans: ``${env:NAME}`` becomes ``${NAME}``."""
-    if isinstance(value, Mapping):
-        return {key: with_variables_of_plans(member) for key, member in value.items()}
-    if isinstance(value, list):
-        return [with_variables_of_plans(member) for member in value]
-    if isinstance(value, str):
-        value = _ENV_VARIABLE.sub(r"${\1}", value)
-        return _INPUT_VARIABLE.sub(lambda found: f"${{{found[1].replace('-', '_').upper()}}}", value)
-    return value
 
+    def visit(each: Any, _frames: object) -> Any:
+        if not isinstance(each, str):
+            return each
+        each = _ENV_VARIABLE.sub(r"${\1}", each)
+        return _INPUT_VARIABLE.sub(lambda found: f"${{{found[1].replace('-', '_').upper()}}}", each)
 
-@attrs.frozen
-class OpenServers:
-    """Opened servers.
-
-    Attributes:
-        session: The session that has them.
-    """
-
-    session: AmplifierSession
-
-    def status(self) -> list[dict[str, Any]]:
-        """What is known about each server."""
-        describe = self.session.coordinator.get_capability("mcp.status")
-        listed: list[dict[str, Any]] = describe() if callable(describe) else []
-        return listed
-
-    def tools(self, server: str) -> list[Any]:
-        """The mounted tools of a server."""
-        tools = self.session.coordinator.get("tools").values()
-        return [tool for tool in tools if getattr(tool, "server", None) == server]
+    return rebuild(value, visit)
 
 
 @asynccontextmanager
 async def open_servers(
     config: dict[str, Any], only: tuple[str, ...] = (), *, login: Any = None, **changes: Any
-) -> AsyncIterator[OpenServers]:
-    """Open servers as a session would.
+) -> AsyncIterator[list[tuple[dict[str, Any], list[Any]]]]:
+    """Open servers as a session would; gives what is known about each, and its mounted tools.
 
     Args:
         config: The configuration of tool-mcp.
@@ -126,4 +103,8 @@ async def open_servers(
             await stack.enter_async_context(session)
         except ExceptionGroup as group:
             raise CommandError("\n".join(str(error) for error in group.exceptions), exit_code=Exit.USAGE) from group
-        yield OpenServers(session)
+        tools = session.coordinator.get("tools").values()
+        yield [
+            (each, [tool for tool in tools if getattr(tool, "server", None) == each["server"]])
+            for each in session.coordinator.get_capability("mcp.status")()
+        ]

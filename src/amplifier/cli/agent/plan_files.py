@@ -1,19 +1,21 @@
-"""Reads mount plans from YAML, TOML and JSON files; the kernel reads no files."""
+"""Reads mount plans from YAML, TOML and JSON files, and changes a module of a plan; the kernel reads no files."""
 
 from __future__ import annotations
 
 import json
-import re
 import tomllib
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from amplifier._regular_file import read_file
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.errors import MissingExtraError
+from amplifier.plan import merge_plans
+from amplifier.plan._things import places_of
 
-__all__ = ["PlanFileError", "UnknownFormat", "parse_yaml", "read_plan_file"]
+__all__ = ["PlanFileError", "UnknownFormat", "change_module", "module_of", "parse_yaml", "read_plan_file"]
 
 
 _LARGEST = 16_000_000
@@ -42,7 +44,7 @@ class UnknownFormat(PlanFileError):
     """The file's extension is none that a plan has."""
 
 
-class _RepeatedKey(ValueError):
+class _RepeatedKey(CommandError):
     """A mapping has a key twice; most parsers drop the first one, which may be the section with the gate."""
 
     def __init__(self, key: object, first: int, second: int) -> None:
@@ -72,30 +74,49 @@ def read_plan_file(file: Path) -> Any:
         raise PlanFileError(f"{file}: nested too deeply to be a mount plan") from error
 
 
-_JSON_KEYS = re.compile(r'(?P<string>"[^"\\]*(?:\\.[^"\\]*)*")(?P<colon>\s*:)?|[{}]')
+def change_module(
+    plan: Mapping[str, Any],
+    module_id: str,
+    change: Callable[[dict[str, Any]], dict[str, Any] | None],
+    *,
+    add: tuple[str, dict[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """A copy of a plan with other entries of a module; what is no plan is left to whoever opens the session.
+
+    Args:
+        change: Gets an entry with its config, and returns what takes its place; None for nothing.
+        add: A section, and the entry it gets if the plan has none.
+    """
+    changed = merge_plans(plan, {})
+    found = [(holder, key) for holder, key, _, _ in places_of(changed) if module_of(holder[key]) == module_id]
+    if not found and add is not None and isinstance(entries := changed.get(add[0]) or [], list):
+        changed[add[0]] = [*entries, add[1]]
+        found.append((changed[add[0]], -1))
+    for holder, key in reversed(found):
+        entry = {"module": module_id} if isinstance(holder[key], str) else holder[key]
+        if isinstance(entry, dict) and isinstance(config := entry.get("config") or {}, dict):
+            made = change({**entry, "config": config})
+            if made is None:
+                del holder[key]
+            else:
+                holder[key] = made
+    return changed
+
+
+def module_of(entry: Any) -> Any:
+    """The module that an entry of a plan names."""
+    return entry.get("module") if isinstance(entry, Mapping) else entry
 
 
 def _parse_json(text: str) -> Any:
-    parsed = json.loads(text)
-    # The parser returns keys without their lines. The text is valid, so strings and braces are enough to find them.
-    objects: list[dict[str, int]] = []
-    line, end = 1, 0
-    for found in _JSON_KEYS.finditer(text):
-        line += text.count("\n", end, found.start())
-        end = found.start()
-        if found[0] == "{":
-            objects.append({})
-        elif found[0] == "}":
-            objects.pop()
-        elif found["colon"]:
-            _note_key(objects[-1], json.loads(found["string"]), line)
-    return parsed
+    def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(found := dict(pairs)) < len(pairs):
+            with suppress(ValueError):  # not all JSON is YAML
+                parse_yaml(text)  # which knows the lines
+            raise ValueError("a key is written twice; put both values under one key, or remove one")
+        return found
 
-
-def _note_key(lines: dict[Any, int], key: Hashable, line: int) -> None:
-    if key in lines:
-        raise _RepeatedKey(key, lines[key], line)
-    lines[key] = line
+    return json.loads(text, object_pairs_hook=checked)
 
 
 def parse_yaml(text: str) -> Any:
@@ -112,26 +133,24 @@ def parse_yaml(text: str) -> Any:
     try:
         if len(text) > _MOST_EXPANDED:
             raise ValueError(f"it has {len(text):,} characters, more than the {_MOST_EXPANDED:,} that a plan may have")
-        loader = _bounded_loader(yaml.SafeLoader)(text)  # refuses characters that YAML does not allow
+        loader = _bounded_loader(yaml)(text)  # refuses characters that YAML does not allow
         try:
-            root = loader.get_single_node()
-            if root is None:
-                return None
-            # Before anything is built from it: merge keys (<<) already copy what they refer to.
-            _expanded_size(root, {})
-            _check_yaml_keys(root, loader)
-            return loader.construct_document(root)
+            return loader.get_single_data()
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
 
 
-def _bounded_loader(base: Any) -> Any:
-    """PyYAML's loader, which stops where a file is larger or deeper than any plan."""
+def _bounded_loader(yaml: Any) -> Any:
+    """PyYAML's loader, which stops where a file is larger or deeper than any plan, or has a key twice."""
 
-    class Loader(base):  # type: ignore[misc]  # PyYAML is imported when it is needed
-        fetched = 0
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML is imported when it is needed
+        def __init__(self, text: str) -> None:
+            super().__init__(text)
+            self.fetched = 0
+            self.sizes: dict[int, int] = {}
+            """The characters and nodes below each node, by its id, after every alias is replaced by what it refers to."""
 
         def fetch_more_tokens(self) -> Any:
             self.fetched += 1
@@ -143,74 +162,45 @@ def _bounded_loader(base: Any) -> Any:
                 )
             return super().fetch_more_tokens()
 
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            # Before anything is built from it: merge keys (<<) already copy what they refer to.
+            is_alias = self.check_event(yaml.AliasEvent)
+            node = super().compose_node(parent, index)
+            line = node.start_mark.line + 1
+            if is_alias and id(node) not in self.sizes:
+                raise ValueError(f"the alias in line {line} refers to a node that contains it")
+            if isinstance(node.value, str):
+                size = 1 + len(node.value)
+                if size > _LONGEST_NUMBER and not node.tag.endswith((":str", ":binary")):
+                    raise ValueError(
+                        f"line {line}: a value of {len(node.value):,} characters that is no text; quote it"
+                    )
+            else:
+                parts = [part for child in node.value for part in (child if isinstance(child, tuple) else (child,))]
+                size = 1 + sum(self.sizes[id(part)] for part in parts)
+            if size > _MOST_EXPANDED:
+                raise ValueError(
+                    f"line {line}: with its aliases expanded it has more than {_MOST_EXPANDED:,} characters; "
+                    f"write the plan without aliases (*name), or with fewer"
+                )
+            self.sizes[id(node)] = size
+            return node
+
+        def compose_mapping_node(self, anchor: Any) -> Any:
+            node, lines = super().compose_mapping_node(anchor), dict[Any, int]()
+            for key, _ in node.value:
+                kind = key.tag.removeprefix("tag:yaml.org,2002:")
+                if isinstance(key.value, str) and kind != "merge":  # which may be repeated
+                    # PyYAML decides which keys are the same one: ``1`` and ``0x1`` are.
+                    value = key.value if kind in ("str", "value") else self.construct_object(key)
+                    if isinstance(value, Hashable):  # PyYAML refuses others, such as `!!map x`
+                        line = key.start_mark.line + 1
+                        if value in lines:
+                            raise _RepeatedKey(value, lines[value], line)
+                        lines[value] = line
+            return node
+
     return Loader
-
-
-def _check_yaml_keys(root: Any, loader: Any) -> None:
-    """Refuse a mapping with a key twice. Merge keys are none: what they bring may be there already, and they may be repeated.
-
-    Args:
-        root: As PyYAML composes it, so what is merged is not in the mappings yet.
-        loader: Decides which keys are the same one: ``1`` and ``0x1`` are.
-
-    Raises:
-        ValueError: A key is there twice.
-    """
-    waiting, seen = [root], set()
-    while waiting:
-        node = waiting.pop()
-        if id(node) in seen or isinstance(node.value, str):
-            continue
-        seen.add(id(node))
-        lines: dict[Any, int] = {}
-        parts = []
-        for child in node.value:
-            if not isinstance(child, tuple):
-                parts.append(child)
-                continue
-            parts += child
-            key, kind = child[0], child[0].tag.removeprefix("tag:yaml.org,2002:")
-            if isinstance(key.value, str) and kind != "merge":
-                value = key.value if kind in ("str", "value") else loader.construct_object(key)
-                if isinstance(value, Hashable):  # PyYAML refuses others, such as `!!map x`
-                    _note_key(lines, value, key.start_mark.line + 1)
-        waiting += reversed(parts)
-
-
-def _expanded_size(node: Any, known: dict[int, int | None]) -> int:
-    """The characters and nodes below a YAML node after every alias is replaced by what it refers to.
-
-    Args:
-        node: As PyYAML composes it; an alias is the same object as its anchor.
-        known: Sizes by id, so that the time is linear in the text; None for a node that is being measured.
-
-    Raises:
-        ValueError: The size exceeds the limit, or an alias refers to a node that contains it.
-    """
-    size = known.get(id(node), 0)
-    if size is None:
-        raise ValueError(f"the alias in line {node.start_mark.line + 1} refers to a node that contains it")
-    if size:
-        return size
-    if isinstance(node.value, str):
-        size = 1 + len(node.value)
-        if size > _LONGEST_NUMBER and not node.tag.endswith((":str", ":binary")):
-            raise ValueError(
-                f"line {node.start_mark.line + 1}: a value of {len(node.value):,} characters that is no text; quote it"
-            )
-    else:
-        known[id(node)] = None
-        size = 1
-        for child in node.value:  # of a mapping: pairs
-            for part in child if isinstance(child, tuple) else (child,):
-                size += _expanded_size(part, known)
-    if size > _MOST_EXPANDED:
-        raise ValueError(
-            f"line {node.start_mark.line + 1}: with its aliases expanded it has more than {_MOST_EXPANDED:,} characters; "
-            f"write the plan without aliases (*name), or with fewer"
-        )
-    known[id(node)] = size
-    return size
 
 
 _PARSERS: dict[str, Callable[[str], Any]] = {

@@ -9,7 +9,7 @@ the root of the repository or, outside of one, at the home folder, so that no on
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import attrs
 
@@ -20,7 +20,7 @@ from amplifier.cli.sessions.home_folder import config_folder
 
 from .plan_files import parse_yaml
 
-__all__ = ["ProjectInstructions", "find_instructions", "project_root", "split_head"]
+__all__ = ["ProjectInstructions", "find_instructions", "project_root"]
 
 NAMES: Final = ("AGENTS.md", "CLAUDE.md")
 MOST_BYTES: Final = 32 * 1024
@@ -124,27 +124,16 @@ def _read_skill(file: Path) -> tuple[str, str]:
         OSError: It cannot be read.
         ValueError: It has no such head.
     """
-    about, _ = split_head(sanitize_text(read_file(file, most=MOST_SKILL_BYTES).decode("utf-8")))
-    values = [about.get(key) for key in ("name", "description")]
+    text = sanitize_text(read_file(file, most=MOST_SKILL_BYTES).decode("utf-8"))
+    head, ended, _ = text.removeprefix("---\n").partition("\n---")
+    about = parse_yaml(head) if text.startswith("---\n") and ended else None
+    values = [about.get(key) for key in ("name", "description")] if isinstance(about, dict) else [None]
     if not all(isinstance(value, str) and value.strip() for value in values):
         raise ValueError("expected a head between two lines '---' with the texts name and description")
     name, description = (visible_text(" ".join(str(value).split()), multiline=False) for value in values)
     if len(description) > _LONGEST_DESCRIPTION:
         raise ValueError(f"its description has {len(description)} characters, expected at most {_LONGEST_DESCRIPTION}")
     return name, description
-
-
-def split_head(text: str) -> tuple[dict[str, Any], str]:
-    """The values at the head of a Markdown file, between two lines ``---``, and the rest of it.
-
-    Raises:
-        CommandError: The head is no YAML.
-    """
-    head, ended, rest = text.removeprefix("---\n").partition("\n---")
-    if not text.startswith("---\n") or not ended:
-        return {}, text
-    about = parse_yaml(head)
-    return about if isinstance(about, dict) else {}, rest.partition("\n")[2]
 
 
 def _folders(directory: Path) -> list[Path]:

@@ -7,19 +7,18 @@ from typing import Any
 
 import attrs
 
-from amplifier._json import redact_text, visible_text
 from amplifier.cli.core.exit_codes import CommandError
-from amplifier.cli.sessions.store import RUNNING, SessionRecord, SessionStore, now
+from amplifier.cli.sessions.store import SessionRecord, SessionStore, begun, now
 from amplifier.cli.terminal.display import Display
 from amplifier.contracts import ApprovalSystem
 from amplifier.kernel import AmplifierSession
 from amplifier.loading import ModuleLoader
-from amplifier.plan import check_plan
 
 from .chat_commands import own_commands
 from .configuration import read_configuration
 from .default_plan import AgentPlan, build_plan, with_storage_paths, with_traces
-from .terminal_agent import TITLE_LENGTH, check_failures
+from .plan_files import change_module
+from .terminal_agent import check_failures
 
 __all__ = ["ServedSessions"]
 
@@ -61,9 +60,6 @@ class ServedSessions:
         built = sessions._agent_plan(Path.cwd())
         for note in built.notes:
             display.notice(note, "warning")
-        if sessions.plan is not None:
-            for warning in check_plan(built.plan)[1]:
-                display.notice(visible_text(f"{sessions.plan.name}: {warning}", multiline=False), "warning")
         return sessions
 
     @property
@@ -113,27 +109,15 @@ class ServedSessions:
         )
         # Before it opens: modules may start programs there while they are being mounted.
         session.coordinator.register_capability("session.working_dir", str(directory))
-        if is_resumed:
-            known = self.store.record(session_id)
-        else:
-            known = SessionRecord(session_id=session_id, created=now(), directory=str(directory))
-        self.records[session_id] = attrs.evolve(
-            known,
-            provider=agent_plan.provider,
-            model=self.model,
-            plan=None if self.plan is None else str(self.plan.absolute()),
-            backend=self.backend,
-        )
+        new = SessionRecord(session_id=session_id, created=now(), directory=str(directory))
+        known = self.store.record(session_id) if is_resumed else new
+        self.records[session_id] = agent_plan.describe(known, model=self.model, file=self.plan, backend=self.backend)
         return session
 
     def make_temporary(self, directory: Path, approvals: ApprovalSystem) -> AmplifierSession:
         """A session that keeps nothing on disk: its context is in memory, and its events are not logged."""
-        plan = self._agent_plan(directory).plan
-        settings, hooks = plan.get("session"), plan.get("hooks")
-        if isinstance(settings, dict) and _module_of(settings.get("context")) == "context-persistent":
-            plan = {**plan, "session": {**settings, "context": "context-simple"}}
-        if isinstance(hooks, list):
-            plan = {**plan, "hooks": [entry for entry in hooks if _module_of(entry) != "hooks-logging"]}
+        plan = change_module(self._agent_plan(directory).plan, "hooks-logging", lambda entry: None)
+        plan = change_module(plan, "context-persistent", lambda entry: {"module": "context-simple"})
         session = AmplifierSession(plan, approval_system=approvals, display_system=self.display)
         session.coordinator.register_capability("session.working_dir", str(directory))
         return session
@@ -171,9 +155,7 @@ class ServedSessions:
 
     def turn_begins(self, session_id: str, prompt: str) -> None:
         """Record that a turn runs, and the title of a new session."""
-        record = self.records[session_id]
-        title = record.title or redact_text(" ".join(prompt.split()))[:TITLE_LENGTH] or None
-        self._write(attrs.evolve(record, title=title, updated=now(), status=RUNNING))
+        self._write(begun(self.records[session_id], prompt))
 
     def turn_ended(self, session_id: str, status: str) -> None:
         """Record how the turn ended."""
@@ -186,25 +168,10 @@ class ServedSessions:
 
 def _with_servers(plan: dict[str, Any], servers: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The plan with more MCP servers; one of the plan wins over one of the client with the same name."""
-    if not servers:
-        return plan
-    entries = plan.get("tools")
-    tools = list(entries) if isinstance(entries, list) else []
-    for index, entry in enumerate(tools):
-        spec = {"module": entry} if isinstance(entry, str) else entry
-        if isinstance(spec, dict) and spec.get("module") == _MCP:
-            config = spec.get("config") or {}
-            own = config.get("servers", config.get("mcpServers", {}))
-            rest = {key: value for key, value in config.items() if key not in ("servers", "mcpServers")}
-            tools[index] = {
-                **spec,
-                "config": {**rest, "servers": {**servers, **(own if isinstance(own, dict) else {})}},
-            }
-            break
-    else:
-        tools.append({"module": _MCP, "config": {"servers": servers}})
-    return {**plan, "tools": tools}
 
+    def with_more(entry: dict[str, Any]) -> dict[str, Any]:
+        config = dict(entry["config"])
+        own = config.pop("servers", config.pop("mcpServers", {}))
+        return {**entry, "config": {**config, "servers": {**servers, **(own if isinstance(own, dict) else {})}}}
 
-def _module_of(entry: Any) -> Any:
-    return entry.get("module") if isinstance(entry, dict) else entry
+    return change_module(plan, _MCP, with_more, add=("tools", {"module": _MCP})) if servers else plan

@@ -5,28 +5,53 @@
     the prompt waits     the line is dropped; on an empty line twice: leave        session is closed, exit code
     anything else        everything is cancelled                                   128 + signal
 
+A Ctrl-C that comes without a pause after those that stopped a turn changes nothing: fingers are faster than the end of a turn.
+
 Code that refuses to stop cannot be ended from inside. A Ctrl-C that comes seconds after "stop now" therefore ends the process
 immediately, whatever is left behind.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from signal import Signals
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 
+from amplifier.cli.sessions.home_folder import running_folder
 from amplifier.cli.terminal.display import Display
+from amplifier.loading._installed import require_backend
+from amplifier.tracing import export_traces
+from amplifier.tracing._running_commands import answer_task_requests
 
-__all__ = ["SignalHandler", "handled_signals", "until_signal"]
+from .keys import load_keys
+
+__all__ = ["SignalHandler", "handled_signals", "run_observed", "until_signal"]
+
+T = TypeVar("T")
 
 FORCE_EXIT_AFTER = 2.0
 """Seconds after "stop now" in which a further Ctrl-C is ignored; later ones end the process."""
+
+
+def run_observed(
+    function: Callable[[], Awaitable[T]], name: str, display: Display, *, backend: str, otel: str | None
+) -> T:
+    """Run a command, with its keys, that can be asked for its tasks under a name, and sends traces to a collector if there is one."""
+    require_backend(backend)
+    load_keys()
+    with (
+        answer_task_requests(running_folder(), name, backend, display.show_immediately),
+        export_traces(otel, partial(display.notice, level="warning")),
+    ):
+        return anyio.run(function, backend=backend)
 
 
 def handled_signals() -> list[Signals]:
@@ -84,6 +109,7 @@ class SignalHandler:
         self._token: Any = None
         self._on_interrupt: Callable[[], None] | None = None
         self._stopping_since: float | None = None
+        self._interrupted_at = -math.inf  # the latest Ctrl-C that stopped a turn, or came right after it
         self.scope: anyio.CancelScope = anyio.CancelScope()
         self.ended_by: Signals | None = None
         self.before_exit: Callable[[], None] = lambda: None
@@ -103,6 +129,8 @@ class SignalHandler:
             self._on_interrupt()
         elif self._token is not None:
             self.interrupt_turn()
+        elif self.still_stops():
+            pass
         elif self.ended_by is None:
             self._display.notice("Stopping. (Ctrl-C)")
             self._end(received)
@@ -129,10 +157,17 @@ class SignalHandler:
         finally:
             self._on_interrupt = before
 
+    def still_stops(self) -> bool:
+        """Whether a Ctrl-C that comes now belongs to the stop of the turn before it: it came without a pause."""
+        now, before = time.monotonic(), self._interrupted_at
+        self._interrupted_at = now if now - before < FORCE_EXIT_AFTER else -math.inf
+        return self._interrupted_at == now
+
     def interrupt_turn(self) -> None:
         """Stop the running turn, if there is one: gracefully at first, immediately the second time."""
         if self._token is None:
             return
+        self._interrupted_at = time.monotonic()
         if self._token.is_immediate:
             self._force_exit()
         elif self._token.is_graceful:

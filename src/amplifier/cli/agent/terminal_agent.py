@@ -7,11 +7,10 @@ from typing import Any
 
 import attrs
 
-from amplifier._json import redact_text, visible_text
+from amplifier._json import visible_text
 from amplifier.cli.core.error_messages import error_message
 from amplifier.cli.core.exit_codes import CommandError
-from amplifier.cli.core.outcome import Outcome
-from amplifier.cli.sessions.store import EVENTS_FILE, INTERRUPTED, RUNNING, SessionRecord, SessionStore, now
+from amplifier.cli.sessions.store import EVENTS_FILE, INTERRUPTED, SessionRecord, SessionStore, begun, now
 from amplifier.cli.terminal.display import Display, spent
 from amplifier.cli.terminal.log_output import LogNotices
 from amplifier.errors import AmplifierError, NoOneToAskError, NoUnfinishedTurnError
@@ -21,15 +20,13 @@ from amplifier.live import run_turn
 from amplifier.live._checkpoints import Checkpoints
 from amplifier.models import TurnEvent
 from amplifier.plan._things import module_hashes
-from amplifier.turns import TurnRecord
+from amplifier.turns import Ended, TurnRecord
 
 from .default_plan import OFFLINE_PROVIDER
 from .permissions import Permissions
 from .signals import SignalHandler
 
-__all__ = ["TITLE_LENGTH", "TerminalAgent", "check_failures"]
-
-TITLE_LENGTH = 80
+__all__ = ["TerminalAgent", "check_failures"]
 
 
 @attrs.define
@@ -104,7 +101,7 @@ class TerminalAgent:
             return ""
         return ". To try things without a model: amplifier run -p offline"
 
-    async def run_turn(self, prompt: str | None, attached: Sequence[Any] = ()) -> Outcome:
+    async def run_turn(self, prompt: str | None, attached: Sequence[Any] = ()) -> Ended:
         """Run one turn and show it; without a prompt, go on with the turn that was cut off.
 
         Args:
@@ -119,15 +116,16 @@ class TerminalAgent:
         self._start_turn(prompt)
         await self.checkpoints.begin(prompt, self.session.coordinator.get("context"))
         # Unless it ends: the whole command may be cancelled.
-        outcome, stays_cut_off = Outcome(status="cancelled"), False
+        outcome, stays_cut_off = Ended(status="cancelled"), False
         try:
             with self.signal_handler.during_turn(self.session.coordinator.cancellation):
                 given = prompt if prompt is None or not attached else [prompt, *attached]
                 ended = await run_turn(self.session, given, self.latest, self._show)
             if isinstance(ended.error, NoUnfinishedTurnError):
-                outcome = Outcome(status="success")
+                outcome = Ended(status="success")
                 raise ended.error
-            outcome = Outcome.of(ended, self.latest)
+            streamed = self.latest.unfinished if ended.status == "cancelled" else ""
+            outcome = ended if ended.error is None else attrs.evolve(ended, result=streamed or None)
             stays_cut_off = isinstance(ended.error, NoOneToAskError) and ended.error.keeps_turn
             self.display.end_turn(ended.result)
         finally:
@@ -148,11 +146,10 @@ class TerminalAgent:
     def _start_turn(self, prompt: str | None) -> None:
         self.latest = TurnRecord()
         self.turns += 1
-        title = self.record.title or redact_text(" ".join((prompt or "").split()))[:TITLE_LENGTH] or None
-        self.record = attrs.evolve(self.record, title=title, updated=now(), status=RUNNING)
+        self.record = begun(self.record, prompt)
         self.store.write(self.record, turn_plan=module_hashes(self.plan))
 
-    def _end_turn(self, outcome: Outcome, *, stays_cut_off: bool = False) -> None:
+    def _end_turn(self, outcome: Ended, *, stays_cut_off: bool = False) -> None:
         self.tokens += self.latest.input_tokens + self.latest.output_tokens
         self.record = attrs.evolve(self.record, updated=now(), status=INTERRUPTED if stays_cut_off else outcome.status)
         self.store.write(self.record, **({} if stays_cut_off else {"turn_plan": None}))

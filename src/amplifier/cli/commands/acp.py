@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import anyio
 import click
 
-from amplifier.cli.agent.keys import load_keys
 from amplifier.cli.agent.served_sessions import ServedSessions
-from amplifier.cli.agent.signals import until_signal
+from amplifier.cli.agent.signals import run_observed, until_signal
 from amplifier.cli.core.exit_codes import Exit
-from amplifier.cli.sessions.home_folder import require_writable, running_folder
 from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.log_output import install_log_handler
 from amplifier.cli.terminal.output import StandardStreams
-from amplifier.loading._installed import require_backend
 from amplifier.servers.acp import serve, taken_standard_streams
-from amplifier.tracing import export_traces
-from amplifier.tracing._running_commands import answer_task_requests
 
 from .shared_options import GlobalOptions, agent_options, open_store, plan_option
 
@@ -40,10 +33,7 @@ def acp(global_options: GlobalOptions, /, backend: str, plan: Path | None, **opt
     Exit codes: 0 the editor has closed the connection, 2 it could not begin, 130, 143 and 129 ended by SIGINT, SIGTERM and SIGHUP,
     141 the editor stopped reading.
     """
-    store = open_store()
-    require_writable(store.root)
-    require_backend(backend)
-    load_keys()
+    store = open_store(writable=True)
     plan = None if plan is None else plan.absolute()
     with taken_standard_streams() as protocol:
         # Made now: what it takes for standard output is standard error from here on.
@@ -62,8 +52,4 @@ def acp(global_options: GlobalOptions, /, backend: str, plan: Path | None, **opt
                 return 128 + ended_by
             return Exit.OK if lost is None else Exit.BROKEN_PIPE
 
-        with (
-            answer_task_requests(running_folder(store.root.parent), "acp", backend, display.show_immediately),
-            export_traces(options["otel"], partial(display.notice, level="warning")),
-        ):
-            return anyio.run(main, backend=backend)
+        return run_observed(main, "acp", display, backend=backend, otel=options["otel"])

@@ -21,23 +21,6 @@ __all__ = ["SECOND_NAME", "run"]
 SECOND_NAME: Final = "amplifier-kernel"
 """Installed beside ``amplifier``, which the published command line installs as well."""
 
-_COMMANDS = {
-    "run": "run:run",
-    "session": "session:session",
-    "acp": "acp:acp",
-    "serve": "serve:serve",
-    "ui": "serve:ui",
-    "module": "module:module",
-    "plan": "plan:plan",
-    "turns": "..durable._commands:turns",
-    "mcp": "mcp:mcp",
-    "models": "models:models",
-    "keys": "models:keys",
-    "config": "config:config",
-    "permissions": "config:permissions",
-    "doctor": "doctor:doctor",
-}
-
 _SUMMARIES = {
     "run": "Ask an agent; without PROMPT at a terminal, chat with it.",
     "session": "Look at, trace, resume, fork and delete the sessions that were kept.",
@@ -55,6 +38,9 @@ _SUMMARIES = {
     "doctor": "Check Python, backends, extras, modules, keys, the command itself, the sandbox, the state folder, the terminal and what is running.",
 }
 
+_FILES = {"ui": "serve", "keys": "models", "permissions": "config", "turns": "..durable._commands"}
+"""Where a command is; in a file of its own name if it is not here."""
+
 
 class _App(LazyGroup):
     def invoke(self, ctx: click.Context) -> object:
@@ -67,7 +53,7 @@ class _App(LazyGroup):
 
 @click.group(
     cls=_App,
-    lazy=_COMMANDS,
+    lazy={name: f"{_FILES.get(name, name)}:{name}" for name in _SUMMARIES},
     summaries=_SUMMARIES,
     advice=" `amplifier run` asks an agent, and chats without a prompt.",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -111,7 +97,7 @@ def run(arguments: Sequence[str] | None) -> int:
     name = called.stem if called.stem == SECOND_NAME else "amplifier"
     if (called.parent.name, called.name) == ("amplifier", "__main__.py"):
         name = "python -m amplifier"
-    global_options = GlobalOptions()
+    global_options = GlobalOptions(debug=False)
     try:
         # Shells complete commands, and `python -m amplifier` is none.
         variable = f"_{name.rpartition(' ')[2].replace('-', '_').upper()}_COMPLETE"
@@ -142,13 +128,9 @@ def _report_error(error: Exception, *, debug: bool) -> int:
     from amplifier.cli.terminal.output import StandardStreams  # noqa: PLC0415  # the same
 
     code = exit_code_of(error)
+    StandardStreams.discard_unwritable()
     if code == Exit.BROKEN_PIPE:
-        StandardStreams.discard_stdout()
         return code
-    try:
-        sys.stdout.flush()
-    except (OSError, ValueError):  # the interpreter would try again at exit, and report it
-        StandardStreams.discard_stdout()
     if debug:
         print(traceback_text(error), file=sys.stderr)
     message = error_message(error).replace("\n", "\n  ")  # as in a notice: only our own lines begin at the margin

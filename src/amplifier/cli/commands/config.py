@@ -16,14 +16,14 @@ from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.terminal.output import print_table
 from amplifier.loading._installed import installed_ids
 
-from .shared_options import debug_option, json_option
+from .lazy_group import LazyGroup
+from .shared_options import json_option
 
 __all__ = ["config", "permissions"]
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=LazyGroup, invoke_without_command=True)
 @json_option
-@debug_option
 @click.pass_context
 def config(context: click.Context, as_json: bool) -> None:
     """Show what is configured, and where each value comes from.
@@ -33,7 +33,7 @@ def config(context: click.Context, as_json: bool) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    found = read_configuration(Path.cwd())
+    found, rows = read_configuration(Path.cwd()), list[list[str]]()
     values = dict(found.values)
     if "provider" not in values:
         made = build_plan(installed_ids(), configuration=found)
@@ -43,7 +43,11 @@ def config(context: click.Context, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({path: attrs.asdict(each) for path, each in shown.items()}, indent=2, default=str))
     else:
-        rows = [[path, _shown(each.value), each.origin] for path, each in sorted(shown.items())]
+        for path, each in sorted(shown.items()):
+            text = (
+                each.value if isinstance(each.value, str) else json.dumps(each.value, ensure_ascii=False, default=str)
+            )
+            rows.append([path, text, each.origin])
         print_table(["value", "is", "from"], rows)
     if not user_file().exists():
         click.echo(f"your own file would be {user_file()}", err=True)
@@ -51,14 +55,9 @@ def config(context: click.Context, as_json: bool) -> None:
         click.echo(note, err=True)
 
 
-def _shown(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-
-
 @config.command()
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path), default=".")
 @click.option("--revoke", is_flag=True, help="Do not trust it any more.")
-@debug_option
 def trust(folder: Path, revoke: bool) -> None:
     """Trust the configuration of the project in FOLDER as it is now: its servers, modules and rules are used.
 
@@ -76,7 +75,6 @@ def trust(folder: Path, revoke: bool) -> None:
 @click.command()
 @click.option("--revoke", type=click.IntRange(min=1), metavar="NUMBER", help="Ask again from now on.")
 @json_option
-@debug_option
 def permissions(revoke: int | None, as_json: bool) -> None:
     """Show, or revoke, what was allowed for good in the project of this folder.
 

@@ -7,11 +7,10 @@ import os
 import platform
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib.metadata import PackageNotFoundError, distributions, entry_points, version
+from importlib.metadata import distributions, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -21,16 +20,16 @@ import attrs
 import click
 
 from amplifier._json import visible_text
-from amplifier._regular_file import make_folders
 from amplifier._requirements import unmet_requirements
+from amplifier._version import __version__
 from amplifier.cli.agent.configuration import read_configuration
 from amplifier.cli.agent.default_plan import API_KEYS, DEFAULT_TOOLS, OFFLINE_PROVIDER, build_plan
 from amplifier.cli.agent.keys import load_keys
 from amplifier.cli.agent.mcp_servers import open_servers, read_servers
 from amplifier.cli.core.error_messages import error_message
-from amplifier.cli.core.exit_codes import Exit
-from amplifier.cli.sessions.home_folder import HOME_VARIABLE, find_home, running_folder, sessions_folder
-from amplifier.cli.sessions.running_commands import find_running, request_tasks
+from amplifier.cli.core.exit_codes import CommandError, Exit
+from amplifier.cli.sessions.home_folder import HOME_VARIABLE, find_home, require_writable, running_folder
+from amplifier.cli.sessions.store import LAST
 from amplifier.errors import AmplifierError
 from amplifier.loading import ModuleLoader
 from amplifier.loading._importing import is_published
@@ -42,12 +41,12 @@ from amplifier.loading._installed import (
     modules_on_island,
 )
 from amplifier.models import to_json
-from amplifier.tracing._running_commands import running_commands
+from amplifier.tracing._running_commands import RunningCommand, request_tasks, running_commands
 from amplifier.tracing._sessions import read_trace
 from amplifier.tracing._text import row_title
 
 from .app import SECOND_NAME
-from .shared_options import PLAN_FILE, complete_running, debug_option, json_option, open_store
+from .shared_options import PLAN_FILE, complete_running, json_option, open_store
 
 __all__ = ["doctor"]
 
@@ -87,7 +86,6 @@ class Finding:
 )
 @click.option("--plan", "plan", type=PLAN_FILE, metavar="FILE", help="Also start the MCP servers of this mount plan.")
 @json_option
-@debug_option
 def doctor(wanted: str | None, plan: Path | None, as_json: bool) -> int:
     """Check Python, backends, extras, modules, keys, the command itself, the sandbox, the state folder, the terminal and what is running.
 
@@ -97,9 +95,11 @@ def doctor(wanted: str | None, plan: Path | None, as_json: bool) -> int:
     the line it waits at. It keeps running. `kill -USR1 PID` makes it print the same on its own standard error.
     """
     if wanted is not None:
-        folder = running_folder(find_home())
-        running = find_running(folder, wanted)
-        tree = request_tasks(folder, running)
+        running = find_running(running_folder(), wanted)
+        try:
+            tree = request_tasks(running_folder(), running)
+        except (ProcessLookupError, TimeoutError) as error:
+            raise CommandError(str(error), exit_code=Exit.FAILED) from error
         for line in [] if as_json else _unfinished(running.session_id):
             click.echo(line)
         click.echo(to_json(tree) if as_json else str(tree))
@@ -117,6 +117,26 @@ def doctor(wanted: str | None, plan: Path | None, as_json: bool) -> int:
             mark = click.style(_MARKS[finding.verdict], fg=_COLOURS[finding.verdict])
             click.echo(f"{mark} {finding.subject:10} {visible_text(finding.text, multiline=False)}")
     return Exit.FAILED if failed else Exit.OK
+
+
+def find_running(folder: Path, wanted: str) -> RunningCommand:
+    """The command that a process id, a session id or the beginning of one, or ``last`` refers to.
+
+    Raises:
+        CommandError: There is none, or several.
+    """
+    running = running_commands(folder)
+    if wanted == LAST and running:
+        return running[0]
+    found = [each for each in running if str(each.pid) == wanted or each.session_id == wanted]
+    found = found or [each for each in running if wanted and each.session_id.startswith(wanted)]
+    if len(found) == 1:
+        return found[0]
+    listed = ", ".join(f"{each.pid} (session {each.session_id})" for each in found or running)
+    if found:
+        raise CommandError(f"{wanted!r} is the beginning of several session ids: {listed}; give the process id")
+    here = f"running now: {listed}" if running else "nothing is running"
+    raise CommandError(f"no `amplifier run` of yours is process or session {wanted!r}; {here}")
 
 
 def _unfinished(session_id: str) -> Iterator[str]:
@@ -138,12 +158,7 @@ def _findings(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
 
 
 def _check_python() -> Iterator[Finding]:
-    is_supported = sys.version_info >= (3, 11)
-    yield Finding(
-        "python",
-        "ok" if is_supported else "problem",
-        f"{platform.python_version()} on {platform.system()}, amplifier {_version('amplifier')}",
-    )
+    yield Finding("python", "ok", f"{platform.python_version()} on {platform.system()}, amplifier {__version__}")
 
 
 def _check_backends() -> Iterator[Finding]:
@@ -152,7 +167,7 @@ def _check_backends() -> Iterator[Finding]:
             yield Finding("backend", "note", f"{backend} is not installed: pip install 'amplifier[trio]'")
         else:
             anyio.run(anyio.sleep, 0, backend=backend)
-            yield Finding("backend", "ok", f"{backend} runs (anyio {_version('anyio')})")
+            yield Finding("backend", "ok", f"{backend} runs (anyio {version('anyio')})")
 
 
 def _check_extras() -> Iterator[Finding]:
@@ -216,11 +231,12 @@ def _published_kernel(modules: list[str]) -> Iterator[Finding]:
 
 
 def _check_keys() -> Iterator[Finding]:
+    given = dict(os.environ)
     for problem in load_keys():
         yield Finding("key", "problem", problem)
     for variable, module_id in API_KEYS.items():
-        is_set = bool(os.environ.get(variable))
-        text = f"{variable} is {'set' if is_set else 'not set'} ({module_id})"
+        is_set, kept = bool(os.environ.get(variable)), " in the keyring" if not given.get(variable) else ""
+        text = f"{variable} is {f'set{kept}' if is_set else 'not set'} ({module_id})"
         yield Finding("key", "ok" if is_set else "note", text)
     available = {entry.info.id for entry in installed_modules()}
     chosen = build_plan(available, configuration=read_configuration(Path.cwd())).provider
@@ -269,17 +285,9 @@ def _check_sandbox() -> Iterator[Finding]:
 
 
 def _check_state() -> Iterator[Finding]:
-    sessions = sessions_folder(find_home())
+    require_writable(find_home() / "sessions")
     source = HOME_VARIABLE if os.environ.get(HOME_VARIABLE) else "the default"
-    try:
-        make_folders(sessions)
-        with tempfile.TemporaryFile(dir=sessions):
-            pass
-    except OSError as error:
-        text = f"{sessions} ({source}) cannot be written to: {error.strerror or error}; set {HOME_VARIABLE}"
-        yield Finding("state", "problem", text)
-    else:
-        yield Finding("state", "ok", f"{sessions} ({source}) can be written to")
+    yield Finding("state", "ok", f"{find_home() / 'sessions'} ({source}) can be written to")
 
 
 def _check_terminal() -> Iterator[Finding]:
@@ -294,7 +302,7 @@ def _check_terminal() -> Iterator[Finding]:
 
 
 def _check_running() -> Iterator[Finding]:
-    for each in running_commands(running_folder(find_home())):
+    for each in running_commands(running_folder()):
         text = f"session {each.session_id} since {each.started}, on {each.backend}; amplifier doctor --tasks {each.pid}"
         yield Finding("running", "ok", text)
 
@@ -302,7 +310,7 @@ def _check_running() -> Iterator[Finding]:
 def _check_servers(plan: Path) -> Iterator[Finding]:
     async def look() -> list[dict[str, Any]]:
         async with open_servers(read_servers(plan)) as opened:
-            return opened.status()
+            return [each for each, _ in opened]
 
     for each in anyio.run(look):
         if each["error"] is None:
@@ -310,13 +318,6 @@ def _check_servers(plan: Path) -> Iterator[Finding]:
             yield Finding("mcp", "ok", text)
         else:
             yield Finding("mcp", "problem", visible_text(each["error"]))
-
-
-def _version(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return "(not installed)"
 
 
 _CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (

@@ -1,4 +1,4 @@
-"""A group of commands that imports a command when it is requested, so that the others start quickly."""
+"""A group of commands that imports a command when it is requested, so that the others start quickly; each takes ``--debug``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from types import MappingProxyType
 from typing import Any
 
 import click
+
+from .shared_options import debug_option
 
 __all__ = ["LazyGroup"]
 
@@ -24,7 +26,7 @@ class LazyGroup(click.Group):
     def __init__(
         self,
         *args: Any,
-        lazy: Mapping[str, str],
+        lazy: Mapping[str, str] = MappingProxyType({}),
         summaries: Mapping[str, str] = MappingProxyType({}),
         advice: str = "",
         **kwargs: Any,
@@ -36,15 +38,18 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of all commands, in the order of the help."""
-        return [*self._lazy, *super().list_commands(ctx)]
+        return list(dict.fromkeys([*self._lazy, *super().list_commands(ctx)]))
+
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        """Add a command."""
+        super().add_command(debug_option(cmd), name)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command, if there is one of that name."""
-        if cmd_name not in self._lazy:
-            return super().get_command(ctx, cmd_name)
-        file, _, attribute = self._lazy[cmd_name].partition(":")
-        command: click.Command = getattr(importlib.import_module(f".{file}", __package__), attribute)
-        return command
+        if cmd_name in self._lazy and cmd_name not in self.commands:
+            file, _, attribute = self._lazy[cmd_name].partition(":")
+            self.add_command(getattr(importlib.import_module(f".{file}", __package__), attribute), cmd_name)
+        return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the section of the help that lists the commands."""

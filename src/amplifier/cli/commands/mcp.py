@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import anyio
 import click
@@ -25,7 +25,9 @@ from amplifier.cli.agent.mcp_servers import open_servers, read_servers, servers_
 from amplifier.cli.agent.plan_files import read_plan_file
 from amplifier.cli.agent.signals import until_signal
 from amplifier.cli.core.exit_codes import CommandError, Exit
-from amplifier.cli.terminal.output import print_table
+from amplifier.cli.terminal.display import Display
+from amplifier.cli.terminal.log_output import LogNotices, install_log_handler
+from amplifier.cli.terminal.output import StandardStreams, print_table
 from amplifier.kernel import AmplifierSession
 from amplifier.loading._installed import installed_ids
 from amplifier.models import to_dict
@@ -39,7 +41,6 @@ from .shared_options import (
     add_options,
     agent_options,
     backend_option,
-    debug_option,
     http_options,
     json_option,
     read_token,
@@ -48,7 +49,7 @@ from .shared_options import (
 __all__ = ["mcp"]
 
 
-@click.group(cls=LazyGroup, lazy={})
+@click.group(cls=LazyGroup)
 def mcp() -> None:
     """Add MCP servers, see what they offer, call their tools, use those of other hosts, serve an agent."""
 
@@ -73,7 +74,6 @@ def _servers(file: Path | None) -> dict[str, Any]:
 @click.argument("command", nargs=-1, required=True, metavar="COMMAND...|URL")
 @click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="A variable of the command; ${NAME} is yours.")
 @click.option("-H", "--header", multiple=True, metavar="NAME=VALUE", help="A header for the URL.")
-@debug_option
 def add_server(name: str, command: tuple[str, ...], env: tuple[str, ...], header: tuple[str, ...]) -> None:
     """Add the server NAME to your configuration: a COMMAND with its arguments, or the URL of a remote one.
 
@@ -98,16 +98,9 @@ def _note_secrets(name: str, server: dict[str, Any]) -> None:
 
 @mcp.command("remove")
 @click.argument("name")
-@debug_option
 def remove_server(name: str) -> None:
     """Remove the server NAME from your configuration."""
     click.echo(f"removed from {change_user_file('mcpServers', name, None)}")
-
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-_PRINTED: set[str] = set()
-"""Failures that the running command has printed."""
 
 
 server_options: Decorator = add_options(
@@ -119,66 +112,40 @@ server_options: Decorator = add_options(
         help="A mount plan with the module tool-mcp, or a file of another host with mcpServers; else what is configured.",
     ),
     backend_option,
-    debug_option,
 )
 """The options of every command that opens servers."""
 
 
-def options_of_all_servers(command: F) -> F:
-    """Add the argument ``[SERVER]...`` and the options of a command about all servers."""
-    return click.argument("servers", nargs=-1, metavar="[SERVER]...")(server_options(json_option(command)))
+options_of_all_servers: Decorator = add_options(
+    click.argument("servers", nargs=-1, metavar="[SERVER]..."), server_options, json_option
+)
+"""The argument and the options of a command about all servers."""
 
 
-class _Notices(logging.Handler):
-    """Keeps the warnings of the module; those about failed servers are printed by the commands themselves."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep one."""
-        if record.name.startswith("amplifier.modules"):
-            self.messages.append(record.getMessage())
-
-
-def run_command(function: Callable[[], Awaitable[int]], backend: str) -> int:
-    """Run a command to its exit code, then print the warnings of the module."""
-    notices = _Notices()
-    logging.getLogger("amplifier").addHandler(notices)
+def _run(function: Callable[[LogNotices], Awaitable[int]], backend: str) -> int:
+    """Run a command to its exit code, then print the warnings that it has not printed itself."""
+    log = install_log_handler(Display(StandardStreams()), debug=False)
+    log.hold()
     try:
-        return anyio.run(function, backend=backend)
+        return anyio.run(function, log, backend=backend)
     finally:
-        logging.getLogger("amplifier").removeHandler(notices)
-        for message in dict.fromkeys(notices.messages):
-            if message not in _PRINTED:
-                click.echo(f"warning: {visible_text(message)}", err=True)
-        _PRINTED.clear()
+        log.show_held()
 
 
-def print_failures(status: list[dict[str, Any]]) -> None:
-    """Print each server that failed, and why."""
-    for each in status:
-        if each["error"] is not None:
-            _PRINTED.add(each["error"])
-            click.echo(f"{click.style('✗', fg='red')} {visible_text(each['error'])}", err=True)
+def _failures(status: Iterable[dict[str, Any]], log: LogNotices) -> list[str]:
+    """Why servers failed, which is in the log as well."""
+    found = [each["error"] for each in status if each["error"] is not None]
+    for error in found:
+        log.pop_about(error.partition("\n")[0])
+    return found
 
 
-def require_open(status: list[dict[str, Any]]) -> None:
-    """Check that no server failed.
-
-    Raises:
-        CommandError: One did.
-    """
-    for each in status:
-        if each["error"] is not None:
-            _PRINTED.add(each["error"])
-            raise CommandError(each["error"], exit_code=Exit.FAILED)
-
-
-def exit_code(status: list[dict[str, Any]]) -> int:
-    """The exit code of a command about these servers."""
-    return Exit.FAILED if any(each["error"] is not None for each in status) else Exit.OK
+def _print_failures(status: Iterable[dict[str, Any]], log: LogNotices) -> int:
+    """Print why servers failed; returns the exit code."""
+    failures = _failures(status, log)
+    for error in failures:
+        click.echo(f"{click.style('✗', fg='red')} {visible_text(error)}", err=True)
+    return Exit.FAILED if failures else Exit.OK
 
 
 _LOGIN_SECONDS = 600.0
@@ -192,24 +159,21 @@ def list_tools(servers: tuple[str, ...], file: Path | None, backend: str, as_jso
     The exit code is 1 if a server fails.
     """
 
-    async def run() -> int:
+    async def run(log: LogNotices) -> int:
         async with open_servers(_servers(file), servers) as opened:
-            status = opened.status()
-            tools = {each["server"]: opened.tools(each["server"]) for each in status}
             if as_json:
-                listed = [{**each, "tools": [_described(tool) for tool in tools[each["server"]]]} for each in status]
+                listed = [{**each, "tools": [_described(tool) for tool in tools]} for each, tools in opened]
                 click.echo(json.dumps(listed, indent=2))
             else:
                 rows = [
                     [each["server"], tool.name, _hints(tool), _first_line(tool.description)]
-                    for each in status
-                    for tool in tools[each["server"]]
+                    for each, tools in opened
+                    for tool in tools
                 ]
                 print_table(["server", "tool", "hints", "what it does"], rows)
-                print_failures(status)
-            return exit_code(status)
+            return _print_failures((each for each, _ in opened), log)
 
-    return run_command(run, backend)
+    return _run(run, backend)
 
 
 @mcp.command("test")
@@ -220,25 +184,23 @@ def test_servers(servers: tuple[str, ...], file: Path | None, backend: str, as_j
     The exit code is 1 if a server fails.
     """
 
-    async def run() -> int:
+    async def run(log: LogNotices) -> int:
         started = time.monotonic()
         async with open_servers(_servers(file), servers) as opened:
-            status = opened.status()
+            status = [each for each, _ in opened]
         closed = time.monotonic() - started
         if as_json:
             click.echo(json.dumps(status, indent=2))
-            return exit_code(status)
-        for each in status:
+        for each in [] if as_json else status:
             if each["error"] is None:
                 about = f"{each['server_info'].strip()}, protocol {each['protocol']}, {len(each['tools'])} tools"
                 click.echo(
                     f"{click.style('✓', fg='green')} {each['server']}: {about}, ready in {each['seconds']:.2f} s"
                 )
-        print_failures(status)
         click.echo(f"opened and closed in {closed:.2f} s", err=True)
-        return exit_code(status)
+        return _print_failures(status, log)
 
-    return run_command(run, backend)
+    return _run(run, backend)
 
 
 @mcp.command("login")
@@ -253,15 +215,16 @@ def login(server: str, file: Path | None, backend: str) -> int:
     async def show(address: str) -> None:
         click.echo(f"Open this page in a browser on this machine:\n  {visible_text(address, multiline=False)}")
 
-    async def run() -> int:
+    async def run(log: LogNotices) -> int:
         config = _servers(file)
         async with open_servers(config, (server,), login=show, open_timeout=_LOGIN_SECONDS) as opened:
-            (status,) = opened.status()
-            require_open([status])
-        click.echo(f"{status['server']}: logged in, {len(status['tools'])} tools")
+            status, tools = opened[0]
+            for error in _failures([status], log):
+                raise CommandError(error, exit_code=Exit.FAILED)
+        click.echo(f"{status['server']}: logged in, {len(tools)} tools")
         return Exit.OK
 
-    return run_command(run, backend)
+    return _run(run, backend)
 
 
 def _described(tool: Any) -> dict[str, Any]:
@@ -291,17 +254,19 @@ def call_tool(
     TOOL is the server's name for the tool, or the one in the plan. Arguments are NAME=VALUE, where a VALUE that is JSON is read as JSON unless
     the tool wants a text, or one JSON object. The time goes to standard error. The exit code is 1 if the call fails.
     """
-    given = _read_arguments(arguments)
 
-    async def run() -> int:
+    async def run(log: LogNotices) -> int:
         async with open_servers(_servers(file), (server,)) as opened:
-            require_open(opened.status())
-            tools = {name: each for each in opened.tools(server) for name in (each.name, _own_name(each))}
+            status, offered = opened[0]
+            for error in _failures([status], log):
+                raise CommandError(error, exit_code=Exit.FAILED)
+            tools = {name: each for each in offered for name in (each.name, _own_name(each))}
             if tool not in tools:
-                known = ", ".join(sorted(_own_name(each) for each in opened.tools(server))) or "none"
+                known = ", ".join(sorted(map(_own_name, offered))) or "none"
                 raise CommandError(f"server {server!r} has no tool {tool!r}{suggestion(tool, tools)} It has: {known}")
+            given = _read_arguments(arguments, tools[tool].input_schema.get("properties") or {})
             started = time.monotonic()
-            result = await tools[tool].execute(_typed(given, tools[tool].input_schema))
+            result = await tools[tool].execute(given)
             seconds = time.monotonic() - started
         if as_json:
             click.echo(json.dumps({**to_dict(result), "seconds": round(seconds, 3)}, indent=2))
@@ -312,48 +277,28 @@ def call_tool(
             raise CommandError(str(result.error["message"]), exit_code=Exit.FAILED)
         return Exit.OK if result.success else Exit.FAILED
 
-    return run_command(run, backend)
+    return _run(run, backend)
 
 
-def _read_arguments(words: tuple[str, ...]) -> dict[str, Any]:
+def _read_arguments(words: tuple[str, ...], properties: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call; values are read as JSON where the tool does not want a text."""
     if len(words) == 1 and words[0].lstrip().startswith("{"):
         try:
-            given = json.loads(words[0])
+            given: dict[str, Any] = json.loads(words[0])
         except ValueError as error:
             raise CommandError(f"the arguments are not valid JSON: {error}") from None
-        if isinstance(given, dict):
-            return given
+        return given
     arguments: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name:
             raise CommandError(f"{word!r} is no argument; expected NAME=VALUE, or one JSON object")
-        arguments[name] = _Text(value)
+        arguments[name] = value
+        schema = properties.get(name)
+        if not isinstance(schema, dict) or schema.get("type") != "string":
+            with suppress(ValueError):
+                arguments[name] = json.loads(value)
     return arguments
-
-
-class _Text(str):
-    """A value as it was written."""
-
-    __slots__ = ()
-
-
-def _typed(given: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    """The arguments with values read as JSON where the tool does not want a text."""
-    properties = schema.get("properties") or {}
-    return {
-        name: _value(value, properties.get(name)) if isinstance(value, _Text) else value
-        for name, value in given.items()
-    }
-
-
-def _value(written: str, schema: Any) -> Any:
-    if isinstance(schema, dict) and schema.get("type") == "string":
-        return str(written)
-    try:
-        return json.loads(written)
-    except ValueError:
-        return str(written)
 
 
 def _own_name(tool: Any) -> str:
@@ -365,7 +310,6 @@ def _own_name(tool: Any) -> str:
 @mcp.command("import")
 @click.argument("file", type=PLAN_FILE)
 @click.option("--format", "form", type=click.Choice(["yaml", "json"]), default="yaml", help="The form of the output.")
-@debug_option
 def import_servers(file: Path, form: str) -> None:
     """Print the servers in FILE, which another host uses (an object mcpServers), as a section of a mount plan.
 

@@ -25,7 +25,8 @@ from amplifier.kernel import AmplifierSession
 from amplifier.loading._installed import installed_ids
 from amplifier.models import ChatRequest, Message, ModelInfo
 
-from .shared_options import backend_option, complete_provider, debug_option, json_option
+from .lazy_group import LazyGroup
+from .shared_options import backend_option, complete_provider, json_option
 
 __all__ = ["keys", "models"]
 
@@ -39,7 +40,6 @@ _MILLION = 1_000_000
 @click.argument("search", default="")
 @backend_option
 @json_option
-@debug_option
 def models(provider: str | None, search: str, backend: str, as_json: bool) -> int:
     """List the models of every provider that can be used now, or those with SEARCH in their name.
 
@@ -97,7 +97,7 @@ def _row(provider: str, model: ModelInfo, source: Any) -> dict[str, Any]:
     }
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=LazyGroup, invoke_without_command=True)
 @click.pass_context
 def keys(context: click.Context) -> None:
     """Keep keys in the keyring of this system, where every agent finds them; without a command, list their names.
@@ -111,7 +111,6 @@ def keys(context: click.Context) -> None:
 
 @keys.command("set")
 @click.argument("name")
-@debug_option
 def set_key(name: str) -> None:
     """Keep the key NAME: that of a provider (anthropic), or any variable (GITHUB_TOKEN). Asks for it, or reads the line that standard input has."""
     variable = _variable(name)
@@ -127,7 +126,6 @@ def set_key(name: str) -> None:
 
 @keys.command("remove")
 @click.argument("name")
-@debug_option
 def remove(name: str) -> None:
     """Remove the key NAME from the keyring."""
     remove_key(_variable(name))

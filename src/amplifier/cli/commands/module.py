@@ -34,7 +34,7 @@ from amplifier.models import to_dict
 from amplifier.plan import is_module_id, type_from_id
 
 from .lazy_group import LazyGroup
-from .shared_options import debug_option, json_option
+from .shared_options import completion, json_option
 
 __all__ = ["module"]
 
@@ -44,14 +44,9 @@ def module() -> None:
     """List and describe installed modules, check one, create one."""
 
 
-def _complete_module(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    return [module_id for module_id in installed_ids() if module_id.startswith(incomplete)]
-
-
 @module.command("list")
 @click.option("--type", "kind", metavar="KIND", help="Only modules of this kind, such as tool or provider.")
 @json_option
-@debug_option
 def list_modules(kind: str | None, as_json: bool) -> None:
     """List every module that can be named in a plan. Files are read; no module is imported.
 
@@ -98,9 +93,8 @@ def _how_to_get(lacking: dict[str, str]) -> str:
 
 
 @module.command("show")
-@click.argument("module_id", metavar="MODULE", shell_complete=_complete_module)
+@click.argument("module_id", metavar="MODULE", shell_complete=completion(installed_ids))
 @json_option
-@debug_option
 def show_module(module_id: str, as_json: bool) -> None:
     """Show one MODULE. It is imported for this, not mounted."""
     found = [entry for entry in all_modules() if entry.info.id == module_id]
@@ -153,7 +147,6 @@ _FIRST_WORDS = {"orchestrator": "loop", "hook": "hooks", "resolver": "resolver"}
 @click.option(
     "--into", type=click.Path(file_okay=False, path_type=Path), default=Path(), help="Where; here if left out."
 )
-@debug_option
 def new(name: str, kind: str | None, into: Path) -> None:
     """Write a module package called NAME that keeps its contract as it is."""
     kind = kind or type_from_id(name)

@@ -23,21 +23,22 @@ from amplifier.conformance import Report, check_module
 from amplifier.errors import AmplifierError
 from amplifier.models import to_json
 
-from .shared_options import debug_option, json_option, open_store
+from .shared_options import json_option, open_store
 
 __all__ = ["validate"]
 
 _EXITS = {"conforms": Exit.OK, "violations": Exit.FAILED, "unchecked": Exit.USAGE}
+_BACKEND = click.Choice(["asyncio", "trio"])
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command("validate")
 @click.argument("target", metavar="PATH_OR_ID")
-@click.option("--type", "kind", metavar="TYPE", help="The module's type, where it does not declare it.")
+@click.option("--type", "module_type", metavar="TYPE", help="The module's type, where it does not declare it.")
 @click.option("--config", metavar="JSON", help="What to mount it with; {directory} is replaced by a fresh directory.")
 @click.option("--plan", metavar="JSON", help="What else the plan of its session holds, such as agents.")
 @click.option("--static", is_flag=True, help="Run nothing of the module; read its files only.")
-@click.option("--backend", "backends", multiple=True, type=click.Choice(["asyncio", "trio"]), help="Default: both.")
+@click.option("--backend", "backends", multiple=True, type=_BACKEND, default=_BACKEND.choices, help="Default: both.")
 @click.option("--thorough", is_flag=True, help="More inputs, and every await is cancelled.")
 @click.option("--strict", is_flag=True, help="Recommendations count, too.")
 @click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same result.")
@@ -48,24 +49,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--junit", type=_FILE, help="Write it as JUnit XML: a test for each clause.")
 @click.option("--github", is_flag=True, help="Print annotations for GitHub Actions, too.")
 @json_option
-@debug_option
 def validate(
-    target: str,
-    kind: str | None,
-    config: str | None,
-    plan: str | None,
-    static: bool,
-    backends: tuple[str, ...],
-    thorough: bool,
-    strict: bool,
-    seed: int,
-    only: tuple[str, ...],
-    replay: str | None,
-    verbose: bool,
-    html: Path | None,
-    junit: Path | None,
-    github: bool,
-    as_json: bool,
+    target: str, html: Path | None, junit: Path | None, github: bool, verbose: bool, as_json: bool, **options: Any
 ) -> int:
     """Check a module against its contract: a folder, a file, an installed id, or a package.
 
@@ -79,25 +64,13 @@ def validate(
     streams = StandardStreams()
     annotations = (streams.err if as_json else streams.out) if github else None  # JSON stays alone on standard output
     try:
-        check = functools.partial(
-            check_module,
-            target,
-            module_type=kind,
-            config=_read_object("--config", config),
-            plan=_read_object("--plan", plan),
-            static=static,
-            thorough=thorough,
-            strict=strict,
-            seed=seed,
-            backends=backends or ("asyncio", "trio"),
-            only=only,
-            replay=replay,
-        )
+        options |= {name: _read_object(f"--{name}", options[name]) for name in ("config", "plan")}
         with _progress(streams, quiet=as_json) as progress:
-            report = anyio.run(functools.partial(check, progress=progress))
+            report = anyio.run(functools.partial(check_module, target, progress=progress, **options))
     except (AmplifierError, CommandError, OSError) as error:
         # A service that only reads these would otherwise take a check that never began for one without findings.
-        _publish(_failure(target, seed, error), wanted, annotations)
+        about = {"module": target, "source": target, "seed": options["seed"], "notes": [error_message(error)]}
+        _publish(Report(verdict="unchecked", **about), wanted, annotations)
         raise
     if as_json:
         streams.out.line(to_json(report))
@@ -107,11 +80,6 @@ def validate(
     with suppress(OSError):  # the page that lists reports does without this one
         open_store().keep_report(report.module, report.verdict, "\n".join(report.lines()))
     return _EXITS[report.verdict]
-
-
-def _failure(target: str, seed: int, error: Exception) -> Report:
-    """The report on a module that could not be examined at all."""
-    return Report(module=target, source=target, verdict="unchecked", seed=seed, notes=[error_message(error)])
 
 
 def _publish(report: Report, files: dict[str, Path], annotations: Output | None) -> None:

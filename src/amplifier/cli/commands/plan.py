@@ -19,12 +19,13 @@ from amplifier.errors import PlanError, Problem
 from amplifier.loading._installed import installed_ids, missing_modules
 from amplifier.plan import check_plan, expand_variables, plan_schema
 
-from .shared_options import PLAN_FILE, complete_provider, debug_option
+from .lazy_group import LazyGroup
+from .shared_options import PLAN_FILE, complete_provider
 
 __all__ = ["plan"]
 
 
-@click.group()
+@click.group(cls=LazyGroup)
 def plan() -> None:
     """Check and print mount plans."""
 
@@ -114,7 +115,6 @@ def show(file: Path | None, provider: str | None, model: str | None) -> None:
 @click.option("--seed", type=int, default=0, show_default=True, help="The same seed draws the same cases.")
 @click.option("--backend", "backends", multiple=True, type=click.Choice(["asyncio", "trio"]), help="Default: both.")
 @click.option("--case", metavar="JSON", help="Play one case again, as a report shows it.")
-@debug_option
 def prove(
     file: Path | None, seconds: float, sessions: int | None, seed: int, backends: tuple[str, ...], case: str | None
 ) -> int:

@@ -16,9 +16,8 @@ from amplifier.cli.agent.agent_run import RunRequest, print_error_json, run_agen
 from amplifier.cli.agent.configuration import Value, read_configuration
 from amplifier.cli.agent.mcp_servers import read_servers
 from amplifier.cli.core.exit_codes import CommandError
-from amplifier.cli.sessions.home_folder import require_writable
 from amplifier.cli.sessions.store import INTERRUPTED, LAST, SessionRecord, SessionStore
-from amplifier.cli.terminal.keyboard import Keyboard
+from amplifier.cli.terminal.output import is_terminal
 from amplifier.modules.hooks.approval import MODES
 from amplifier.plan import validate_session_id
 
@@ -142,9 +141,8 @@ def _run_request(
     global_options: GlobalOptions, prompt: str | None, resume: str | None, session_id: str | None, /, **options: Any
 ) -> RunRequest:
     options |= _recordings(options)
-    store = open_store()
+    store = open_store(writable=True)
     resumed = None if resume is None else _find_session(store, resume)
-    require_writable(store.root)
     if resumed is not None and store.is_open(resumed.session_id):
         raise CommandError(
             f"session {resumed.session_id!r} is open in another process{store.holder(resumed.session_id)}; end that one first, "
@@ -206,7 +204,7 @@ def _prompt(given: str | None, output_format: str, command: str, *, optional: bo
     """What to ask; None for a chat, or if there is nothing and it is optional. An error shows the command to put a prompt behind."""
     if given is not None and given != "-":
         return _checked(given, command)
-    if given is None and Keyboard.is_available():
+    if given is None and is_terminal(sys.stdin):
         if optional:
             return None
         if output_format != "text":

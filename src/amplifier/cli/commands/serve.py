@@ -7,10 +7,15 @@ from typing import Any
 
 import click
 
-from amplifier.cli.sessions.home_folder import require_writable
-from amplifier.errors import MissingExtraError
-
-from .shared_options import PLAN_FILE, GlobalOptions, agent_options, http_options, open_store, read_token
+from .shared_options import (
+    PLAN_FILE,
+    GlobalOptions,
+    agent_options,
+    http_options,
+    import_http_server,
+    open_store,
+    read_token,
+)
 
 __all__ = ["serve", "ui"]
 
@@ -31,7 +36,7 @@ __all__ = ["serve", "ui"]
 )
 @click.option("--open", "open_browser", is_flag=True, help="Open the page in the browser.")
 @click.pass_obj
-def serve(global_options: GlobalOptions, /, plan: Path | None, backend: str, **options: Any) -> int:
+def serve(global_options: GlobalOptions, /, plan: Path | None, backend: str, **options: Any) -> Any:
     """Serve an agent over HTTP: a page for people, the OpenAI chat completions, AG-UI and a session API.
 
     PLAN is a mount plan (YAML, TOML, JSON); without one, it is the plan of `amplifier run`. Every request needs a token, which is
@@ -39,18 +44,11 @@ def serve(global_options: GlobalOptions, /, plan: Path | None, backend: str, **o
 
     Exit codes: 0 stopped by SIGTERM, 130 by Ctrl-C, 129 by SIGHUP, 2 it could not begin.
     """
-    try:
-        from amplifier.cli.agent.http_server import serve_http  # noqa: PLC0415  # belongs to an extra
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "hypercorn"):
-            raise
-        raise MissingExtraError("amplifier serve", extra="serve", missing=error.name or "starlette") from error
-
-    store = open_store()
-    require_writable(store.root)
+    server = import_http_server("amplifier serve")
+    store = open_store(writable=True)
     plan = None if plan is None else plan.absolute()
     token = read_token(options["token_file"], none=options["no_token"])
-    return serve_http(store, plan, token=token, backend=backend, debug=global_options.debug, **options)
+    return server.serve_http(store, plan, token=token, backend=backend, debug=global_options.debug, **options)
 
 
 @click.command()

@@ -16,13 +16,18 @@ import click
 from amplifier._json import visible_text
 from amplifier._programs import with_safe_search_path
 from amplifier._regular_file import replace_file
+from amplifier.cli.commands.lazy_group import LazyGroup
 from amplifier.cli.commands.run import PROMPT_SETTINGS, reject_unquoted_prompt, run_options, start_run
-from amplifier.cli.commands.shared_options import GlobalOptions, complete_session, debug_option, json_option, open_store
+from amplifier.cli.commands.shared_options import (
+    GlobalOptions,
+    complete_session,
+    import_http_server,
+    json_option,
+    open_store,
+)
 from amplifier.cli.core.exit_codes import CommandError, Exit
-from amplifier.cli.sessions.store import EVENTS_FILE, SessionRecord, SessionStore
-from amplifier.cli.terminal.keyboard import Keyboard
-from amplifier.cli.terminal.output import print_table
-from amplifier.errors import MissingExtraError
+from amplifier.cli.sessions.store import EVENTS_FILE, SessionRecord
+from amplifier.cli.terminal.output import is_terminal, print_table
 from amplifier.live._checkpoints import undo_stored
 from amplifier.tracing import (
     compare,
@@ -41,10 +46,19 @@ __all__ = ["session"]
 _ALL_COLUMNS = 120
 """The width of a terminal that shows all there is of a session in one line."""
 
+_HEADINGS = {
+    "session_id": "session",
+    "updated": "last used",
+    "status": "status",
+    "provider": "provider",
+    "title": "began with",
+    "directory": "folder",
+}
+
 _SESSION = click.argument("session_id", metavar="ID", shell_complete=complete_session)
 
 
-@click.group()
+@click.group(cls=LazyGroup)
 def session() -> None:
     """Look at, trace, resume, fork and delete the sessions that were kept.
 
@@ -61,7 +75,6 @@ def session() -> None:
 )
 @click.option("--cost", "with_cost", is_flag=True, help="Also what each has cost; reads their event logs.")
 @json_option
-@debug_option
 def list_sessions(
     limit: int | None, with_children: bool, here: bool, search: str, with_cost: bool, as_json: bool
 ) -> None:
@@ -73,33 +86,28 @@ def list_sessions(
         if (folder is None or each.directory == folder)
         and search.casefold() in "\n".join(filter(None, attrs.astuple(each))).casefold()
     ][:limit]
-    costs = [str(totals(read_trace(store, record.session_id)).cost or "") for record in records if with_cost]
+    listed = [attrs.asdict(each) for each in records]
+    for row in listed if with_cost else ():
+        cost = totals(read_trace(store, row["session_id"])).cost
+        row["cost"] = str(cost) if cost else None
     if as_json:
-        more = [{"cost": cost or None} for cost in costs] or [{}] * len(records)
-        click.echo(
-            json.dumps([{**attrs.asdict(one), **cost} for one, cost in zip(records, more, strict=True)], indent=2)
-        )
+        click.echo(json.dumps(listed, indent=2))
         return
-    if not records:
+    if not listed:
         which = "like that" if here or search else "yet"
         click.echo(f"There is no session {which} in {store.root}.", err=True)
         return
-    rows = [
-        [each or "" for each in (one.session_id, one.updated, one.status, one.provider, one.title, one.directory)]
-        for one in records
-    ]
+    shown = list(_HEADINGS)
     if sys.stdout.isatty():  # scripts get the stored values, people a shorter form
-        rows = [
-            [name, _in_local_time(used), status, who.removeprefix("provider-"), title, _below_home(where)]
-            for name, used, status, who, title, where in rows
-        ]
-    headings = ["session", "last used", "status", "provider", "began with", "folder"]
-    if sys.stdout.isatty() and (columns := shutil.get_terminal_size().columns) < _ALL_COLUMNS:
-        shown = [0, 4] if columns < _ALL_COLUMNS // 2 else [0, 1, 2, 4]
-        headings, rows = [headings[each] for each in shown], [[row[each] for each in shown] for row in rows]
-    if with_cost:
-        headings, rows = [*headings, "cost"], [[*row, cost] for row, cost in zip(rows, costs, strict=True)]
-    print_table(headings, rows, cut=("began with", "folder"))
+        for row in listed:
+            row["updated"], row["directory"] = _in_local_time(row["updated"] or ""), _below_home(row["directory"] or "")
+            row["provider"] = (row["provider"] or "").removeprefix("provider-")
+        if (columns := shutil.get_terminal_size().columns) < _ALL_COLUMNS:
+            narrow = columns < _ALL_COLUMNS // 2
+            shown = ["session_id", "title"] if narrow else ["session_id", "updated", "status", "title"]
+    shown += ["cost"] if with_cost else []
+    rows = [[row[name] or "" for name in shown] for row in listed]
+    print_table([_HEADINGS.get(name, name) for name in shown], rows, cut=("began with", "folder"))
 
 
 def _below_home(folder: str) -> str:
@@ -119,7 +127,6 @@ def _in_local_time(moment: str) -> str:
 @_SESSION
 @click.option("--full", is_flag=True, help="Show tool calls and tool output in full length.")
 @json_option
-@debug_option
 def show_session(session_id: str, full: bool, as_json: bool) -> None:
     """Show the conversation of a session. It may be open elsewhere meanwhile.
 
@@ -153,7 +160,6 @@ def show_session(session_id: str, full: bool, as_json: bool) -> None:
 @_SESSION
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="A new file.")
 @click.option("--html", is_flag=True, help="A page instead of Markdown; also if FILE ends in .html.")
-@debug_option
 def export_session(session_id: str, output: Path | None, html: bool) -> None:
     """Write the conversation of a session as Markdown, or as a page that loads nothing and runs nothing."""
     store = open_store()
@@ -171,7 +177,6 @@ def export_session(session_id: str, output: Path | None, html: bool) -> None:
 @session.command("to-test")
 @_SESSION
 @click.option("-o", "--output", type=click.Path(path_type=Path), default="tests", metavar="FOLDER", show_default=True)
-@debug_option
 def write_session_test(session_id: str, output: Path) -> None:
     """Write a session as a pytest that plays it again offline, up to its stop, on both backends; without secrets."""
     from amplifier.testing._sessions import write_test  # noqa: PLC0415 — only this command needs the doubles
@@ -192,7 +197,6 @@ def write_session_test(session_id: str, output: Path) -> None:
 @click.option("--compare", "other_id", metavar="ID", shell_complete=complete_session, help="Compare with this session.")
 @click.option("--live", is_flag=True, help="Follow the session in the browser while it runs.")
 @click.option("--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", help="The event loop of --live.")
-@debug_option
 def trace_session(
     session_id: str,
     output: Path | None,
@@ -201,7 +205,7 @@ def trace_session(
     other_id: str | None,
     live: bool,
     backend: str,
-) -> int:
+) -> Any:
     """Show what a session did: turns, model calls, tool calls, approvals, errors, and how long each took.
 
     Writes one HTML page, trace-ID.html unless -o names another file; it loads nothing and needs no network. It contains what the
@@ -212,7 +216,8 @@ def trace_session(
     if live:
         if as_text or other_id is not None or output is not None:
             raise click.UsageError("--live shows one session in the browser; leave out --text, --compare and --output")
-        return _follow(store, record.session_id, backend=backend, open_browser=open_browser)
+        server = import_http_server("--live")
+        return server.follow_session(store, record.session_id, backend=backend, open_browser=open_browser)
     if open_browser and as_text:
         raise click.UsageError("--open opens a page; leave out --text")
     trace = read_trace(store, record.session_id)
@@ -242,16 +247,6 @@ def trace_session(
     return Exit.OK
 
 
-def _follow(store: SessionStore, session_id: str, *, backend: str, open_browser: bool) -> int:
-    try:
-        from amplifier.cli.agent.http_server import follow_session  # noqa: PLC0415  # belongs to an extra
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "hypercorn"):
-            raise
-        raise MissingExtraError("--live", extra="serve", missing=error.name or "starlette") from error
-    return follow_session(store, session_id, backend=backend, open_browser=open_browser)
-
-
 @session.command("resume", context_settings=PROMPT_SETTINGS)
 @click.argument("session_id", metavar="[ID]", default="last", shell_complete=complete_session)
 @click.argument("prompt", required=False)
@@ -272,7 +267,6 @@ def resume_session(global_options: GlobalOptions, /, session_id: str, prompt: st
 @session.command("fork")
 @_SESSION
 @click.option("--turns", type=click.IntRange(min=0), help="Take over only this many turns from the beginning.")
-@debug_option
 def fork_session(session_id: str, turns: int | None) -> None:
     """Copy a session's conversation into a new session and print the new id."""
     store = open_store()
@@ -290,7 +284,6 @@ def fork_session(session_id: str, turns: int | None) -> None:
 @session.command("undo")
 @click.argument("session_id", metavar="[ID]", default="last", shell_complete=complete_session)
 @click.option("--redo", is_flag=True, help="Do again what was taken back last.")
-@debug_option
 def undo_session(session_id: str, redo: bool) -> None:
     """Take back the latest turn: the files it changed, also by commands, and its part of the conversation.
 
@@ -304,7 +297,6 @@ def undo_session(session_id: str, redo: bool) -> None:
 @session.command("delete")
 @click.argument("session_ids", metavar="ID...", nargs=-1, required=True, shell_complete=complete_session)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@debug_option
 def delete_sessions(session_ids: tuple[str, ...], yes: bool) -> None:
     """Delete sessions with everything they kept."""
     store = open_store()
@@ -317,7 +309,7 @@ def delete_sessions(session_ids: tuple[str, ...], yes: bool) -> None:
 
 
 def _confirm(records: list[SessionRecord]) -> None:
-    if not Keyboard.is_available():
+    if not is_terminal(sys.stdin):
         raise CommandError("there is no terminal to ask at; confirm with --yes")
     for record in records:
         title = visible_text(record.title or "", multiline=False)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
@@ -22,98 +24,83 @@ __all__ = [
     "complete_provider",
     "complete_running",
     "complete_session",
+    "completion",
     "debug_option",
     "http_options",
+    "import_http_server",
     "json_option",
     "open_store",
     "plan_option",
     "read_token",
 ]
 
-F = TypeVar("F", bound=Callable[..., Any])
+Decorator: TypeAlias = Callable[[Any], Any]
+"""Adds options to a command."""
 
 _TOKEN_VARIABLE = "AMPLIFIER_SERVE_TOKEN"
 
 
-class GlobalOptions:
-    """Options that may precede the command's name.
+GlobalOptions = SimpleNamespace
+"""Options that may precede the command's name: ``debug``, to show tracebacks."""
 
-    Attributes:
-        debug: Show tracebacks.
+
+def open_store(*, writable: bool = False) -> SessionStore:
+    """The sessions of this user.
+
+    Raises:
+        CommandError: They are to be writable, and are not.
     """
-
-    def __init__(self) -> None:
-        self.debug = False
-
-
-def open_store() -> SessionStore:
-    """The sessions of this user."""
     # ``--version`` and ``--help`` need neither the store nor what it is made of.
-    from amplifier.cli.sessions.home_folder import find_home, sessions_folder  # noqa: PLC0415
+    from amplifier.cli.sessions.home_folder import find_home, require_writable  # noqa: PLC0415
     from amplifier.cli.sessions.store import SessionStore  # noqa: PLC0415
 
-    return SessionStore(sessions_folder(find_home()))
+    if writable:
+        require_writable(find_home() / "sessions")
+    return SessionStore(find_home() / "sessions")
 
 
-def debug_option(command: F) -> F:
-    """Add ``--debug``, which may precede or follow the command's name."""
-
-    def set_debug(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
-        if value and (options := context.find_object(GlobalOptions)) is not None:
-            options.debug = True
-
-    return click.option(
-        "--debug", is_flag=True, expose_value=False, callback=set_debug, help="Show tracebacks and the library's log."
-    )(command)
+def _set_debug(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value and (options := context.find_object(GlobalOptions)) is not None:
+        options.debug = True
 
 
-def json_option(command: F) -> F:
-    """Add ``--json``."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(command)
+debug_option: Decorator = click.option(
+    "--debug", is_flag=True, expose_value=False, callback=_set_debug, help="Show tracebacks and the library's log."
+)
+"""``--debug`` may precede or follow the command's name."""
+
+json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 
-def complete_session(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Ids of sessions, for the shell."""
-    return [record.session_id for record in open_store().records() if record.session_id.startswith(incomplete)]
+def completion(names: Callable[[], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Complete the beginning of a name, for the shell."""
+    return lambda _context, _parameter, begun: [name for name in names() if name.startswith(begun)]
 
 
-def complete_running(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Process ids of running commands, for the shell."""
-    from amplifier.cli.sessions.home_folder import find_home, running_folder  # noqa: PLC0415  # only completion needs it
+def _running() -> list[str]:
+    from amplifier.cli.sessions.home_folder import running_folder  # noqa: PLC0415  # only completion needs it
     from amplifier.tracing._running_commands import running_commands  # noqa: PLC0415  # the same
 
-    pids = [str(each.pid) for each in running_commands(running_folder(find_home()))]
-    return [pid for pid in pids if pid.startswith(incomplete)]
+    return [str(each.pid) for each in running_commands(running_folder())]
 
 
-def complete_provider(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Names of providers, for the shell."""
+def _providers() -> list[str]:
     from amplifier.loading._installed import installed_ids  # noqa: PLC0415  # only completion needs it
 
-    names = [name.removeprefix("provider-") for name in installed_ids() if name.startswith("provider-")]
-    return [name for name in names if name.startswith(incomplete)]
+    return [name.removeprefix("provider-") for name in installed_ids() if name.startswith("provider-")]
 
+
+complete_session = completion(lambda: [record.session_id for record in open_store().records()])
+complete_running = completion(_running)
+"""Process ids of running commands."""
+complete_provider = completion(_providers)
 
 PLAN_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-class Decorator(Protocol):
-    """Adds options to a command."""
-
-    def __call__(self, command: F, /) -> F:
-        """The command with the options."""
-        ...
-
-
-def add_options(*options: Callable[[Any], Any]) -> Decorator:
+def add_options(*options: Decorator) -> Decorator:
     """Add several options to a command, in the order of its help."""
-
-    def add(command: F) -> F:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
+    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
 
 
 backend_option: Decorator = click.option(
@@ -128,12 +115,11 @@ agent_options: Decorator = add_options(
         "--otel", metavar="URL", help="Send traces and metrics to an OpenTelemetry collector (OTLP over HTTP)."
     ),
     backend_option,
-    debug_option,
 )
 """The options that choose an agent and its backend, and where its traces go."""
 
 
-def http_options(*, port: int) -> Callable[[F], F]:
+def http_options(*, port: int) -> Decorator:
     """Add the options of a server for HTTP: where it listens, and who may use it.
 
     Args:
@@ -150,6 +136,23 @@ def http_options(*, port: int) -> Callable[[F], F]:
         click.option("--allow-host", "hosts", metavar="NAME", multiple=True, help=another),
         click.option("--allow-origin", "origins", metavar="URL", multiple=True, help=site),
     )
+
+
+def import_http_server(purpose: str) -> Any:
+    """The servers of this command for HTTP.
+
+    Raises:
+        MissingExtraError: What they need is not installed.
+    """
+    try:
+        from amplifier.cli.agent import http_server  # noqa: PLC0415  # belongs to an extra
+    except ModuleNotFoundError as error:
+        from amplifier.errors import MissingExtraError  # noqa: PLC0415  # only needed after a failure
+
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "hypercorn"):
+            raise
+        raise MissingExtraError(purpose, extra="serve", missing=error.name or "starlette") from error
+    return http_server
 
 
 def read_token(file: Path | None, *, none: bool) -> str | None:

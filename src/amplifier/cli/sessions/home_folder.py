@@ -9,15 +9,7 @@ from pathlib import Path
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.errors import MissingExtraError
 
-__all__ = [
-    "HOME_VARIABLE",
-    "config_folder",
-    "find_home",
-    "history_file",
-    "require_writable",
-    "running_folder",
-    "sessions_folder",
-]
+__all__ = ["HOME_VARIABLE", "config_folder", "find_home", "require_writable", "running_folder"]
 
 HOME_VARIABLE = "AMPLIFIER_HOME"
 
@@ -40,19 +32,9 @@ def find_home(kind: str = "user_state_path") -> Path:
     return folder
 
 
-def sessions_folder(home: Path) -> Path:
-    """Has a folder for each session, named after its id."""
-    return home / "sessions"
-
-
-def running_folder(home: Path) -> Path:
+def running_folder() -> Path:
     """Has the files of running commands, see `running_commands`."""
-    return home / "running"
-
-
-def history_file(home: Path) -> Path:
-    """Has the messages entered in chats."""
-    return home / "history"
+    return find_home() / "running"
 
 
 def require_writable(sessions: Path) -> None:
@@ -62,23 +44,11 @@ def require_writable(sessions: Path) -> None:
         CommandError: They cannot; the message names the folder and the variable that chooses it.
     """
     nearest = next(folder for folder in (sessions, *sessions.parents) if folder.exists())
-    if not nearest.is_dir():
-        problem = f"{nearest} is not a folder"
-    elif not os.access(nearest, os.W_OK | os.X_OK):
-        problem = f"{nearest} cannot be written to"
-    elif nearest == sessions or (refusal := _refusal_to_create(nearest)) is None:
-        return
-    else:
-        problem = f"nothing can be created in {nearest} ({refusal})"
-    raise CommandError(
-        f"sessions cannot be kept in {sessions}: {problem}; set {HOME_VARIABLE} to a folder that you can write to"
-    )
-
-
-def _refusal_to_create(folder: Path) -> str | None:
-    """Why no folder can be made there; None if one can. Permissions do not show it: root seems to have all of them in /proc."""
-    try:
-        Path(tempfile.mkdtemp(prefix=".amplifier-", dir=folder)).rmdir()
+    try:  # permissions do not show it: root seems to have all of them in /proc
+        Path(tempfile.mkdtemp(prefix=".amplifier-", dir=nearest)).rmdir()
     except OSError as error:
-        return error.strerror or str(error)
-    return None
+        refused = f"nothing can be created in {nearest} ({error.strerror or error})"
+        raise CommandError(
+            f"sessions cannot be kept in {sessions}: {refused if nearest.is_dir() else f'{nearest} is not a folder'}; "
+            f"set {HOME_VARIABLE} to a folder that you can write to"
+        ) from error

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import attrs
 
+from amplifier._json import redact_text
 from amplifier._regular_file import irregular_kind, make_folders, read_file, replace_file
 from amplifier._spelling import did_you_mean, nearest
 from amplifier.cli.core.exit_codes import CommandError
@@ -33,15 +34,23 @@ from amplifier.store._sessions import EVENTS_FILE
 
 from .home_folder import require_writable
 
-__all__ = ["EVENTS_FILE", "INTERRUPTED", "LAST", "RUNNING", "SessionRecord", "SessionStore", "now"]
+__all__ = ["EVENTS_FILE", "INTERRUPTED", "LAST", "RUNNING", "SessionRecord", "SessionStore", "begun", "now"]
 
 LAST = "last"
 """The name for the session that was used last."""
+
+TITLE_LENGTH = 80
 
 
 def now() -> str:
     """The current time."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def begun(record: SessionRecord, prompt: str | None) -> SessionRecord:
+    """The record of a session whose turn begins; the first prompt is its title."""
+    title = record.title or redact_text(" ".join((prompt or "").split()))[:TITLE_LENGTH] or None
+    return attrs.evolve(record, title=title, updated=now(), status=RUNNING)
 
 
 class SessionStore(SessionIndex):
@@ -91,17 +100,15 @@ class SessionStore(SessionIndex):
         """
         names = self.names()
         if wanted == LAST and LAST not in names:
-            records = self.records()
-            if not records:
+            if not (records := self.records()):
                 raise CommandError(f"there is no session yet in {self.root}; begin one with: amplifier run")
-            _refuse_irregular(self.folder(records[0].session_id))
-            return records[0]
-        begun = [wanted] if wanted in names else [name for name in names if wanted and name.startswith(wanted)]
-        if len(begun) == 1:
-            _refuse_irregular(self.folder(begun[0]))
-            return self.record(begun[0])
-        if begun:
-            raise CommandError(f"{wanted!r} is the beginning of {len(begun)} session ids: {', '.join(begun[:5])}")
+            wanted = records[0].session_id
+        meant = [wanted] if wanted in names else [name for name in names if wanted and name.startswith(wanted)]
+        if len(meant) == 1:
+            _refuse_irregular(self.folder(meant[0]))
+            return self.record(meant[0])
+        if meant:
+            raise CommandError(f"{wanted!r} is the beginning of {len(meant)} session ids: {', '.join(meant[:5])}")
         near = nearest(wanted, names, cutoff=0.5)
         advice = f"{did_you_mean(near)} " if near else ""
         raise CommandError(f"no session {wanted!r} in {self.root}; {advice}`amplifier session list` shows all of them")

@@ -64,6 +64,7 @@ class Display:
         edits: What the running calls change.
         hint: What a key does to the running turn.
         draft: What the person has typed meanwhile.
+        is_paused: Whether someone else writes to the terminal: a question, or the prompt.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Display:
         self._running: dict[str, ToolUse] = {}
         self._live = self._out if self._renders else self._err
         self._live_rows: list[str] = []
-        self._paused = False
+        self.is_paused: bool = False
         self._redraw_prompt: Callable[[], None] | None = None
         self._held_back: list[str] = []
         self._shown = ""  # of the answer that is being written
@@ -164,7 +165,7 @@ class Display:
         self._write_answer(text)
 
     def _write_answer(self, text: str) -> None:
-        if self._paused:
+        if self.is_paused:
             self._late += text
         elif self._renders and text:
             self._render(text)
@@ -212,7 +213,7 @@ class Display:
 
     def line(self, text: str = "") -> None:
         """Write a line to standard error, or hold it back while a question waits; safe text only."""
-        if self._paused:
+        if self.is_paused:
             self._held_back.append(text)
             return
         self.clear_live_lines()
@@ -226,7 +227,7 @@ class Display:
         """Write lines even while a question waits; safe text only."""
         self.clear_live_lines()
         self._break_line()
-        line_start = "\r\n" if self._paused and self._err.is_terminal else ""
+        line_start = "\r\n" if self.is_paused and self._err.is_terminal else ""
         self._err.line(line_start + text)
         if self._redraw_prompt is not None:
             self._redraw_prompt()
@@ -256,7 +257,7 @@ class Display:
         after = f"{folded}({use.seconds:.1f} s)"
         if cell_len(after) > self._err.width() // 2:
             after = f"({use.seconds:.1f} s)"
-        failure = "" if use.success else f": {_failure(use)}"
+        failure = "" if use.success else f": {visible_text(redact_text(use.error or 'failed'), multiline=False)}"
         self.line(f"{mark} {self._cut(f'{text}{failure}', cell_len(after) + 4)} {self._err.styled(after, 'dim')}")
         if use.success and edit is not None and self._err.is_terminal:
             for line in edit.lines[:_MOST_DIFF_LINES]:
@@ -287,13 +288,13 @@ class Display:
 
     def draw_live_lines(self) -> None:
         """Show the unfinished block of the answer, the running tools with the time they have taken, and the turn's time and tokens."""
-        if self._live.can_move_cursor and not self._paused:
+        if self._live.can_move_cursor and not self.is_paused:
             self._draw()
 
     def _draw(self, final: Sequence[str] = ()) -> None:
         """Write rows that stay above the live lines, and draw these anew, from the first row that differs from what is on the screen."""
-        wanted = [] if self._paused else [*self._activity()]
-        if self._markdown is not None and not self._paused:
+        wanted = [] if self.is_paused else [*self._activity()]
+        if self._markdown is not None and not self.is_paused:
             room = max(self._live.size()[1] - 1 - len(wanted), 1)
             wanted = [*self._markdown.unfinished()[-room:], *wanted]
         rows = [*final, *wanted]
@@ -346,11 +347,6 @@ class Display:
         if self._err.is_terminal and not self._live_rows:
             (self._out if self._shares_terminal else self._err).at_line_start = False
 
-    @property
-    def is_paused(self) -> bool:
-        """Whether someone else writes to the terminal: a question, or the prompt."""
-        return self._paused
-
     def pause(self, redraw: Callable[[], None] | None = None) -> None:
         """Hold lines back until `resume`: the person is being asked something, and nothing may appear below the question.
 
@@ -360,12 +356,12 @@ class Display:
         self.end_text()
         self.clear_live_lines()
         self._break_line()
-        self._paused = True
+        self.is_paused = True
         self._redraw_prompt = redraw
 
     def resume(self) -> None:
         """Show the lines that were held back; the question has been answered."""
-        self._paused = False
+        self.is_paused = False
         self._redraw_prompt = None
         self._err.at_line_start = True  # the person has pressed Enter, or the caller has ended the line
         held_back, self._held_back = self._held_back, []
@@ -412,10 +408,6 @@ def _folded(use: ToolUse) -> str:
     if len(lines) > 1:
         return f"{len(lines)} lines "
     return f"{visible_text(redact_text(lines[0]), multiline=False)} " if len(lines[0]) <= _LONGEST_ARGUMENT else ""
-
-
-def _failure(use: ToolUse) -> str:
-    return visible_text(redact_text(use.error or "failed"), multiline=False)
 
 
 def _retry_text(data: dict[str, Any]) -> str:

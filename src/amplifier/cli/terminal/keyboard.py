@@ -45,22 +45,14 @@ class Keyboard:
         self._is_pasting = False
         self._modes: list[Any] | None = None  # to restore
 
-    @staticmethod
-    def is_available() -> bool:
-        """Whether standard input is a terminal."""
-        try:
-            return sys.stdin.isatty()
-        except (AttributeError, ValueError):
-            return False
-
     async def read_line(self) -> str | None:
         """The next line without its end; None at the end of input. A cancelled call loses nothing that was typed."""
         modes = self._modes
         self.restore()
         try:
             while b"\n" not in self._read:
-                data = await self._receive()
-                if not data:
+                await anyio.wait_readable(self._descriptor)
+                if not (data := self._receive_now()):
                     rest, self._read = self._read, b""
                     return rest.decode(errors="replace") if rest else None
                 self._read += data
@@ -115,10 +107,6 @@ class Keyboard:
             with suppress(termios.error, OSError):
                 os.write(self._descriptor, b"\x1b[?2004l")
                 termios.tcsetattr(self._descriptor, termios.TCSANOW, modes)
-
-    async def _receive(self) -> bytes:
-        await anyio.wait_readable(self._descriptor)
-        return self._receive_now()
 
     def _receive_now(self) -> bytes:
         try:

@@ -27,7 +27,7 @@ from prompt_toolkit.data_structures import Size
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import StyleAndTextTuples
-from prompt_toolkit.history import InMemoryHistory
+from prompt_toolkit.history import History
 from prompt_toolkit.input import create_input
 from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
@@ -58,8 +58,7 @@ class LinePrompt:
     Args:
         keyboard: Keeps the keys that were typed ahead.
         terminal: Where the line is shown: standard error.
-        history: The messages of earlier chats; new ones are added to it.
-        recent: Messages that come after them in the history, oldest first, such as those of a resumed session.
+        history: The messages of earlier chats.
         completions: What Tab completes, each with a short explanation.
         next_mode: Called for Shift-Tab, in the thread of the prompt; returns the prompt to show.
 
@@ -73,41 +72,32 @@ class LinePrompt:
         terminal: Output,
         history: PromptHistory,
         *,
-        recent: Sequence[str],
         completions: Mapping[str, str],
         next_mode: Callable[[], str] | None = None,
     ) -> None:
         self._keyboard = keyboard
         self._terminal = terminal
-        self._history_file = history
-        earlier = [entry for entry in history.load() if entry not in recent]
-        self._history = _ChatHistory([*earlier, *recent])
+        self._next_mode = next_mode
         self._input = create_input(sys.stdin)
         self._menu_rows = min(len(completions), _MOST_MENU_ROWS)
         self._session: PromptSession[str] = PromptSession(
-            history=self._history,
+            history=history,
             completer=_Completer(completions),
             enable_open_in_editor=True,
             complete_while_typing=False,
             enable_suspend=True,
-            key_bindings=self._key_bindings(next_mode),
+            key_bindings=self._key_bindings(),
             input_processors=[_ShowInvisible()],
             color_depth=None if terminal.has_colour else ColorDepth.DEPTH_1_BIT,
             prompt_continuation=self._continuation,
             input=self._input,
             # Terminals answer a question for the cursor's position on standard input, where an answer that comes late is taken for keys.
-            output=Vt100_Output(sys.stderr, _window_size, term=os.environ.get("TERM"), enable_cpr=False),
+            output=Vt100_Output(sys.stderr, self._size, term=os.environ.get("TERM"), enable_cpr=False),
         )
         # Tools that block all threads of the default limiter must not block the prompt.
         self._limiter = anyio.CapacityLimiter(1)
         self._is_cancelled = False
         self.dropped: str = ""
-
-    def remember(self, message: str) -> None:
-        """Add a message to the history, unless it is the latest one again."""
-        if message.strip() and self._history.get_strings()[-1:] != [message]:
-            self._history.add(message)
-            self._history_file.add(message)
 
     async def read(self, prompt: str) -> str | None:
         """One line, which may hold newlines and begins with the keyboard's draft; None at the end of input. A cancelled call drops what was entered.
@@ -148,7 +138,7 @@ class LinePrompt:
                 lambda: [("bold" if self._terminal.has_colour else "", self._prompt)],
                 default=draft,
                 pre_run=self._exit_if_cancelled,
-                reserve_space_for_menu=min(self._menu_rows, max(_window_size().rows - 2, 0)),
+                reserve_space_for_menu=min(self._menu_rows, max(self._size().rows - 2, 0)),
                 set_exception_handler=False,  # its own one waits for Enter
                 handle_sigint=False,  # the SignalHandler handles signals
             )
@@ -157,14 +147,36 @@ class LinePrompt:
         except (EOFError, OSError):  # Ctrl-D, or the terminal is gone
             return None
 
-    def _key_bindings(self, next_mode: Callable[[], str] | None) -> KeyBindings:
-        bindings = _key_bindings()
+    def _key_bindings(self) -> KeyBindings:
+        bindings = KeyBindings()
 
-        @bindings.add("s-tab", filter=Condition(lambda: next_mode is not None))
+        @bindings.add("c-c")
+        def _interrupt(event: KeyPressEvent) -> None:
+            event.app.exit(exception=_Interrupted())
+
+        @bindings.add("c-d", filter=Condition(lambda: not get_app().current_buffer.text))
+        def _leave(event: KeyPressEvent) -> None:
+            event.app.exit(exception=EOFError())
+
+        @bindings.add("escape", "enter")
+        @bindings.add("escape", "c-j")
+        def _insert_newline(event: KeyPressEvent) -> None:
+            event.current_buffer.newline(copy_margin=False)
+
+        @bindings.add(Keys.BracketedPaste)
+        def _paste(event: KeyPressEvent) -> None:
+            text = event.data.replace("\r\n", "\n").replace("\r", "\n").replace("\t", "    ")
+            event.current_buffer.insert_text(sanitize_text(text))
+
+        @bindings.add("s-tab", filter=Condition(lambda: self._next_mode is not None))
         def _switch(event: KeyPressEvent) -> None:
-            self._prompt = self._prompt if next_mode is None else next_mode()
+            self._prompt = self._prompt if self._next_mode is None else self._next_mode()
 
         return bindings
+
+    def _size(self) -> Size:
+        columns, rows = self._terminal.size()
+        return Size(rows=rows, columns=columns)
 
     def _continuation(self, _width: int, _line: int, wraps: int) -> str:
         return "" if wraps else self._terminal.glyph("… ", "> ")
@@ -216,38 +228,48 @@ class _Completer(Completer):
             yield Completion(name, start_position=-len(mention[1]), display=each.display)
 
 
-class PromptHistory:
+class PromptHistory(History):
     """The messages entered in earlier chats, in a file: one JSON string per line, oldest first.
 
     Only its owner may read it; a chat works without it if the system refuses to read or write it.
 
     Args:
         path: The file; made with the first entry, and its folder with it.
+        recent: Messages that come after them, oldest first, such as those of a resumed session.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, recent: Sequence[str] = ()) -> None:
+        super().__init__()
         self._path = path
+        self._recent = recent
 
-    def load(self) -> list[str]:
-        """The latest entries, oldest first; lines that are no entries are left out."""
-        try:
+    def load_history_strings(self) -> Iterable[str]:
+        """The latest entries, newest first; lines that are no entries are left out."""
+        lines: list[bytes] = []
+        with suppress(OSError):
             lines = self._path.read_bytes().splitlines()
-        except OSError:
-            return []
-        if len(lines) >= 2 * MOST_ENTRIES:
-            with suppress(OSError):
+            if len(lines) >= 2 * MOST_ENTRIES:
                 replace_file(self._path, b"\n".join(lines[-MOST_ENTRIES:]) + b"\n")
-        return [entry for line in lines[-MOST_ENTRIES:] if (entry := _entry(line)) is not None]
+        entries = [entry for line in lines[-MOST_ENTRIES:] if (entry := _entry(line)) is not None]
+        return reversed([*(entry for entry in entries if entry not in self._recent), *self._recent])
 
-    def add(self, entry: str) -> None:
+    def store_string(self, string: str) -> None:
         """Append an entry in one write, so that entries of several chats do not mix."""
         with suppress(OSError):
             make_folders(self._path.parent)
             descriptor = os.open(self._path, _APPEND, 0o600)
             try:
-                os.write(descriptor, json.dumps(entry).encode() + b"\n")
+                os.write(descriptor, json.dumps(string).encode() + b"\n")
             finally:
                 os.close(descriptor)
+
+    def append_string(self, string: str) -> None:
+        """Ignore the line that prompt_toolkit adds: a message may be several lines that end in a backslash."""
+
+    def add(self, message: str) -> None:
+        """Add a message, unless it is the latest one again."""
+        if message.strip() and self.get_strings()[-1:] != [message]:
+            super().append_string(message)
 
 
 def _entry(line: bytes) -> str | None:
@@ -260,17 +282,6 @@ def _entry(line: bytes) -> str | None:
 
 class _Interrupted(Exception):
     """Ctrl-C was pressed."""
-
-
-class _ChatHistory(InMemoryHistory):
-    """Has whole messages added by the chat, not each line by prompt_toolkit: a message may be several lines that end in a backslash."""
-
-    def append_string(self, string: str) -> None:
-        """Ignore the line."""
-
-    def add(self, message: str) -> None:
-        """Add a message."""
-        super().append_string(message)
 
 
 class _ShowInvisible(Processor):
@@ -293,35 +304,3 @@ class _ShowInvisible(Processor):
             return bisect_right(columns, column) - 1 if column < columns[last] else last + column - columns[last]
 
         return Transformation(shown, source_to_display=to_display, display_to_source=to_source)
-
-
-def _key_bindings() -> KeyBindings:
-    bindings = KeyBindings()
-
-    @bindings.add("c-c")
-    def _interrupt(event: KeyPressEvent) -> None:
-        event.app.exit(exception=_Interrupted())
-
-    @bindings.add("c-d", filter=Condition(lambda: not get_app().current_buffer.text))
-    def _leave(event: KeyPressEvent) -> None:
-        event.app.exit(exception=EOFError())
-
-    @bindings.add("escape", "enter")
-    @bindings.add("escape", "c-j")
-    def _insert_newline(event: KeyPressEvent) -> None:
-        event.current_buffer.newline(copy_margin=False)
-
-    @bindings.add(Keys.BracketedPaste)
-    def _paste(event: KeyPressEvent) -> None:
-        text = event.data.replace("\r\n", "\n").replace("\r", "\n").replace("\t", "    ")
-        event.current_buffer.insert_text(sanitize_text(text))
-
-    return bindings
-
-
-def _window_size() -> Size:
-    try:
-        columns, rows = os.get_terminal_size(sys.stderr.fileno())
-    except OSError:
-        columns, rows = 0, 0
-    return Size(rows=rows or 24, columns=columns or 80)

@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 import logging
-import sys
-import textwrap
 
 from amplifier._json import redact_text, visible_text
+from amplifier.cli.core.error_messages import traceback_text
 
 from .display import Display
 
-__all__ = ["LogNotices", "SafeFormatter", "install_log_handler"]
+__all__ = ["LogNotices", "install_log_handler"]
 
 _SESSION_LOGGER = "amplifier.session"
 """Its warnings are about failed modules and problems of the plan, which the commands report themselves."""
 
 
-class SafeFormatter(logging.Formatter):
-    """Formats a record as one line and an indented traceback, so that no text in it controls the terminal or forges a line."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # named by the standard library
-        """The line of a record."""
-        return visible_text(redact_text(super().formatMessage(record)), multiline=False)
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The line, and below it the traceback and the stack."""
-        line, newline, rest = super().format(record).partition("\n")
-        return line + newline + textwrap.indent(visible_text(redact_text(rest)), "    ")
-
-
 class LogNotices(logging.Handler):
-    """Shows warnings as notices of one line each; they can be held until it is known which ones an error message includes."""
+    """Shows warnings as notices of one line each; they can be held until it is known which ones an error message includes.
 
-    def __init__(self, display: Display) -> None:
-        super().__init__(logging.WARNING)
+    Args:
+        display: Shows them.
+        debug: Show every record, at once and with its traceback.
+    """
+
+    def __init__(self, display: Display, *, debug: bool = False) -> None:
+        super().__init__(logging.DEBUG if debug else logging.WARNING)
         self._display = display
+        self._debug = debug
         self._held: list[tuple[str, str]] | None = None  # not while None
 
     def hold(self) -> None:
@@ -55,14 +47,19 @@ class LogNotices(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Show or hold one log record."""
-        if record.name == _SESSION_LOGGER and record.levelno < logging.ERROR:
+        if record.name == _SESSION_LOGGER and record.levelno < logging.ERROR and not self._debug:
             return
         try:
-            first = record.getMessage().splitlines()[:1]
+            message = record.getMessage()
         except Exception:  # noqa: BLE001  # arguments of third-party log records may fail to format
             return
+        if self._debug:
+            error = record.exc_info[1] if record.exc_info else None
+            line = f"{record.levelname} {record.name}: {visible_text(redact_text(message), multiline=False)}"
+            self._display.notice(line if error is None else f"{line}\n{traceback_text(error)}", "debug")
+            return
         level = "error" if record.levelno >= logging.ERROR else "warning"
-        line = f"{record.name}: {visible_text(redact_text(''.join(first)))}"
+        line = f"{record.name}: {visible_text(redact_text(''.join(message.splitlines()[:1])))}"
         if self._held is None:
             self._display.notice(line, level)
         else:
@@ -72,11 +69,8 @@ class LogNotices(logging.Handler):
 def install_log_handler(display: Display, *, debug: bool) -> LogNotices:
     """Replace the handlers of the root logger; called once, by the command."""
     root = logging.getLogger()
-    lines = LogNotices(display)
+    lines = LogNotices(display, debug=debug)
     root.handlers[:] = [lines]
     if debug:
-        full = logging.StreamHandler(sys.stderr)
-        full.setFormatter(SafeFormatter("%(levelname)s %(name)s: %(message)s"))
         logging.getLogger("amplifier").setLevel(logging.DEBUG)
-        root.handlers[:] = [full]
     return lines

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 from amplifier._json import visible_text
 from amplifier.cli.core.exit_codes import OutputLostError
 
-__all__ = ["Output", "StandardStreams", "print_table"]
+__all__ = ["Output", "StandardStreams", "is_terminal", "print_table"]
 
 _PLAIN_TERMINALS = frozenset({"", "dumb", "unknown"})
 _STYLES = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
@@ -42,7 +42,7 @@ class Output:
     def __init__(self, stream: TextIO, *, is_required: bool, plain: bool = False) -> None:
         self._stream = stream
         self._is_vital = is_required
-        self.is_terminal: bool = _is_terminal(stream)
+        self.is_terminal: bool = is_terminal(stream)
         self.can_move_cursor: bool = (
             self.is_terminal and not plain and os.environ.get("TERM", "") not in _PLAIN_TERMINALS
         )
@@ -127,12 +127,10 @@ class StandardStreams:
             try:
                 stream.flush()
             except (OSError, ValueError):
-                _point_to_null_device(stream)
-
-    @staticmethod
-    def discard_stdout() -> None:
-        """Point standard output to the null device, or Python reports an error at exit because the reader has gone."""
-        _point_to_null_device(sys.stdout)
+                with suppress(OSError, ValueError, AttributeError):
+                    nowhere = os.open(os.devnull, os.O_WRONLY)
+                    os.dup2(nowhere, stream.fileno())
+                    os.close(nowhere)
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, cut: Collection[str] = ()) -> None:
@@ -158,14 +156,8 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, cut: 
     Console().print(table)
 
 
-def _point_to_null_device(stream: TextIO) -> None:
-    with suppress(OSError, ValueError, AttributeError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
-
-
-def _is_terminal(stream: Any) -> bool:
+def is_terminal(stream: Any) -> bool:
+    """Whether a stream is a terminal; one that is closed is none."""
     try:
         return bool(stream.isatty())
     except (AttributeError, ValueError):

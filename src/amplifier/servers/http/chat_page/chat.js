@@ -125,6 +125,9 @@ function addPrompt(text) {
   actions.append(button("Edit", () => edit(item, text)), button("Retry", () => again(item, text, text)));
   keepAtEnd(() => item.append(actions));
   item.prompt = text;
+  if (text !== sessionStorage.getItem("unsent")) return;
+  sessionStorage.removeItem("unsent"); // the server had it all the same
+  if (promptField.value === text) promptField.value = "";
 }
 
 function folded(title) {
@@ -416,6 +419,7 @@ async function connect() {
   element("ask").hidden = false;
   try {
     await list(); // refuses a wrong token
+    promptField.value ||= sessionStorage.getItem("unsent") ?? "";
     session = sessionStorage.getItem("session") ?? "";
     if (openIds.has(session) || stored.some((each) => each.session_id === session)) await choose(session); else begin();
   } catch (error) {
@@ -535,14 +539,17 @@ async function send() {
   if ((!text.trim() && !files.length) || sendButton.disabled) return;
   sendButton.disabled = true;
   promptField.value = ""; // now: the person goes on typing while the server answers
+  sessionStorage.setItem("unsent", text); // until the server has it: the page may be loaded again before
   attached.length = 0;
   showAttached();
   editing = null;
   try {
     const prompt = files.length ? [...(text.trim() ? [{ type: "text", text }] : []), ...files.map((each) => each.part)] : text;
     if (edited) await again(edited.item, edited.text, prompt); else await start({ prompt });
+    sessionStorage.removeItem("unsent");
   } catch (error) {
     sendButton.disabled = false;
+    sessionStorage.removeItem("unsent");
     promptField.value = promptField.value || text;
     attached.unshift(...files);
     showAttached();
