@@ -7,7 +7,6 @@ and a second Python gets neither the current folder nor a script's folder on its
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import sys
@@ -54,13 +53,14 @@ def search_folders(path: str | None = None, *, avoid: Iterable[str | Path] = ())
     return kept
 
 
-@contextlib.contextmanager
-def with_safe_search_path() -> Iterator[None]:
-    """Start programs by name, as `webbrowser` does, from trusted folders only."""
+def open_in_browser(address: str) -> bool:
+    """Show a page in the user's browser, which is started from trusted folders only; returns whether one could be started."""
+    import webbrowser  # noqa: PLC0415 — few commands open one
+
     before = os.environ.get("PATH")
     os.environ["PATH"] = safe_search_path()
     try:
-        yield
+        return webbrowser.open(address)
     finally:
         if before is None:
             del os.environ["PATH"]

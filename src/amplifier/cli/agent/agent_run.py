@@ -366,7 +366,8 @@ class _AgentRun:
             self._outcome, message = Ended(status="cancelled", result=response), f"ended by {ended_by.name}"
             self.exit_code = 128 + ended_by
         elif self._outcome is not None:
-            self.exit_code = _exit_code(self._outcome)
+            is_budget = isinstance(self._outcome.error, BudgetExceeded)
+            self.exit_code = Exit.BUDGET if is_budget else _EXIT_CODES[self._outcome.status]
             message = None if self._outcome.error is None else error_message(self._outcome.error)
         if self._outcome is not None:
             self._report(self._outcome, message)
@@ -412,11 +413,6 @@ class _AgentRun:
                 self._display.notice(f"budget {used}")
             if request.record is not None and request.record.exists():
                 self._display.notice(f"recording {request.record}")
-
-
-def _exit_code(ended: Ended) -> Exit:
-    """What the shell gets."""
-    return Exit.BUDGET if isinstance(ended.error, BudgetExceeded) else _EXIT_CODES[ended.status]
 
 
 def _as_json(

@@ -7,7 +7,6 @@ import signal
 import socket
 import sys
 import threading
-import webbrowser
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import anyio.lowlevel
 import anyio.to_thread
 from starlette.types import ASGIApp
 
-from amplifier._programs import with_safe_search_path
+from amplifier._programs import open_in_browser
 from amplifier.cli.core.exit_codes import CommandError, Exit
 from amplifier.cli.sessions.store import SessionStore
 from amplifier.cli.terminal.display import Display
@@ -150,7 +149,5 @@ async def _run(
 
 
 def _open_browser(address: str) -> None:
-    with with_safe_search_path():
-        is_opened = webbrowser.open(address)
-    if not is_opened:
+    if not open_in_browser(address):
         print("No browser could be started; open the address yourself.", file=sys.stderr, flush=True)

@@ -9,11 +9,11 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
+from contextlib import suppress
 from importlib.metadata import distributions, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import anyio
 import attrs
@@ -25,7 +25,6 @@ from amplifier._version import __version__
 from amplifier.cli.agent.configuration import read_configuration
 from amplifier.cli.agent.default_plan import API_KEYS, DEFAULT_TOOLS, OFFLINE_PROVIDER, build_plan
 from amplifier.cli.agent.keys import load_keys
-from amplifier.cli.agent.mcp_servers import open_servers, read_servers
 from amplifier.cli.core.error_messages import error_message
 from amplifier.cli.core.exit_codes import CommandError, Exit
 from amplifier.cli.sessions.home_folder import HOME_VARIABLE, find_home, require_writable, running_folder
@@ -46,7 +45,7 @@ from amplifier.tracing._sessions import read_trace
 from amplifier.tracing._text import row_title
 
 from .app import SECOND_NAME
-from .shared_options import PLAN_FILE, complete_running, json_option, open_store
+from .shared_options import complete_running, json_option, open_store
 
 __all__ = ["doctor"]
 
@@ -84,9 +83,8 @@ class Finding:
     shell_complete=complete_running,
     help="Show what every task of a running command waits for: by its process id, its session id, or `last`.",
 )
-@click.option("--plan", "plan", type=PLAN_FILE, metavar="FILE", help="Also start the MCP servers of this mount plan.")
 @json_option
-def doctor(wanted: str | None, plan: Path | None, as_json: bool) -> int:
+def doctor(wanted: str | None, as_json: bool) -> int:
     """Check Python, backends, extras, modules, keys, the command itself, the sandbox, the state folder, the terminal and what is running.
 
     The exit code is 0 when `amplifier run` can work and 1 when it cannot. Keys are never shown.
@@ -104,10 +102,7 @@ def doctor(wanted: str | None, plan: Path | None, as_json: bool) -> int:
             click.echo(line)
         click.echo(to_json(tree) if as_json else str(tree))
         return Exit.OK
-    checks: list[Callable[[], Iterator[Finding]]] = list(_CHECKS)
-    if plan is not None:
-        checks.append(partial(_check_servers, plan))
-    findings = [finding for check in checks for finding in _findings(check)]
+    findings = [finding for check in _CHECKS for finding in _findings(check)]
     failed = any(finding.verdict == "problem" for finding in findings)
     if as_json:
         shown = {"ok": not failed, "findings": [attrs.asdict(finding) for finding in findings]}
@@ -153,8 +148,7 @@ def _findings(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     try:
         yield from check()
     except Exception as error:  # noqa: BLE001  # a check that cannot be made is a finding like any other
-        name = getattr(check, "__name__", "_check_mcp").removeprefix("_check_")
-        yield Finding(name, "problem", error_message(error))
+        yield Finding(check.__name__.removeprefix("_check_"), "problem", error_message(error))
 
 
 def _check_python() -> Iterator[Finding]:
@@ -250,10 +244,12 @@ def _check_command() -> Iterator[Finding]:
         for entry in entry_points(group="console_scripts", name="amplifier")
         if not entry.value.startswith(_OUR_COMMAND)
     ]
-    path = shutil.which("amplifier")
+    path, is_ours = shutil.which("amplifier"), False
+    with suppress(OSError):  # every kind of launcher contains the module's name
+        is_ours = path is not None and _OUR_COMMAND.encode() in Path(path).read_bytes()
     if path is None:
         yield Finding("command", "note", f"no command `amplifier` is on the PATH; {_OTHER_NAMES}")
-    elif _is_ours(path):
+    elif is_ours:
         yield Finding("command", "ok", f"{path} is this command")
         if others:
             text = f"{', '.join(others)} installs a command `amplifier` as well; {_OTHER_NAMES}"
@@ -261,14 +257,6 @@ def _check_command() -> Iterator[Finding]:
     else:
         whose = f"that of {', '.join(others)}" if others else "another program"
         yield Finding("command", "note", f"{path} is not this command but {whose}; {_OTHER_NAMES}")
-
-
-def _is_ours(path: str) -> bool:
-    """Whether a script starts this command line: every kind of launcher contains the module's name."""
-    try:
-        return _OUR_COMMAND.encode() in Path(path).read_bytes()
-    except OSError:
-        return False
 
 
 def _check_sandbox() -> Iterator[Finding]:
@@ -305,19 +293,6 @@ def _check_running() -> Iterator[Finding]:
     for each in running_commands(running_folder()):
         text = f"session {each.session_id} since {each.started}, on {each.backend}; amplifier doctor --tasks {each.pid}"
         yield Finding("running", "ok", text)
-
-
-def _check_servers(plan: Path) -> Iterator[Finding]:
-    async def look() -> list[dict[str, Any]]:
-        async with open_servers(read_servers(plan)) as opened:
-            return [each for each, _ in opened]
-
-    for each in anyio.run(look):
-        if each["error"] is None:
-            text = f"{each['server']} is ready after {each['seconds']:.1f} s with {len(each['tools'])} tools"
-            yield Finding("mcp", "ok", text)
-        else:
-            yield Finding("mcp", "problem", visible_text(each["error"]))
 
 
 _CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (

@@ -162,11 +162,15 @@ def list_tools(servers: tuple[str, ...], file: Path | None, backend: str, as_jso
     async def run(log: LogNotices) -> int:
         async with open_servers(_servers(file), servers) as opened:
             if as_json:
-                listed = [{**each, "tools": [_described(tool) for tool in tools]} for each, tools in opened]
+                names = ("name", "description", "annotations", "input_schema")
+                listed = [
+                    {**each, "tools": [{name: getattr(tool, name) for name in names} for tool in tools]}
+                    for each, tools in opened
+                ]
                 click.echo(json.dumps(listed, indent=2))
             else:
                 rows = [
-                    [each["server"], tool.name, _hints(tool), _first_line(tool.description)]
+                    [each["server"], tool.name, _hints(tool), tool.description.strip().partition("\n")[0]]
                     for each, tools in opened
                     for tool in tools
                 ]
@@ -227,17 +231,9 @@ def login(server: str, file: Path | None, backend: str) -> int:
     return _run(run, backend)
 
 
-def _described(tool: Any) -> dict[str, Any]:
-    return {name: getattr(tool, name) for name in ("name", "description", "annotations", "input_schema")}
-
-
 def _hints(tool: Any) -> str:
     words = {"readOnlyHint": "read-only", "destructiveHint": "destructive", "openWorldHint": "open world"}
     return ", ".join(word for hint, word in words.items() if tool.annotations.get(hint) is True)
-
-
-def _first_line(text: str) -> str:
-    return visible_text(text.strip().splitlines()[0] if text.strip() else "", multiline=False)
 
 
 @mcp.command("call")
@@ -309,8 +305,7 @@ def _own_name(tool: Any) -> str:
 
 @mcp.command("import")
 @click.argument("file", type=PLAN_FILE)
-@click.option("--format", "form", type=click.Choice(["yaml", "json"]), default="yaml", help="The form of the output.")
-def import_servers(file: Path, form: str) -> None:
+def import_servers(file: Path) -> None:
     """Print the servers in FILE, which another host uses (an object mcpServers), as a section of a mount plan.
 
     Variables like ${env:NAME} become ${NAME}. Secrets that are written out in the file stay in it; a note on standard error names them.
@@ -321,12 +316,9 @@ def import_servers(file: Path, form: str) -> None:
     read_mcp_options({"servers": servers})
     for name, server in servers.items():
         _note_secrets(name, server)
-    made = {"tools": [{"module": "tool-mcp", "config": {"servers": servers}}]}
-    if form == "json":
-        click.echo(json.dumps(made, indent=2, ensure_ascii=False))
-        return
     import yaml  # noqa: PLC0415  # belongs to an extra
 
+    made = {"tools": [{"module": "tool-mcp", "config": {"servers": servers}}]}
     click.echo(yaml.safe_dump(made, sort_keys=False, allow_unicode=True), nl=False)
 
 

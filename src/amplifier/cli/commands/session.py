@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
-import webbrowser
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import attrs
 import click
 
 from amplifier._json import visible_text
-from amplifier._programs import with_safe_search_path
+from amplifier._programs import open_in_browser
 from amplifier._regular_file import replace_file
 from amplifier.cli.commands.lazy_group import LazyGroup
 from amplifier.cli.commands.run import PROMPT_SETTINGS, reject_unquoted_prompt, run_options, start_run
@@ -26,7 +26,7 @@ from amplifier.cli.commands.shared_options import (
     open_store,
 )
 from amplifier.cli.core.exit_codes import CommandError, Exit
-from amplifier.cli.sessions.store import EVENTS_FILE, SessionRecord
+from amplifier.cli.sessions.store import EVENTS_FILE
 from amplifier.cli.terminal.output import is_terminal, print_table
 from amplifier.live._checkpoints import undo_stored
 from amplifier.tracing import (
@@ -99,8 +99,12 @@ def list_sessions(
         return
     shown = list(_HEADINGS)
     if sys.stdout.isatty():  # scripts get the stored values, people a shorter form
+        home = re.compile(f"^{re.escape(str(Path.home()))}(?=/)")
         for row in listed:
-            row["updated"], row["directory"] = _in_local_time(row["updated"] or ""), _below_home(row["directory"] or "")
+            row["updated"], row["directory"] = (
+                _in_local_time(row["updated"] or ""),
+                home.sub("~", row["directory"] or ""),
+            )
             row["provider"] = (row["provider"] or "").removeprefix("provider-")
         if (columns := shutil.get_terminal_size().columns) < _ALL_COLUMNS:
             narrow = columns < _ALL_COLUMNS // 2
@@ -108,11 +112,6 @@ def list_sessions(
     shown += ["cost"] if with_cost else []
     rows = [[row[name] or "" for name in shown] for row in listed]
     print_table([_HEADINGS.get(name, name) for name in shown], rows, cut=("began with", "folder"))
-
-
-def _below_home(folder: str) -> str:
-    home = str(Path.home())
-    return f"~{folder.removeprefix(home)}" if folder.startswith(f"{home}/") else folder
 
 
 def _in_local_time(moment: str) -> str:
@@ -239,11 +238,8 @@ def trace_session(
         raise CommandError(f"{path} is not a regular file; `-o -` writes to standard output")
     replace_file(path, content.encode(errors="backslashreplace"))
     click.echo(path)
-    if open_browser:
-        with with_safe_search_path():
-            is_opened = webbrowser.open(path.absolute().as_uri())
-        if not is_opened:
-            raise CommandError(f"no browser could be started; open {path.absolute()} yourself", exit_code=Exit.FAILED)
+    if open_browser and not open_in_browser(path.absolute().as_uri()):
+        raise CommandError(f"no browser could be started; open {path.absolute()} yourself", exit_code=Exit.FAILED)
     return Exit.OK
 
 
@@ -301,19 +297,13 @@ def delete_sessions(session_ids: tuple[str, ...], yes: bool) -> None:
     """Delete sessions with everything they kept."""
     store = open_store()
     records = list({record.session_id: record for record in map(store.find, session_ids)}.values())
-    if not yes:
-        _confirm(records)
+    if not yes and not is_terminal(sys.stdin):
+        raise CommandError("there is no terminal to ask at; confirm with --yes")
+    for record in [] if yes else records:
+        click.echo(f"{record.session_id}  {visible_text(record.title or '', multiline=False)}", err=True)
+    plural = "this session" if len(records) == 1 else f"these {len(records)} sessions"
+    if not yes and not click.confirm(f"Delete {plural}? It cannot be undone", err=True):
+        raise CommandError("nothing was deleted", exit_code=Exit.FAILED)
     for record in records:
         store.delete(record.session_id)
         click.echo(f"deleted {record.session_id}")
-
-
-def _confirm(records: list[SessionRecord]) -> None:
-    if not is_terminal(sys.stdin):
-        raise CommandError("there is no terminal to ask at; confirm with --yes")
-    for record in records:
-        title = visible_text(record.title or "", multiline=False)
-        click.echo(f"{record.session_id}  {title}", err=True)
-    plural = "this session" if len(records) == 1 else f"these {len(records)} sessions"
-    if not click.confirm(f"Delete {plural}? It cannot be undone", err=True):
-        raise CommandError("nothing was deleted", exit_code=Exit.FAILED)
