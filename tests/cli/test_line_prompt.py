@@ -12,6 +12,7 @@ import pytest
 
 from amplifier.cli.terminal import line_prompt
 from amplifier.cli.terminal.line_prompt import PromptHistory
+from amplifier.cli.terminal.markdown import render_markdown
 from tests._support.backends import mostly_on
 from tests._support.terminal import open_terminal, run_cli
 from tests._support.tree import ROOT
@@ -191,7 +192,7 @@ def test_small_windows_take_long_lines_pastes_and_completion(size, backend, home
     with open_terminal(*arguments, home=home, cwd=workdir, size=size) as terminal:
         terminal.expect("›")
         terminal.type(f"say {'long ' * 40}end\n")
-        terminal.expect(f"\n{'long ' * 40}end")
+        terminal.expect("\n".join(["", *render_markdown(f"{'long ' * 40}end", size[1], colour=False)]))
         terminal.expect("›")
         terminal.type("\x1b[200~say a\nb\nc\nd\ne\nf\x1b[201~\n")
         terminal.expect("\na\nb\nc\nd\ne\nf")

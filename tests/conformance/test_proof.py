@@ -58,7 +58,7 @@ def test_a_sound_plan_keeps_every_law_and_leaves_the_process_as_it_was(backend):
     assert all(0 < done <= count for done, count in proof.points.values())
 
 
-FAULTS = {
+FAULTS: dict[str, dict[str, Any]] = {
     "a hook that raises": {"hooks": [{"event": "tool:pre", "does": "raise"}]},
     "a hook that hangs": {"hooks": [{"event": "tool:post", "does": "hang"}]},
     "a stop": {"hooks": [{"event": "tool:pre", "does": "stop"}]},
