@@ -12,6 +12,7 @@ import attrs
 
 from amplifier.contracts import current_call
 
+from ._edits import Edits
 from ._event_log import EventLog
 
 __all__ = ["Question", "Questions", "questions_on"]
@@ -34,6 +35,7 @@ class Question:
         timeout: Seconds for the answer.
         default: What counts when the time is over.
         expires_at: When that is, ISO 8601; None if that is not known, or very far.
+        diff: What an edit would change, in place of the lines of the prompt that say the same.
     """
 
     question_id: str
@@ -44,6 +46,7 @@ class Question:
     timeout: float | None = None
     default: str | None = None
     expires_at: str | None = None
+    diff: tuple[str, ...] = ()
 
     @classmethod
     def for_permission(cls, prompt: str, options: list[str], timeout: float, default: str) -> Self:
@@ -87,11 +90,13 @@ class Questions:
     Args:
         asked: Announces a question.
         closed: Gets a question that does not wait any more, and its answer; None if it was not answered in time, or its turn was stopped.
+        edits: What the calls that ask would change.
     """
 
-    def __init__(self, asked: Asked | None = None, closed: Closed | None = None) -> None:
+    def __init__(self, asked: Asked | None = None, closed: Closed | None = None, edits: Edits | None = None) -> None:
         self._asked = asked
         self._closed = closed
+        self._edits = edits
         self._waiting: dict[str, _Waiting] = {}
         self.waited: dict[str | None, float] = {}
         """Seconds that persons took to answer, by the call that they were asked about."""
@@ -101,7 +106,11 @@ class Questions:
 
     async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
         """Ask for permission, and wait until it is given or denied."""
-        return str(await self.ask(Question.for_permission(prompt, options, timeout, default)))
+        edit = None if self._edits is None else self._edits.current()
+        if edit is not None:
+            prompt = "\n".join(line for line in prompt.split("\n") if line not in edit.covers)
+        question = Question.for_permission(prompt, options, timeout, default)
+        return str(await self.ask(question if edit is None else attrs.evolve(question, diff=tuple(edit.lines))))
 
     async def ask(self, question: Question) -> Any:
         """Ask, and wait for the answer."""
@@ -136,8 +145,8 @@ class Questions:
         return found is not None
 
 
-def questions_on(log: EventLog) -> Questions:
-    """Questions that are announced as ``approval_required`` and ``approval_closed`` of a log."""
+def questions_on(log: EventLog, edits: Edits | None = None) -> Questions:
+    """Questions that are announced as ``approval_required`` and ``approval_closed`` of a log, with the diffs of edits."""
 
     async def asked(question: Question) -> None:
         log.add("approval_required", **shown(question))
@@ -145,7 +154,7 @@ def questions_on(log: EventLog) -> Questions:
     def closed(question: Question, answer: Any) -> None:
         log.add("approval_closed", question=question.question_id, answer=answer)
 
-    return Questions(asked, closed)
+    return Questions(asked, closed, edits)
 
 
 def shown(question: Question) -> dict[str, Any]:
@@ -157,4 +166,5 @@ def shown(question: Question) -> dict[str, Any]:
         "timeout": question.timeout,
         "default": question.default,
         "tool_call_id": question.tool_call_id,
+        **({"diff": list(question.diff)} if question.diff else {}),
     }

@@ -104,6 +104,14 @@ def test_page_asks_for_the_token_sends_streams_asks_stops_and_reconnects(server,
         assert tab.evaluate(card).startswith("Context compacted (summary): 900 → 400 tokens")
         assert tab.evaluate("document.querySelector('#log > :last-child pre').textContent") == "<b>so</b>"
 
+        edit = {"question": "q", "prompt": "May it?", "options": ["Deny"], "diff": ["@@ -1 +1 @@", "-<b>a</b>", "+c"]}
+        tab.evaluate(f"ask({json.dumps(edit)}), true")
+        lines = (
+            "[...document.querySelectorAll('#question-q .diff span')].map((line) => [line.className, line.textContent])"
+        )
+        assert tab.evaluate(lines) == [["at", "@@ -1 +1 @@"], ["remove", "-<b>a</b>"], ["add", "+c"]]
+        tab.evaluate("unask('q'), true")
+
         type_prompt(tab, call("risky", path=str(workdir / "trace")))
         wait_until(tab, "document.querySelectorAll('#questions button').length === 3")
         assert tab.evaluate("document.activeElement.textContent") == "Deny"

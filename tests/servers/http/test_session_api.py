@@ -11,7 +11,7 @@ import pytest
 
 from amplifier.servers.http import Limits
 from amplifier.store import SessionIndex
-from tests.servers.http._asgi_client import Client, Factory, serving
+from tests.servers.http._asgi_client import PLAN, Client, Factory, serving
 
 
 def call(tool: str, **given: object) -> str:
@@ -96,6 +96,26 @@ async def test_question_is_answered_by_a_client(tmp_path):
         assert (await events.until("turn_ended"))["status"] == "success"
         assert (await client.ask("POST", address, {"option": "Deny"})).status == 404
     assert (tmp_path / "trace").exists()
+
+
+async def test_a_question_about_an_edit_has_its_diff(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    plan = {**PLAN, "tools": ["tool-filesystem"], "hooks": ["hooks-approval"]}
+    async with serving(Factory(plan=plan)) as client:
+        session_id = await client.open_session()
+        events = await follow(client, session_id)
+        await begin_turn(client, session_id, call("edit_file", file_path="a.txt", old_string="two", new_string="three"))
+        asked = await events.until("approval_required")
+        assert asked["diff"] == ["@@ -1,2 +1,2 @@", " one", "-two", "+three"]
+        assert "edit_file" in asked["prompt"]
+        assert "three" not in asked["prompt"]
+        (shown,) = (await client.ask("GET", f"/api/sessions/{session_id}")).json()["questions"]
+        assert shown["diff"] == asked["diff"]
+        address = f"/api/sessions/{session_id}/approvals/{asked['question']}"
+        assert (await client.ask("POST", address, {"option": "Deny"})).status == 200
+        assert (await events.until("turn_ended"))["status"] == "success"
+    assert (tmp_path / "a.txt").read_text() == "one\ntwo\n"
 
 
 async def test_stop_ends_the_turn_and_its_question(tmp_path):

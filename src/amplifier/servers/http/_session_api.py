@@ -188,7 +188,8 @@ class SessionApi:
             if metadata and storage is not None:
                 await run_sync(storage.write_metadata, wanted, metadata)
 
-        questions, about = questions_on(log), _About(metadata=metadata or {})
+        about = _About(metadata=metadata or {})
+        questions = questions_on(log, about.edits)
         session = self._agents.make(SessionRequest(session_id=wanted, approvals=questions, is_resumed=is_stored))
         seconds = self._agents.limits.abandoned_seconds
         live = LiveSession(session, about, log=log, questions=questions, abandoned_seconds=seconds)

@@ -173,15 +173,19 @@ function showCall(id, name, input) {
   return calls.get(id);
 }
 
+function changesOf(diff) {
+  const changes = make("pre", "diff");
+  changes.tabIndex = 0;
+  for (const line of diff) changes.append(make("span", { "+": "add", "-": "remove", "@": "at" }[line[0]] ?? "", line));
+  return changes;
+}
+
 function showResult(id, name, event) {
   const shown = calls.get(id) ?? showCall(id, name, {});
   const [kind, words] = STATUS[event.status ?? (event.success ? "ok" : "error")] ?? STATUS.error;
   setStatus(shown, kind, event.seconds === undefined ? words : `${words} (${event.seconds.toFixed(1)} s)`);
   if (event.diff?.length) {
-    const changes = make("pre", "diff");
-    changes.tabIndex = 0;
-    for (const line of event.diff) changes.append(make("span", { "+": "add", "-": "remove", "@": "at" }[line[0]] ?? "", line));
-    shown.details.append(changes);
+    shown.details.append(changesOf(event.diff));
     shown.details.open = true;
   }
   if (event.output) block(shown.details, event.output);
@@ -207,7 +211,7 @@ function ask(question) {
   box.setAttribute("aria-labelledby", text.id);
   const buttons = make("div", "buttons");
   for (const option of question.options) buttons.append(button(option, () => reply(question.question, option)));
-  box.append(text, buttons);
+  box.append(text, ...(question.diff?.length ? [changesOf(question.diff)] : []), buttons);
   box.call = question.tool_call_id;
   if (calls.has(box.call)) setStatus(calls.get(box.call), "waiting", WAITING);
   keepAtEnd(() => questions.append(box));
