@@ -41,7 +41,7 @@ class CorpusModule:
 
     def source(self) -> str:
         text = self.file.read_text(encoding="utf-8")
-        return patched(text, self.file.parent.parent / "sound") if self.file.suffix == ".patch" else text
+        return patched(text, CORPUS / self.type / "sound") if self.file.suffix == ".patch" else text
 
     def path(self, folder: Path) -> Path:
         """The module as a file: its own, or one written into a folder."""
