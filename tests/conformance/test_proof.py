@@ -253,6 +253,19 @@ def test_the_command_reports_a_broken_law_and_plays_its_case_again(tmp_path, mon
     assert "the log cannot be closed" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["searched", "named"])
+def test_modules_of_relative_folders_are_found(name, tmp_path, monkeypatch):
+    root = tmp_path / "modules" / f"amplifier-module-tool-{name}"
+    package = root / f"amplifier_module_tool_{name}"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("async def mount(coordinator, config): pass\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AMPLIFIER_MODULES", "modules" if name == "searched" else "")
+    source = {"source": str(root.relative_to(tmp_path))} if name == "named" else {}
+    proof = examine_plan({**plan(), "tools": [{"module": f"tool-{name}", **source}]}, sessions=2)
+    assert [found.what for found in proof.broken if "could not be mounted" in found.what] == []
+
+
 def test_the_command_refuses_a_case_that_is_not_json(tmp_path, capsys):
     (tmp_path / "plan.json").write_text(json.dumps(plan()), encoding="utf-8")
     assert main(["plan", "prove", str(tmp_path / "plan.json"), "--case", "nothing"]) == 2

@@ -28,6 +28,7 @@ from amplifier.conformance.proof.world import CHOICES, FAULTY, KINDS, LAWS, Case
 from amplifier.conformance.target.process import PATIENCE, Resources, mark_descendants, started_processes
 from amplifier.conformance.target.virtual_clock import has_children
 from amplifier.errors import AmplifierError, ExecutionCancelled
+from amplifier.loading._found import SEARCH_PATH_VARIABLE
 from amplifier.plan import merge_plans
 from amplifier.plan._things import module_hashes, places_of
 from amplifier.testing import SweepReport, Violation, cancel_everywhere
@@ -371,7 +372,7 @@ def _with_absolute_sources(plan: Mapping[str, Any]) -> dict[str, Any]:
     anchored = merge_plans(plan, {})
     for holder, key, _, _ in places_of(anchored):
         source = holder[key].get("source") if isinstance(holder[key], dict) else None
-        if isinstance(source, str) and source.startswith("."):
+        if isinstance(source, str) and Path(source).exists():
             holder[key]["source"] = str(Path(source).absolute())
     return anchored
 
@@ -384,6 +385,9 @@ def _elsewhere() -> Iterator[None]:
         Path(folder, _FILE).write_text("A line.\nAnother line.\n", encoding="utf-8")
         for name in [name for name in os.environ if name.startswith(("XDG_", "AMPLIFIER_"))]:
             del os.environ[name]
+        if modules := environment.get(SEARCH_PATH_VARIABLE):
+            places = [str(here / each) for each in modules.split(os.pathsep) if each]
+            os.environ[SEARCH_PATH_VARIABLE] = os.pathsep.join(places)
         os.environ["HOME"] = folder
         mark_descendants()
         os.chdir(folder)
