@@ -72,7 +72,10 @@ debug_option: Decorator = click.option(
 json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 
-def completion(names: Callable[[], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+Completion: TypeAlias = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+def completion(names: Callable[[], Iterable[str]]) -> Completion:
     """Complete the beginning of a name, for the shell."""
     return lambda _context, _parameter, begun: [name for name in names() if name.startswith(begun)]
 
@@ -90,10 +93,10 @@ def _providers() -> list[str]:
     return [name.removeprefix("provider-") for name in installed_ids() if name.startswith("provider-")]
 
 
-complete_session = completion(lambda: [record.session_id for record in open_store().records()])
-complete_running = completion(_running)
+complete_session: Completion = completion(lambda: [record.session_id for record in open_store().records()])
+complete_running: Completion = completion(_running)
 """Process ids of running commands."""
-complete_provider = completion(_providers)
+complete_provider: Completion = completion(_providers)
 
 PLAN_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 

@@ -34,7 +34,7 @@ from amplifier.plan._things import module_hashes, places_of
 from amplifier.testing import SweepReport, Violation, cancel_everywhere
 from amplifier.testing.virtual_time import TimeWatch
 
-MODES = {"asyncio": ("asyncio-scope", "asyncio-native", "asyncio-native-twice"), "trio": ("trio",)}
+_MODES = {"asyncio": ("asyncio-scope", "asyncio-native", "asyncio-native-twice"), "trio": ("trio",)}
 _SWEEP_SHARE = 0.5
 """The part of the budget that the sweep of the plain conversation may take."""
 _REDUCTION_SHARE = 0.3
@@ -139,7 +139,7 @@ def examine_plan(
     require_packages(backends)
     anchored = _with_absolute_sources(plan)
     with _elsewhere():
-        search = _Search(anchored, (seconds, sessions), seed, [mode for backend in backends for mode in MODES[backend]])
+        search = _Search(anchored, (seconds, sessions), seed, [mode for backend in backends for mode in _MODES[backend]])
         search.run(case)
     return search.proof
 

@@ -66,7 +66,7 @@ KINDS: Final = {
 }
 """From the oracle of the cancellation sweep to the law."""
 _ERRORS = {error.__name__: error for error in (NetworkError, RateLimitError, ContextLengthError, StreamError)}
-CHOICES: Final = {
+CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "provider": (*_ERRORS, "hang"),
     "tool": ("nothing", "raise", "hang", "much"),
     "hook": ("raise", "hang", "deny", "ask", "stop", "stop at once"),
