@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
 import anyio
 import attrs
@@ -18,30 +18,11 @@ from amplifier.models import HookResult
 from amplifier.models._prompts import Prompt
 from amplifier.turns import Ended, Show, TurnRecord
 
+from .._sessions import SessionCheck, SessionFactory, SessionRequest
 from ._limits import Limits
 from ._problems import Problem
 
-__all__ = ["Agents", "Ask", "SessionFactory", "SessionRequest"]
-
-
-@attrs.frozen(kw_only=True)
-class SessionRequest:
-    """What a session is needed for.
-
-    Attributes:
-        session_id: Its id; None for one of a single turn, whose conversation comes with the request. Such a session needs a
-            context in memory.
-        approvals: Asks the person; None if the protocol has no way to ask, and what would be asked is denied.
-        is_resumed: A session of this id existed before.
-    """
-
-    session_id: str | None = None
-    approvals: ApprovalSystem | None = None
-    is_resumed: bool = False
-
-
-SessionFactory: TypeAlias = Callable[[SessionRequest], AmplifierSession]
-"""Makes a session, which the server opens and closes."""
+__all__ = ["Agents", "Ask"]
 
 
 @attrs.define(kw_only=True)
@@ -123,7 +104,7 @@ class Agents:
     """
 
     make: SessionFactory
-    check: Callable[[AmplifierSession], None]
+    check: SessionCheck
     limits: Limits
     name: str
     live: LiveSessions[Any]
