@@ -98,12 +98,9 @@ class _Body(Parameters):
     function_call: Any = option(Kind("tool_choice in its place", lambda value: value in (None, "auto", "none")), None)
 
     def settings(self) -> dict[str, Any]:
-        more = {
-            "max_output_tokens": self.max_completion_tokens or self.max_tokens,
-            "stop": self.stop,
-            "reasoning_effort": self.reasoning_effort,
-        }
-        return {**super().settings(), **{name: value for name, value in more.items() if value is not None}}
+        limit = self.max_completion_tokens or self.max_tokens
+        more = {"max_output_tokens": limit, "stop": self.stop, "reasoning_effort": self.reasoning_effort}
+        return {**super().settings(), **more}
 
 
 class _Completion:
