@@ -90,21 +90,13 @@ async def serve(
 
 @attrs.define
 class _Shown:
-    """How a session is shown.
-
-    Attributes:
-        notes: What the user should know, shown with the first turn.
-        commands: What prompts stand for that begin with a slash and their name.
-        mode: What is done without a question.
-        models: Those that can be chosen; the first one is the plan's.
-        model: The one that was chosen.
-    """
+    """How a session is shown."""
 
     updates: Updates
-    notes: list[str]
-    commands: dict[str, str]
+    notes: list[str]  # what the user should know, shown with the first turn
+    commands: dict[str, str]  # what prompts stand for that begin with a slash and their name
     mode: str = "ask"
-    models: list[str] = attrs.field(factory=list)
+    models: list[str] = attrs.field(factory=list)  # that can be chosen; the first one is the plan's
     model: str | None = None
 
     async def choose_model(self, step: Step, run: Callable[[], Awaitable[Any]]) -> Any:
@@ -146,11 +138,7 @@ class _Agent:
         }
 
     def begin(self, call: Call) -> Work | None:
-        """Begin a request, or handle a notification.
-
-        Raises:
-            RpcError: It cannot begin.
-        """
+        """Begin a request, or handle a notification."""
         if not call.is_request:
             if call.method == "session/cancel":
                 self._cancel(call.params)
@@ -215,8 +203,7 @@ class _Agent:
                     )
                 live = await self._open(wanted, asked, is_resumed=True)
             if replay:
-                context = live.session.coordinator.get("context")
-                await live.about.updates.replay([] if context is None else await context.get_messages())
+                await live.about.updates.replay(await live.session.messages())
             return _choices(live)
 
         return work
@@ -255,9 +242,8 @@ class _Agent:
         session.coordinator.hooks.register(
             "tool:pre", updates.hold_writing, _LAST, name="acp-diff", fields=("tool_name", "tool_call_id")
         )
-        self._sessions.start_soon(
-            updates.commands, {**commands, **_COMPACT, **commands}
-        )  # it comes after the answer, which has the session's id
+        # It comes after the answer, which has the session's id.
+        self._sessions.start_soon(updates.commands, {**commands, **_COMPACT, **commands})
         return live
 
     async def _stored(self) -> list[SessionRecord]:
@@ -317,10 +303,8 @@ class _Agent:
         if command is not None:
             text = expanded(command, argument)
             parts = [text, *(part for part in parts if not isinstance(part, str))]
-        try:
-            turn = live.begin_turn(
-                text if parts == [text] else parts
-            )  # now, so that a cancel that follows finds the turn
+        try:  # now, so that a cancel that follows finds the turn
+            turn = live.begin_turn(text if parts == [text] else parts)
         except SessionBusyError as error:
             raise RpcError(INVALID_REQUEST, f"{error}; session/cancel stops it") from error
 
@@ -328,7 +312,7 @@ class _Agent:
 
         async def work() -> dict[str, Any]:
             try:
-                return await (_compact(live) if is_compaction else self._run_turn(live, turn, text))
+                return await (_compact(live, turn) if is_compaction else self._run_turn(live, turn, text))
             finally:
                 live.end_turn(turn)
 
@@ -384,11 +368,13 @@ class _Agent:
         self._find(params).stop("the client cancelled the turn")
 
 
-async def _compact(live: LiveSession[_Shown]) -> dict[str, Any]:
+async def _compact(live: LiveSession[_Shown], turn: LiveTurn) -> dict[str, Any]:
     """Shorten what the model is shown of the conversation, and tell the user; the session is claimed meanwhile."""
-    compact = getattr(live.session.coordinator.get("context"), "compact", None)
-    with anyio.fail_after(_COMPACTING_SECONDS):
+    compact, told = getattr(live.session.coordinator.get("context"), "compact", None), None
+    with turn.scope, anyio.fail_after(_COMPACTING_SECONDS):
         told = None if compact is None else await compact()
+    if turn.scope.cancelled_caught:
+        return {"stopReason": "cancelled"}
     said = "There is too little to compact; the conversation stays as it is."
     if told:
         said = f"The conversation is compacted: {told.get('before_tokens')} to {told.get('after_tokens')} tokens."

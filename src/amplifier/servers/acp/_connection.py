@@ -30,13 +30,7 @@ SESSION_NOT_FOUND: Final = -32002
 
 
 class RpcError(Exception):
-    """An error that the other side gets as the answer to its request.
-
-    Attributes:
-        code: One of the codes of this file.
-        message: What was found, what was expected, what to do.
-        message_id: The id of the request, if it could be read.
-    """
+    """An error that the other side gets as the answer to its request, whose id is known if it could be read."""
 
     def __init__(self, code: int, message: str, *, message_id: Any = None) -> None:
         super().__init__(message)
@@ -61,11 +55,7 @@ def encode(**message: Any) -> bytes:
 
 
 def read_message(line: bytes) -> Call | dict[str, Any]:
-    """Read one line: a call, or the answer to a request of ours as it came.
-
-    Raises:
-        RpcError: It is not a message; the answer to send.
-    """
+    """Read one line: a call, or the answer to a request of ours as it came."""
     try:
         value = orjson.loads(line)
     except ValueError as error:
@@ -119,11 +109,7 @@ class ByteStream(Protocol):
 
 
 class Connection:
-    """One client.
-
-    Args:
-        stream: The bytes from and to the client.
-    """
+    """One client."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream

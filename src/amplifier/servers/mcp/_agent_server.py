@@ -100,38 +100,24 @@ async def open_agent_server(
 
 @attrs.define(eq=False)
 class _Followed:
-    """A turn that a client follows.
-
-    Attributes:
-        position: The latest entry of the session's log that the client knows.
-        steps: How many steps were reported.
-        asked: The question that ended a request.
-    """
+    """A turn that a client follows."""
 
     live: _Session
     turn: LiveTurn
-    position: int
+    position: int  # the latest entry of the session's log that the client knows
     steps: int = 0
-    asked: Question | None = None
+    asked: Question | None = None  # the one that ended a request
 
 
 @attrs.frozen(eq=False, kw_only=True)
 class AgentServer:
-    """The handlers of the server.
-
-    Args:
-        sessions: Of its clients.
-        factory: Makes them.
-        most: How many may be open; the one that was idle longest makes room.
-        prompts: What clients offer their users to say, by name.
-        is_shared: Several clients reach the server.
-    """
+    """The handlers of the server."""
 
     _sessions: LiveSessions[str | None]
     _factory: Callable[[], AmplifierSession]
-    _most: int
+    _most: int  # sessions that may be open; the one that was idle longest makes room
     _prompts: Mapping[str, str]
-    _is_shared: bool
+    _is_shared: bool  # several clients reach the server
     _opening: anyio.Lock = attrs.field(factory=anyio.Lock, init=False)
     _waiting: dict[str, _Followed] = attrs.field(factory=dict, init=False)
 
@@ -308,9 +294,7 @@ class AgentServer:
         live = self._find(session_id, self._owner(context))
         if live is None or _address(live) != uri:
             raise MCPError(types.INVALID_PARAMS, f"there is no resource {uri[:200]!r}")
-        conversation = live.session.coordinator.get("context")
-        messages = [] if conversation is None else await conversation.get_messages()
-        text = json.dumps(messages, ensure_ascii=False, default=str)
+        text = json.dumps(await live.session.messages(), ensure_ascii=False, default=str)
         return types.ReadResourceResult(
             contents=[types.TextResourceContents(uri=uri, mime_type="application/json", text=text)]
         )
