@@ -94,8 +94,6 @@ class Agents:
     """What all routes share; it admits turns, up to the limit, until the server is being stopped.
 
     Attributes:
-        make: Makes sessions.
-        check: Raises if a session that has just been opened cannot be used.
         name: The agent's name, which is what clients choose as the model.
         live: Sessions that stay open, and the tasks of everything that outlives a request.
         runs: What clients can come back to.
@@ -121,11 +119,7 @@ class Agents:
         return f"{len(self.live)} sessions, {len(self._running)} turns{', stopping' if self._stopping else ''}"
 
     def require_room(self) -> None:
-        """Check that a turn could begin now.
-
-        Raises:
-            Problem: There are too many, or the server is being stopped.
-        """
+        """Check that a turn could begin now."""
         if self._stopping:
             raise Problem(503, "the server is being stopped", code="stopping", headers={"Retry-After": "5"})
         if len(self._running) >= self.limits.turns:
@@ -134,11 +128,7 @@ class Agents:
 
     @contextmanager
     def admit(self, session: AmplifierSession) -> Iterator[None]:
-        """Count a turn inside the block; it begins with opening the session, if the turn opens one.
-
-        Raises:
-            Problem: There are too many, or the server is being stopped.
-        """
+        """Count a turn inside the block; it begins with opening the session, if the turn opens one."""
         self.require_room()
         self._running.add(session)
         try:
@@ -166,12 +156,7 @@ class Agents:
     async def run_once(
         self, ask: Ask, record: TurnRecord, show: Show, *, approvals: ApprovalSystem | None = None
     ) -> Ended:
-        """Run one turn in a session of its own.
-
-        Raises:
-            Problem: There are too many turns, or the session cannot be used.
-            Exception: What opening it or ``show`` raises.
-        """
+        """Run one turn in a session of its own."""
         session = self.make(SessionRequest(approvals=approvals))
         with self.admit(session):
             async with session:

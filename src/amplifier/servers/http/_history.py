@@ -26,15 +26,7 @@ _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[^;,]*)*;base64,")
 
 
 def read_messages(messages: Any, where: str = "messages") -> list[dict[str, Any]]:
-    """The messages of a request as a context keeps them; those of one answer of the model are one message.
-
-    Args:
-        messages: As they came.
-        where: What the request calls them.
-
-    Raises:
-        Problem: One of them is wrong.
-    """
+    """The messages of a request as a context keeps them; those of one answer of the model are one message."""
     problems: list[tuple[str, str]] = []
     each = read_value(_messages, messages, where, lambda *problem: problems.append(problem), ())
     if problems:
@@ -55,18 +47,12 @@ def read_messages(messages: Any, where: str = "messages") -> list[dict[str, Any]
 def split_conversation(
     read: list[dict[str, Any]], where: str = "messages", *, complete: bool = False
 ) -> tuple[list[dict[str, Any]], Prompt | None]:
-    """The messages before the last one, and the prompt of the last one.
+    """The messages before the last one, and its prompt; all of them and no prompt if it is a tool's result: the turn goes on.
 
     Args:
         read: By `read_messages`.
         where: What the request calls them.
         complete: Give calls without a result one, instead of refusing the conversation.
-
-    Returns:
-        All messages and no prompt, if the last one is a tool's result: the turn goes on.
-
-    Raises:
-        Problem: It is not a conversation that ends with a message of the user or a result.
     """
     role = read[-1]["role"] if read else None
     if role == "tool" and any(message["role"] == "user" for message in read):

@@ -185,11 +185,7 @@ class Parameters:
         return {"temperature": self.temperature, "top_p": self.top_p, "metadata": about or None}
 
     def of_turn(self) -> dict[str, Any]:
-        """The settings of an `Ask`, and the client's tools; what is chosen is among them, the agent's own are always there.
-
-        Raises:
-            Problem: The choice is none of them.
-        """
+        """The settings of an `Ask`, and the client's tools; what is chosen is among them, the agent's own are always there."""
         tools, wanted = self.tools or (), self.tool_choice
         name = None if isinstance(wanted, str) else _chosen(wanted)
         if (wanted == "required" and not tools) or (name is not None and name not in [tool.name for tool in tools]):
@@ -210,11 +206,7 @@ effort_kind: Final = optional(choice("none", "minimal", "low", "medium", "high",
 
 
 def read_parameters(cls: type[P], body: dict[str, Any], agent: str) -> P:
-    """The body of a request.
-
-    Raises:
-        Problem: It does not fit.
-    """
+    """The body of a request."""
     read = read_body(cls, body)
     if read.model not in (None, agent):
         message = f"model: {read.model!r:.80} is not served here; expected {agent!r}"
@@ -273,9 +265,6 @@ def known_history(
     """What is before the turn of a request, and its prompt; None if the turn goes on with results of the client.
 
     What the agent's own tools did in such a turn is not in the request, but kept here.
-
-    Raises:
-        Problem: It is no conversation.
     """
     history, prompt = split_conversation(messages, where)
     if prompt is None:
@@ -329,11 +318,7 @@ Tell: TypeAlias = Callable[[Literal["text", "thinking", "reset"], str], Awaitabl
 
 
 async def watch(agents: Agents, ask: Ask, tell: Tell) -> Outcome:
-    """Run a turn; ``tell`` gets the pieces of its answer. One that has to fit a schema comes in one piece, when it does.
-
-    Raises:
-        Exception: What the turn raises.
-    """
+    """Run a turn; ``tell`` gets the pieces of its answer. One that has to fit a schema comes in one piece, when it does."""
     turn_record = TurnRecord()
 
     async def show(turn_event: TurnEvent, text: str) -> None:

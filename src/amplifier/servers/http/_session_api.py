@@ -49,16 +49,10 @@ _MOST_DIFF_LINES = 400
 
 @attrs.frozen(kw_only=True)
 class _About:
-    """What is kept with a session.
+    """What is kept with a session."""
 
-    Attributes:
-        metadata: What a client wrote about it.
-        edits: What its running calls change.
-        created: ISO 8601.
-    """
-
-    metadata: dict[str, Any]
-    edits: Edits = attrs.field(factory=Edits)
+    metadata: dict[str, Any]  # what a client wrote about it
+    edits: Edits = attrs.field(factory=Edits)  # of its running calls
     created: str = attrs.field(factory=now)
 
 
@@ -108,21 +102,12 @@ class _Steering:
 
 @attrs.frozen(eq=False)
 class SessionApi:
-    """The routes of ``/api/sessions``: the sessions that stay, and their turns.
-
-    Args:
-        agents: What all routes share.
-        storage: Where conversations are kept; None if they are not.
-        reports: Reads the conformance reports that listings show.
-    """
+    """The routes of ``/api/sessions``: the sessions that stay, and their turns."""
 
     _agents: Agents
     _storage: SessionIndex | None
-    _reports: Callable[[], list[dict[str, Any]]] | None = None
-
-    @property
-    def _live(self) -> LiveSessions[_About]:
-        return self._agents.live
+    _reports: Callable[[], list[dict[str, Any]]] | None
+    _live: LiveSessions[_About] = attrs.field(default=attrs.Factory(lambda self: self._agents.live, takes_self=True))
 
     def routes(self) -> list[Route]:
         """``/api/sessions`` and what is below it."""
@@ -212,8 +197,7 @@ class SessionApi:
         """The conversation of a session that is open or kept."""
         if self._live.find(session_id) is None and self._storage is not None and await self._is_kept(session_id):
             return await run_sync(self._storage.transcript, session_id)
-        context = self._found(session_id).session.coordinator.get("context")
-        return [] if context is None else list(await context.get_messages())
+        return await self._found(session_id).session.messages()
 
     async def _rename(self, request: Request) -> Response:
         session_id = request.path_params["session_id"]
@@ -259,16 +243,7 @@ class SessionApi:
         return LongResponse(work, self._agents.limits.send_seconds)
 
     def _start_turn(self, live: LiveSession[_About], prompt: Prompt | None, keep: int | None) -> LiveTurn:
-        """Begin a turn, or go on with the one that was cut off; it goes on when the request that began it is over.
-
-        Args:
-            live: Its session.
-            prompt: None to go on.
-            keep: How many messages of the conversation stay; None for all.
-
-        Raises:
-            Problem: It cannot begin.
-        """
+        """Begin a turn, or go on with the one that was cut off; it goes on when the request that began it is over."""
         turn = live.begin_turn(prompt)
         try:
             turn.claims.enter_context(self._agents.admit(live.session))
