@@ -27,25 +27,15 @@ __all__ = ["Agents", "Ask"]
 
 @attrs.define(kw_only=True)
 class Ask:
-    """One turn, which a request asks for in a session of its own.
-
-    Attributes:
-        history: The messages before it.
-        prompt: None to go on with the turn at the end of them.
-        settings: Members of every `ChatRequest` of the turn.
-        schema: JSON Schema of the answer.
-        tools: The client's.
-        notes: What the client wants the model to know in this turn.
-        messages: The conversation after it.
-    """
+    """One turn, which a request asks for in a session of its own."""
 
     history: list[dict[str, Any]]
-    prompt: Prompt | None
-    settings: dict[str, Any] = attrs.field(factory=dict)
+    prompt: Prompt | None  # None to go on with the turn at the end of the history
+    settings: dict[str, Any] = attrs.field(factory=dict)  # members of every `ChatRequest` of the turn
     schema: dict[str, Any] | None = None
     tools: ClientTools = attrs.field(factory=ClientTools)
-    notes: str = ""
-    messages: list[dict[str, Any]] = attrs.field(factory=list)
+    notes: str = ""  # what the client wants the model to know in this turn
+    messages: list[dict[str, Any]] = attrs.field(factory=list)  # the conversation after it
     session: AmplifierSession | None = attrs.field(default=None, init=False)
 
     async def run(self, session: AmplifierSession, record: TurnRecord, show: Show) -> Ended:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import attrs
 import orjson
 
-from amplifier._reading import Kind, any_text, list_each, option, optional, read_value, record
+from amplifier._reading import Kind, any_text, list_each, option, optional, read_value, record, text
 from amplifier.errors import ModelError, PlanError
 from amplifier.models import to_dict
 from amplifier.models._prompts import Prompt, file, read_prompt
@@ -150,9 +150,9 @@ def _block(kind: str, source: dict[str, Any]) -> dict[str, Any]:
     return read[0]
 
 
-def _arguments(text: str) -> dict[str, Any]:
+def _arguments(given: str) -> dict[str, Any]:
     try:
-        arguments = orjson.loads(text or "{}")
+        arguments = orjson.loads(given or "{}")
     except ValueError:
         arguments = None
     if not isinstance(arguments, dict):
@@ -178,17 +178,15 @@ class _Function:
 
 @attrs.frozen(kw_only=True)
 class _Call:
-    id: str = option(any_text, "")
-    function: _Function | None = option(record(_Function, "an object", is_open=True), None)
+    id: str = option(text)
+    function: _Function = option(record(_Function, "an object", is_open=True))
 
 
 _a_call = record(_Call, is_open=True)
 
 
 def _call(value: Mapping[str, Any]) -> dict[str, Any]:
-    call = _a_call.read(value)
-    if not call.id or call.function is None:
-        raise PlanError([("$", "expected an object with id and function")])
+    call: _Call = _a_call.read(value)
     return {"id": call.id, "name": call.function.name or "", "arguments": call.function.arguments or {}}
 
 

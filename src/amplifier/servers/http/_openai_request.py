@@ -299,19 +299,13 @@ def arguments_of(call: ToolCall) -> str:
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """How the turn of a request ended.
+    """How the turn of a request ended."""
 
-    Attributes:
-        text: The answer, or what the model said before it called the client's tools.
-        calls: Those of the client's tools.
-        refusal: What a service said instead of an answer.
-    """
-
-    text: str
+    text: str  # the answer, or what the model said before it called the client's tools
     finish: Finish
-    calls: list[ToolCall]
+    calls: list[ToolCall]  # of the client's tools
     record: TurnRecord
-    refusal: str | None = None
+    refusal: str | None = None  # what a service said instead of an answer
 
 
 Tell: TypeAlias = Callable[[Literal["text", "thinking", "reset"], str], Awaitable[None]]

@@ -220,8 +220,10 @@ class _Response:
         self._output: list[dict[str, Any]] = []
         self._open: _Open | None = None
         self._number = 0
+        self.name = f"resp_{secrets.token_hex(16)}"
+        self.is_background = asked.background is True
         self._head: dict[str, Any] = {
-            "id": f"resp_{secrets.token_hex(16)}",
+            "id": self.name,
             "object": "response",
             "created_at": int(time.time()),
             "status": "in_progress",
@@ -234,18 +236,10 @@ class _Response:
             "metadata": {},
             "truncation": "disabled",
             "store": asked.store is not False,
-            "background": asked.background is True,
+            "background": self.is_background,
             **{name: body.get(name) for name in _REPEATED},
             **{name: body[name] for name in ("tool_choice", "tools", "metadata") if body.get(name) is not None},
         }
-
-    @property
-    def name(self) -> str:
-        return str(self._head["id"])
-
-    @property
-    def is_background(self) -> bool:
-        return self._asked.background is True
 
     def body(self) -> dict[str, Any]:
         """The response, as far as it is."""
@@ -296,7 +290,7 @@ class _Response:
         if given is not None:
             kept = [each for at, each in enumerate(kept) if at or each.get("content") != given]
         if self._asked.store is not False:
-            self._agents.kept.keep(self._head["id"], kept)
+            self._agents.kept.keep(self.name, kept)
         if outcome.calls and self._asked.previous_response_id is None:
             keep_for_results(self._agents, self._sent, outcome.calls, kept)
 
