@@ -105,6 +105,7 @@ class ServedSessions:
         )
         # Before it opens: modules may start programs there while they are being mounted.
         session.coordinator.register_capability("session.working_dir", str(directory))
+        self.store.begun.pop(session_id, None)  # of an earlier opening: another process may have used it since
         if is_resumed:
             known = self.store.record(session_id)
         else:

@@ -77,8 +77,6 @@ async def _diff(tool: str, given: Mapping[str, Any], path: Path) -> dict[str, An
         old, new = given.get("old_string"), given.get("new_string")
     elif tool == "write_file":
         old, new = await anyio.to_thread.run_sync(_old_text, path), given.get("content")
-        if old is False:
-            return None
     else:
         return None
     if not isinstance(new, str) or not isinstance(old, str | None):

@@ -10,7 +10,7 @@ from typing import Any, Final
 import attrs
 import orjson
 
-from amplifier._reading import Kind, any_text, list_each, option, optional, read_value, record, text
+from amplifier._reading import Kind, any_text, list_each, mapping, option, optional, read_value, record, text
 from amplifier.errors import ModelError, PlanError
 from amplifier.models import to_dict
 from amplifier.models._prompts import Prompt, file, read_prompt
@@ -160,11 +160,7 @@ def _arguments(given: str) -> dict[str, Any]:
     return arguments
 
 
-def _is_object(value: Any) -> bool:
-    return isinstance(value, Mapping)
-
-
-_parts = list_each("parts", Kind("an object", _is_object, _part))
+_parts = list_each("parts", attrs.evolve(mapping, convert=_part))
 _content = Kind("a text or a list of parts", lambda value: isinstance(value, str | list), _joined)
 
 
@@ -198,7 +194,7 @@ class _Message:
     content: str | list[dict[str, Any]] | None = option(optional(_content), None)
     tool_call_id: str | None = option(optional(any_text), None, aliases=("toolCallId",))
     tool_calls: tuple[dict[str, Any], ...] | None = option(
-        optional(list_each("tool calls", Kind("an object", _is_object, _call))),
+        optional(list_each("tool calls", attrs.evolve(mapping, convert=_call))),
         None,
         aliases=("toolCalls",),
     )
@@ -230,7 +226,7 @@ def _message(value: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 _messages = attrs.evolve(
-    list_each("messages", Kind("an object", _is_object, _message), least=1), expected="a list with at least one message"
+    list_each("messages", attrs.evolve(mapping, convert=_message), least=1), expected="a list with at least one message"
 )
 
 

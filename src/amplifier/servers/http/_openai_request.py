@@ -74,10 +74,6 @@ _name = Kind(
 )
 
 
-def _is_object(value: Any) -> bool:
-    return isinstance(value, Mapping)
-
-
 def _checked_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     try:
         build_validator(dict(schema))
@@ -168,7 +164,7 @@ class Parameters:
     stream: bool | None = option(optional(flag), None)
     temperature: float | None = option(optional(number_kind(0, 2)), None)
     top_p: float | None = option(optional(number_kind(0, 1)), None)
-    tools: tuple[ClientTool, ...] | None = option(_tools_kind(Kind("an object", _is_object, _tool)), None)
+    tools: tuple[ClientTool, ...] | None = option(_tools_kind(attrs.evolve(mapping, convert=_tool)), None)
     tool_choice: Any = option(optional(_tool_choice), None)
     parallel_tool_calls: bool | None = option(optional(flag), None)
     user: str | None = option(optional(any_text), None)
@@ -253,7 +249,7 @@ def _read_format(given: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 _chat_format = object_with({"json_schema": attrs.evolve(record(_Schema), convert=_named_schema)})
-format_kind: Final = optional(Kind("an object with a type", _is_object, _read_format))
+format_kind: Final = optional(Kind("an object with a type", mapping.accepts, _read_format))
 
 
 # ── a turn ──

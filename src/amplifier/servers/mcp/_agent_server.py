@@ -55,12 +55,13 @@ _OUTPUT: dict[str, Any] = {
     "required": ["response", "session_id"],
 }
 
+_prompt = attrs.evolve(text, schema={"type": "string", "minLength": 1})
 _session_id = attrs.evolve(any_text, expected="the session_id of an earlier result")
 
 
 @attrs.frozen(kw_only=True)
 class _Arguments:
-    prompt: str = option(text, doc="What the agent is to do.")
+    prompt: str = option(_prompt, doc="What the agent is to do.")
     session: str = option(_session_id, "", "The session_id of an earlier result, to go on with that conversation.")
 
 
@@ -238,8 +239,8 @@ class AgentServer:
         self, context: _Context, followed: _Followed, question: Question
     ) -> types.InputRequiredResult | None:
         """Ask the client; the question itself, if it ends the request."""
-        live, form = followed.live, _form(question)
-        if not _can_ask(context):
+        live, form, can = followed.live, _form(question), context.session.client_capabilities
+        if can is None or can.elicitation is None:
             logger.warning("the client cannot ask its user for permission: denied")
             live.questions.answer(question.question_id, DENY)
         elif context.protocol_version in MODERN_PROTOCOL_VERSIONS:
@@ -335,11 +336,6 @@ async def _run(live: _Session, turn: LiveTurn) -> None:
 
 def _address(live: _Session) -> str:
     return f"amplifier://sessions/{live.session_id}/transcript"
-
-
-def _can_ask(context: _Context) -> bool:
-    capabilities = context.session.client_capabilities
-    return capabilities is not None and capabilities.elicitation is not None
 
 
 def _form(question: Question) -> types.ElicitRequestFormParams:
