@@ -59,6 +59,7 @@ API_PAGES = {
     "amplifier.durable.temporal": "durable-temporal",
     "amplifier.store": "store",
     "amplifier.tracing": "tracing",
+    "amplifier.servers": "servers",
     "amplifier.servers.mcp": "mcp",
     "amplifier.servers.acp": "acp",
     "amplifier.servers.http": "serve",

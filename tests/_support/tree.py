@@ -63,7 +63,7 @@ def is_public(name: str) -> bool:
     if any(part.startswith("_") for part in parts):
         return False
     if parts[1:2] == ["servers"]:
-        return len(parts) == 3  # one package for each protocol
+        return len(parts) <= 3  # one package for each protocol, and what they share
     if len(parts) <= 2 or parts[1] == "modules":
         return True
     # Folders inside a package, and all of the kernel's files, are addressed through the package.

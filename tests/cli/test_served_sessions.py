@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from amplifier.cli.agent.approvals import AllowEverything
 from amplifier.cli.agent.served_sessions import ServedSessions
 from amplifier.cli.sessions.store import SessionStore
 from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.output import StandardStreams
+from amplifier.servers import SessionRequest
 
 SERVERS = {"files": {"command": "serve"}, "web": {"url": "https://example.org"}}
 
@@ -26,7 +26,7 @@ def made(home, workdir, plan, tools):
         plan=workdir / "plan.json",
     )
     assert sessions.has_mcp
-    return sessions.make("one", workdir, SERVERS, AllowEverything(sessions.display), is_resumed=False)
+    return sessions.make(SessionRequest(session_id="one", directory=workdir, servers=SERVERS))
 
 
 def test_servers_of_the_client_are_added_as_the_module_tool_mcp(home, workdir, plan):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -15,6 +14,7 @@ from amplifier.cli.terminal.display import Display
 from amplifier.errors import ProviderUnavailableError
 from amplifier.live import run_turn
 from amplifier.models import AnswerReset, TextDelta
+from amplifier.servers import SessionRequest
 from amplifier.servers.mcp._agent_server import open_agent_server
 from amplifier.testing import script
 from amplifier.tracing import Trace, write_text
@@ -60,8 +60,8 @@ class Sessions(Factory):
 class Editors(Host):
     is_same: bool = True
 
-    def make(self, session_id: str, directory: Path, servers: Any, approvals: Any, *, is_resumed: bool) -> Any:
-        self.made.append(make(self.is_same, session_id=session_id, approvals=approvals))
+    def make(self, wanted: SessionRequest) -> AmplifierSession:
+        self.made.append(make(self.is_same, session_id=wanted.session_id, approvals=wanted.approvals))
         return self.made[-1]
 
 

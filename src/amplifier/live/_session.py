@@ -79,6 +79,7 @@ class LiveTurn:
         ended: How it ended.
         over: Set when nothing of it is left.
         report: How it ended, as its server describes it.
+        scope: For what is done with the session and is no turn of the model; stopping cancels it.
     """
 
     prompt: Prompt | None
@@ -88,6 +89,7 @@ class LiveTurn:
     ended: Ended = attrs.field(factory=lambda: Ended(status="cancelled"))
     over: anyio.Event = attrs.field(factory=anyio.Event)
     report: dict[str, Any] = attrs.field(factory=dict)
+    scope: anyio.CancelScope = attrs.field(factory=anyio.CancelScope)
 
 
 class LiveSession(Generic[T]):
@@ -215,6 +217,7 @@ class LiveSession(Generic[T]):
         if self._turn is None:
             return False
         self.session.coordinator.cancellation.request_immediate(reason=reason)
+        self._turn.scope.cancel()
         return True
 
     async def _stop_when_abandoned(self, seconds: float) -> None:

@@ -16,11 +16,7 @@ _SUBJECT: Final = "the server cannot be started"
 
 
 def check_token(token: str | None, source: str = "token") -> None:
-    """Refuse a token that others could guess, or that no header can carry.
-
-    Args:
-        token: None, for no token, passes.
-        source: Where it was read.
+    """Refuse a token that others could guess, or that no header can carry; None, for no token, passes.
 
     Raises:
         PlanError: It is no such text.
@@ -32,11 +28,6 @@ def check_token(token: str | None, source: str = "token") -> None:
 
 def server_names(host: str, allowed: Sequence[str], *, has_token: bool) -> list[str]:
     """The names under which the server may be reached.
-
-    Args:
-        host: The address it listens on.
-        allowed: More names.
-        has_token: Whether requests need a token.
 
     Raises:
         PlanError: Without a token the server would be open to other machines, or no request could reach it.
@@ -55,11 +46,7 @@ def server_names(host: str, allowed: Sequence[str], *, has_token: bool) -> list[
 
 
 def listen_on(host: str, port: int) -> socket.socket:
-    """A listening socket.
-
-    Args:
-        host: The address or name to listen on.
-        port: 0 for a free one.
+    """A listening socket; port 0 stands for a free one.
 
     Raises:
         OSError: The address cannot be listened on.

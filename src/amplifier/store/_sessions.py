@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import shutil
 import sqlite3
 import time
@@ -72,6 +73,10 @@ class SessionIndex:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+
+    def new_id(self) -> str:
+        """An id that sorts by time and is short enough to be typed."""
+        return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 
     def folder(self, session_id: str) -> Path:
         """The folder of a session.

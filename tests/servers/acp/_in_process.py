@@ -12,6 +12,7 @@ import anyio
 import attrs
 
 from amplifier import AmplifierSession, ModuleLoader
+from amplifier.servers import SessionRequest
 from amplifier.servers.acp import serve
 from amplifier.store import SessionRecord
 from tests.cli._scripted_agent import mount_hook, mount_provider, mount_tools
@@ -26,12 +27,12 @@ PLAN: dict[str, Any] = {
 
 @attrs.define
 class Host:
-    """Makes sessions of the scripted agent, and remembers what it was asked for."""
+    """Makes sessions of the scripted agent, and remembers what it was asked for; it stands for the store as well."""
 
     has_mcp: bool = False
     made: list[AmplifierSession] = attrs.field(factory=list)
     servers: list[dict[str, Any]] = attrs.field(factory=list)
-    turns: list[tuple[str, str]] = attrs.field(factory=list)
+    turns: list[tuple[str, str | None]] = attrs.field(factory=list)
     deleted: list[str] = attrs.field(factory=list)
     more: dict[str, Any] = attrs.field(factory=dict)
     plan: dict[str, Any] = attrs.field(factory=dict)
@@ -40,13 +41,14 @@ class Host:
     def new_id(self) -> str:
         return f"session-{len(self.made) + 1}"
 
-    def make(self, session_id: str, directory: Path, servers: Any, approvals: Any, *, is_resumed: bool) -> Any:
+    def make(self, wanted: SessionRequest) -> AmplifierSession:
         modules = {"provider-scripted": mount_provider, "tool-scripted": mount_tools, "hooks-ask": mount_hook}
         loader = ModuleLoader(modules={**modules, **self.more})
         plan = {**PLAN, "tools": [*PLAN["tools"], *self.more], **self.plan}
+        session_id, approvals = wanted.session_id, wanted.approvals
         self.made.append(AmplifierSession(plan, loader, session_id=session_id, approval_system=approvals))
-        self.made[-1].coordinator.register_capability("session.working_dir", str(directory))
-        self.servers.append(servers)
+        self.made[-1].coordinator.register_capability("session.working_dir", str(wanted.directory))
+        self.servers.append(wanted.servers)
         return self.made[-1]
 
     def check(self, session: AmplifierSession) -> None:
@@ -55,17 +57,24 @@ class Host:
     def commands(self, directory: Path) -> dict[str, str]:
         return dict(self.own)
 
-    def stored(self) -> list[SessionRecord]:
+    def records(self) -> list[SessionRecord]:
         return [SessionRecord(session_id=f"stored-{index}", directory="/tmp") for index in range(120)]
 
     def delete(self, session_id: str) -> None:
         self.deleted.append(session_id)
 
-    def turn_begins(self, session_id: str, prompt: str) -> None:
-        self.turns.append((session_id, "running"))
+    def record(self, session_id: str) -> SessionRecord:
+        return SessionRecord(session_id=session_id)
 
-    def turn_ended(self, session_id: str, status: str) -> None:
-        self.turns.append((session_id, status))
+    def write(self, record: SessionRecord) -> None:
+        self.turns.append((record.session_id, record.status))
+
+    async def serve(self, stream: Any) -> OSError | None:
+        """Serve a client with this agent."""
+        kept: Any = self
+        return await serve(
+            stream, self.make, storage=kept, check=self.check, commands=self.commands, has_mcp=self.has_mcp
+        )
 
 
 class Client:
@@ -171,7 +180,7 @@ async def connected(host: Host | None = None) -> AsyncIterator[Client]:
     client = Client()
     try:
         async with anyio.create_task_group() as group:
-            group.start_soon(serve, client, host or Host())
+            group.start_soon((host or Host()).serve, client)
             with anyio.fail_after(30):
                 yield client
                 client.hang_up()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import acp
+import anyio
 import pytest
 from acp.schema import ClientCapabilities, FileSystemCapabilities, ReadTextFileResponse
 
@@ -101,6 +102,24 @@ async def test_a_conversation_is_compacted_by_a_command():
         assert (await client.answer_to(number))["result"] == {"stopReason": "end_turn"}
         messages = await host.made[0].coordinator.get("context").get_messages()
         assert not any("/compact" in str(each["content"]) for each in messages)  # the model is not told of it
+
+
+@pytest.mark.parametrize("method", ["session/cancel", "session/close"])
+async def test_a_compaction_is_stopped(method):
+    host = Host()
+    async with connected(host) as client:
+        session_id = await client.open()
+        begun = anyio.Event()
+
+        async def compact() -> None:
+            begun.set()
+            await anyio.sleep_forever()
+
+        host.made[0].coordinator.get("context").compact = compact
+        number = client.ask(session_id, "/compact")
+        await begun.wait()
+        (client.notify if method == "session/cancel" else client.tell)(method, sessionId=session_id)
+        assert (await client.answer_to(number))["result"] == {"stopReason": "cancelled"}
 
 
 async def test_a_command_of_ones_own_wins_over_one_of_the_agent():

@@ -8,7 +8,6 @@ from typing import Any
 import anyio
 import pytest
 
-from amplifier.servers.acp import serve
 from tests.servers.acp._in_process import Client, Host, connected
 
 PING = {"jsonrpc": "2.0", "id": 1, "method": "initialize"}
@@ -209,7 +208,7 @@ async def test_client_that_closed_its_input_is_reported():
     client._at_client.close()
     client.tell("initialize", protocolVersion=1)
     with anyio.fail_after(30):
-        assert isinstance(await serve(client, Host()), BrokenPipeError)
+        assert isinstance(await Host().serve(client), BrokenPipeError)
     client.close()
 
 

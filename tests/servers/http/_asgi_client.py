@@ -12,7 +12,8 @@ import anyio.lowlevel
 import attrs
 
 from amplifier import AmplifierSession, ModuleLoader
-from amplifier.servers.http import Application, Limits, SessionRequest, application
+from amplifier.servers import SessionRequest
+from amplifier.servers.http import Application, Limits, application
 from tests.cli._scripted_agent import mount_hook, mount_provider, mount_tools
 
 TOKEN = "a-token-for-tests"

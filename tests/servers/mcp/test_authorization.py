@@ -187,3 +187,14 @@ async def test_what_does_not_go_together_is_refused(given):
             token="a-token-for-the-tests",
             **{name: values[name] for name in given},
         )
+
+
+def test_the_command_names_the_extra_that_is_missing(tmp_path):
+    (tmp_path / "plan.json").write_text(json.dumps(PLAN))
+    words = ["mcp", "serve", "plan.json", "--transport", "http", "--port", "0", "--oauth", "http://a.example"]
+    words += ["--introspection", "http://a.example"]
+    program = f"import sys; sys.modules['mcp'] = None; from amplifier.cli import main; sys.exit(main({words!r}))"
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, timeout=60, check=False)
+    assert "pip install 'amplifier[mcp]'" in ended.stderr
+    assert "Traceback" not in ended.stderr

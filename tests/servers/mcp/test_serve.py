@@ -184,11 +184,11 @@ async def test_wrong_calls_get_clear_errors(agent):
             await client.call_tool("walk", {})
         with pytest.raises(MCPError, match="there is no session 'x'; leave session out to begin one"):
             await run(client, "hello", session="x")
-        assert (await run(client, " ")).content[0].text == "prompt: expected a non-empty text"
+        assert (await run(client, " ")).content[0].text == "prompt: expected a non-empty text, got ' '"
         wrong = await run(client, "hello", session=7)
-        assert wrong.content[0].text == "session: expected the session_id of an earlier result"
+        assert wrong.content[0].text == "session: expected the session_id of an earlier result, got 7"
         wrong = await run(client, "hello", model="x")
-        assert wrong.content[0].text == "model: there is no such argument; there are prompt and session"
+        assert wrong.content[0].text == "model: unknown key; known are prompt, session"
         with pytest.raises(MCPError, match="there is no resource"):
             await client.read_resource("amplifier://sessions/x/transcript")
 

@@ -25,12 +25,12 @@ from amplifier.cli.terminal.output import StandardStreams
 from amplifier.errors import AmplifierError
 from amplifier.kernel import AmplifierSession
 from amplifier.loading._installed import require_backend
+from amplifier.servers import SessionRequest
 from amplifier.servers._access import address_of, listen_on, reachability_warning, server_names
-from amplifier.servers.http import Limits, SessionRequest, application
+from amplifier.servers.http import Limits, application
 from amplifier.servers.http._servers import run_asgi_server
 from amplifier.servers.http._trace import TRACE_PAGE, trace_application
 
-from .approvals import NoOneToAsk
 from .served_sessions import ServedSessions
 from .signals import run_observed, until_signal
 
@@ -65,29 +65,19 @@ def serve_http(
 async def _serve(
     sessions: ServedSessions, listening: socket.socket, hosts: list[str], token: str | None, options: dict[str, Any]
 ) -> int:
-    display = sessions.display
-    directory = await anyio.to_thread.run_sync(Path.cwd)
-    async with sessions.make_temporary(directory, NoOneToAsk(display)) as first:
+    async with sessions.make(SessionRequest()) as first:
         sessions.check(first)  # what is wrong with the provider is reported now, not to the first client
     generated = token is None
     token = secrets.token_urlsafe(32) if token is None else token or None
-
-    def make(wanted: SessionRequest) -> AmplifierSession:
-        approvals = wanted.approvals or NoOneToAsk(display)
-        if wanted.session_id is None:
-            return sessions.make_temporary(directory, approvals)
-        return sessions.make(wanted.session_id, directory, {}, approvals, is_resumed=wanted.is_resumed)
 
     def check(session: AmplifierSession) -> None:
         try:
             sessions.check(session)
         except CommandError as error:
             raise AmplifierError(str(error)) from error
-        if (record := sessions.records.pop(session.session_id, None)) is not None:
-            sessions.store.write(record)  # from now on the server describes it
 
     app = application(
-        make,
+        sessions.make,
         token=token,
         limits=Limits(
             sessions=options["max_sessions"],

@@ -8,13 +8,14 @@ from typing import Any
 import attrs
 
 from amplifier.cli.core.exit_codes import CommandError
-from amplifier.cli.sessions.store import SessionRecord, SessionStore, begun, now
+from amplifier.cli.sessions.store import SessionRecord, SessionStore, now
 from amplifier.cli.terminal.display import Display
 from amplifier.contracts import ApprovalSystem
 from amplifier.kernel import AmplifierSession
 from amplifier.loading import ModuleLoader
+from amplifier.servers import SessionRequest
 
-from .chat_commands import own_commands
+from .approvals import NoOneToAsk
 from .configuration import read_configuration
 from .default_plan import AgentPlan, build_plan, with_storage_paths, with_traces
 from .plan_files import change_module
@@ -27,7 +28,7 @@ _MCP = "tool-mcp"
 
 @attrs.frozen(kw_only=True)
 class ServedSessions:
-    """Makes sessions of one plan and keeps their records; fulfils `amplifier.servers.acp.SessionHost`.
+    """Makes and checks the sessions of one plan, for servers.
 
     Attributes:
         store: Where conversations are kept.
@@ -45,7 +46,6 @@ class ServedSessions:
     model: str | None = None
     backend: str = "asyncio"
     otel: str | None = None
-    records: dict[str, SessionRecord] = attrs.field(factory=dict)
 
     @classmethod
     async def prepare(cls, store: SessionStore, display: Display, **options: Any) -> ServedSessions:
@@ -67,10 +67,6 @@ class ServedSessions:
         """Whether sessions can use MCP servers that a client names."""
         return _MCP in self.available
 
-    def new_id(self) -> str:
-        """The id of a new session."""
-        return self.store.new_id()
-
     def _agent_plan(self, directory: Path) -> AgentPlan:
         configuration = read_configuration(directory) if self.plan is None else None
         built = build_plan(
@@ -83,25 +79,21 @@ class ServedSessions:
         )
         return built if self.otel is None else attrs.evolve(built, plan=with_traces(built.plan))
 
-    def make(
-        self,
-        session_id: str,
-        directory: Path,
-        servers: dict[str, dict[str, Any]],
-        approvals: ApprovalSystem,
-        *,
-        is_resumed: bool,
-    ) -> AmplifierSession:
+    def make(self, wanted: SessionRequest) -> AmplifierSession:
         """A session that is not opened yet.
 
         Raises:
             CommandError: The plan cannot be read any more, or the session is open in another process.
         """
+        directory, approvals = wanted.directory or Path.cwd(), wanted.approvals or NoOneToAsk(self.display)
+        session_id, is_resumed = wanted.session_id, wanted.is_resumed
+        if session_id is None:
+            return self._make_temporary(directory, approvals)
         if is_resumed and self.store.is_open(session_id):
             raise CommandError(f"session {session_id!r} is open in another process; end that one first")
         agent_plan = self._agent_plan(directory)
         session = AmplifierSession(
-            with_storage_paths(_with_servers(agent_plan.plan, servers), sessions=self.store.root),
+            with_storage_paths(_with_servers(agent_plan.plan, wanted.servers), sessions=self.store.root),
             session_id=session_id,
             approval_system=approvals,
             display_system=self.display,
@@ -109,12 +101,14 @@ class ServedSessions:
         )
         # Before it opens: modules may start programs there while they are being mounted.
         session.coordinator.register_capability("session.working_dir", str(directory))
+        self.store.begun.pop(session_id, None)  # of an earlier opening: another process may have used it since
         new = SessionRecord(session_id=session_id, created=now(), directory=str(directory))
         known = self.store.record(session_id) if is_resumed else new
-        self.records[session_id] = agent_plan.describe(known, model=self.model, file=self.plan, backend=self.backend)
+        described = agent_plan.describe(known, model=self.model, file=self.plan, backend=self.backend)
+        self.store.begun[session_id] = described
         return session
 
-    def make_temporary(self, directory: Path, approvals: ApprovalSystem) -> AmplifierSession:
+    def _make_temporary(self, directory: Path, approvals: ApprovalSystem) -> AmplifierSession:
         """A session that keeps nothing on disk: its context is in memory, and its events are not logged."""
         plan = change_module(self._agent_plan(directory).plan, "hooks-logging", lambda entry: None)
         plan = change_module(plan, "context-persistent", lambda entry: {"module": "context-simple"})
@@ -131,39 +125,11 @@ class ServedSessions:
         for warning in check_failures(session):
             self.display.notice(warning, "warning")
         if not session.coordinator.get("providers"):
-            record = self.records.get(session.session_id)
+            record = self.store.begun.get(session.session_id)
             named = (None if record is None else record.provider) or self.provider or "the plan's provider"
             raise CommandError(
                 f"{named} is not available; `amplifier doctor` shows which keys and packages are missing"
             )
-
-    def commands(self, directory: Path) -> dict[str, str]:
-        """The user's own commands, by name."""
-        return own_commands(directory)
-
-    def stored(self) -> list[SessionRecord]:
-        """The conversations that are kept, the one used last first."""
-        return self.store.records()
-
-    def delete(self, session_id: str) -> None:
-        """Forget a conversation and what belongs to it.
-
-        Raises:
-            CommandError: It is open in another process.
-        """
-        self.store.delete(session_id)
-
-    def turn_begins(self, session_id: str, prompt: str) -> None:
-        """Record that a turn runs, and the title of a new session."""
-        self._write(begun(self.records[session_id], prompt))
-
-    def turn_ended(self, session_id: str, status: str) -> None:
-        """Record how the turn ended."""
-        self._write(attrs.evolve(self.records[session_id], updated=now(), status=status))
-
-    def _write(self, record: SessionRecord) -> None:
-        self.records[record.session_id] = record
-        self.store.write(record)
 
 
 def _with_servers(plan: dict[str, Any], servers: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from amplifier.cli.agent.chat_commands import own_commands
 from amplifier.cli.agent.served_sessions import ServedSessions
 from amplifier.cli.agent.signals import run_observed, until_signal
 from amplifier.cli.core.exit_codes import Exit
@@ -44,7 +45,14 @@ def acp(global_options: GlobalOptions, /, backend: str, plan: Path | None, **opt
         async def serve_client() -> None:
             nonlocal lost
             sessions = await ServedSessions.prepare(store, display, backend=backend, plan=plan, **options)
-            lost = await serve(protocol, sessions)
+            lost = await serve(
+                protocol,
+                sessions.make,
+                storage=store,
+                check=sessions.check,
+                commands=own_commands,
+                has_mcp=sessions.has_mcp,
+            )
 
         async def main() -> int:
             ended_by = await until_signal(serve_client)

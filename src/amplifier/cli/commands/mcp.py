@@ -356,6 +356,7 @@ def serve(
         server_names,
     )
     from amplifier.servers.mcp import serve as serve_agent  # noqa: PLC0415  # the other commands save the time
+    from amplifier.servers.mcp._serve import import_sdk  # noqa: PLC0415
     from amplifier.tracing import export_traces  # noqa: PLC0415
 
     made = build_plan(installed_ids(), file=plan, provider=provider, model=model)
@@ -390,7 +391,8 @@ def serve(
             on_listening=announce,
         )
         if oauth is not None and introspection is not None:
-            from amplifier.servers.mcp._introspection import oauth_of  # noqa: PLC0415  # the same
+            import_sdk()
+            from amplifier.servers.mcp._introspection import oauth_of  # noqa: PLC0415  # it imports the SDK, an extra
 
             resource = f"{address_of(listening, host)}/mcp"
             secret = os.environ.get("AMPLIFIER_INTROSPECTION")

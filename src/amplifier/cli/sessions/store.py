@@ -6,8 +6,7 @@ What is kept is in `amplifier.store`; a session has a folder beside it for its e
 from __future__ import annotations
 
 import json
-import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,11 +53,24 @@ def begun(record: SessionRecord, prompt: str | None) -> SessionRecord:
 
 
 class SessionStore(SessionIndex):
-    """The stored sessions of this user, see `SessionIndex`."""
+    """The stored sessions of this user, see `SessionIndex`.
 
-    def new_id(self) -> str:
-        """An id that sorts by time and is short enough to be typed."""
-        return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    Attributes:
+        begun: Records of sessions that are open and not in the index before their first turn.
+    """
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.begun: dict[str, SessionRecord] = {}
+
+    def record(self, session_id: str) -> SessionRecord:
+        """The metadata of a session; empty if there is no such session."""
+        return self.begun.get(session_id) or super().record(session_id)
+
+    def write(self, record: SessionRecord, **values: Mapping[str, Any] | None) -> None:
+        """Write the metadata of a session, and ``turn_plan`` if it is given."""
+        super().write(record, **values)
+        self.begun.pop(record.session_id, None)
 
     def keep_report(self, module: str, verdict: str, text: str) -> None:
         """Keep the last conformance report on a module, for the page that lists them.
@@ -137,6 +149,7 @@ class SessionStore(SessionIndex):
         """
         try:
             super().delete(session_id)
+            self.begun.pop(session_id, None)
         except SessionLockedError:
             who = self.holder(session_id)
             raise CommandError(f"session {session_id!r} is open in another process{who}; end that one first") from None

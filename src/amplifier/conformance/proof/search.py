@@ -139,7 +139,9 @@ def examine_plan(
     require_packages(backends)
     anchored = _with_absolute_sources(plan)
     with _elsewhere():
-        search = _Search(anchored, (seconds, sessions), seed, [mode for backend in backends for mode in _MODES[backend]])
+        search = _Search(
+            anchored, (seconds, sessions), seed, [mode for backend in backends for mode in _MODES[backend]]
+        )
         search.run(case)
     return search.proof
 

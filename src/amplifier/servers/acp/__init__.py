@@ -8,11 +8,9 @@ _updates           events of a turn as notifications
 _tool_calls        how tool calls are shown
 _files             the files of the editor, with changes that are not saved
 _permission        asks the person at the editor
-_host              what the application provides
 """
 
 from ._agent import serve
-from ._host import SessionHost
 from ._standard_streams import StandardStreams, taken_standard_streams
 
-__all__ = ["SessionHost", "StandardStreams", "serve", "taken_standard_streams"]
+__all__ = ["StandardStreams", "serve", "taken_standard_streams"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,9 +20,11 @@ from amplifier.errors import ContentFilterError, SessionBusyError, SessionStateE
 from amplifier.live import LiveSession, LiveSessions, LiveTurn, SessionRefused
 from amplifier.models import TurnEvent
 from amplifier.modules.hooks.approval import MODES
+from amplifier.store import RUNNING, SessionIndex, SessionRecord
 from amplifier.turns import Ended, TurnRecord
 
 from .._commands import expanded
+from .._sessions import SessionCheck, SessionFactory, SessionRequest, describe_session, require_provider
 from ._connection import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -35,7 +38,6 @@ from ._connection import (
     Work,
 )
 from ._files import EditorFiles
-from ._host import SessionHost
 from ._params import Greeting, OfSession, Opening, Page, Prompt, read_params
 from ._permission import EditorApprovals
 from ._updates import Updates
@@ -56,39 +58,45 @@ _PAGE = 50
 """Sessions in one answer to ``session/list``."""
 
 
-async def serve(stream: ByteStream, host: SessionHost) -> OSError | None:
+async def serve(
+    stream: ByteStream,
+    make_session: SessionFactory,
+    *,
+    storage: SessionIndex | None = None,
+    check: SessionCheck = require_provider,
+    commands: Callable[[Path], dict[str, str]] = lambda directory: {},
+    has_mcp: bool = False,
+) -> OSError | None:
     """Serve one client until it closes the connection; every turn has unwound and every session is closed at the return.
 
     Args:
         stream: The bytes from and to the client.
-        host: Makes the sessions.
+        make_session: Makes a session that is not opened yet, with the directory of the request as its own; the text of what it
+            raises is the client's answer.
+        storage: Where conversations are kept, to list, load and delete them.
+        check: Raises if a session that has just been opened cannot be used; by default, one without a provider is refused.
+        commands: Reads the commands of the user's own in a directory: the texts that they stand for, by name.
+        has_mcp: Whether sessions can use MCP servers that the client names.
 
     Returns:
         What went wrong with writing, if the client stopped reading before it closed the connection.
     """
     connection, sessions = Connection(stream), LiveSessions[_Shown]()
     async with connection.writing(), sessions.running():  # whose tasks end after those of the requests
-        await connection.read(_Agent(connection, host, sessions).begin)
+        agent = _Agent(connection, sessions, make_session, storage, check, commands, has_mcp)
+        await connection.read(agent.begin)
     return connection.lost
 
 
 @attrs.define
 class _Shown:
-    """How a session is shown.
-
-    Attributes:
-        notes: What the user should know, shown with the first turn.
-        commands: What prompts stand for that begin with a slash and their name.
-        mode: What is done without a question.
-        models: Those that can be chosen; the first one is the plan's.
-        model: The one that was chosen.
-    """
+    """How a session is shown."""
 
     updates: Updates
-    notes: list[str]
-    commands: dict[str, str]
+    notes: list[str]  # what the user should know, shown with the first turn
+    commands: dict[str, str]  # what prompts stand for that begin with a slash and their name
     mode: str = "ask"
-    models: list[str] = attrs.field(factory=list)
+    models: list[str] = attrs.field(factory=list)  # that can be chosen; the first one is the plan's
     model: str | None = None
 
     async def choose_model(self, step: Step, run: Callable[[], Awaitable[Any]]) -> Any:
@@ -98,22 +106,23 @@ class _Shown:
         return await run()
 
 
+@attrs.define(eq=False)
 class _Agent:
-    """The agent's side of a connection.
+    """The agent's side of a connection."""
 
-    Args:
-        connection: The client.
-        host: Makes sessions.
-        sessions: Holds them.
-    """
+    _connection: Connection
+    _sessions: LiveSessions[_Shown]
+    _make: SessionFactory
+    _storage: SessionIndex | None
+    _check: SessionCheck
+    _commands: Callable[[Path], dict[str, str]]
+    _has_mcp: bool
+    _is_initialized: bool = attrs.field(default=False, init=False)
+    _files: frozenset[str] = attrs.field(default=frozenset(), init=False)
 
-    def __init__(self, connection: Connection, host: SessionHost, sessions: LiveSessions[_Shown]) -> None:
-        self._connection = connection
-        self._host = host
-        self._sessions = sessions
-        self._is_initialized = False
-        self._files: frozenset[str] = frozenset()
-        self._methods: dict[str, Callable[[dict[str, Any]], Work]] = {
+    @property
+    def _methods(self) -> dict[str, Callable[[dict[str, Any]], Work]]:
+        return {
             "initialize": self._initialize,
             "authenticate": self._authenticate,
             "session/new": self._new,
@@ -129,11 +138,7 @@ class _Agent:
         }
 
     def begin(self, call: Call) -> Work | None:
-        """Begin a request, or handle a notification.
-
-        Raises:
-            RpcError: It cannot begin.
-        """
+        """Begin a request, or handle a notification."""
         if not call.is_request:
             if call.method == "session/cancel":
                 self._cancel(call.params)
@@ -158,7 +163,7 @@ class _Agent:
                 "agentCapabilities": {
                     "loadSession": True,
                     "promptCapabilities": {"image": True, "audio": False, "embeddedContext": True},
-                    "mcpCapabilities": {"http": self._host.has_mcp, "sse": False},
+                    "mcpCapabilities": {"http": self._has_mcp, "sse": False},
                     "sessionCapabilities": {"list": {}, "resume": {}, "close": {}, "delete": {}},
                 },
                 "authMethods": [],
@@ -175,7 +180,7 @@ class _Agent:
         asked = read_params(Opening, params)
 
         async def work() -> dict[str, Any]:
-            wanted = self._host.new_id()
+            wanted = secrets.token_hex(8) if self._storage is None else self._storage.new_id()
             with self._sessions.reserved(wanted):
                 live = await self._open(wanted, asked, is_resumed=False)
             return {"sessionId": wanted, **_choices(live)}
@@ -192,22 +197,20 @@ class _Agent:
 
         async def work() -> dict[str, Any]:
             with reservation:
-                stored = await anyio.to_thread.run_sync(self._host.stored)
-                if wanted not in {each.session_id for each in stored}:
+                if wanted not in {each.session_id for each in await self._stored()}:
                     raise RpcError(
                         SESSION_NOT_FOUND, f"no session {wanted!r} is stored; session/list names those that are"
                     )
                 live = await self._open(wanted, asked, is_resumed=True)
             if replay:
-                context = live.session.coordinator.get("context")
-                await live.about.updates.replay([] if context is None else await context.get_messages())
+                await live.about.updates.replay(await live.session.messages())
             return _choices(live)
 
         return work
 
     async def _open(self, wanted: str, asked: Opening, *, is_resumed: bool) -> LiveSession[_Shown]:
         directory, servers, notes = asked.cwd, asked.servers, list[str]()
-        if servers and not self._host.has_mcp:
+        if servers and not self._has_mcp:
             names = ", ".join(servers)
             notes.append(
                 f"The editor's MCP servers ({names}) are not available here: the module tool-mcp is not installed. "
@@ -218,12 +221,15 @@ class _Agent:
         updates = Updates(self._connection, wanted, directory)
         approvals = EditorApprovals(self._connection, updates, wanted)
         try:
-            session = self._host.make(wanted, directory, servers, approvals, is_resumed=is_resumed)
+            request = SessionRequest(
+                session_id=wanted, approvals=approvals, is_resumed=is_resumed, directory=directory, servers=servers
+            )
+            session = self._make(request)
             if self._files:
                 editor = EditorFiles(self._connection, wanted, self._files)
                 session.coordinator.register_capability("session.editor_files", editor)
-            commands = await anyio.to_thread.run_sync(self._host.commands, directory)
-            live = await self._sessions.add(LiveSession(session, _Shown(updates, notes, commands)), self._host.check)
+            commands = await anyio.to_thread.run_sync(self._commands, directory)
+            live = await self._sessions.add(LiveSession(session, _Shown(updates, notes, commands)), self._check)
         except Exception as error:  # third-party modules; the reason is for the person at the editor
             logger.debug("session %r cannot be opened", wanted, exc_info=True)
             raise RpcError(INTERNAL_ERROR, f"the session cannot be opened: {_reason(error)}") from error
@@ -236,18 +242,19 @@ class _Agent:
         session.coordinator.hooks.register(
             "tool:pre", updates.hold_writing, _LAST, name="acp-diff", fields=("tool_name", "tool_call_id")
         )
-        self._sessions.start_soon(
-            updates.commands, {**commands, **_COMPACT, **commands}
-        )  # it comes after the answer, which has the session's id
+        # It comes after the answer, which has the session's id.
+        self._sessions.start_soon(updates.commands, {**commands, **_COMPACT, **commands})
         return live
+
+    async def _stored(self) -> list[SessionRecord]:
+        return [] if self._storage is None else await anyio.to_thread.run_sync(self._storage.records)
 
     def _list(self, params: dict[str, Any]) -> Work:
         page = read_params(Page, params)
         start = page.cursor or 0
 
         async def work() -> dict[str, Any]:
-            stored = await anyio.to_thread.run_sync(self._host.stored)
-            placed = [(each, each.directory or str(Path.home())) for each in stored]
+            placed = [(each, each.directory or str(Path.home())) for each in await self._stored()]
             found = [(each, cwd) for each, cwd in placed if page.cwd in (None, cwd)]
             sessions = [
                 {"sessionId": each.session_id, "cwd": cwd, "title": each.title, "updatedAt": each.updated}
@@ -272,7 +279,8 @@ class _Agent:
 
         async def work() -> dict[str, Any]:
             async with self._sessions.without(wanted):
-                await anyio.to_thread.run_sync(self._host.delete, wanted)
+                if self._storage is not None:
+                    await anyio.to_thread.run_sync(self._storage.delete, wanted)
             return {}
 
         return work
@@ -295,10 +303,8 @@ class _Agent:
         if command is not None:
             text = expanded(command, argument)
             parts = [text, *(part for part in parts if not isinstance(part, str))]
-        try:
-            turn = live.begin_turn(
-                text if parts == [text] else parts
-            )  # now, so that a cancel that follows finds the turn
+        try:  # now, so that a cancel that follows finds the turn
+            turn = live.begin_turn(text if parts == [text] else parts)
         except SessionBusyError as error:
             raise RpcError(INVALID_REQUEST, f"{error}; session/cancel stops it") from error
 
@@ -306,7 +312,7 @@ class _Agent:
 
         async def work() -> dict[str, Any]:
             try:
-                return await (_compact(live) if is_compaction else self._run_turn(live, turn, text))
+                return await (_compact(live, turn) if is_compaction else self._run_turn(live, turn, text))
             finally:
                 live.end_turn(turn)
 
@@ -317,7 +323,7 @@ class _Agent:
         while notes:
             await updates.text(f"{notes.pop(0)}\n\n")
         updates.begin_turn()
-        self._host.turn_begins(live.session_id, text)
+        await describe_session(self._storage, live.session_id, status=RUNNING, prompt=text)
 
         async def show(event: TurnEvent, text: str) -> None:
             await updates.show(event, text, turn.record)
@@ -326,7 +332,8 @@ class _Agent:
             ended = await live.run_turn(turn, show)
             await updates.text(turn.record.rest(ended.result))
         finally:
-            self._host.turn_ended(live.session_id, turn.ended.status)
+            with anyio.CancelScope(shield=True):
+                await describe_session(self._storage, live.session_id, status=turn.ended.status)
         if isinstance(ended.error, ContentFilterError):
             await updates.text(_reason(ended.error))
         elif ended.status == "error" and ended.error is not None:
@@ -361,11 +368,13 @@ class _Agent:
         self._find(params).stop("the client cancelled the turn")
 
 
-async def _compact(live: LiveSession[_Shown]) -> dict[str, Any]:
+async def _compact(live: LiveSession[_Shown], turn: LiveTurn) -> dict[str, Any]:
     """Shorten what the model is shown of the conversation, and tell the user; the session is claimed meanwhile."""
-    compact = getattr(live.session.coordinator.get("context"), "compact", None)
-    with anyio.fail_after(_COMPACTING_SECONDS):
+    compact, told = getattr(live.session.coordinator.get("context"), "compact", None), None
+    with turn.scope, anyio.fail_after(_COMPACTING_SECONDS):
         told = None if compact is None else await compact()
+    if turn.scope.cancelled_caught:
+        return {"stopReason": "cancelled"}
     said = "There is too little to compact; the conversation stays as it is."
     if told:
         said = f"The conversation is compacted: {told.get('before_tokens')} to {told.get('after_tokens')} tokens."

@@ -30,13 +30,7 @@ SESSION_NOT_FOUND: Final = -32002
 
 
 class RpcError(Exception):
-    """An error that the other side gets as the answer to its request.
-
-    Attributes:
-        code: One of the codes of this file.
-        message: What was found, what was expected, what to do.
-        message_id: The id of the request, if it could be read.
-    """
+    """An error that the other side gets as the answer to its request, whose id is known if it could be read."""
 
     def __init__(self, code: int, message: str, *, message_id: Any = None) -> None:
         super().__init__(message)
@@ -55,26 +49,13 @@ class Call:
     is_request: bool
 
 
-@attrs.frozen(kw_only=True)
-class Reply:
-    """The answer to a request of ours; ``error`` is None if it succeeded."""
-
-    id: Any
-    result: Any = None
-    error: dict[str, Any] | None = None
-
-
 def encode(**message: Any) -> bytes:
     """One message as a line."""
     return orjson.dumps({"jsonrpc": "2.0", **message}, default=str) + b"\n"
 
 
-def read_message(line: bytes) -> Call | Reply:
-    """Read one line.
-
-    Raises:
-        RpcError: It is not a message; the answer to send.
-    """
+def read_message(line: bytes) -> Call | dict[str, Any]:
+    """Read one line: a call, or the answer to a request of ours as it came."""
     try:
         value = orjson.loads(line)
     except ValueError as error:
@@ -88,10 +69,7 @@ def read_message(line: bytes) -> Call | Reply:
     if value.get("jsonrpc") != "2.0":
         raise RpcError(INVALID_REQUEST, 'jsonrpc: expected "2.0"', message_id=message_id)
     if "method" not in value and ("result" in value or "error" in value):
-        failure = value.get("error")
-        if failure is not None and not isinstance(failure, dict):
-            failure = {"code": INTERNAL_ERROR, "message": str(failure)}
-        return Reply(id=message_id, result=value.get("result"), error=failure)
+        return value
     method, params = value.get("method"), value.get("params")
     if not isinstance(method, str):
         raise RpcError(INVALID_REQUEST, f"method: expected a text, got {method!r:.80}", message_id=message_id)
@@ -131,17 +109,13 @@ class ByteStream(Protocol):
 
 
 class Connection:
-    """One client.
-
-    Args:
-        stream: The bytes from and to the client.
-    """
+    """One client."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
         self._outgoing: MemoryObjectSendStream[bytes] | None = None
         self._reading = anyio.CancelScope()
-        self._waiting: dict[int, _Pending] = {}
+        self._waiting: dict[Any, MemoryObjectSendStream[dict[str, Any]]] = {}
         self._requests = 0
         self.lost: OSError | None = None
 
@@ -191,10 +165,13 @@ class Connection:
                     except RpcError as error:
                         await self._send(_error(error.message_id, error))
                         continue
-                    if isinstance(message, Reply):
-                        self._take(message)
-                    elif (work := await self._begin(begin, message)) is not None:
-                        group.start_soon(self._answer, message, work)
+                    if isinstance(message, Call):
+                        if (work := await self._begin(begin, message)) is not None:
+                            group.start_soon(self._answer, message, work)
+                    elif (waiting := self._waiting.pop(message.get("id"), None)) is not None:
+                        waiting.send_nowait(message)
+                    else:  # usually an answer that came too late: the turn that asked has been stopped
+                        logger.debug("an answer to a request that does not wait any more: id %r", message.get("id"))
             group.cancel_scope.cancel()
 
     async def _lines(self) -> AsyncIterator[bytes | None]:
@@ -251,36 +228,20 @@ class Connection:
             RpcError: It answered with an error.
         """
         self._requests += 1
-        number, pending = self._requests, _Pending()
-        self._waiting[number] = pending
+        number = self._requests
+        answered, answer = anyio.create_memory_object_stream[dict[str, Any]](1)
+        self._waiting[number] = answered
         try:
-            await self._send(encode(id=number, method=method, params=params))
-            await pending.answered.wait()
+            with answered, answer:
+                await self._send(encode(id=number, method=method, params=params))
+                reply = await answer.receive()
         finally:
-            del self._waiting[number]
-        reply = pending.reply
-        if reply is None or reply.error is not None:
-            error = {} if reply is None else reply.error or {}
-            code = error.get("code")
-            raise RpcError(code if isinstance(code, int) else INTERNAL_ERROR, str(error.get("message") or "no reason"))
-        return reply.result
-
-    def _take(self, reply: Reply) -> None:
-        pending = self._waiting.get(reply.id) if isinstance(reply.id, int) else None
-        if pending is None:
-            # Usually an answer that came too late: the turn that asked has been stopped.
-            logger.debug("an answer to a request that does not wait any more: id %r", reply.id)
-            return
-        pending.reply = reply
-        pending.answered.set()
-
-
-class _Pending:
-    """A request of ours that waits for its answer."""
-
-    def __init__(self) -> None:
-        self.answered = anyio.Event()
-        self.reply: Reply | None = None
+            self._waiting.pop(number, None)
+        if (error := reply.get("error")) is not None:
+            told = error if isinstance(error, dict) else {"message": error}
+            code = told.get("code")
+            raise RpcError(code if isinstance(code, int) else INTERNAL_ERROR, str(told.get("message") or "no reason"))
+        return reply.get("result")
 
 
 def _error(message_id: Any, error: RpcError) -> bytes:

@@ -21,17 +21,11 @@ _SECONDS: Final = 10.0
 
 @attrs.frozen(eq=False)
 class EditorFiles:
-    """The capability ``session.editor_files`` of tool-filesystem, which has checked that it may touch a path.
-
-    Args:
-        connection: The client.
-        session_id: The session.
-        can: What the client has said it can do: ``readTextFile``, ``writeTextFile``.
-    """
+    """The capability ``session.editor_files`` of tool-filesystem, which has checked that it may touch a path."""
 
     _connection: Connection
     _session_id: str
-    _can: Collection[str]
+    _can: Collection[str]  # what the client has said: ``readTextFile``, ``writeTextFile``
 
     async def read(self, path: str) -> str | None:
         """The text of a file; None to read it from disk."""

@@ -32,11 +32,7 @@ T = TypeVar("T", bound=attrs.AttrsInstance)
 
 
 def read_params(cls: type[T], params: Mapping[str, Any]) -> T:
-    """The parameters of a request.
-
-    Raises:
-        RpcError: They do not fit; every one that does not is named.
-    """
+    """The parameters of a request; every one that does not fit is named."""
     try:
         read: T = record(cls, is_open=True).read(params)
     except PlanError as error:
@@ -73,25 +69,15 @@ class OfSession:
     session_id: str = option(attrs.evolve(_text, convert=validate_session_id), key="sessionId")
 
 
+def _is_cursor(value: Any) -> bool:
+    return isinstance(value, str) and value.isdecimal() and len(value) < 10
+
+
 @attrs.frozen(kw_only=True)
 class Page:
-    """A part of the list of sessions.
+    """A part of the list of sessions: from the cursor on, those that were begun in this directory."""
 
-    Attributes:
-        cursor: The first one.
-        cwd: The directory that they were begun in.
-    """
-
-    cursor: int | None = option(
-        optional(
-            Kind(
-                "the nextCursor of an earlier answer",
-                lambda value: isinstance(value, str) and value.isdecimal() and len(value) < 10,
-                int,
-            )
-        ),
-        None,
-    )
+    cursor: int | None = option(optional(Kind("the nextCursor of an earlier answer", _is_cursor, int)), None)
     cwd: str | None = option(optional(_text), None)
 
 
@@ -170,9 +156,8 @@ class Opening:
 def _parts(blocks: Any) -> list[str | dict[str, Any]]:
     parts: list[str | dict[str, Any]] = []
     for part in _blocks.convert(blocks):
-        parts.append(
-            f"{parts.pop()}\n{part}" if isinstance(part, str) and parts and isinstance(parts[-1], str) else part
-        )
+        is_more = isinstance(part, str) and parts and isinstance(parts[-1], str)
+        parts.append(f"{parts.pop()}\n{part}" if is_more else part)
     if not any(isinstance(part, str) and part.strip() for part in parts):
         raise PlanError([("$", "expected some text, got none")])
     return parts

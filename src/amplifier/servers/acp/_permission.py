@@ -7,7 +7,8 @@ from typing import Any
 
 import attrs
 
-from amplifier.contracts import CurrentCall, current_call
+from amplifier.live import Question
+from amplifier.live._questions import DENY
 
 from ._connection import Connection, RpcError
 from ._updates import Updates
@@ -16,7 +17,6 @@ __all__ = ["EditorApprovals"]
 
 logger: logging.Logger = logging.getLogger("amplifier.servers.acp")
 
-_DENY = "Deny"
 _KINDS = {"allow": "allow_once", "allow once": "allow_once", "allow always": "allow_always"}
 """What counts as yes for the kernel; everything else is a no."""
 
@@ -39,12 +39,13 @@ class EditorApprovals:
             {"optionId": str(index), "name": option, "kind": _KINDS.get(option.lower(), "reject_once")}
             for index, option in enumerate(options)
         ]
-        question = {"sessionId": self._session_id, "toolCall": await self._subject(prompt), "options": choices}
+        call_id = Question.for_permission(prompt, options, timeout, default).tool_call_id
+        question = {"sessionId": self._session_id, "toolCall": await self._subject(prompt, call_id), "options": choices}
         try:
             answer = await self._connection.request("session/request_permission", question)
         except RpcError as error:
             logger.warning("the client could not ask for permission, so it is denied: %s", error.message)
-            return _DENY
+            return DENY
         outcome = answer.get("outcome") if isinstance(answer, dict) else None
         if isinstance(outcome, dict) and outcome.get("outcome") == "selected":
             chosen = {choice["optionId"]: choice["name"] for choice in choices}.get(str(outcome.get("optionId")))
@@ -52,21 +53,15 @@ class EditorApprovals:
                 return chosen
         if not isinstance(outcome, dict) or outcome.get("outcome") != "cancelled":
             logger.warning("the client answered a question for permission with %.200r, so it is denied", answer)
-        return _DENY
+        return DENY
 
-    async def _subject(self, prompt: str) -> dict[str, Any]:
+    async def _subject(self, prompt: str, call_id: str | None) -> dict[str, Any]:
         """The tool call that the question is about, with the question as part of its content."""
         question = {"type": "content", "content": {"type": "text", "text": prompt}}
-        call = current_call()
-        while call is not None and not self._is_own_tool_call(call):
-            call = call.parent  # a child session asks: the call that runs it is what the client knows
-        if call is None:
+        if call_id is None:
             self._asked += 1
             title = next(iter(prompt.splitlines()), "") or "Permission needed"
             return {"toolCallId": f"permission-{self._asked}", "title": title, "kind": "other", "content": [question]}
-        description = await self._updates.wait_started(call.call_id)
+        description = await self._updates.wait_started(call_id)
         content = [*description.get("content", []), question]
-        return {"toolCallId": call.call_id, "status": "pending", **description, "content": content}
-
-    def _is_own_tool_call(self, call: CurrentCall) -> bool:
-        return call.kind == "tool" and call.session_id == self._session_id
+        return {"toolCallId": call_id, "status": "pending", **description, "content": content}

@@ -77,8 +77,6 @@ async def _diff(tool: str, given: Mapping[str, Any], path: Path) -> dict[str, An
         old, new = given.get("old_string"), given.get("new_string")
     elif tool == "write_file":
         old, new = await anyio.to_thread.run_sync(_old_text, path), given.get("content")
-        if old is False:
-            return None
     else:
         return None
     if not isinstance(new, str) or not isinstance(old, str | None):
@@ -97,26 +95,15 @@ def _old_text(path: Path) -> str | bool | None:
 
 
 def describe_result(tool: str, result: Any, *, has_diff: bool) -> dict[str, Any]:
-    """The output, for a call that is over.
-
-    Args:
-        tool: The tool.
-        result: What the tool returned.
-        has_diff: The call shows a diff, which a successful result does not replace.
-    """
+    """The output, for a call that is over; a diff that the call shows is not replaced by a successful result."""
     result = result if isinstance(result, Mapping) else {"output": result}
     output, error = result.get("output"), result.get("error")
     described: dict[str, Any] = {"rawOutput": output if error is None else {"output": output, "error": error}}
     if not (has_diff and error is None):
         text = _as_block(output, _OUTPUTS[tool]) if tool in _OUTPUTS else None
         if text is None:
-            text = (
-                output
-                if isinstance(output, str)
-                else ""
-                if output is None
-                else json.dumps(output, indent=2, default=str)
-            )
+            shown = "" if output is None else output
+            text = shown if isinstance(shown, str) else json.dumps(shown, indent=2, default=str)
         if error is not None:
             text = "\n".join(filter(None, [text, f"Error: {error_text(error)}"]))
         described["content"] = (

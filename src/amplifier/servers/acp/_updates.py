@@ -24,20 +24,14 @@ _SHOWING_SECONDS = 3.0
 """How long a tool waits for a client that does not read."""
 
 
+@attrs.frozen(eq=False)
 class Updates:
-    """Shows one session to the client.
+    """Shows one session to the client."""
 
-    Args:
-        connection: The client.
-        session_id: The session.
-        directory: Its working directory, to which paths are relative.
-    """
-
-    def __init__(self, connection: Connection, session_id: str, directory: Path) -> None:
-        self._connection = connection
-        self._session_id = session_id
-        self._directory = directory
-        self._calls: dict[str, _ShownCall] = {}
+    _connection: Connection
+    _session_id: str
+    _directory: Path  # to which paths are relative
+    _calls: dict[str, _ShownCall] = attrs.field(factory=dict, init=False)
 
     async def _send(self, name: str, /, **fields: Any) -> None:
         update = {"sessionUpdate": name, **fields}

@@ -3,7 +3,7 @@
     _application    puts everything together; the one to call
     _guard          host, origin and token of every request
     _limits         sizes, numbers and times; reading of bodies
-    _agents         makes and checks sessions; how many turns run, and how they end at shutdown
+    _agents         turns of single requests; how many turns run, and how they end at shutdown
     _history        the conversation of a request
     _openai_request    parameters, tools and forms of answers of both OpenAI APIs
     _openai_chat       /v1/chat/completions, /v1/models
@@ -16,7 +16,6 @@
 Needs the packages of the extra ``serve``.
 """
 
-from ._agents import SessionFactory, SessionRequest
 from ._application import Application, application
 from ._limits import Limits
 from ._servers import run_server
@@ -24,8 +23,6 @@ from ._servers import run_server
 __all__ = [
     "Application",
     "Limits",
-    "SessionFactory",
-    "SessionRequest",
     "application",
     "run_server",
 ]

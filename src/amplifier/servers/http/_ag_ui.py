@@ -44,12 +44,7 @@ _text = attrs.evolve(text, expected="a text")
 
 @attrs.frozen(kw_only=True)
 class Resume:
-    """One answer.
-
-    Attributes:
-        status: ``cancelled`` if the person does not want to answer, which denies.
-        payload: The answer.
-    """
+    """One answer; ``cancelled`` if the person does not want to answer, which denies."""
 
     interrupt_id: str = option(_text, key="interruptId")
     status: str = option(Kind("resolved or cancelled", lambda value: value in ("resolved", "cancelled")))
@@ -81,11 +76,7 @@ def _interrupt(question: Question) -> dict[str, Any]:
 
 
 def _chosen_option(question: Question, answer: Resume) -> str:
-    """The option of a question that an answer chooses.
-
-    Raises:
-        Problem: It chooses none.
-    """
+    """The option of a question that an answer chooses."""
     if answer.is_cancelled:
         return DENY
     payload = answer.payload if isinstance(answer.payload, Mapping) else {}
@@ -193,11 +184,11 @@ class _Asked:
     run_id: str = option(_text, key="runId")
     parent_run_id: str | None = option(_text, None, key="parentRunId")
     messages: Any = option(anything, None)
-    tools: tuple[ClientTool, ...] | None = option(frontend_tools, None)
-    context: tuple[_Context, ...] | None = option(optional(list_each("objects", record(_Context, is_open=True))), None)
+    tools: tuple[ClientTool, ...] = option(frontend_tools, ())
+    context: tuple[_Context, ...] = option(optional(list_each("objects", record(_Context, is_open=True))), ())
     state: Any = option(anything, None)
-    forwarded: dict[str, Any] | None = option(optional(mapping), None, key="forwardedProps")
-    resume: tuple[Resume, ...] | None = option(optional(list_each("answers", record(Resume, is_open=True))), None)
+    forwarded: dict[str, Any] = option(optional(mapping), attrs.Factory(dict), key="forwardedProps")
+    answers: tuple[Resume, ...] = option(optional(list_each("answers", record(Resume, is_open=True))), (), key="resume")
 
     @property
     def ids(self) -> dict[str, str]:
@@ -206,14 +197,10 @@ class _Asked:
     @property
     def notes(self) -> str:
         """What the application of the client says of itself, for the model."""
-        said = [f"{each.description}: {each.value}" for each in self.context or ()]
+        said = [f"{each.description}: {each.value}" for each in self.context]
         if self.state:
             said.append(f"Its state, as JSON: {orjson.dumps(self.state).decode()}")
         return "\n".join(["The user's application says:", *said]) if said else ""
-
-    @property
-    def answers(self) -> tuple[Resume, ...]:
-        return self.resume or ()
 
     @property
     def _roles(self) -> list[Any]:
@@ -232,7 +219,7 @@ class _Asked:
 
 
 def _read(body: dict[str, Any]) -> _Asked:
-    asked = read_body(_Asked, body, is_open=True)
+    asked = read_body(_Asked, {name: value for name, value in body.items() if value is not None}, is_open=True)
     answered: set[str] = set()
     for index, answer in enumerate(asked.answers):
         if answer.interrupt_id in answered:
@@ -246,17 +233,11 @@ def _conversation(asked: _Asked) -> Ask:
     # A client that stopped a run, or gave up a question, has calls without a result in its conversation.
     history, prompt = split_conversation(read_messages(asked.messages), complete=True)
     settings = {"metadata": asked.forwarded} if asked.forwarded else {}
-    return Ask(
-        history=history, prompt=prompt, settings=settings, tools=ClientTools(asked.tools or ()), notes=asked.notes
-    )
+    return Ask(history=history, prompt=prompt, settings=settings, tools=ClientTools(asked.tools), notes=asked.notes)
 
 
 async def _resumed(asked: _Asked, turns: InterruptibleTurns) -> InterruptibleTurn | None:
-    """The turn that the answers are for, now going on; None if the run begins a new one.
-
-    Raises:
-        Problem: The answers fit no question, or leave one open.
-    """
+    """The turn that the answers are for, now going on; None if the run begins a new one."""
     turn = turns.parked(asked.thread_id)
     questions = {} if turn is None else turn.announced_questions()
     answers = {answer.interrupt_id: answer for answer in asked.answers}
@@ -281,7 +262,8 @@ async def _resumed(asked: _Asked, turns: InterruptibleTurns) -> InterruptibleTur
         raise Problem(409, message, code="question_open")
     options = {each: _chosen_option(question, answers[each]) for each, question in questions.items()}
     turns.unpark(asked.thread_id, turn)
-    turn.answer(options)
+    for question_id, chosen in options.items():
+        turn.questions.answer(question_id, chosen)
     return turn
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import anyio
@@ -38,13 +37,10 @@ class InterruptibleTurn:
 
     Attributes:
         prompts: How many messages of the user the conversation has, the prompt included.
-        record: What has happened so far, in all runs.
-        questions: Those of its session.
         announced: The ids of those that a client has been told of.
         started_calls: The tool calls that clients have been told of.
         is_parked: No run shows it, and a client has been told what it waits for.
         run_id: Of the run that showed it last.
-        task: What it runs in.
     """
 
     def __init__(self, agents: Agents, ask: Ask) -> None:
@@ -104,12 +100,6 @@ class InterruptibleTurn:
         return bool(questions) and all(
             each.tool_call_id is None or each.tool_call_id in self.started_calls for each in questions
         )
-
-    def answer(self, options: Mapping[str, str]) -> None:
-        """Answer questions by their ids; the turn goes on."""
-        self.is_parked = False
-        for question_id, chosen in options.items():
-            self.questions.answer(question_id, chosen)
 
 
 class InterruptibleTurns:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
 import anyio
 import attrs
@@ -18,53 +18,24 @@ from amplifier.models import HookResult
 from amplifier.models._prompts import Prompt
 from amplifier.turns import Ended, Show, TurnRecord
 
+from .._sessions import SessionCheck, SessionFactory, SessionRequest
 from ._limits import Limits
 from ._problems import Problem
 
-__all__ = ["Agents", "Ask", "SessionFactory", "SessionRequest"]
-
-
-@attrs.frozen(kw_only=True)
-class SessionRequest:
-    """What a session is needed for.
-
-    Attributes:
-        session_id: Its id; None for one of a single turn, whose conversation comes with the request. Such a session needs a
-            context in memory.
-        approvals: Asks the person; None if the protocol has no way to ask, and what would be asked is denied.
-        is_resumed: A session of this id existed before.
-    """
-
-    session_id: str | None = None
-    approvals: ApprovalSystem | None = None
-    is_resumed: bool = False
-
-
-SessionFactory: TypeAlias = Callable[[SessionRequest], AmplifierSession]
-"""Makes a session, which the server opens and closes."""
+__all__ = ["Agents", "Ask"]
 
 
 @attrs.define(kw_only=True)
 class Ask:
-    """One turn, which a request asks for in a session of its own.
-
-    Attributes:
-        history: The messages before it.
-        prompt: None to go on with the turn at the end of them.
-        settings: Members of every `ChatRequest` of the turn.
-        schema: JSON Schema of the answer.
-        tools: The client's.
-        notes: What the client wants the model to know in this turn.
-        messages: The conversation after it.
-    """
+    """One turn, which a request asks for in a session of its own."""
 
     history: list[dict[str, Any]]
-    prompt: Prompt | None
-    settings: dict[str, Any] = attrs.field(factory=dict)
+    prompt: Prompt | None  # None to go on with the turn at the end of the history
+    settings: dict[str, Any] = attrs.field(factory=dict)  # members of every `ChatRequest` of the turn
     schema: dict[str, Any] | None = None
     tools: ClientTools = attrs.field(factory=ClientTools)
-    notes: str = ""
-    messages: list[dict[str, Any]] = attrs.field(factory=list)
+    notes: str = ""  # what the client wants the model to know in this turn
+    messages: list[dict[str, Any]] = attrs.field(factory=list)  # the conversation after it
     session: AmplifierSession | None = attrs.field(default=None, init=False)
 
     async def run(self, session: AmplifierSession, record: TurnRecord, show: Show) -> Ended:
@@ -113,8 +84,6 @@ class Agents:
     """What all routes share; it admits turns, up to the limit, until the server is being stopped.
 
     Attributes:
-        make: Makes sessions.
-        check: Raises if a session that has just been opened cannot be used.
         name: The agent's name, which is what clients choose as the model.
         live: Sessions that stay open, and the tasks of everything that outlives a request.
         runs: What clients can come back to.
@@ -123,7 +92,7 @@ class Agents:
     """
 
     make: SessionFactory
-    check: Callable[[AmplifierSession], None]
+    check: SessionCheck
     limits: Limits
     name: str
     live: LiveSessions[Any]
@@ -140,11 +109,7 @@ class Agents:
         return f"{len(self.live)} sessions, {len(self._running)} turns{', stopping' if self._stopping else ''}"
 
     def require_room(self) -> None:
-        """Check that a turn could begin now.
-
-        Raises:
-            Problem: There are too many, or the server is being stopped.
-        """
+        """Check that a turn could begin now."""
         if self._stopping:
             raise Problem(503, "the server is being stopped", code="stopping", headers={"Retry-After": "5"})
         if len(self._running) >= self.limits.turns:
@@ -153,11 +118,7 @@ class Agents:
 
     @contextmanager
     def admit(self, session: AmplifierSession) -> Iterator[None]:
-        """Count a turn inside the block; it begins with opening the session, if the turn opens one.
-
-        Raises:
-            Problem: There are too many, or the server is being stopped.
-        """
+        """Count a turn inside the block; it begins with opening the session, if the turn opens one."""
         self.require_room()
         self._running.add(session)
         try:
@@ -185,12 +146,7 @@ class Agents:
     async def run_once(
         self, ask: Ask, record: TurnRecord, show: Show, *, approvals: ApprovalSystem | None = None
     ) -> Ended:
-        """Run one turn in a session of its own.
-
-        Raises:
-            Problem: There are too many turns, or the session cannot be used.
-            Exception: What opening it or ``show`` raises.
-        """
+        """Run one turn in a session of its own."""
         session = self.make(SessionRequest(approvals=approvals))
         with self.admit(session):
             async with session:

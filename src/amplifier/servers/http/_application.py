@@ -11,19 +11,19 @@ import anyio
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from amplifier.kernel import AmplifierSession
 from amplifier.live import LiveSessions
 from amplifier.store import SessionIndex
 
 from .._access import LOOPBACK_HOSTS, check_token
+from .._sessions import SessionCheck, SessionFactory, require_provider
 from ._ag_ui import ag_ui_routes
-from ._agents import Agents, SessionFactory
+from ._agents import Agents
 from ._guard import guarded
 from ._limits import Limits
 from ._openai_chat import openai_routes
 from ._openai_responses import responses_routes
 from ._page import FREE_PATHS, page_routes
-from ._problems import Problem, handlers
+from ._problems import handlers
 from ._session_api import SessionApi
 from ._trace import TRACE_PAGE, trace_routes
 
@@ -69,7 +69,7 @@ def application(
     hosts: Collection[str] = LOOPBACK_HOSTS,
     origins: Collection[str] = (),
     storage: SessionIndex | None = None,
-    check: Callable[[AmplifierSession], None] | None = None,
+    check: SessionCheck = require_provider,
     reports: Callable[[], list[dict[str, Any]]] | None = None,
     name: str = "amplifier",
 ) -> Application:
@@ -95,7 +95,6 @@ def application(
     check_token(token)
     limits = limits or Limits()
     live: LiveSessions[Any] = LiveSessions(most=limits.sessions, idle_seconds=limits.idle_seconds)
-    check = check or _require_provider
     agents = Agents(make=make_session, check=check, limits=limits, name=name, live=live)
 
     @asynccontextmanager
@@ -133,8 +132,3 @@ def _callers_trace(scope: Scope) -> Iterator[None]:
         yield
     finally:
         context.detach(token)
-
-
-def _require_provider(session: AmplifierSession) -> None:
-    if not session.coordinator.get("providers"):
-        raise Problem(503, "no provider of the plan is available", code="agent_failed")

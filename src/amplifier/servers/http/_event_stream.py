@@ -47,22 +47,14 @@ def event(data: Any, *, name: str | None = None) -> bytes:
 
 
 def event_number(given: str | None, where: str) -> int:
-    """The number of the latest event that a client knows; 0 if it says nothing.
-
-    Raises:
-        Problem: It is no number.
-    """
+    """The number of the latest event that a client knows; 0 if it says nothing."""
     if given and not (given.isdecimal() and len(given) < 16):
         raise Problem(400, f"{where}: expected the number of an event, got {given!r:.80}", code="invalid_request")
     return int(given or 0)
 
 
 def check_cursor(after: int, log: EventLog) -> None:
-    """Refuse a client that knows more events than there have been, such as those of another run.
-
-    Raises:
-        Problem: It does.
-    """
+    """Refuse a client that knows more events than there have been, such as those of another run."""
     if after > log.last_id:
         message = f"{after} events are known to the client, but only {log.last_id} have been sent; begin with 0"
         raise Problem(400, message, code="events_not_sent")

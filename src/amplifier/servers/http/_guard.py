@@ -35,15 +35,7 @@ def guarded(
     origins: Collection[str] = (),
     free_paths: Collection[str] = (),
 ) -> ASGIApp:
-    """An application whose requests are checked first.
-
-    Args:
-        app: What the requests are for.
-        token: What requests have to carry; None for none.
-        hosts: Names under which the server is reached, without ports; ``*`` for any.
-        origins: Other origins whose pages may use the server.
-        free_paths: Paths that need no token: files without any data of sessions.
-    """
+    """An application whose requests are checked first; free paths, which have no data of sessions, need no token."""
     guard = _Guard(
         app=app,
         token=None if token is None else token.encode(),
@@ -103,11 +95,8 @@ class _Guard:
         if not name.endswith("]"):
             name = name.rpartition(":")[0] or name
         if "*" not in self._hosts and name not in self._hosts:
-            raise Problem(
-                403,
-                f"Host: {host!r:.200} is not a name of this server; start it with --allow-host to permit it",
-                code="wrong_host",
-            )
+            message = f"Host: {host!r:.200} is not a name of this server; start it with --allow-host to permit it"
+            raise Problem(403, message, code="wrong_host")
 
     def _check_origin(self, headers: Headers, host: str) -> None:
         origin = headers.get("origin")
@@ -118,20 +107,13 @@ class _Guard:
         # Same origin: the page was loaded from the host that the request is for.
         own = {f"{scheme}://{host.lower()}" for scheme in ("http", "https")}
         if origin.lower() not in own | self._origins:
-            raise Problem(
-                403,
-                f"Origin: pages of {origin!r:.200} may not use this server; start it with --allow-origin to permit it",
-                code="wrong_origin",
-            )
+            advice = "may not use this server; start it with --allow-origin to permit it"
+            raise Problem(403, f"Origin: pages of {origin!r:.200} {advice}", code="wrong_origin")
 
     def _check_token(self, authorization: str, token: bytes) -> None:
         scheme, _, given = authorization.partition(" ")
         is_right = hmac.compare_digest(given.strip().encode("latin-1", "replace"), token)
         if scheme.lower() != "bearer" or not is_right:
-            found = "another token" if given else "none"
-            raise Problem(
-                401,
-                f"Authorization: expected Bearer and the token that the server printed when it was started, got {found}",
-                code="invalid_api_key",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
+            expected = "expected Bearer and the token that the server printed when it was started"
+            message = f"Authorization: {expected}, got {'another token' if given else 'none'}"
+            raise Problem(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})

@@ -10,7 +10,7 @@ from typing import Any, Final
 import attrs
 import orjson
 
-from amplifier._reading import Kind, any_text, list_each, option, optional, read_value, record
+from amplifier._reading import Kind, any_text, list_each, mapping, option, optional, read_value, record, text
 from amplifier.errors import ModelError, PlanError
 from amplifier.models import to_dict
 from amplifier.models._prompts import Prompt, file, read_prompt
@@ -26,15 +26,7 @@ _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[^;,]*)*;base64,")
 
 
 def read_messages(messages: Any, where: str = "messages") -> list[dict[str, Any]]:
-    """The messages of a request as a context keeps them; those of one answer of the model are one message.
-
-    Args:
-        messages: As they came.
-        where: What the request calls them.
-
-    Raises:
-        Problem: One of them is wrong.
-    """
+    """The messages of a request as a context keeps them; those of one answer of the model are one message."""
     problems: list[tuple[str, str]] = []
     each = read_value(_messages, messages, where, lambda *problem: problems.append(problem), ())
     if problems:
@@ -55,18 +47,12 @@ def read_messages(messages: Any, where: str = "messages") -> list[dict[str, Any]
 def split_conversation(
     read: list[dict[str, Any]], where: str = "messages", *, complete: bool = False
 ) -> tuple[list[dict[str, Any]], Prompt | None]:
-    """The messages before the last one, and the prompt of the last one.
+    """The messages before the last one, and its prompt; all of them and no prompt if it is a tool's result: the turn goes on.
 
     Args:
         read: By `read_messages`.
         where: What the request calls them.
         complete: Give calls without a result one, instead of refusing the conversation.
-
-    Returns:
-        All messages and no prompt, if the last one is a tool's result: the turn goes on.
-
-    Raises:
-        Problem: It is not a conversation that ends with a message of the user or a result.
     """
     role = read[-1]["role"] if read else None
     if role == "tool" and any(message["role"] == "user" for message in read):
@@ -164,9 +150,9 @@ def _block(kind: str, source: dict[str, Any]) -> dict[str, Any]:
     return read[0]
 
 
-def _arguments(text: str) -> dict[str, Any]:
+def _arguments(given: str) -> dict[str, Any]:
     try:
-        arguments = orjson.loads(text or "{}")
+        arguments = orjson.loads(given or "{}")
     except ValueError:
         arguments = None
     if not isinstance(arguments, dict):
@@ -174,11 +160,7 @@ def _arguments(text: str) -> dict[str, Any]:
     return arguments
 
 
-def _is_object(value: Any) -> bool:
-    return isinstance(value, Mapping)
-
-
-_parts = list_each("parts", Kind("an object", _is_object, _part))
+_parts = list_each("parts", attrs.evolve(mapping, convert=_part))
 _content = Kind("a text or a list of parts", lambda value: isinstance(value, str | list), _joined)
 
 
@@ -192,17 +174,15 @@ class _Function:
 
 @attrs.frozen(kw_only=True)
 class _Call:
-    id: str = option(any_text, "")
-    function: _Function | None = option(record(_Function, "an object", is_open=True), None)
+    id: str = option(text)
+    function: _Function = option(record(_Function, "an object", is_open=True))
 
 
 _a_call = record(_Call, is_open=True)
 
 
 def _call(value: Mapping[str, Any]) -> dict[str, Any]:
-    call = _a_call.read(value)
-    if not call.id or call.function is None:
-        raise PlanError([("$", "expected an object with id and function")])
+    call: _Call = _a_call.read(value)
     return {"id": call.id, "name": call.function.name or "", "arguments": call.function.arguments or {}}
 
 
@@ -214,7 +194,7 @@ class _Message:
     content: str | list[dict[str, Any]] | None = option(optional(_content), None)
     tool_call_id: str | None = option(optional(any_text), None, aliases=("toolCallId",))
     tool_calls: tuple[dict[str, Any], ...] | None = option(
-        optional(list_each("tool calls", Kind("an object", _is_object, _call))),
+        optional(list_each("tool calls", attrs.evolve(mapping, convert=_call))),
         None,
         aliases=("toolCalls",),
     )
@@ -246,7 +226,7 @@ def _message(value: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 _messages = attrs.evolve(
-    list_each("messages", Kind("an object", _is_object, _message), least=1), expected="a list with at least one message"
+    list_each("messages", attrs.evolve(mapping, convert=_message), least=1), expected="a list with at least one message"
 )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import Any, Final
 
 import anyio
 import attrs
 import orjson
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from ._problems import Problem
 
@@ -48,11 +49,7 @@ class Limits:
 
 
 async def read_json(request: Request, limits: Limits) -> dict[str, Any]:
-    """The body of a request: one JSON object.
-
-    Raises:
-        Problem: It is too large, too slow, or something else.
-    """
+    """The body of a request: one JSON object."""
     # A form of another site can send text/plain without asking the browser for permission, but not this.
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
@@ -62,17 +59,15 @@ async def read_json(request: Request, limits: Limits) -> dict[str, Any]:
     if declared.isdecimal() and int(declared[:20]) > limits.body_bytes:
         raise too_large
     body = bytearray()
-    is_complete = False
     try:
         with anyio.fail_after(limits.body_seconds):
-            while not is_complete:
-                message = await request.receive()
-                if message["type"] == "http.disconnect":
-                    raise Problem(400, "the client left before it had sent the body", code="client_left")
-                body += message.get("body", b"")
-                is_complete = not message.get("more_body", False)
-                if len(body) > limits.body_bytes:
-                    raise too_large
+            async with aclosing(request.stream()) as chunks:
+                async for chunk in chunks:
+                    body += chunk
+                    if len(body) > limits.body_bytes:
+                        raise too_large
+    except ClientDisconnect:
+        raise Problem(400, "the client left before it had sent the body", code="client_left") from None
     except TimeoutError:
         raise Problem(408, f"the body did not arrive within {limits.body_seconds:g} s", code="body_too_slow") from None
     try:

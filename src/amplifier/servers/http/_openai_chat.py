@@ -34,7 +34,7 @@ from ._openai_request import (
     usage,
     watch,
 )
-from ._problems import Problem, problem_of
+from ._problems import problem_of
 
 __all__ = ["openai_routes"]
 
@@ -47,10 +47,7 @@ def openai_routes(agents: Agents) -> list[Route]:
         return JSONResponse({"object": "list", "data": [entry]})
 
     async def model(request: Request) -> Response:
-        name = request.path_params["name"]
-        if name != agents.name:
-            message = f"model: {name!r:.80} is not served here; expected {agents.name!r}"
-            raise Problem(404, message, code="model_not_found", param="model")
+        read_parameters(Parameters, {"model": request.path_params["name"]}, agents.name)
         return JSONResponse(entry)
 
     async def completions(request: Request) -> Response:
@@ -98,12 +95,9 @@ class _Body(Parameters):
     function_call: Any = option(Kind("tool_choice in its place", lambda value: value in (None, "auto", "none")), None)
 
     def settings(self) -> dict[str, Any]:
-        more = {
-            "max_output_tokens": self.max_completion_tokens or self.max_tokens,
-            "stop": self.stop,
-            "reasoning_effort": self.reasoning_effort,
-        }
-        return {**super().settings(), **{name: value for name, value in more.items() if value is not None}}
+        limit = self.max_completion_tokens or self.max_tokens
+        more = {"max_output_tokens": limit, "stop": self.stop, "reasoning_effort": self.reasoning_effort}
+        return {**super().settings(), **more}
 
 
 class _Completion:
@@ -140,7 +134,7 @@ class _Completion:
             await self._delta(more)
         await self._delta({}, finish_reason=outcome.finish)
         if self._with_usage:
-            await self._chunk([], usage=_usage(outcome))
+            await self._chunk([], usage=usage(outcome.record, "prompt", "completion"))
         await self._stream.write(event("[DONE]"))
         return None
 
@@ -170,12 +164,9 @@ class _Completion:
         if thoughts := "".join(self._thoughts):
             message["reasoning_content"] = thoughts
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": outcome.finish}
-        return {**self._head, "object": "chat.completion", "choices": [choice], "usage": _usage(outcome)}
+        used = usage(outcome.record, "prompt", "completion")
+        return {**self._head, "object": "chat.completion", "choices": [choice], "usage": used}
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments_of(call)}}
-
-
-def _usage(outcome: Outcome) -> dict[str, Any]:
-    return usage(outcome.record, "prompt", "completion")

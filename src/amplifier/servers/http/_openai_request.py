@@ -15,7 +15,19 @@ import attrs
 import orjson
 
 from amplifier._json import SchemaRefused, build_validator
-from amplifier._reading import Kind, any_text, choice, flag, list_each, mapping, option, optional, record, whole_number
+from amplifier._reading import (
+    Kind,
+    any_text,
+    choice,
+    flag,
+    list_each,
+    mapping,
+    object_with,
+    option,
+    optional,
+    record,
+    whole_number,
+)
 from amplifier._reading import number as number_kind
 from amplifier.answers import answer_format
 from amplifier.errors import ContentFilterError, MissingExtraError, PlanError, ResultError
@@ -57,8 +69,9 @@ def unsupported(*neutral: Any) -> Kind:
     return Kind(f"{shown}, because the agent's models do not get it", lambda value: value is None or value in neutral)
 
 
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+_name = Kind(
+    "up to 64 letters, digits, _ and -", lambda value: isinstance(value, str) and _NAME.fullmatch(value) is not None
+)
 
 
 def _checked_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,56 +86,50 @@ def _checked_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 @attrs.frozen(kw_only=True)
 class _Function:
-    name: str = option(Kind("up to 64 letters, digits, _ and -", _is_name))
+    name: str = option(_name)
     description: str | None = option(optional(any_text), None)
     parameters: dict[str, Any] | None = option(optional(attrs.evolve(mapping, convert=_checked_schema)), None)
     strict: bool | None = option(optional(flag), None)  # calls are checked against the schema either way
 
 
-def _tool(given: Mapping[str, Any]) -> ClientTool:
-    """A tool; in the Responses API its function is not in a member of its own."""
-    if given.get("type") != "function":
-        problem = (
-            f"expected 'function', got {given.get('type')!r:.80}; the agent has tools of its own for everything else"
-        )
-        raise PlanError([("$.type", problem)])
-    rest = {name: value for name, value in given.items() if name != "type"}
-    is_inner = isinstance(rest.get("function"), Mapping) and len(rest) == 1
-    try:
-        function = record(_Function).read(rest["function"] if is_inner else rest)
-    except PlanError as error:
-        below = "$.function" if is_inner else "$"
-        raise PlanError([(path.replace("$", below, 1), problem) for path, problem in error.problems]) from None
-    return _made(function)
+_function = Kind("'function', because the agent has tools of its own for everything else", "function".__eq__)
 
 
-def _made(function: _Function) -> ClientTool:
-    schema = function.parameters or {"type": "object", "properties": {}}
-    return ClientTool(name=function.name, description=function.description or "", input_schema=schema)
+@attrs.frozen(kw_only=True)
+class _ChatTool:
+    type: str = option(_function)
+    function: _Function = option(record(_Function))
 
 
-def _frontend_tool(given: Mapping[str, Any]) -> ClientTool:
-    return _made(record(_Function, is_open=True).read(given))
+@attrs.frozen(kw_only=True)
+class _ResponsesTool(_Function):
+    type: str = option(_function)
+
+
+def _tool(given: Mapping[str, Any]) -> _Function:
+    if "function" not in given:
+        return record(_ResponsesTool).read(given)  # type: ignore[no-any-return]
+    chat: _ChatTool = record(_ChatTool).read(given)
+    return chat.function
 
 
 def _tools(each: Kind, given: Any) -> tuple[ClientTool, ...]:
-    tools: tuple[ClientTool, ...] = each.convert(given)
-    names = [tool.name for tool in tools]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            raise PlanError([(f"$[{index}]", f"there are two tools named {name!r}")])
-    return tools
+    found: dict[str, ClientTool] = {}
+    for index, tool in enumerate(each.convert(given)):
+        if tool.name in found:
+            raise PlanError([(f"$[{index}]", f"there are two tools named {tool.name!r}")])
+        schema = tool.parameters or {"type": "object", "properties": {}}
+        found[tool.name] = ClientTool(name=tool.name, description=tool.description or "", input_schema=schema)
+    return tuple(found.values())
 
 
-def _tools_kind(read: Callable[[Mapping[str, Any]], ClientTool]) -> Kind:
-    each = list_each("tools", Kind("an object", lambda value: isinstance(value, Mapping), read))
+def _tools_kind(tool: Kind) -> Kind:
     expected = f"a list of at most {_MOST_TOOLS} tools"
-    return optional(
-        Kind(expected, lambda value: isinstance(value, list) and len(value) <= _MOST_TOOLS, partial(_tools, each))
-    )
+    read = partial(_tools, list_each("tools", tool))
+    return optional(Kind(expected, lambda value: isinstance(value, list) and len(value) <= _MOST_TOOLS, read))
 
 
-frontend_tools: Final = _tools_kind(_frontend_tool)
+frontend_tools: Final = _tools_kind(record(_Function, is_open=True))
 """The tools of a client of AG-UI."""
 
 
@@ -157,7 +164,7 @@ class Parameters:
     stream: bool | None = option(optional(flag), None)
     temperature: float | None = option(optional(number_kind(0, 2)), None)
     top_p: float | None = option(optional(number_kind(0, 1)), None)
-    tools: tuple[ClientTool, ...] | None = option(_tools_kind(_tool), None)
+    tools: tuple[ClientTool, ...] | None = option(_tools_kind(attrs.evolve(mapping, convert=_tool)), None)
     tool_choice: Any = option(optional(_tool_choice), None)
     parallel_tool_calls: bool | None = option(optional(flag), None)
     user: str | None = option(optional(any_text), None)
@@ -169,17 +176,12 @@ class Parameters:
     safety_identifier: Any = option(unsupported(), None)
 
     def settings(self) -> dict[str, Any]:
-        """What every request to a model gets."""
+        """What every request to a model gets; None stands for nothing."""
         about = {**(self.metadata or {}), **({} if self.user is None else {"user_id": self.user})}
-        given = {"temperature": self.temperature, "top_p": self.top_p, "metadata": about or None}
-        return {name: value for name, value in given.items() if value is not None}
+        return {"temperature": self.temperature, "top_p": self.top_p, "metadata": about or None}
 
     def of_turn(self) -> dict[str, Any]:
-        """The settings of an `Ask`, and the client's tools; what is chosen is among them, the agent's own are always there.
-
-        Raises:
-            Problem: The choice is none of them.
-        """
+        """The settings of an `Ask`, and the client's tools; what is chosen is among them, the agent's own are always there."""
         tools, wanted = self.tools or (), self.tool_choice
         name = None if isinstance(wanted, str) else _chosen(wanted)
         if (wanted == "required" and not tools) or (name is not None and name not in [tool.name for tool in tools]):
@@ -190,7 +192,8 @@ class Parameters:
             name = tools[0].name
         choice = "required" if name is None else {"type": "function", "function": {"name": name}}
         forced = {"tool_choice": choice} if name is not None or wanted == "required" else {}
-        return {"tools": made, "settings": {**self.settings(), **forced}}
+        given = {name: value for name, value in self.settings().items() if value is not None}
+        return {"tools": made, "settings": {**given, **forced}}
 
 
 stop_kind: Final = optional(Kind(f"a text, or at most {_MOST_STOPS} texts", _is_stop, _stops))
@@ -199,11 +202,7 @@ effort_kind: Final = optional(choice("none", "minimal", "low", "medium", "high",
 
 
 def read_parameters(cls: type[P], body: dict[str, Any], agent: str) -> P:
-    """The body of a request.
-
-    Raises:
-        Problem: It does not fit.
-    """
+    """The body of a request."""
     read = read_body(cls, body)
     if read.model not in (None, agent):
         message = f"model: {read.model!r:.80} is not served here; expected {agent!r}"
@@ -216,40 +215,41 @@ def read_parameters(cls: type[P], body: dict[str, Any], agent: str) -> P:
 
 @attrs.frozen(kw_only=True)
 class _Schema:
-    name: str = option(Kind("up to 64 letters, digits, _ and -", _is_name))
+    name: str = option(_name)
     schema: dict[str, Any] = option(mapping)
     description: str | None = option(optional(any_text), None)
     strict: bool | None = option(optional(flag), None)  # an answer has to fit either way
 
 
-def read_format(given: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The JSON Schema of an answer, of the ``response_format`` of one API or the ``text.format`` of the other; None for text.
-
-    Raises:
-        PlanError: It is none.
-    """
-    kind = given.get("type")
-    if kind == "text":
-        return None
-    if kind == "json_object":
-        return {"type": "object", "title": "answer"}
-    if kind != "json_schema":
-        raise PlanError([("$.type", f"expected text, json_object or json_schema, got {kind!r:.80}")])
-    inner = given.get("json_schema") if "json_schema" in given else {n: v for n, v in given.items() if n != "type"}
-    where = "$.json_schema" if "json_schema" in given else "$"
+def _named_schema(given: Mapping[str, Any]) -> dict[str, Any]:
+    read: _Schema = record(_Schema).read(given)
+    about = {"description": read.description} if read.description else {}
+    schema = {"title": read.name, **about, **read.schema}
     try:
-        read: _Schema = record(_Schema).read(inner)
-        about = {"description": read.description} if read.description else {}
-        schema = {"title": read.name, **about, **read.schema}
         answer_format(schema)
-    except PlanError as error:
-        raise PlanError([(path.replace("$", where, 1), problem) for path, problem in error.problems]) from None
     except TypeError as error:
-        raise PlanError([(f"{where}.schema", str(error))]) from None
+        raise PlanError([("$.schema", str(error))]) from None
     return schema
 
 
-format_kind: Final = optional(Kind("an object with a type", lambda value: isinstance(value, Mapping), read_format))
+def _read_format(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The JSON Schema of an answer, of the ``response_format`` of one API or the ``text.format`` of the other; None for text."""
+    kind, rest = given.get("type"), {name: value for name, value in given.items() if name != "type"}
+    match kind:
+        case "text":
+            return None
+        case "json_object":
+            return {"type": "object", "title": "answer"}
+        case "json_schema" if "json_schema" in rest:
+            found: dict[str, Any] = _chat_format.convert(rest)["json_schema"]
+            return found
+        case "json_schema":
+            return _named_schema(rest)
+    raise PlanError([("$.type", f"expected text, json_object or json_schema, got {kind!r:.80}")])
+
+
+_chat_format = object_with({"json_schema": attrs.evolve(record(_Schema), convert=_named_schema)})
+format_kind: Final = optional(Kind("an object with a type", mapping.accepts, _read_format))
 
 
 # ── a turn ──
@@ -261,9 +261,6 @@ def known_history(
     """What is before the turn of a request, and its prompt; None if the turn goes on with results of the client.
 
     What the agent's own tools did in such a turn is not in the request, but kept here.
-
-    Raises:
-        Problem: It is no conversation.
     """
     history, prompt = split_conversation(messages, where)
     if prompt is None:
@@ -298,30 +295,20 @@ def arguments_of(call: ToolCall) -> str:
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """How the turn of a request ended.
+    """How the turn of a request ended."""
 
-    Attributes:
-        text: The answer, or what the model said before it called the client's tools.
-        calls: Those of the client's tools.
-        refusal: What a service said instead of an answer.
-    """
-
-    text: str
+    text: str  # the answer, or what the model said before it called the client's tools
     finish: Finish
-    calls: list[ToolCall]
+    calls: list[ToolCall]  # of the client's tools
     record: TurnRecord
-    refusal: str | None = None
+    refusal: str | None = None  # what a service said instead of an answer
 
 
 Tell: TypeAlias = Callable[[Literal["text", "thinking", "reset"], str], Awaitable[None]]
 
 
 async def watch(agents: Agents, ask: Ask, tell: Tell) -> Outcome:
-    """Run a turn; ``tell`` gets the pieces of its answer. One that has to fit a schema comes in one piece, when it does.
-
-    Raises:
-        Exception: What the turn raises.
-    """
+    """Run a turn; ``tell`` gets the pieces of its answer. One that has to fit a schema comes in one piece, when it does."""
     turn_record = TurnRecord()
 
     async def show(turn_event: TurnEvent, text: str) -> None:

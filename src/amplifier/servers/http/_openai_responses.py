@@ -55,7 +55,7 @@ def responses_routes(agents: Agents) -> list[Route]:
         if asked.background:  # its answer comes before its turn begins
             agents.require_room()
         sent, history, prompt = _conversation(asked, agents)
-        ask = Ask(history=history, prompt=prompt, schema=asked.schema, **asked.of_turn())
+        ask = Ask(history=history, prompt=prompt, schema=(asked.text or {}).get("format"), **asked.of_turn())
         response = _Response(body, asked, sent, ask, agents)
 
         async def work(stream: EventStream) -> Response | None:
@@ -127,17 +127,7 @@ class _Body(Parameters):
     store: bool | None = option(optional(flag), None)
     max_output_tokens: int | None = option(limit_kind, None)
     reasoning: Any = option(
-        optional(
-            object_with(
-                {
-                    "effort": effort_kind,
-                    "summary": optional(
-                        Kind("auto, concise or detailed", lambda v: v in ("auto", "concise", "detailed"))
-                    ),
-                }
-            )
-        ),
-        None,
+        optional(object_with({"effort": effort_kind, "summary": optional(choice("auto", "concise", "detailed"))})), None
     )
     text: Any = option(optional(object_with({"format": format_kind, "verbosity": unsupported("medium")})), None)
     stream_options: Any = option(optional(object_with({"include_obfuscation": unsupported(False)})), None)
@@ -149,15 +139,9 @@ class _Body(Parameters):
     prompt: Any = option(unsupported(), None)
     context_management: Any = option(unsupported([]), None)
 
-    @property
-    def schema(self) -> dict[str, Any] | None:
-        """JSON Schema of the answer."""
-        found: dict[str, Any] | None = (self.text or {}).get("format")
-        return found
-
     def settings(self) -> dict[str, Any]:
         more = {"max_output_tokens": self.max_output_tokens, "reasoning_effort": (self.reasoning or {}).get("effort")}
-        return {**super().settings(), **{name: value for name, value in more.items() if value is not None}}
+        return {**super().settings(), **more}
 
 
 # ── the conversation ──
@@ -226,12 +210,7 @@ class _Response:
     """One response; what is streamed is made of the same items as a whole one."""
 
     def __init__(
-        self,
-        body: dict[str, Any],
-        asked: _Body,
-        sent: list[dict[str, Any]],
-        ask: Ask,
-        agents: Agents,
+        self, body: dict[str, Any], asked: _Body, sent: list[dict[str, Any]], ask: Ask, agents: Agents
     ) -> None:
         self._asked = asked
         self._sent = sent
@@ -241,8 +220,10 @@ class _Response:
         self._output: list[dict[str, Any]] = []
         self._open: _Open | None = None
         self._number = 0
+        self.name = f"resp_{secrets.token_hex(16)}"
+        self.is_background = asked.background is True
         self._head: dict[str, Any] = {
-            "id": f"resp_{secrets.token_hex(16)}",
+            "id": self.name,
             "object": "response",
             "created_at": int(time.time()),
             "status": "in_progress",
@@ -255,18 +236,10 @@ class _Response:
             "metadata": {},
             "truncation": "disabled",
             "store": asked.store is not False,
-            "background": asked.background is True,
+            "background": self.is_background,
             **{name: body.get(name) for name in _REPEATED},
             **{name: body[name] for name in ("tool_choice", "tools", "metadata") if body.get(name) is not None},
         }
-
-    @property
-    def name(self) -> str:
-        return str(self._head["id"])
-
-    @property
-    def is_background(self) -> bool:
-        return self._asked.background is True
 
     def body(self) -> dict[str, Any]:
         """The response, as far as it is."""
@@ -317,7 +290,7 @@ class _Response:
         if given is not None:
             kept = [each for at, each in enumerate(kept) if at or each.get("content") != given]
         if self._asked.store is not False:
-            self._agents.kept.keep(self._head["id"], kept)
+            self._agents.kept.keep(self.name, kept)
         if outcome.calls and self._asked.previous_response_id is None:
             keep_for_results(self._agents, self._sent, outcome.calls, kept)
 
@@ -408,21 +381,11 @@ def _message_item(content: list[dict[str, Any]]) -> dict[str, Any]:
 
 @attrs.frozen(kw_only=True)
 class _Part:
-    """What is streamed piece by piece, as a part of an item of its own.
-
-    Attributes:
-        event: The name of the events about it.
-        text_event: The name of the events about its text.
-        more: What else those have.
-        index: What its place in its item is called.
-        member: Of the item.
-        item: Makes the item.
-        made: Makes the part.
-    """
+    """What is streamed piece by piece, as the only part of an item; its names, and how both are made."""
 
     event: str
     text_event: str
-    more: dict[str, Any] = attrs.field(factory=dict)
+    more: dict[str, Any] = attrs.field(factory=dict)  # in the events about its text
     index: str
     member: str
     item: Callable[[list[dict[str, Any]]], dict[str, Any]]

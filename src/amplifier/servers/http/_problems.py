@@ -54,15 +54,7 @@ _TYPES = {400: "invalid_request_error", 401: "authentication_error", 403: "permi
 
 
 class Problem(Exception):
-    """A request that cannot be fulfilled.
-
-    Attributes:
-        status: The HTTP status.
-        message: What was found, what was expected, what to do.
-        code: For programs.
-        param: What of the request it is about, such as ``messages[0].content``.
-        headers: To send along.
-    """
+    """A request that cannot be fulfilled; ``param`` is what of it is wrong, such as ``messages[0].content``."""
 
     def __init__(
         self, status: int, message: str, *, code: str, param: str | None = None, headers: dict[str, str] | None = None
@@ -91,11 +83,7 @@ class Problem(Exception):
 
 
 def read_body(cls: type[T], body: Mapping[str, Any], *, is_open: bool = False) -> T:
-    """The members of a request as an attrs class; one that it does not declare is refused, or ignored if it is open.
-
-    Raises:
-        Problem: They do not fit; every one that does not is named.
-    """
+    """The members of a request as an attrs class; one that it does not declare is refused, or ignored if it is open."""
     try:
         read: T = record(cls, is_open=is_open).read(body)
     except PlanError as error:
@@ -132,20 +120,14 @@ async def _of_problem(request: Request, error: Exception) -> Response:
 
 async def _of_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    path = request.url.path
+    path, headers = request.url.path, dict(error.headers or {})
+    message, code = str(error.detail), "http_error"
     if error.status_code == 404:
-        problem = Problem(404, f"no route {path!r:.200}; docs: reference/serve", code="unknown_route")
+        message, code = f"no route {path!r:.200}; docs: reference/serve", "unknown_route"
     elif error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
-        problem = Problem(
-            405,
-            f"{request.method} is not possible on {path!r:.200}; expected {allowed}",
-            code="method_not_allowed",
-            headers={"Allow": allowed},
-        )
-    else:
-        problem = Problem(error.status_code, str(error.detail), code="http_error")
-    return problem.response()
+        allowed = headers.get("Allow", "")
+        message, code = f"{request.method} is not possible on {path!r:.200}; expected {allowed}", "method_not_allowed"
+    return Problem(error.status_code, message, code=code, headers=headers).response()
 
 
 handlers: dict[Any, Any] = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from amplifier._json import redact_text
 from amplifier._reading import Kind, any_text, anything, flag, mapping, option, optional, text, whole_number
 from amplifier.errors import AmplifierError, PlanError, SessionStateError
 from amplifier.events import CONTEXT_COMPACTION
@@ -32,7 +30,8 @@ from amplifier.plan import validate_session_id
 from amplifier.store import RUNNING, SessionIndex
 from amplifier.turns import Ended, ToolOutcome, TurnRecord
 
-from ._agents import Agents, SessionRequest
+from .._sessions import TITLE_LENGTH, SessionRequest, describe_session, now
+from ._agents import Agents
 from ._event_stream import EventStream, LongResponse, check_cursor, event_number, send_all
 from ._history import read_messages, split_conversation
 from ._limits import LONGEST_OUTPUT, read_json
@@ -46,26 +45,15 @@ _MOST_METADATA = 16 * 1024
 _MOST_WATCHERS = 20
 _MOST_LISTED = 500
 _MOST_DIFF_LINES = 400
-_TITLE_LENGTH = 80
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 @attrs.frozen(kw_only=True)
 class _About:
-    """What is kept with a session.
+    """What is kept with a session."""
 
-    Attributes:
-        metadata: What a client wrote about it.
-        edits: What its running calls change.
-        created: ISO 8601.
-    """
-
-    metadata: dict[str, Any]
-    edits: Edits = attrs.field(factory=Edits)
-    created: str = attrs.field(factory=_now)
+    metadata: dict[str, Any]  # what a client wrote about it
+    edits: Edits = attrs.field(factory=Edits)  # of its running calls
+    created: str = attrs.field(factory=now)
 
 
 def _checked_size(metadata: dict[str, Any]) -> dict[str, Any]:
@@ -81,7 +69,7 @@ def _checked_size(metadata: dict[str, Any]) -> dict[str, Any]:
 _session_id = optional(attrs.evolve(any_text, convert=validate_session_id))
 _title = Kind(
     "a short text",
-    lambda value: isinstance(value, str) and bool(value.strip()) and len(value) <= 10 * _TITLE_LENGTH,
+    lambda value: isinstance(value, str) and bool(value.strip()) and len(value) <= 10 * TITLE_LENGTH,
     lambda value: " ".join(value.split()),
 )
 
@@ -114,21 +102,12 @@ class _Steering:
 
 @attrs.frozen(eq=False)
 class SessionApi:
-    """The routes of ``/api/sessions``: the sessions that stay, and their turns.
-
-    Args:
-        agents: What all routes share.
-        storage: Where conversations are kept; None if they are not.
-        reports: Reads the conformance reports that listings show.
-    """
+    """The routes of ``/api/sessions``: the sessions that stay, and their turns."""
 
     _agents: Agents
     _storage: SessionIndex | None
-    _reports: Callable[[], list[dict[str, Any]]] | None = None
-
-    @property
-    def _live(self) -> LiveSessions[_About]:
-        return self._agents.live
+    _reports: Callable[[], list[dict[str, Any]]] | None
+    _live: LiveSessions[_About] = attrs.field(default=attrs.Factory(lambda self: self._agents.live, takes_self=True))
 
     def routes(self) -> list[Route]:
         """``/api/sessions`` and what is below it."""
@@ -174,7 +153,7 @@ class SessionApi:
         if messages and context is not None:
             await replace_messages(context, messages)
             first = next((each["content"] for each in messages if each["role"] == "user"), "")
-            await self._describe(wanted, prompt=f"{_text_of(first)} (copy)")
+            await describe_session(self._storage, wanted, prompt=f"{_text_of(first)} (copy)")
         made = {**_description(live), "tools": _tools(live)}
         return JSONResponse(made, status_code=201, headers={"Location": f"/api/sessions/{wanted}"})
 
@@ -219,8 +198,7 @@ class SessionApi:
         """The conversation of a session that is open or kept."""
         if self._live.find(session_id) is None and self._storage is not None and await self._is_kept(session_id):
             return await run_sync(self._storage.transcript, session_id)
-        context = self._found(session_id).session.coordinator.get("context")
-        return [] if context is None else list(await context.get_messages())
+        return await self._found(session_id).session.messages()
 
     async def _rename(self, request: Request) -> Response:
         session_id = request.path_params["session_id"]
@@ -228,23 +206,8 @@ class SessionApi:
         await self._messages(session_id)  # refuses one that does not exist
         if self._storage is None:
             raise Problem(409, "the server keeps no titles", code="not_kept")
-        await self._describe(session_id, title=title)
+        await describe_session(self._storage, session_id, title=title)
         return JSONResponse({"session_id": session_id, "title": title})
-
-    async def _describe(
-        self, session_id: str, *, status: str | None = None, title: str | None = None, prompt: str = ""
-    ) -> None:
-        """Write down what listings show of a session."""
-        if (index := self._storage) is None:
-            return
-
-        def write() -> None:
-            record = index.record(session_id)
-            begun = redact_text(" ".join(prompt.split()))[:_TITLE_LENGTH] or None
-            record = attrs.evolve(record, title=title or record.title or begun, status=status or record.status)
-            index.write(attrs.evolve(record, updated=_now()))
-
-        await run_sync(write)
 
     async def _delete(self, request: Request) -> Response:
         """Stop its turn, close it, and delete its conversation; also one that is kept and not open."""
@@ -281,16 +244,7 @@ class SessionApi:
         return LongResponse(work, self._agents.limits.send_seconds)
 
     def _start_turn(self, live: LiveSession[_About], prompt: Prompt | None, keep: int | None) -> LiveTurn:
-        """Begin a turn, or go on with the one that was cut off; it goes on when the request that began it is over.
-
-        Args:
-            live: Its session.
-            prompt: None to go on.
-            keep: How many messages of the conversation stay; None for all.
-
-        Raises:
-            Problem: It cannot begin.
-        """
+        """Begin a turn, or go on with the one that was cut off; it goes on when the request that began it is over."""
         turn = live.begin_turn(prompt)
         try:
             turn.claims.enter_context(self._agents.admit(live.session))
@@ -309,7 +263,7 @@ class SessionApi:
 
         context = live.session.coordinator.get("context")
         try:
-            await self._describe(live.session_id, status=RUNNING, prompt=_text_of(turn.prompt) or "")
+            await describe_session(self._storage, live.session_id, status=RUNNING, prompt=_text_of(turn.prompt) or "")
             if keep is not None and context is not None:
                 await replace_messages(context, (await context.get_messages())[:keep])
             ended = await live.run_turn(turn, show)
@@ -321,7 +275,7 @@ class SessionApi:
             turn.report = _outcome(turn.ended, turn.record)
             # Before the turn is over: a session that is being deleted waits for that.
             with anyio.CancelScope(shield=True), suppress(AmplifierError, OSError):
-                await self._describe(live.session_id, status=turn.ended.status)
+                await describe_session(self._storage, live.session_id, status=turn.ended.status)
             live.end_turn(turn)
             live.log.add("turn_ended", turn=turn.turn_id, **turn.report)
 

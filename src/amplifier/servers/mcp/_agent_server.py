@@ -25,7 +25,8 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from amplifier._json import redact_text
-from amplifier.errors import SessionBusyError
+from amplifier._reading import any_text, option, record, text
+from amplifier.errors import PlanError, SessionBusyError
 from amplifier.events import PROVIDER_REQUEST
 from amplifier.kernel import AmplifierSession
 from amplifier.live import (
@@ -48,24 +49,23 @@ _ANSWER = "permission"
 _ARGUMENTS = "arguments"
 _STOPPING = 10.0
 """Seconds that a cancelled call waits for its turn to end."""
-_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "prompt": {"type": "string", "minLength": 1, "description": "What the agent is to do."},
-        "session": {
-            "type": "string",
-            "description": "The session_id of an earlier result, to go on with that conversation.",
-        },
-    },
-    "required": ["prompt"],
-    "additionalProperties": False,
-}
 _OUTPUT: dict[str, Any] = {
     "type": "object",
     "properties": {"response": {"type": "string"}, "session_id": {"type": "string"}},
     "required": ["response", "session_id"],
 }
 
+_prompt = attrs.evolve(text, schema={"type": "string", "minLength": 1})
+_session_id = attrs.evolve(any_text, expected="the session_id of an earlier result")
+
+
+@attrs.frozen(kw_only=True)
+class _Arguments:
+    prompt: str = option(_prompt, doc="What the agent is to do.")
+    session: str = option(_session_id, "", "The session_id of an earlier result, to go on with that conversation.")
+
+
+_arguments = record(_Arguments)
 _Context = ServerRequestContext[Any]
 _Session = LiveSession[str | None]
 """What is kept with it is its owner: whose it is; None if clients cannot be told apart."""
@@ -100,38 +100,24 @@ async def open_agent_server(
 
 @attrs.define(eq=False)
 class _Followed:
-    """A turn that a client follows.
-
-    Attributes:
-        position: The latest entry of the session's log that the client knows.
-        steps: How many steps were reported.
-        asked: The question that ended a request.
-    """
+    """A turn that a client follows."""
 
     live: _Session
     turn: LiveTurn
-    position: int
+    position: int  # the latest entry of the session's log that the client knows
     steps: int = 0
-    asked: Question | None = None
+    asked: Question | None = None  # the one that ended a request
 
 
 @attrs.frozen(eq=False, kw_only=True)
 class AgentServer:
-    """The handlers of the server.
-
-    Args:
-        sessions: Of its clients.
-        factory: Makes them.
-        most: How many may be open; the one that was idle longest makes room.
-        prompts: What clients offer their users to say, by name.
-        is_shared: Several clients reach the server.
-    """
+    """The handlers of the server."""
 
     _sessions: LiveSessions[str | None]
     _factory: Callable[[], AmplifierSession]
-    _most: int
+    _most: int  # sessions that may be open; the one that was idle longest makes room
     _prompts: Mapping[str, str]
-    _is_shared: bool
+    _is_shared: bool  # several clients reach the server
     _opening: anyio.Lock = attrs.field(factory=anyio.Lock, init=False)
     _waiting: dict[str, _Followed] = attrs.field(factory=dict, init=False)
 
@@ -141,7 +127,7 @@ class AgentServer:
             name="run",
             title="Run the agent",
             description="Have the agent do something, and return its answer. Progress is reported; cancelling stops it.",
-            input_schema=_SCHEMA,
+            input_schema=dict(_arguments.schema),
             output_schema=_OUTPUT,
             annotations=types.ToolAnnotations(read_only_hint=False, open_world_hint=True),
         )
@@ -155,22 +141,18 @@ class AgentServer:
             raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name!r}; the only one is 'run'")
         if params.request_state is not None:
             return await self._follow(context, self._resumed(context, params))
-        given = params.arguments or {}
-        prompt, session_id = given.get("prompt"), given.get("session")
-        if unknown := given.keys() - _SCHEMA["properties"].keys():
-            return _failed(f"{min(unknown)}: there is no such argument; there are prompt and session")
-        if not isinstance(prompt, str) or not prompt.strip():
-            return _failed("prompt: expected a non-empty text")
-        if not isinstance(session_id, str | None):
-            return _failed("session: expected the session_id of an earlier result")
         try:
-            live = await self._session(context, session_id)
+            given: _Arguments = _arguments.read(params.arguments or {})
+        except PlanError as error:
+            return _failed("; ".join(f"{path.removeprefix('$.')}: {problem}" for path, problem in error.problems))
+        try:
+            live = await self._session(context, given.session)
         except MCPError:
             raise
         except Exception as error:  # noqa: BLE001 - the plan's modules are foreign code
             return _failed(f"the agent cannot be started: {type(error).__name__}: {error}")
         try:
-            followed = _Followed(live, live.begin_turn(prompt), live.log.last_id)
+            followed = _Followed(live, live.begin_turn(given.prompt), live.log.last_id)
         except SessionBusyError:
             return _failed("the agent is busy with another prompt of this conversation; wait for it, or cancel it")
         self._sessions.start_soon(_run, live, followed.turn)
@@ -199,9 +181,9 @@ class AgentServer:
         found = self._sessions.find(session_id)
         return found if found is not None and found.about == owner else None
 
-    async def _session(self, context: _Context, session_id: str | None) -> _Session:
+    async def _session(self, context: _Context, session_id: str) -> _Session:
         owner = self._owner(context)
-        if session_id is not None:
+        if session_id:
             found = self._find(session_id, owner)
             if found is None:
                 problem = f"there is no session {session_id[:80]!r}; leave session out to begin one"
@@ -257,8 +239,8 @@ class AgentServer:
         self, context: _Context, followed: _Followed, question: Question
     ) -> types.InputRequiredResult | None:
         """Ask the client; the question itself, if it ends the request."""
-        live, form = followed.live, _form(question)
-        if not _can_ask(context):
+        live, form, can = followed.live, _form(question), context.session.client_capabilities
+        if can is None or can.elicitation is None:
             logger.warning("the client cannot ask its user for permission: denied")
             live.questions.answer(question.question_id, DENY)
         elif context.protocol_version in MODERN_PROTOCOL_VERSIONS:
@@ -308,11 +290,9 @@ class AgentServer:
         live = self._find(session_id, self._owner(context))
         if live is None or _address(live) != uri:
             raise MCPError(types.INVALID_PARAMS, f"there is no resource {uri[:200]!r}")
-        conversation = live.session.coordinator.get("context")
-        messages = [] if conversation is None else await conversation.get_messages()
-        text = json.dumps(messages, ensure_ascii=False, default=str)
+        told = json.dumps(await live.session.messages(), ensure_ascii=False, default=str)
         return types.ReadResourceResult(
-            contents=[types.TextResourceContents(uri=uri, mime_type="application/json", text=text)]
+            contents=[types.TextResourceContents(uri=uri, mime_type="application/json", text=told)]
         )
 
     # ── prompts ──
@@ -328,13 +308,13 @@ class AgentServer:
 
     async def get_prompt(self, context: _Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
         """What a prompt stands for."""
-        text, given = self._prompts.get(params.name), params.arguments or {}
-        if text is None or given.keys() - {_ARGUMENTS}:
+        found, given = self._prompts.get(params.name), params.arguments or {}
+        if found is None or given.keys() - {_ARGUMENTS}:
             known = f"there are {', '.join(self._prompts)}, with the argument {_ARGUMENTS!r}"
             raise MCPError(types.INVALID_PARAMS, f"no prompt {params.name[:80]!r} with these arguments; {known}")
-        said = types.TextContent(type="text", text=expanded(text, given.get(_ARGUMENTS, "")))
+        said = types.TextContent(type="text", text=expanded(found, given.get(_ARGUMENTS, "")))
         return types.GetPromptResult(
-            description=summary(text), messages=[types.PromptMessage(role="user", content=said)]
+            description=summary(found), messages=[types.PromptMessage(role="user", content=said)]
         )
 
 
@@ -356,11 +336,6 @@ async def _run(live: _Session, turn: LiveTurn) -> None:
 
 def _address(live: _Session) -> str:
     return f"amplifier://sessions/{live.session_id}/transcript"
-
-
-def _can_ask(context: _Context) -> bool:
-    capabilities = context.session.client_capabilities
-    return capabilities is not None and capabilities.elicitation is not None
 
 
 def _form(question: Question) -> types.ElicitRequestFormParams:

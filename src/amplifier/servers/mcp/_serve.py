@@ -72,7 +72,7 @@ async def serve(
         raise ValueError("auth: expected together with token_verifier, and without token")
     if transport == "http" and token is None and auth is None:
         raise ValueError("token: HTTP needs one; pass an empty text if something else checks who is asking")
-    await anyio.to_thread.run_sync(_import_sdk)
+    await anyio.to_thread.run_sync(import_sdk)
     from ._agent_server import open_agent_server  # noqa: PLC0415 - it imports the SDK, an extra
 
     opened = open_agent_server(session_factory, name, max_sessions, transport, prompts or {})
@@ -113,8 +113,12 @@ async def _listen(app: ASGIApp, bound: socket.socket, stop: anyio.Event) -> None
         await run_asgi_server(app, bound, stop, anyio.lowlevel.checkpoint)
 
 
-def _import_sdk() -> None:
-    """Import what needs the SDK, which takes about a second; blocks."""
+def import_sdk() -> None:
+    """Import what needs the SDK, which takes about a second; blocks.
+
+    Raises:
+        MissingExtraError: The MCP SDK is not installed.
+    """
     try:
         import hypercorn  # noqa: F401, PLC0415 - so that what is missing is noticed before anything is served
 

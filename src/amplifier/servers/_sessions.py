@@ -1,0 +1,80 @@
+"""What every server needs from the application around it: how sessions are made and checked, and where they are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import attrs
+from anyio.to_thread import run_sync
+
+from amplifier._json import redact_text
+from amplifier.contracts import ApprovalSystem
+from amplifier.errors import AmplifierError
+from amplifier.kernel import AmplifierSession
+from amplifier.store import SessionIndex
+
+__all__ = ["SessionCheck", "SessionFactory", "SessionRequest", "describe_session", "now", "require_provider"]
+
+TITLE_LENGTH = 80
+
+
+@attrs.frozen(kw_only=True)
+class SessionRequest:
+    """What a session is needed for.
+
+    Attributes:
+        session_id: Its id; None for one of a single turn, whose conversation comes with the request. Such a session needs a
+            context in memory.
+        approvals: Asks the person; None if the protocol has no way to ask, and what would be asked is denied.
+        is_resumed: A session of this id existed before.
+        directory: Where it works, if the client says so, as editors do.
+        servers: The client's MCP servers by name, as in the configuration of tool-mcp.
+    """
+
+    session_id: str | None = None
+    approvals: ApprovalSystem | None = None
+    is_resumed: bool = False
+    directory: Path | None = None
+    servers: dict[str, dict[str, Any]] = attrs.field(factory=dict)
+
+
+SessionFactory: TypeAlias = Callable[[SessionRequest], AmplifierSession]
+"""Makes a session, which the server opens and closes."""
+
+SessionCheck: TypeAlias = Callable[[AmplifierSession], None]
+"""Raises if a session that has just been opened cannot be used."""
+
+
+def require_provider(session: AmplifierSession) -> None:
+    """The check of a server that was given none."""
+    if not session.coordinator.get("providers"):
+        raise AmplifierError("no provider of the plan is available")
+
+
+def now() -> str:
+    """The time, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+async def describe_session(
+    index: SessionIndex | None,
+    session_id: str,
+    *,
+    status: str | None = None,
+    title: str | None = None,
+    prompt: str = "",
+) -> None:
+    """Write down what listings show of a session; its title is the beginning of its first prompt, unless it has another one."""
+    if index is None:
+        return
+
+    def write() -> None:
+        record = index.record(session_id)
+        begun = redact_text(" ".join(prompt.split()))[:TITLE_LENGTH] or None
+        record = attrs.evolve(record, title=title or record.title or begun, status=status or record.status)
+        index.write(attrs.evolve(record, updated=now()))
+
+    await run_sync(write)
