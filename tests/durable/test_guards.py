@@ -258,7 +258,6 @@ async def test_a_process_that_is_suspended_in_a_transaction_does_not_hold_up_the
     assert halts == []
 
 
-@pytest.mark.may_leave("thread 'AnyIO worker thread'")  # asyncio's loop ends at once, and AnyIO waits for no thread
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_ctrl_c_leaves_a_worker_as_itself(backend, tmp_path):
     def press_ctrl_c(given):

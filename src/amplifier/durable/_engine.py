@@ -471,6 +471,10 @@ def check_work(make_session: object, concurrency: int) -> None:
         raise ValueError(f"concurrency must be at least 1, got {concurrency}: it is the number of turns run at a time")
 
 
+class InterruptedWorker(Exception):
+    """A KeyboardInterrupt on its way to the task that runs the worker."""
+
+
 @asynccontextmanager
 async def raises_one_error() -> AsyncIterator[None]:
     """Let the one error that ends a worker leave as itself, and not as a group of the tasks that met it."""
@@ -480,10 +484,10 @@ async def raises_one_error() -> AsyncIterator[None]:
         errors, rest = group.split((Exception, KeyboardInterrupt))
         if rest is not None or errors is None:
             raise
-        error: BaseException = errors.subgroup(KeyboardInterrupt) or errors
+        error: BaseException = errors.subgroup((KeyboardInterrupt, InterruptedWorker)) or errors
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-        raise error from error.__cause__
+        raise (KeyboardInterrupt() if isinstance(error, InterruptedWorker) else error) from error.__cause__
 
 
 def _format_of(result_type: Any) -> Any:

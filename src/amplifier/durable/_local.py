@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 import anyio
 
-from ._engine import DurableEngine, Duty
+from ._engine import DurableEngine, Duty, InterruptedWorker
 from ._suspects import EngineOptions, Settings
 from ._tables._database import SqliteDatabase
 from ._tables._schema import open_store
@@ -26,6 +26,10 @@ async def _work(store: TurnStore, settings: Settings, duty: Duty) -> None:
     async def run(turn_id: str) -> None:
         try:
             await worker.take(turn_id)
+        except (
+            KeyboardInterrupt
+        ) as exc:  # in this task it would end the whole event loop, and AnyIO's threads would stay
+            raise InterruptedWorker from exc
         finally:
             in_hand.remove(turn_id)
             slots.release()
