@@ -321,7 +321,7 @@ class Loop:
 EVENTS = ["session:start", "session:resume", "session:fork", "session:end", "session:config", "cancel:completed"]
 
 
-DIFFERENT = ("timestamp", "status", "error", "reason_code")
+DIFFERENT = ("timestamp", "status", "error", "reason_code", "stopped")
 """Fields that differ on purpose, or from run to run."""
 
 

@@ -71,8 +71,7 @@ def comparable(seen: dict[str, Any]) -> dict[str, Any]:
     """What was seen, without what differs on purpose; see docs/reference/compat.md."""
     events = []
     for event, data in seen["events"]:
-        if event == "session:end":
-            data.pop("status", None)
+        data.pop({"session:end": "status", "cancel:completed": "stopped"}.get(event), None)
         # The kernel reports a request to stop, too; and failures when hook modules can hear of them, in its own words.
         if event != "module:load_failed" and not (event == "cancel:requested" and "grace" in data):
             events.append([event, data])
