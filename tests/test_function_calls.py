@@ -78,6 +78,17 @@ def test_ctrl_c_at_the_question_ends_the_program(backend, output, tmp_path):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_an_answer_that_is_no_whole_line_does_not_block_the_program(backend, tmp_path):
+    with program_at_terminal(tmp_path, ASKS.format(backend=backend)) as terminal:
+        terminal.expect("[y/N]")
+        terminal.type("y\x04")  # Ctrl-D ends the input without ending the line
+        terminal.expect("[y/N]")
+        terminal.send(signal.SIGINT)
+        assert terminal.end() != 0
+        assert "KeyboardInterrupt" in terminal.text
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_questions_are_answered_one_by_one_at_the_terminal(backend, tmp_path):
     with program_at_terminal(tmp_path, ASKS.format(backend=backend)) as terminal:
         terminal.expect("[y/N]")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import os
 import re
 import shlex
 import sys
@@ -419,5 +420,8 @@ async def _ask_at_terminal(prompt: str) -> bool:
         _asking.set(asking := anyio.Lock())
     async with asking:
         print(f"{prompt} [y/N] ", end="", flush=True)  # noqa: T201 — the question
-        await anyio.wait_readable(sys.stdin)  # a terminal is readable when a line is there
-        return sys.stdin.readline().strip().lower() in ("y", "yes")
+        await anyio.wait_readable(sys.stdin)  # a terminal is readable when a line is there, or a part of one and Ctrl-D
+        answer = os.read(
+            sys.stdin.fileno(), 4096
+        )  # `readline` would block the event loop until the line ends, and Ctrl-C with it
+        return answer.strip().lower() in (b"y", b"yes")
