@@ -1,4 +1,4 @@
-"""Doors through which other programs use an agent: HTTP (OpenAI, AG-UI, sessions, the page), editors (ACP), MCP clients."""
+"""Servers through which other programs use an agent: HTTP (OpenAI, AG-UI, sessions, the page), editors (ACP), MCP clients."""
 
 from ._sessions import SessionFactory, SessionRequest
 

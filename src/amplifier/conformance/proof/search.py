@@ -186,8 +186,8 @@ class _Search:
         world = PlanWorld(self._plan, {"turns": []})
         report = _run(world, {"mode": self._modes[0], "at": 0, "second": None}, self.proof.seed)
         if not world.provider.requests:
-            told = "; ".join(violation.detail for violation in report.violations)
-            raise AmplifierError(f"the plan cannot be run: {told or 'its loop does not ask its provider'}")
+            found = "; ".join(violation.detail for violation in report.violations)
+            raise AmplifierError(f"the plan cannot be run: {found or 'its loop does not ask its provider'}")
         offered = world.provider.requests[0].tools or ()
         return {tool.name: sample_inputs(tool.parameters, _FILE) for tool in offered if tool.name != FAULTY}
 

@@ -49,7 +49,7 @@ LAWS: Final = {
     "errors": "nothing comes out of a turn but what was injected",
     "events": "events come in order and in pairs",
     "calls": "every tool call has one result, directly after the message that made it, in the context and in every request",
-    "gates": "a call that a hook denies, or that nobody allows, is not run",
+    "gates": "a call that a hook denies, or that no one allows, is not run",
     "goes on": "after a fault or a stop the next turn is answered",
     "cleanup": "every module is mounted, and its cleanups run and do not fail",
     "nothing left": "no task, thread, process or coroutine is left",
@@ -140,7 +140,7 @@ class PlanWorld:
             await session.execute("Do it.")
         except ExecutionCancelled as error:
             if self._stops == stops:
-                self._note("errors", f"a turn ended with {error!r}, and nobody had asked for it")
+                self._note("errors", f"a turn ended with {error!r}, and no one had asked for it")
             self._look_at_stop(session, began)
         except ExecutionTimeout:
             if not self._hangs:
@@ -195,7 +195,7 @@ class PlanWorld:
         return _ERRORS[answer["error"]]("injected by the proof")
 
     def _numbered(self, call: dict[str, Any]) -> dict[str, Any]:
-        """The input of a call; that of the faulty tool tells it from the others."""
+        """The input of a call; that of the faulty tool distinguishes it from the others."""
         self._calls += 1
         return {**call["input"], "number": self._calls} if call["tool"] == FAULTY else dict(call["input"])
 

@@ -369,15 +369,15 @@ class _Agent:
 
 
 async def _compact(live: LiveSession[_Shown], turn: LiveTurn) -> dict[str, Any]:
-    """Shorten what the model is shown of the conversation, and tell the user; the session is claimed meanwhile."""
-    compact, told = getattr(live.session.coordinator.get("context"), "compact", None), None
+    """Shorten what the model is shown of the conversation, and report it to the user; the session is claimed meanwhile."""
+    compact, report = getattr(live.session.coordinator.get("context"), "compact", None), None
     with turn.scope, anyio.fail_after(_COMPACTING_SECONDS):
-        told = None if compact is None else await compact()
+        report = None if compact is None else await compact()
     if turn.scope.cancelled_caught:
         return {"stopReason": "cancelled"}
     said = "There is too little to compact; the conversation stays as it is."
-    if told:
-        said = f"The conversation is compacted: {told.get('before_tokens')} to {told.get('after_tokens')} tokens."
+    if report:
+        said = f"The conversation is compacted: {report.get('before_tokens')} to {report.get('after_tokens')} tokens."
     await live.about.updates.text(said)
     return {"stopReason": "end_turn"}
 

@@ -238,9 +238,11 @@ class Connection:
         finally:
             self._waiting.pop(number, None)
         if (error := reply.get("error")) is not None:
-            told = error if isinstance(error, dict) else {"message": error}
-            code = told.get("code")
-            raise RpcError(code if isinstance(code, int) else INTERNAL_ERROR, str(told.get("message") or "no reason"))
+            problem = error if isinstance(error, dict) else {"message": error}
+            code = problem.get("code")
+            raise RpcError(
+                code if isinstance(code, int) else INTERNAL_ERROR, str(problem.get("message") or "no reason")
+            )
         return reply.get("result")
 
 

@@ -37,9 +37,9 @@ class InterruptibleTurn:
 
     Attributes:
         prompts: How many messages of the user the conversation has, the prompt included.
-        announced: The ids of those that a client has been told of.
-        started_calls: The tool calls that clients have been told of.
-        is_parked: No run shows it, and a client has been told what it waits for.
+        announced: The ids of those that a client knows.
+        started_calls: The tool calls that clients know.
+        is_parked: No run shows it, and a client knows what it waits for.
         run_id: Of the run that showed it last.
     """
 
@@ -91,7 +91,7 @@ class InterruptibleTurn:
             self.task.stop()
 
     def announced_questions(self) -> dict[str, Question]:
-        """The questions without an answer that a client has been told of, by id."""
+        """The questions without an answer that a client knows, by id."""
         return {each.question_id: each for each in self.questions.waiting() if each.question_id in self.announced}
 
     def is_asking(self) -> bool:

@@ -116,7 +116,7 @@ class _Completion:
 
     async def run(self) -> Response | None:
         try:
-            outcome = await watch(self._agents, self._ask, self._tell)
+            outcome = await watch(self._agents, self._ask, self._report)
         except ClientLeft:
             raise
         except Exception as error:  # a turn runs third-party code
@@ -138,7 +138,7 @@ class _Completion:
         await self._stream.write(event("[DONE]"))
         return None
 
-    async def _tell(self, kind: str, text: str) -> None:
+    async def _report(self, kind: str, text: str) -> None:
         if not self._is_streamed:
             if kind == "reset":
                 self._thoughts.clear()

@@ -304,20 +304,20 @@ class Outcome:
     refusal: str | None = None  # what a service said instead of an answer
 
 
-Tell: TypeAlias = Callable[[Literal["text", "thinking", "reset"], str], Awaitable[None]]
+Report: TypeAlias = Callable[[Literal["text", "thinking", "reset"], str], Awaitable[None]]
 
 
-async def watch(agents: Agents, ask: Ask, tell: Tell) -> Outcome:
-    """Run a turn; ``tell`` gets the pieces of its answer. One that has to fit a schema comes in one piece, when it does."""
+async def watch(agents: Agents, ask: Ask, report: Report) -> Outcome:
+    """Run a turn; ``report`` gets the pieces of its answer. One that has to fit a schema comes in one piece, when it does."""
     turn_record = TurnRecord()
 
     async def show(turn_event: TurnEvent, text: str) -> None:
         if isinstance(turn_event, ThinkingDelta):
-            await tell("thinking", turn_event.text)
+            await report("thinking", turn_event.text)
         elif isinstance(turn_event, AnswerReset) and ask.schema is None:
-            await tell("reset", text)
+            await report("reset", text)
         elif text and ask.schema is None:
-            await tell("text", text)
+            await report("text", text)
 
     ended = await agents.run_once(ask, turn_record, show)
     finish = turn_record.finish
@@ -335,5 +335,5 @@ async def watch(agents: Agents, ask: Ask, tell: Tell) -> Outcome:
         case _:
             raise ended.error
     if rest := text if ask.schema is not None else turn_record.rest(text):
-        await tell("text", rest)
+        await report("text", rest)
     return Outcome(text=text, finish=finish, calls=[], record=turn_record)

@@ -251,7 +251,7 @@ class _Response:
         try:
             if self.is_background:  # now, because its id is what a client comes back with
                 await self._send("in_progress", response=self.body())
-            outcome = await watch(self._agents, self._ask, self._tell)
+            outcome = await watch(self._agents, self._ask, self._report)
         except ClientLeft:
             raise
         except anyio.get_cancelled_exc_class():
@@ -294,7 +294,7 @@ class _Response:
         if outcome.calls and self._asked.previous_response_id is None:
             keep_for_results(self._agents, self._sent, outcome.calls, kept)
 
-    async def _tell(self, kind: str, text: str) -> None:
+    async def _report(self, kind: str, text: str) -> None:
         if kind == "reset" and not self._asked.stream:
             self._output, self._open = [], None
             return

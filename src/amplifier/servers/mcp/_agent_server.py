@@ -68,7 +68,7 @@ class _Arguments:
 _arguments = record(_Arguments)
 _Context = ServerRequestContext[Any]
 _Session = LiveSession[str | None]
-"""What is kept with it is its owner: whose it is; None if clients cannot be told apart."""
+"""What is kept with it is its owner: whose it is; None if clients cannot be distinguished."""
 
 
 @asynccontextmanager
@@ -168,7 +168,7 @@ class AgentServer:
         return None if session_id is None else str(session_id)
 
     def _owner(self, context: _Context) -> str | None:
-        """The client, as far as the transport, or the token of its user, tells it."""
+        """The client, as far as the transport, or the token of its user, identifies it."""
         token = get_access_token()
         user = () if token is None else principal_components(token)
         return " ".join(str(each) for each in (*user, self._connection(context)) if each is not None) or None
@@ -290,9 +290,9 @@ class AgentServer:
         live = self._find(session_id, self._owner(context))
         if live is None or _address(live) != uri:
             raise MCPError(types.INVALID_PARAMS, f"there is no resource {uri[:200]!r}")
-        told = json.dumps(await live.session.messages(), ensure_ascii=False, default=str)
+        text = json.dumps(await live.session.messages(), ensure_ascii=False, default=str)
         return types.ReadResourceResult(
-            contents=[types.TextResourceContents(uri=uri, mime_type="application/json", text=told)]
+            contents=[types.TextResourceContents(uri=uri, mime_type="application/json", text=text)]
         )
 
     # ── prompts ──

@@ -35,14 +35,14 @@ class Introspection:
         """What the authorization server says of a token; None if it is not good."""
         try:
             async with httpx2.AsyncClient(timeout=_SECONDS, auth=self._credentials) as client:
-                told = (await client.post(self._url, data={"token": token})).raise_for_status().json()
-            if not isinstance(told, dict) or told.get("active") is not True:
+                answer = (await client.post(self._url, data={"token": token})).raise_for_status().json()
+            if not isinstance(answer, dict) or answer.get("active") is not True:
                 return None
-            meant = told.get("aud")
+            meant = answer.get("aud")
             if isinstance(meant, list):
                 meant = self._resource if self._resource in meant else None
-            names = {"client_id": told.get("client_id") or "", "scopes": str(told.get("scope") or "").split()}
-            more = {"expires_at": told.get("exp"), "resource": meant, "subject": told.get("sub")}
+            names = {"client_id": answer.get("client_id") or "", "scopes": str(answer.get("scope") or "").split()}
+            more = {"expires_at": answer.get("exp"), "resource": meant, "subject": answer.get("sub")}
             return AccessToken.model_validate({"token": token, **names, **more})
         except (httpx2.HTTPError, ValueError) as error:
             logger.warning("%s gives no answer about a token, which is refused: %s", self._url, type(error).__name__)
