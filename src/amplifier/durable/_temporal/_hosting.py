@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
@@ -272,11 +273,16 @@ async def polling(
     async def serve() -> None:
         nonlocal stop
         stop = anyio.Event()  # in the thread
-        async with AsyncExitStack() as stack:
+        stack = AsyncExitStack()
+        try:
             for worker in make_workers():
                 await stack.enter_async_context(worker)
             thread.post_to_host(has_started.set)
             await stop.wait()
+        finally:
+            # A worker of the SDK that is cancelled while it shuts down may never end.
+            with anyio.move_on_after(_SHUTDOWN_SECONDS, shield=True):
+                await stack.__aexit__(*sys.exc_info())
 
     def end() -> None:
         has_ended.set()
