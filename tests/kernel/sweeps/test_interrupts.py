@@ -6,6 +6,7 @@ Whatever is hit: nothing hangs, no backend reports an internal error, KeyboardIn
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -256,3 +257,51 @@ def test_ctrl_c_at_a_sample_of_the_kernels_code_leaves_nothing_behind(scenario, 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_ctrl_c_at_every_point_of_the_kernels_code_leaves_nothing_behind(scenario, backend):
     sweep(scenario, backend, singles=10_000, pairs=1_500 if backend != "asyncio-bare" else 0)
+
+
+UNHEARD = """
+import asyncio, signal, sys, threading
+import anyio
+from amplifier import agent
+from amplifier.testing import script
+
+asleep, waits = threading.Event(), threading.Event()
+
+async def wait() -> None:
+    "Waits."
+    waits.set()
+    await anyio.sleep_forever()
+
+def interrupt() -> None:  # in a thread of its own: the main thread's wait for events is not interrupted
+    (waits if {backend!r} == "trio" else asleep).wait()
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+def select(timeout):
+    if waits.is_set():
+        asleep.set()  # the other thread goes on when the real one has let go of the interpreter's lock
+    return original(timeout)
+
+async def main() -> None:
+    global original
+    if {backend!r} != "trio":
+        selector = asyncio.get_running_loop()._selector
+        original, selector.select = selector.select, select
+    async with agent(script([("wait", {{}})], "done"), tools=[wait]) as session:
+        await session.execute("x")
+
+sys.setswitchinterval(100)
+threading.Thread(target=interrupt, daemon=True).start()
+if {backend!r} == "asyncio-bare":
+    asyncio.new_event_loop().run_until_complete(main())
+else:
+    anyio.run(main, backend={backend!r})
+"""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_ctrl_c_that_arrives_as_the_loop_goes_to_sleep_is_heard(backend):
+    """asyncio on Unix hears a signal that does not interrupt its wait for events only when something else wakes it."""
+    program = [sys.executable, "-c", UNHEARD.format(backend=backend)]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode != 0
+    assert "KeyboardInterrupt" in ended.stderr

@@ -21,6 +21,7 @@ import time
 from _signal import getsignal as get_handler  # type: ignore[import-not-found]  # those of `signal` have own lines, and are slow
 from _signal import signal as set_handler
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -216,8 +217,25 @@ def choose_hold() -> None:
     by_asyncio = getattr(getattr(handler, "func", None), "__qualname__", "") == "Runner._on_sigint"
     if threading.current_thread() is threading.main_thread() and (by_asyncio or handler is signal.default_int_handler):
         interrupts.hold = functools.partial(set_handler, signal.SIGINT, _answer)
+        _hear_signals()
     elif handler is not _answer:
         interrupts.hold = int
+
+
+def _hear_signals() -> None:
+    """Let signals wake the loop; asyncio on Unix asks for that only with a handler of its own, so it gets one that does nothing.
+
+    Without it, a Ctrl-C that arrives just before the loop goes to sleep is heard when something else wakes it: perhaps never.
+    """
+    loop, unused = running_asyncio_loop(), getattr(signal, "SIGURG", None)
+    if loop is None or unused is None or get_handler(unused) != signal.SIG_DFL:
+        return
+    wakeup = signal.set_wakeup_fd(-1)
+    if wakeup != -1:  # the application's own
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    else:
+        with suppress(NotImplementedError):
+            loop.add_signal_handler(unused, _nothing)  # until the loop is closed
 
 
 def release(before: Any) -> None:
