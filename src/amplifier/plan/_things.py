@@ -15,10 +15,12 @@ from .._json import join_paths, redact_secrets
 from ..errors import ModelError, PlanError
 from ..models import to_json
 
+_DATA = (dict, str, bytes, int, float, list, tuple, set, frozenset, Mapping, type(None))
+
 
 def is_thing(given: object) -> bool:
     """Whether an entry of a plan is no id and no mapping but a module itself: something to call, or an instance of a contract."""
-    if given is None or isinstance(given, dict | str | bytes | int | float | list | tuple | set | frozenset | Mapping):
+    if isinstance(given, _DATA):
         return False
     return callable(given) or any(hasattr(given, name) for name in ("mount", "execute", "complete", "add_message"))
 
