@@ -72,6 +72,9 @@ class Point:
     caller: int
     """The line that called it, for code of AnyIO: which of the kernel's scopes it is."""
 
+    is_entry: bool = False
+    """Whether the function has just been entered."""
+
     def __str__(self) -> str:
         return f"{self.file}:{self.line} in {self.function}"
 
@@ -105,7 +108,7 @@ class Interrupter:
         frame.f_trace_lines = False
         code = frame.f_code.co_code
         if code[frame.f_lasti] == _RESUME and code[frame.f_lasti + 1] & 3 < _AFTER_AWAIT:
-            self._pass(frame)
+            self._pass(frame, is_entry=True)
         self._last.pop(frame, None)
         return self._step
 
@@ -123,12 +126,12 @@ class Interrupter:
             self._returned_to = frame.f_back  # the points of a call of the kernel's own are inside of it
         return self._step
 
-    def _pass(self, frame: FrameType) -> None:
+    def _pass(self, frame: FrameType, *, is_entry: bool = False) -> None:
         code = frame.f_code
         file = code.co_filename.removeprefix(_KERNEL + "/").removeprefix(str(Path(_ANYIO).parent) + "/")
         is_kernel = code.co_filename.startswith(_KERNEL) or frame.f_back is None
         caller = 0 if is_kernel else frame.f_back.f_lineno
-        self.points.append(Point(file, frame.f_lineno, code.co_qualname, frame.f_lasti, caller))
+        self.points.append(Point(file, frame.f_lineno, code.co_qualname, frame.f_lasti, caller, is_entry))
         if len(self.points) - 1 in self._at:
             self.hits.append(self.points[-1])
             if len(self.hits) < len(self._at):

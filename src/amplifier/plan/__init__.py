@@ -6,7 +6,7 @@ order session, providers, tools, hooks. A misspelt section or key is a problem, 
 resembles none that is known is a warning, because applications keep data of their own in plans.
 """
 
-from ._names import is_module_id, new_session_id, type_from_id, validate_module_id, validate_session_id
+from ._names import is_module_id, new_session_id, type_from_id, validate_session_id
 from ._overlay import expand_variables, merge_plans
 from ._reading import check_plan, parse_plan, plan_schema
 from ._spec import BudgetLimits, Deadlines, ModuleSpec, MountPlan, TokenPrice
@@ -47,6 +47,5 @@ __all__ = [
     "plan_json",
     "plan_schema",
     "type_from_id",
-    "validate_module_id",
     "validate_session_id",
 ]

@@ -33,13 +33,6 @@ def is_module_id(text: object) -> TypeGuard[str]:
     return type(text) is str and MODULE_ID.fullmatch(text) is not None
 
 
-def validate_module_id(text: object) -> str:
-    """Return the id, or raise a `PlanError` with the rule."""
-    if is_module_id(text):
-        return text
-    raise PlanError([("", f"{MODULE_ID_RULE}, got {show(text)}")], subject="invalid module id")
-
-
 def type_from_id(module_id: str) -> str | None:
     """The kind of module that an id's first word names, or None.
 

@@ -83,7 +83,7 @@ def test_a_request_reports_a_change_exactly_when_the_state_changed(program):
 )
 def test_grace_that_is_no_positive_number_is_refused_and_nothing_is_requested(grace):
     token = CancellationToken()
-    with pytest.raises(ValueError, match="positive, finite number of seconds"):
+    with pytest.raises((TypeError, ValueError), match="number of seconds"):
         token.request_graceful(grace)
     assert token.state == "none"
 

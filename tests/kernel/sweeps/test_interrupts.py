@@ -102,7 +102,7 @@ class Resources:
 
     def problems(self, trial: Trial) -> list[str]:
         found = list(trial.problems())
-        if trial.hits and trial.hits[-1].function in UNPROTECTED:
+        if any(hit.function in UNPROTECTED and hit.is_entry for hit in trial.hits):
             return ["it hangs" for _ in "x" if isinstance(trial.error, Hang)]
         found += ["a step of the closing failed" for _ in "x" if trial.names("failed to close in one of its steps")]
         was_dropped = trial.names("was dropped while it was open")
@@ -228,6 +228,14 @@ def test_ctrl_c_twice_within_a_moment_of_a_closing_loses_no_cleanup(scenario, ne
     places = spread(chosen_points(points, begun), 30)
     places += [number for number in range(begun, len(points)) if points[number].function == "TimeBudget.share"]
     assert problems(scenario, "asyncio-bare", [[at, at + near] for at in places]) == []
+
+
+@pytest.mark.parametrize("near", [1, 2, 3])
+def test_ctrl_c_twice_within_a_moment_of_leaving_a_stream_leaves_its_group(near):
+    points = points_of(left_early, "asyncio-bare", [])
+    begun = first_in(points, "TurnStream.__aexit__") + 1
+    places = [at for at in range(begun, begun + 400) if points[at].function.startswith("TurnStream.")]
+    assert problems(left_early, "asyncio-bare", [[at, at + near] for at in places[:60]]) == []
 
 
 def test_ctrl_c_while_a_session_that_was_interrupted_as_it_opened_is_closed_does_not_keep_cleanup_waiting():

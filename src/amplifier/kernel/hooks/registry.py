@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextvars import ContextVar, Token
 from functools import partial
-from typing import Any, ClassVar, Self, final
+from typing import Any, Self, final
 
 import attrs
 
@@ -80,18 +80,6 @@ class HookRegistry:
 
     _owner: Owner | None
 
-    SESSION_START: ClassVar[str] = "session:start"
-    SESSION_END: ClassVar[str] = "session:end"
-    PROMPT_SUBMIT: ClassVar[str] = "prompt:submit"
-    TOOL_PRE: ClassVar[str] = "tool:pre"
-    TOOL_POST: ClassVar[str] = "tool:post"
-    CONTEXT_PRE_COMPACT: ClassVar[str] = "context:pre_compact"
-    ORCHESTRATOR_COMPLETE: ClassVar[str] = "orchestrator:complete"
-    USER_NOTIFICATION: ClassVar[str] = "user:notification"
-
-    _lists_empty_events: ClassVar[bool] = False
-    """Keep an event whose last handler is gone. Event names are open-ended, so they would pile up."""
-
     def __init__(self) -> None:
         self._owner = None
         self._handlers: dict[str, list[Registration]] = {}
@@ -128,8 +116,7 @@ class HookRegistry:
 
     def statistics(self) -> HookStatistics:
         """How many handlers are registered, for how many events."""
-        counts = [len(handlers) for handlers in self._handlers.values() if handlers]  # the alias keeps empty ones
-        return HookStatistics(handlers=sum(counts), events=len(counts))
+        return HookStatistics(handlers=sum(map(len, self._handlers.values())), events=len(self._handlers))
 
     # ── registration ──
 
@@ -219,7 +206,7 @@ class HookRegistry:
         at = bisect.bisect_left(handlers, _order(registration), key=_order)
         if handlers[at : at + 1] == [registration]:  # by identity: registrations have no other equality
             del handlers[at]
-        if not handlers and not self._lists_empty_events:
+        if not handlers:  # event names are open-ended, and would pile up
             self._handlers.pop(event, None)
         self._forget_ready(event)
         if registration.owner is not None:

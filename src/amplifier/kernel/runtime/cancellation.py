@@ -10,7 +10,6 @@ from __future__ import annotations
 import enum
 import inspect
 import logging
-import sys
 import time
 from collections.abc import Callable
 from typing import Any, final
@@ -19,7 +18,7 @@ import anyio
 import attrs
 
 from .backend import Loop, Spawn, start_timer
-from .deadlines import DeadlinePassed, TimeBudget, Watchdog, call_foreign, run_bounded
+from .deadlines import DeadlinePassed, TimeBudget, Watchdog, call_foreign, check_timeout, run_bounded
 from .uninterrupted import run_section
 
 logger: logging.Logger = logging.getLogger("amplifier.cancellation")
@@ -116,9 +115,10 @@ class CancellationToken:
             True if this call changed the state.
 
         Raises:
-            ValueError: ``grace`` is not a positive number.
+            TypeError: ``grace`` is no number.
+            ValueError: It is not positive and finite.
         """
-        _check_grace(grace)
+        check_timeout(grace)
         if self._claims:
             return False
         changed = self._claim(CancelRequest(CancellationState.GRACEFUL, grace, reason))
@@ -295,10 +295,3 @@ def _name_of(callback: Callable[[], Any]) -> str:
     """Where a callback is defined; the token does not know which module registered it."""
     name = getattr(callback, "__qualname__", None)
     return f"{callback.__module__}.{name}" if name else repr(callback)
-
-
-def _check_grace(grace: Any) -> None:
-    if grace is not None and not (
-        isinstance(grace, int | float) and not isinstance(grace, bool) and 0 < grace <= sys.float_info.max
-    ):
-        raise ValueError(f"grace must be a positive, finite number of seconds or None, got {grace!r}")

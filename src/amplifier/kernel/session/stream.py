@@ -38,7 +38,15 @@ from amplifier.models import TurnEvent
 from amplifier.turns import TurnEvents, TurnText
 
 from ..hooks.registry import EVERY_EVENT, HookRegistry
-from ..runtime.backend import current_raw_task, deliver_later, exit_details, pending_cancellations, task_name
+from ..runtime.backend import (
+    current_raw_task,
+    deliver_later,
+    exit_details,
+    interrupts,
+    pending_cancellations,
+    release,
+    task_name,
+)
 from ..runtime.tasks import ROUNDS_TO_BEGIN
 from ..runtime.uninterrupted import run_section
 from .turn import TurnRunner
@@ -157,6 +165,7 @@ class TurnStream(Generic[T]):
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         interrupt: BaseException | None = None
+        before = None
         swallowed = False
         try:
             while self._group is not None:
@@ -168,6 +177,7 @@ class TurnStream(Generic[T]):
                         self._group.cancel_scope.cancel()
                     swallowed = await self._leave(exc)
                 except KeyboardInterrupt as caught:  # at a line of ours: the group must be left all the same
+                    before = before or interrupts.hold()
                     interrupt = interrupt or caught
             if interrupt is not None:
                 raise interrupt
@@ -178,6 +188,7 @@ class TurnStream(Generic[T]):
                 self._raise_error()
         finally:
             self._end(None)  # on asyncio a task that is cancelled before its first step does not run at all
+            release(before)
             interrupt = exc = self._error = self._entered_in = (
                 None  # an exception that names its own frame is a reference cycle
             )
