@@ -79,8 +79,8 @@ SESSION = [
 ]
 
 TOKEN = [
-    ("request_graceful", (0,), ValueError, "grace must be a positive"),
-    ("request_graceful", ("5",), ValueError, "grace must be a positive"),
+    ("request_graceful", (0,), ValueError, "a timeout must be a positive"),
+    ("request_graceful", ("5",), TypeError, "a timeout must be a number"),
     ("register_child", (None,), TypeError, "expected a CancellationToken"),
     ("on_cancel", (5,), TypeError, "needs a callable"),
 ]

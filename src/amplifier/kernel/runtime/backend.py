@@ -1,6 +1,6 @@
 """Where the kernel meets the event loop: its thread, its timers, its tasks and the frames in which they wait.
 
-Everything else in the kernel is written once on AnyIO. This file and `uninterrupted` are the only ones that act differently on each
+Almost everything else in the kernel is written once on AnyIO. This file, `uninterrupted` and `asyncio_sections` act differently on each
 backend: a request from another thread or from a signal handler must wake the loop (`Loop.soon`), and asyncio has timers without a
 task (`start_timer`), which AnyIO cannot express.
 
