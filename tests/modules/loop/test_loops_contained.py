@@ -21,10 +21,10 @@ from amplifier.modules.loop._containment import run_together
 from amplifier.testing import MockContextManager, MockProvider, MockTool
 from tests._support.child_process import run_child
 from tests._support.escapes import ESCAPES, cancel_spuriously, exit_process
-from tests.modules.loop.test_loops import LOOPS, Agent
+from tests.modules.loop.test_loops import BOTH, LOOPS, Agent
 
 
-@pytest.fixture(params=LOOPS)
+@pytest.fixture(params=BOTH)
 def loop(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
@@ -362,6 +362,7 @@ async def test_the_closing_of_a_generator_passes_for_one_call_and_for_many(calls
                 providers={"mock": MockProvider([[("bad", {}), ("good", {})][:calls]])},
                 tools={"bad": MockTool("bad", respond=close), "good": MockTool("good")},
                 hooks=agent.session.coordinator.hooks,
+                coordinator=agent.session.coordinator,
             )
         )
 

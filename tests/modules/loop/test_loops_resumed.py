@@ -22,7 +22,7 @@ from amplifier.errors import ExecutionCancelled, NoUnfinishedTurnError
 from amplifier.modules.loop._transcript import unfinished_turn
 from amplifier.testing import MODES, MockApprovalSystem, MockProvider, cancel_everywhere
 
-LOOPS = ["loop-basic", "loop-streaming", "loop-events"]
+LOOPS = ["loop-streaming", "loop-events"]
 
 
 class Work:
