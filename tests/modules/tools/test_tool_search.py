@@ -323,19 +323,6 @@ async def test_without_a_python_to_run_patterns_in_it_does_not_mount(tmp_path, m
         await Desk.open(tmp_path, tool_search)
 
 
-async def test_searches_at_the_same_time_do_not_mix(tree):
-    desk = await desk_for(tree, threads=3)
-    found: dict[str, int] = {}
-
-    async def search(pattern: str) -> None:
-        found[pattern] = (await desk.get("grep", pattern=pattern))["count"]
-
-    async with anyio.create_task_group() as group:
-        for pattern in ("find", "import", "pass", "nothing", "zzz"):
-            group.start_soon(search, pattern)
-    assert found == {"find": 3, "import": 1, "pass": 1, "nothing": 1, "zzz": 0}
-
-
 @pytest.mark.parametrize("mode", ["trio", "asyncio-scope", "asyncio-native"])
 def test_a_search_cancelled_anywhere_leaves_no_thread_and_no_process(tmp_path, mode):
     (tmp_path / "f").write_text("find me")

@@ -453,10 +453,9 @@ class _StreamingCall:
         except (LookupError, TypeError, AttributeError, ValueError) as exc:
             raise self._malformed(exc) from exc
 
-    def _malformed(self, exc: Exception) -> StreamError:
+    def _malformed(self, exc: Exception) -> LLMError:
         why = self._error_context.clean(f"{type(exc).__name__}: {exc}")
-        text = f"{self._error_context.provider} sent a malformed response ({why})"
-        return StreamError(text, provider=self._error_context.provider, model=self._error_context.model)
+        return self._error_context.error(StreamError, f"sent a malformed response ({why})")
 
     def _set_origin(self, exc: LLMError) -> None:
         exc.provider = exc.provider or self._error_context.provider

@@ -252,20 +252,6 @@ async def test_input_that_is_not_json_is_refused_and_leaves_the_connection_whole
         assert desk.status("small")["starts"] == 1
 
 
-async def test_concurrent_calls_do_not_mix():
-    async with opened({"small": small()}) as desk:
-        results: dict[str, Any] = {}
-
-        async def call(text: str) -> None:
-            results[text] = (await desk.call("small_upper", text=text)).output
-
-        async with anyio.create_task_group() as group:
-            for number in range(50):
-                group.start_soon(call, f"text {number}")
-        assert results == {text: text.upper() for text in results}
-        assert len(results) == 50
-
-
 # ── stopping ──
 
 
