@@ -1,4 +1,4 @@
-"""Lines out of chunks: whole, in order, and in time that grows with their size only."""
+"""Lines out of chunks: whole, in order, and of bounded length."""
 
 from __future__ import annotations
 

@@ -500,24 +500,6 @@ values = st.recursive(
 )
 KEYS = ["file_path", "path", "content", "offset", "limit", "old_string", "new_string", "replace_all", "pattern", "glob"]
 KEYS += ["ignore_case", "output_mode", "context", "action", "todos", "extra"]
-fitting = {
-    "file_path": st.sampled_from(["f", "d", "d/g", "no/such", "."]),
-    "path": st.sampled_from(["f", "d", "."]),
-    "content": st.text(max_size=5),
-    "old_string": st.sampled_from(["a", "zz"]),
-    "new_string": st.text(max_size=3),
-    "pattern": st.sampled_from(["*", "a", "**/*"]),
-    "glob": st.sampled_from(["*", "*.py"]),
-    "output_mode": st.sampled_from(["content", "count", "files_with_matches", "x"]),
-    "action": st.sampled_from(["create", "update", "list", "x"]),
-    "todos": st.lists(
-        st.fixed_dictionaries(
-            {"content": st.text(max_size=3), "status": st.sampled_from(["pending", "in_progress", "x"])},
-            optional={"activeForm": st.text(max_size=3), "extra": scalars},
-        ),
-        max_size=3,
-    ),
-}
 
 
 async def desk_with_everything(root: Path) -> Desk:

@@ -326,15 +326,15 @@ class Turn:
         request.tools = self._schemas.specs() or None
         if self._is_heard(CONTEXT_CACHE_BREAK):
             await self._tell_cache_break(messages, request, caller)
-        place = self._coordinator.turn_number, self._iteration
+        turn_number, iteration = self._coordinator.turn_number, self._iteration
         call = CurrentCall(
             kind="model",
             session_id=self._coordinator.session_id,
-            turn_number=place[0],
-            iteration=place[1],
-            call_id="model-{}-{}".format(*place),
+            turn_number=turn_number,
+            iteration=iteration,
+            call_id=f"model-{turn_number}-{iteration}",
         )
-        caller.expect(messages, "call_{}_{}".format(*place))
+        caller.expect(messages, f"call_{turn_number}_{iteration}")
         try:
             response = await self._coordinator.run_step(
                 Step(call=call, arguments=request), partial(caller.ask, request)
