@@ -371,13 +371,6 @@ def test_the_default_folder_is_the_users_own(monkeypatch, environment, expected)
     assert read_persistent_options("s", {"path": "~/x"}).folder == Path("/a/home/x/s")
 
 
-def test_wrong_options_are_all_reported_at_once():
-    wrong = {"path": "", "resume_policy": "whatever", "max_tokens": -1}
-    with pytest.raises(PlanError) as caught:
-        read_persistent_options("s", wrong)
-    assert [path for path, _ in caught.value.problems] == ["$.path", "$.resume_policy", "$.max_tokens"]
-
-
 def test_errors_survive_a_process_boundary(tmp_path):
     damaged = pickle.loads(pickle.dumps(StoreDamagedError(tmp_path, "broken")))
     assert (damaged.path, damaged.reason) == (tmp_path, "broken")

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import jsonschema_rs
 import pytest
 import trustme
 from hypothesis import given
@@ -116,24 +115,6 @@ async def opened(port: int, **config: Any) -> Desk:
 
 
 # ── mounting ─────────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_all_config_problems_are_named_at_once(tmp_path):
-    wrong = {
-        "allow_hosts": ["HTTP://x"],
-        "allow_private": ["localhost"],
-        "ports": [0],
-        "timeout": 0,
-        "max_bytes": 0,
-        "max_chars": "x",
-        "max_redirects": -1,
-        "max_parallel": 0,
-        "user_agent": "a\nb",
-        "ca_file": str(tmp_path),
-    }
-    with pytest.raises(PlanError) as caught:
-        await Desk.open(None, tool_web, **wrong)
-    assert {path for path, _ in caught.value.problems} == {f"$.{name}" for name in wrong}
 
 
 async def test_a_file_without_certificates_is_a_config_problem(tmp_path):
@@ -319,13 +300,6 @@ async def test_a_bomb_is_not_unpacked_beyond_the_limit(site, encoding):
     output = await desk.get("web_fetch", url=f"http://127.0.0.1:{port}/")
     assert output["total_chars"] == 50_000
     assert output["truncated"] is True
-
-
-def test_no_piece_of_a_bomb_is_larger_than_64_kb():
-    body = Body("gzip", 10_000_000)
-    sizes = [len(piece) for piece in body._pieces(BOMBS["gzip"][:5000])]
-    assert len(sizes) > 10
-    assert max(sizes) <= 65536
 
 
 @pytest.mark.parametrize(
@@ -521,27 +495,6 @@ async def test_a_certificate_that_does_not_fit_is_refused(authority, tmp_path, n
 
 
 # ── the tool contract ────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    "given_input",
-    [
-        None,
-        [],
-        "http://x",
-        {},
-        {"url": 3},
-        {"url": ""},
-        {"url": "x" * 8193},
-        {"url": "http://x", "limit": 0},
-        {"uri": "x"},
-    ],
-)
-async def test_input_that_the_schema_forbids_is_refused(given_input):
-    tool: Any = (await Desk.open(None, tool_web)).tools["web_fetch"]
-    result = await tool.execute(given_input)
-    assert result.error["type"] == "InvalidInput"
-    assert not jsonschema_rs.is_valid(tool.input_schema, given_input)
 
 
 # ── HTML ─────────────────────────────────────────────────────────────────────────────────────────
