@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import sys
 from typing import Any
-from unittest.mock import patch
 
 import attrs
 import pytest
@@ -191,7 +190,8 @@ class World:
                 self.provider.answers.append(answer(f"{self._turns}b"))
                 undo = self._hooks.register("provider:request", self._note) if self._listens else None
                 tools: Any = {"look": Look()}
-                with patch.object(merge, "timestamp", return_value="now"):
+                with pytest.MonkeyPatch.context() as patched:
+                    patched.setattr(merge, "timestamp", lambda: "now")
                     await run_turn(self._loop, "go", self.context, {"scripted": self.provider}, tools, self._hooks)
                 if undo is not None:
                     undo()
