@@ -312,12 +312,6 @@ async def test_a_crashed_server_is_named_and_started_again_at_the_next_call():
         assert [event["error_type"] for event in desk.events("mcp:server_failed")] == ["ServerCrashed"]
 
 
-async def test_a_server_that_dies_while_its_child_keeps_the_output_open_is_noticed():
-    async with opened({"small": small("--all", "--child")}) as desk:
-        assert (await desk.call("small_crash")).error["type"] == "ServerCrashed"
-        assert (await desk.call("small_echo", text="back")).output == "back"
-
-
 @pytest.mark.slow
 async def test_a_server_that_crashes_again_and_again_is_started_with_a_delay():
     async with opened({"small": small("--all")}) as desk:
