@@ -9,8 +9,6 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from amplifier import AmplifierSession, ModuleLoader
 from amplifier.errors import (
@@ -39,7 +37,6 @@ from amplifier.modules.context import simple as context_simple
 from amplifier.modules.loop import basic as loop_basic
 from amplifier.modules.loop import streaming as loop_streaming
 from amplifier.modules.providers import mock as provider_mock
-from amplifier.modules.providers._local_answers import estimate_tokens, fresh_id, pieces_of
 from amplifier.testing import EventRecorder, MockTool, TestCoordinator
 
 EVERY_BLOCK: list[Any] = [
@@ -267,19 +264,6 @@ async def test_concurrent_requests_get_a_step_each():
         for _ in range(5):
             group.start_soon(ask)
     assert sorted(answers) == list("01234")
-
-
-@given(text=st.text(max_size=300))
-def test_pieces_join_to_the_text(text):
-    assert "".join(pieces_of(text)) == text
-    assert all(pieces_of(text))
-
-
-def test_small_parts():
-    assert len(pieces_of("w " * 5000)) <= 200
-    assert estimate_tokens("12345", {"a": ["bc", None, 1]}) == 2
-    assert estimate_tokens() == 0
-    assert fresh_id("x", {"x", "x_2"}) == "x_3"
 
 
 # ── config ───────────────────────────────────────────────────────────────────────────────────────
