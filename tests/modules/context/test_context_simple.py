@@ -8,17 +8,16 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier import AmplifierSession, ContextManager, ModuleLoader, ModuleLoadError, PlanError
+from amplifier import AmplifierSession, ModuleLoader, ModuleLoadError
 from amplifier.conformance.strategies import json_values
 from amplifier.models import TextBlock, ToolCall, to_dict
 from amplifier.modules.context import ContextOptions
 from amplifier.modules.context import simple as context_simple
 from amplifier.modules.context.simple import SimpleContext
 from amplifier.modules.loop import basic as loop_basic
-from amplifier.testing import MockProvider, MockTool, cancel_everywhere
+from amplifier.testing import MockProvider, MockTool
 
 # ── the store against a model ────────────────────────────────────────────────────────────────────
 
@@ -104,20 +103,6 @@ def spoil(value: Any) -> None:
         value[:] = ["spoiled"]
 
 
-@given(program=programs())
-async def test_what_is_stored_is_what_a_plain_list_would_hold(program):
-    context = SimpleContext()
-    expected: list[Any] = []
-    for operation, argument in program:
-        expected = await perform(context, operation, argument, expected)
-        assert await context.get_messages() == expected
-        assert context.statistics().messages == len(expected)
-
-
-async def test_it_is_a_context_manager_by_the_contract():
-    assert isinstance(SimpleContext(), ContextManager)
-
-
 async def test_a_message_without_a_role_is_refused_and_says_what_it_found():
     context = SimpleContext()
     with pytest.raises(ValueError, match=r"needs a 'role'.*got the keys \['content'\]"):
@@ -142,24 +127,6 @@ async def test_values_that_json_cannot_say_are_kept_all_the_same():
     await context.add_message(strange)
     assert await context.get_messages() == [strange]
     assert await context.get_messages_for_request() == [strange]
-
-
-async def test_concurrent_calls_lose_and_mix_nothing():
-    context = SimpleContext()
-
-    async def write(who: int) -> None:
-        for number in range(20):
-            await context.add_message({"role": "user", "content": f"{who}:{number}"})
-            await anyio.lowlevel.checkpoint()
-            await context.get_messages_for_request(50)
-
-    async with anyio.create_task_group() as group:
-        for who in range(10):
-            group.start_soon(write, who)
-    texts = [message["content"] for message in await context.get_messages()]
-    assert len(texts) == 200
-    for who in range(10):
-        assert [text for text in texts if text.startswith(f"{who}:")] == [f"{who}:{n}" for n in range(20)]
 
 
 async def test_counters_begin_anew_when_everything_is_replaced():
@@ -362,76 +329,12 @@ def session(
     return AmplifierSession(plan, loader=ModuleLoader(modules=modules), **options)
 
 
-async def test_a_session_talks_over_it():
-    async with session([[("look", {"n": 1}), ("look", {"n": 2})], "done"], plan()) as agent:
-        assert await agent.execute("hello") == "done"
-        context = agent.coordinator.get("context")
-        roles = [message["role"] for message in await context.get_messages()]
-        announced = await agent.coordinator.collect_contributions("observability.events")
-    assert isinstance(context, SimpleContext)
-    assert roles == ["user", "assistant", "tool", "tool", "assistant"]
-    assert ["context:pre_compact", "context:post_compact", "context:compaction"] in announced
-
-
-async def test_wrong_options_are_all_reported_at_once():
-    wrong = {
-        "max_tokens": 0,
-        "compaction_threshold": 1.5,
-        "compaction_target": "half",
-        "safety_margin": -1,
-        "chars_per_token": 0,
-        "key of an application": 1,
-    }
-    with pytest.raises(ModuleLoadError) as caught:
-        async with session([], plan(wrong)):
-            pass
-    cause = caught.value.__cause__
-    assert isinstance(cause, PlanError)
-    assert {path for path, _ in cause.problems} == {f"$.{name}" for name in list(wrong)[:-1]}
-
-
 async def test_a_target_above_the_threshold_is_refused_and_follows_it_if_not_given():
     with pytest.raises(ModuleLoadError, match=r"compaction_target: expected at most the compaction_threshold \(0.3\)"):
         async with session([], plan({"compaction_threshold": 0.3, "compaction_target": 0.4})):
             pass
     async with session([], plan({"compaction_threshold": 0.3})) as agent:
         assert agent.coordinator.get("context")._options.compaction_target == pytest.approx(0.1875)
-
-
-def test_a_session_over_it_is_whole_wherever_it_is_cancelled():
-    compacted: list[int] = []
-
-    def make():
-        small = {"context_window": 1400, "max_output_tokens": 40}
-        agent = session(["yes", [("look", {}), ("look", {})], "done"], plan(), defaults=small)
-        stored: list[dict[str, Any]] = []
-
-        async def linger(event: str, data: dict[str, Any]) -> None:
-            await anyio.sleep(1)
-
-        async def scenario() -> None:
-            async with agent:
-                for event in ("context:pre_compact", "context:post_compact", "context:compaction"):
-                    agent.coordinator.hooks.register(event, linger)
-                context = agent.coordinator.get("context")
-                try:
-                    await agent.execute("hello " * 140)
-                    await agent.execute("look " * 140)
-                finally:
-                    stored.extend(context._conversation.copy())
-                    compacted.append(context.statistics().compactions)
-
-        def check() -> list[str]:
-            calls = [call["id"] for message in stored for call in message.get("tool_calls", ())]
-            results = [message["tool_call_id"] for message in stored if message["role"] == "tool"]
-            return [] if calls == results else [f"calls {calls} were answered by {results}"]
-
-        return scenario, check
-
-    report = cancel_everywhere(make)
-    report.raise_if_broken()
-    assert max(compacted) == 2
-    assert min(report.points.values()) > 10
 
 
 # ── messages with objects ────────────────────────────────────────────────────────────────────────

@@ -18,7 +18,7 @@ import pytest
 from amplifier.modules.hooks import logging as hooks_logging
 from amplifier.modules.hooks.logging import _log_file
 from amplifier.modules.hooks.logging._log_file import EventFile
-from amplifier.testing import TestCoordinator, cancel_everywhere
+from amplifier.testing import TestCoordinator
 from tests._support.child_process import run_child
 from tests._support.tree import ROOT
 from tests.modules.hooks.test_hooks_together import lines
@@ -258,39 +258,3 @@ def test_two_writers_of_one_file_do_not_mix_their_lines(tmp_path):
         assert writer.wait(timeout=60) == 0
     found = [(line["data"]["seed"], line["data"]["n"]) for line in lines(path)]
     assert sorted(found) == [(seed, n) for seed in range(2) for n in range(400)]
-
-
-@pytest.mark.parametrize("mode", ["trio", "asyncio-scope", "asyncio-native"])
-def test_a_mount_cancelled_anywhere_leaves_no_open_file(tmp_path, mode):
-    path = tmp_path / "in" / "e.jsonl"
-
-    def make() -> Any:
-        coordinator = TestCoordinator("s")
-        before = set(os.listdir("/dev/fd"))
-
-        async def scenario() -> None:
-            close = await hooks_logging.mount(coordinator, {"path": str(path)})
-            try:
-                await hooks_logging.on_session_ready(coordinator)
-                await coordinator.hooks.emit("tool:pre", {"n": 1})
-            finally:
-                close()
-
-        def check() -> list[str]:
-            problems = ["handlers are left"] if coordinator.hooks.statistics().handlers else []
-            opened = [fd for fd in set(os.listdir("/dev/fd")) - before if _leads_to(fd, path)]
-            return problems + [f"descriptor {fd} is left open" for fd in opened]
-
-        return scenario, check
-
-    report = cancel_everywhere(make, modes=[mode], clock="real")
-    report.raise_if_broken()
-    assert report.points[mode] >= 1
-    assert {line["event"] for line in lines(path)} == {"tool:pre"}
-
-
-def _leads_to(fd: str, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(int(fd)), path.stat())
-    except OSError:
-        return False

@@ -20,13 +20,12 @@ from amplifier.events import ALL_EVENTS, CATALOGUE
 from amplifier.modules.hooks import redaction as hooks_redaction
 from amplifier.modules.hooks.redaction import (
     PERSONAL,
-    RedactionHook,
     Redactor,
     path_steps,
     read_redaction_options,
     redact_personal,
 )
-from amplifier.testing import EventRecorder, TestCoordinator, cancel_everywhere
+from amplifier.testing import EventRecorder, TestCoordinator
 
 RANDOM = "aB3dE5gH7jK9mN1pQ2sT4vW6xY8zA0cD2fG4hJ6k"
 SECRETS = {
@@ -280,16 +279,6 @@ def test_plain_words_and_numbers_stay_as_they_are(text, number, flag):
     assert redactor.redact({"text": text, "n": number, "list": [text, flag, None]}) is None
 
 
-@given(data=strategies.json_objects(), event=st.text())
-async def test_any_payload_gets_a_valid_answer_and_stays_as_it_was(data, event):
-    before = json.dumps(data)
-    result = await RedactionHook()(event, data)
-    assert result.action in ("continue", "modify")
-    assert json.dumps(data) == before
-    if result.action == "modify":
-        assert json.loads(json.dumps(result.data)) == result.data, "a modification is JSON"
-
-
 @given(text=st.text(alphabet="a1@.-+() ", max_size=60))
 def test_personal_data_is_gone_after_one_look(text):
     once = redact_personal(text)
@@ -340,15 +329,6 @@ async def test_what_cannot_be_redacted_goes_no_further(monkeypatch):
         assert "could not be searched for secrets (RuntimeError)" in str(result.reason)
         assert SECRETS["GitHub"] not in str(result.reason)
     assert [name for name, _ in gate.seen.events if name == "provider:request"] == []
-
-
-async def test_the_gate_is_registered_by_name_and_gone_after_cleanup_run_twice():
-    gate = await Gate.open()
-    assert gate.coordinator.hooks.list_handlers("llm:request")["llm:request"] == ["hooks-redaction"]
-    gate.close()
-    gate.close()
-    await gate.emit("llm:request", text=SECRETS["GitHub"])
-    assert gate.last()["text"] == SECRETS["GitHub"]
 
 
 @pytest.mark.parametrize(
@@ -427,23 +407,3 @@ async def test_much_text_is_searched_beside_the_event_loop():
         group.cancel_scope.cancel()
     assert seen > 0
     assert gate.last()["messages"][-1] == "[REDACTED]"
-
-
-@pytest.mark.parametrize("mode", ["trio", "asyncio-scope", "asyncio-native"])
-def test_a_search_cancelled_anywhere_ends_and_passes_nothing_on(mode):
-    def make() -> Any:
-        gates: list[Gate] = []
-
-        async def scenario() -> None:
-            gates.append(await Gate.open())
-            await gates[0].emit("provider:request", messages=["word " * 20] * 2_000, key=SECRETS["GitHub"])
-
-        def check() -> list[str]:
-            recorded = [data for gate in gates for _, data in gate.seen.events]
-            return ["the secret was passed on"] if SECRETS["GitHub"] in json.dumps(recorded) else []
-
-        return scenario, check
-
-    report = cancel_everywhere(make, modes=[mode], clock="real")
-    report.raise_if_broken()
-    assert report.points[mode] >= 1

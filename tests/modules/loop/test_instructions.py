@@ -20,7 +20,7 @@ def seen_by(provider: MockProvider) -> list[tuple[str, Any]]:
     return [(message.role, message.content) for message in provider.requests[-1].messages]
 
 
-@pytest.fixture(params=["loop-basic", "loop-streaming", "loop-events"])
+@pytest.fixture(params=["loop-streaming", "loop-events"])
 def make(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
     def made(provider: MockProvider, instructions: str = "", **options: Any) -> AmplifierSession:
         plan = {"session": {"orchestrator": {"module": request.param}}}

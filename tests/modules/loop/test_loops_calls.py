@@ -42,14 +42,6 @@ class NotingProvider:
 
 
 def open_session(loop: str, script: list[Any], seen: dict[str, Any], **modules: Any) -> AmplifierSession:
-    provider = NotingProvider(script, seen)
-
-    async def mount_provider(coordinator: Any, config: dict[str, Any]) -> Any:
-        return provider
-
-    async def mount_tool(coordinator: Any, config: dict[str, Any]) -> Any:
-        return Noting("note", seen)
-
     async def mount_hook(coordinator: Any, config: dict[str, Any]) -> Any:
         async def note(event: str, data: dict[str, Any]) -> HookResult:
             seen.setdefault("events", []).append((event, dict(data), current_call()))
@@ -57,14 +49,13 @@ def open_session(loop: str, script: list[Any], seen: dict[str, Any], **modules: 
 
         return coordinator.hooks.register("*", note, name="note")
 
-    known = {"provider-scripted": mount_provider, "tool-note": mount_tool, "hooks-note": mount_hook, **modules}
     plan = {
         "session": {"orchestrator": loop, "context": "context-simple"},
-        "providers": ["provider-scripted"],
-        "tools": ["tool-note", *(module for module in modules if module.startswith("tool-"))],
+        "providers": [NotingProvider(script, seen)],
+        "tools": [Noting("note", seen), *(module for module in modules if module.startswith("tool-"))],
         "hooks": ["hooks-note"],
     }
-    return AmplifierSession(plan, ModuleLoader(modules=known), session_id="s")
+    return AmplifierSession(plan, ModuleLoader(modules={"hooks-note": mount_hook, **modules}), session_id="s")
 
 
 def shown(call: CurrentCall | None) -> tuple[Any, ...] | None:
@@ -74,7 +65,7 @@ def shown(call: CurrentCall | None) -> tuple[Any, ...] | None:
 
 
 async def test_every_model_call_and_tool_call_is_the_current_one_while_it_runs() -> None:
-    for loop in ("loop-basic", "loop-streaming", "loop-events"):
+    for loop in ("loop-streaming", "loop-events"):
         seen: dict[str, Any] = {}
         script: list[Any] = [[("note", {}), ("note", {})], "One.", [("note", {})], "Two."]
         async with open_session(loop, script, seen) as session:

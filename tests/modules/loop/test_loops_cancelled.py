@@ -10,14 +10,12 @@ import anyio.lowlevel
 import pytest
 
 from amplifier import AmplifierSession, ChatResponse, ToolCall
-from amplifier.modules.loop import basic as loop_basic
-from amplifier.modules.loop import read_options
 from amplifier.testing import LOOP_END_MODES, MODES, MockContextManager, MockProvider, MockTool, cancel_everywhere
-from tests.modules.loop.test_loops import LOOPS, Agent
+from tests.modules.loop.test_loops import BOTH, Agent
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", BOTH)
 def test_a_turn_cancelled_anywhere_leaves_a_valid_transcript(loop, mode):
     def make():
         async def work(given):
@@ -82,7 +80,7 @@ def numbered(*names: str) -> ChatResponse:
     return ChatResponse(content=[], tool_calls=calls)
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", BOTH)
 async def test_a_cancelled_turn_with_ids_of_an_earlier_turn_stores_its_own_results(loop):
     prompts: list[str] = []
     with anyio.CancelScope() as scope:
@@ -108,7 +106,7 @@ async def test_a_cancelled_turn_with_ids_of_an_earlier_turn_stores_its_own_resul
     assert results[3:] == ["done for second", "cancelled while it was running", "done for second"]
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", BOTH)
 async def test_a_call_that_was_never_begun_does_not_get_the_result_of_an_earlier_answer(loop):
     with anyio.CancelScope() as scope:
 
@@ -125,34 +123,6 @@ async def test_a_call_that_was_never_begun_does_not_get_the_result_of_an_earlier
     first, second = [m["content"] for m in agent.context.messages if m["role"] == "tool"]
     assert first == "first answer"
     assert "interrupted" in second
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_loop_without_a_session_that_is_cancelled_anywhere_leaves_a_valid_transcript(mode):
-    """Without the kernel's firewall between it and a second native cancel."""
-
-    def make():
-        async def work(given):
-            await anyio.sleep(1)
-            return given
-
-        agent = Agent("loop-basic", [], context=Slow([]))
-        turn: dict[str, Any] = {
-            "prompt": "go",
-            "context": agent.context,
-            "providers": {"mock": MockProvider([[("a", {}), ("b", {})], "done"])},
-            "tools": {"a": MockTool("a", respond=work), "b": MockTool("b", respond=work)},
-            "hooks": agent.session.coordinator.hooks,
-        }
-
-        async def run():
-            await loop_basic.BasicLoop(read_options("loop-basic", {})).execute(**turn)
-
-        return run, agent.broken_pairs
-
-    report = cancel_everywhere(make, modes=[mode])
-    report.raise_if_broken()
-    assert report.ok
 
 
 class Slow:
@@ -176,7 +146,7 @@ class Slow:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", BOTH)
 async def test_a_tool_that_swallows_its_cancellation_does_not_keep_the_turn_going(loop, count, anyio_backend_name):
     """A native cancellation on asyncio, such as Ctrl-C, comes once; the model does not answer after it."""
     begun = anyio.Event()

@@ -7,44 +7,32 @@ turn. Provider, hooks and application change everything that they get.
 from __future__ import annotations
 
 import copy
-import gc
-import itertools
-import pickle
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
-import msgspec
-import orjson
-import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from amplifier import (
-    AmplifierSession,
     ChatRequest,
     ChatResponse,
     HookRegistry,
     HookResult,
     Message,
-    ModuleLoader,
     TextBlock,
     ToolCall,
     ToolResult,
 )
+from amplifier.kernel.hooks import merge
 from amplifier.models import (
     ContextInjection,
     Model,
     ProviderInfo,
-    StreamChunk,
     ToolCallBlock,
     from_dict,
-    from_json,
     to_dict,
-    to_json,
 )
 from amplifier.modules.context import ContextOptions, count_tokens
 from amplifier.modules.context import _conversation as conversation
@@ -52,6 +40,7 @@ from amplifier.modules.context.simple import SimpleContext
 from amplifier.modules.loop import read_options
 from amplifier.modules.loop._request_messages import KnownMessages, RequestMessages
 from amplifier.modules.loop.basic import BasicLoop
+from amplifier.testing import TestCoordinator
 
 
 def spoil(value: Any) -> None:
@@ -89,6 +78,7 @@ class Provider:
 
     async def complete(self, request: ChatRequest, **kwargs: Any) -> ChatResponse:
         if self._spoils:
+            assert type(request.messages) is list
             self.requests.append(to_dict(request))
             assert self.requests[-1] == to_dict(ChatRequest(**self.requests[-1]))
             spoil(request)
@@ -157,6 +147,14 @@ def programs() -> st.SearchStrategy[list[tuple[str, Any]]]:
     )
 
 
+async def run_turn(
+    loop: BasicLoop, prompt: str, context: Any, providers: Any, tools: Any, hooks: HookRegistry | None = None
+) -> None:
+    coordinator = TestCoordinator()
+    await coordinator.mount("context", context)
+    await loop.execute(prompt, context, providers, tools, hooks or coordinator.hooks, coordinator)
+
+
 class World:
     """A loop with everything around it, and a record of what everyone got."""
 
@@ -192,7 +190,9 @@ class World:
                 self.provider.answers.append(answer(f"{self._turns}b"))
                 undo = self._hooks.register("provider:request", self._note) if self._listens else None
                 tools: Any = {"look": Look()}
-                await self._loop.execute("go", self.context, {"scripted": self.provider}, tools, self._hooks)  # type: ignore[dict-item]
+                with pytest.MonkeyPatch.context() as patched:
+                    patched.setattr(merge, "timestamp", lambda: "now")
+                    await run_turn(self._loop, "go", self.context, {"scripted": self.provider}, tools, self._hooks)
                 if undo is not None:
                     undo()
             case "add":
@@ -261,36 +261,12 @@ async def test_a_context_that_changes_what_it_returned_before_is_shown_as_it_is_
 
     provider.complete = complete  # type: ignore[method-assign]
     stored.append({"role": "assistant", "content": "long", "metadata": {"n": [1]}})
-    await loop.execute("one", Returning(), {"p": provider}, {}, HookRegistry())  # type: ignore[arg-type, dict-item]
+    await run_turn(loop, "one", Returning(), {"p": provider}, {})
     stored[0]["metadata"]["n"].append(2)
     stored[1]["content"] = "cut"
-    await loop.execute("two", Returning(), {"p": provider}, {}, HookRegistry())  # type: ignore[arg-type, dict-item]
+    await run_turn(loop, "two", Returning(), {"p": provider}, {})
     assert seen[0][:2] == [("long", {"n": [1]}), ("one", None)]
     assert seen[1][:2] == [("long", {"n": [1, 2]}), ("cut", None)]
-
-
-async def test_an_observer_that_keeps_what_it_was_sent_does_not_see_later_changes():
-    """Also where hooks are no registry of ours: what is emitted belongs to whoever gets it."""
-    kept: list[Any] = []
-
-    class Keeping:
-        async def emit(self, event: str, data: dict[str, Any]) -> HookResult:
-            kept.extend([data["messages"]] if "messages" in data else [])
-            return HookResult(data=data)
-
-        def list_handlers(self, event: str | None = None) -> dict[str, list[str]]:
-            return {}
-
-    context = SimpleContext()
-    await context.set_messages(STRUCTURED[:1])
-    await context.add_message({"role": "assistant", "content": "a"})
-    before = await context.get_messages()
-    provider = Provider(10**6)
-    provider.answers = [answer("a")]
-    await BasicLoop(read_options("loop-basic", None)).execute("go", context, {"p": provider}, {}, Keeping())  # type: ignore[dict-item, arg-type]
-    assert kept[0][:2] == before
-    spoil(kept[0])
-    assert (await context.get_messages())[:2] == before
 
 
 async def test_a_provider_that_changes_a_schema_changes_neither_the_tool_nor_later_requests():
@@ -303,7 +279,7 @@ async def test_a_provider_that_changes_a_schema_changes_neither_the_tool_nor_lat
     loop, context = BasicLoop(read_options("loop-basic", None)), SimpleContext()
     tools: Any = {"look": Look(), "described": Described()}
     for _ in range(2):
-        await loop.execute("go", context, {"p": provider}, tools, HookRegistry())  # type: ignore[dict-item]
+        await run_turn(loop, "go", context, {"p": provider}, tools)
     assert provider.requests[0]["tools"] == provider.requests[1]["tools"]
     assert Described.input_schema == {"type": "object", "properties": {"path": {"type": "string"}}}
 
@@ -322,7 +298,7 @@ async def counts_of_a_turn(monkeypatch: pytest.MonkeyPatch, length: int) -> dict
 
     async def turn() -> None:
         provider.answers = [answer("a")]
-        await loop.execute("go", context, {"p": provider}, {}, HookRegistry())  # type: ignore[dict-item]
+        await run_turn(loop, "go", context, {"p": provider}, {})
 
     await turn()
     await context.add_message(blocks[-1])
@@ -337,9 +313,9 @@ async def counts_of_a_turn(monkeypatch: pytest.MonkeyPatch, length: int) -> dict
         counted["estimated"] += 1
         return estimate(*args)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Message, "__init__", built)
-        patch.setattr(conversation, "count_tokens", estimated)
+    with monkeypatch.context() as patched:
+        patched.setattr(Message, "__init__", built)
+        patched.setattr(conversation, "count_tokens", estimated)
         await turn()
     return counted
 
@@ -367,7 +343,7 @@ async def bytecodes_of_a_turn(length: int, handlers: int, *fields: str) -> int:
 
     for trace in (None, None, count):
         provider.answers = [answer("a")]
-        turn = loop.execute("go", context, {"p": provider}, {}, hooks)  # type: ignore[dict-item]
+        turn = run_turn(loop, "go", context, {"p": provider}, {}, hooks)
         before = sys.gettrace()
         sys.settrace(trace or before)
         try:
@@ -388,9 +364,9 @@ async def test_messages_are_not_put_into_an_event_for_handlers_that_do_not_ask_f
     built: list[Any] = []
     for_event = RequestMessages.for_event
 
-    def noted(self: RequestMessages, hooks: Any) -> Any:
-        built.append(hooks)
-        return for_event(self, hooks)
+    def noted(self: RequestMessages) -> Any:
+        built.append(self)
+        return for_event(self)
 
     monkeypatch.setattr(RequestMessages, "for_event", noted)
     await bytecodes_of_a_turn(100, 5, "iteration", "status")
@@ -411,7 +387,7 @@ async def test_handlers_of_the_messages_get_copies_of_their_own():
     for _ in range(3):
         hooks.register("provider:request", lambda _, data: received.extend(data["messages"]), fields=("messages",))
     provider.answers = [answer("a")]
-    await loop.execute("go", context, {"p": provider}, {}, hooks)  # type: ignore[dict-item]
+    await run_turn(loop, "go", context, {"p": provider}, {}, hooks)
     assert len({id(message) for message in received}) == len(received) > 3 * 20
 
 
@@ -425,7 +401,7 @@ async def test_a_request_shows_the_conversation_as_it_was_when_hooks_were_asked(
 
     hooks.register("provider:request", add, fields=("iteration",))
     tools: Any = {"look": Look()}
-    await BasicLoop(read_options("loop-basic", None)).execute("go", context, {"p": provider}, tools, hooks)  # type: ignore[dict-item]
+    await run_turn(BasicLoop(read_options("loop-basic", None)), "go", context, {"p": provider}, tools, hooks)
     shown = [[message["content"] for message in request["messages"]] for request in provider.requests]
     assert shown[0] == ["go"]
     assert "added at 1" in shown[1]
@@ -438,7 +414,7 @@ async def test_a_conversation_that_is_replaced_while_hooks_are_asked_is_shown_as
     provider.answers = [answer("a"), answer("b")]
     hooks.register("provider:request", lambda *_: context._conversation.replace([]), fields=())
     for prompt in ("go", "on"):
-        await BasicLoop(read_options("loop-basic", None)).execute(prompt, context, {"p": provider}, {}, hooks)  # type: ignore[dict-item]
+        await run_turn(BasicLoop(read_options("loop-basic", None)), prompt, context, {"p": provider}, {}, hooks)
     shown = [[message["content"] for message in request["messages"]] for request in provider.requests]
     assert shown[0] == ["go"]
     assert shown[1][-1] == "on"
@@ -454,7 +430,7 @@ async def test_a_tool_that_changes_flat_input_does_not_change_the_conversation()
     block = ToolCallBlock(id="c", name="look", input=given)
     provider.answers = [ChatResponse(content=[block], tool_calls=[call]), answer("b")]
     tools: Any = {"look": Look()}
-    await BasicLoop(read_options("loop-basic", None)).execute("go", context, {"p": provider}, tools, HookRegistry())  # type: ignore[dict-item]
+    await run_turn(BasicLoop(read_options("loop-basic", None)), "go", context, {"p": provider}, tools)
     stored = (await context.get_messages())[1]
     assert stored["tool_calls"][0]["arguments"] == {"path": "x", "limit": 3}
     assert call.arguments == {"path": "x", "limit": 3}
@@ -477,7 +453,7 @@ async def test_input_is_checked_against_the_schema_that_the_tool_has_now():
         block = ToolCallBlock(id=call.id, name=call.name, input=call.arguments)
         provider.answers = [ChatResponse(content=[block], tool_calls=[call]), answer("b")]
         tools: Any = {"look": tool}
-        await loop.execute("go", context, {"p": provider}, tools, HookRegistry())  # type: ignore[dict-item]
+        await run_turn(loop, "go", context, {"p": provider}, tools)
         results.append((await context.get_messages())[-2]["content"])
     assert ["do not fit" in result for result in results] == [False, True, False]
 
@@ -493,109 +469,5 @@ async def test_a_request_describes_a_tool_as_it_describes_itself_now():
     provider, context = Provider(10**6), SimpleContext()
     provider.answers = [answer("a", 1), answer("b")]
     tools: Any = {"look": Described()}
-    await BasicLoop(read_options("loop-basic", None)).execute("go", context, {"p": provider}, tools, HookRegistry())  # type: ignore[dict-item]
+    await run_turn(BasicLoop(read_options("loop-basic", None)), "go", context, {"p": provider}, tools)
     assert [request["tools"][0]["description"] for request in provider.requests] == ["first", "second"]
-
-
-# ── every way of reading a request ───────────────────────────────────────────────────────────────
-
-
-class Held(pydantic.BaseModel):
-    messages: list[Any]
-
-
-def through_json(messages: Any) -> Any:
-    return orjson.loads(orjson.dumps(messages, default=to_dict))
-
-
-READINGS: dict[str, Callable[[ChatRequest], Any]] = {
-    "the list itself": lambda request: request.messages,
-    "iteration": lambda request: list(iter(request.messages)),
-    "reversed": lambda request: list(reversed(request.messages)),
-    "indexes": lambda request: [request.messages[at] for at in range(len(request.messages))],
-    "slices": lambda request: [*request.messages[:2], *request.messages[2:]],
-    "unpacking": lambda request: [*request.messages],
-    "list.copy": lambda request: list.copy(request.messages),
-    "unbound list.__iter__": lambda request: list(list.__iter__(request.messages)),
-    "unbound list.__getitem__": lambda request: list.__getitem__(request.messages, slice(None)),
-    "addition": lambda request: request.messages + [],  # noqa: RUF005
-    "copy.copy": lambda request: copy.copy(request).messages,
-    "copy.deepcopy": lambda request: copy.deepcopy(request).messages,
-    "pickle": lambda request: pickle.loads(pickle.dumps(request)).messages,
-    "attrs.evolve": lambda request: attrs.evolve(request).messages,
-    "attrs.asdict": lambda request: attrs.asdict(request, recurse=False)["messages"],
-    "to_json and back": lambda request: from_json(ChatRequest, to_json(request)).messages,
-    "to_dict": lambda request: to_dict(request)["messages"],
-    "pydantic list[Any]": lambda request: Held(messages=request.messages).messages,
-    "pydantic without checks": lambda request: Held.model_construct(messages=request.messages).messages,
-    "msgspec.convert": lambda request: msgspec.convert(request.messages, list[Any]),
-    "orjson": lambda request: through_json(request.messages),
-    "gc": lambda request: [one for one in gc.get_referents(request.messages) if isinstance(one, Message)],
-}
-
-
-class Reading:
-    """A provider that reads a request in one way, notes what it got, and changes all of it."""
-
-    name = "reading"
-
-    def __init__(self, read: Callable[[ChatRequest], Any]) -> None:
-        self._read = read
-        self.requests: list[Any] = []
-
-    def get_info(self) -> ProviderInfo:
-        return ProviderInfo(id="reading", display_name="Reading")
-
-    async def list_models(self) -> list[Any]:
-        return []
-
-    async def complete(self, request: ChatRequest, **_: Any) -> ChatResponse:
-        self.requests.append(to_dict(request.messages))
-        read = self._read(request)
-        assert len(read) == len(request.messages)
-        spoil(read)
-        spoil(request.extra)
-        return answer(f"{len(self.requests)}", calls=int(len(self.requests) == 1))
-
-    @asynccontextmanager
-    async def stream(self, request: ChatRequest, **_: Any) -> AsyncIterator[AsyncIterator[StreamChunk]]:
-        async def chunks() -> AsyncIterator[StreamChunk]:
-            yield StreamChunk(kind="response", response=await self.complete(request))
-
-        yield chunks()
-
-    def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
-        return list(response.tool_calls or [])
-
-
-@pytest.mark.parametrize("reading", READINGS)
-@pytest.mark.parametrize("context", ["context-simple", "context-persistent"])
-@pytest.mark.parametrize("loop", ["loop-basic", "loop-streaming"])
-async def test_no_way_of_reading_a_request_lets_a_provider_change_what_the_context_keeps(
-    reading, context, loop, tmp_path
-):
-    provider = Reading(READINGS[reading])
-
-    async def mount_provider(coordinator: Any, config: Any) -> None:
-        await coordinator.mount("providers", provider, name="reading")
-        await coordinator.mount("tools", Look(), name="look")
-
-    config = {"path": str(tmp_path)} if context == "context-persistent" else {}
-    plan = {
-        "session": {"orchestrator": loop, "context": {"module": context, "config": config}},
-        "providers": [{"module": "provider-reading"}],
-    }
-    loader = ModuleLoader(modules={"provider-reading": mount_provider})
-    async with AmplifierSession(plan, loader=loader, session_id="read") as session:
-        kept: Any = session.coordinator.get("context")
-        for message in [*PLAIN, *STRUCTURED]:
-            await kept.add_message(copy.deepcopy(message))
-        for prompt in ("go", "on", "and on"):
-            before = await kept.get_messages()
-            await session.execute(prompt)
-            after = await kept.get_messages()
-            assert after[: len(before)] == before
-    shown = [message for message in provider.requests[-1] if message["role"] != "system"]
-    assert "spoiled" not in repr(shown)
-    for earlier, later in itertools.pairwise(provider.requests):
-        assert later[: len(earlier)] == earlier

@@ -22,7 +22,7 @@ from amplifier.errors import ExecutionCancelled, NoUnfinishedTurnError
 from amplifier.modules.loop._transcript import unfinished_turn
 from amplifier.testing import MODES, MockApprovalSystem, MockProvider, cancel_everywhere
 
-LOOPS = ["loop-basic", "loop-streaming", "loop-events"]
+LOOPS = ["loop-streaming", "loop-events"]
 
 
 class Work:
@@ -68,12 +68,6 @@ def make_session(
     approvals: Any = None,
     on_event: Callable[[str, dict[str, Any]], Any] | None = None,
 ) -> AmplifierSession:
-    def mounting(thing: Any) -> Any:
-        async def mount(coordinator: Any, config: dict[str, Any]) -> Any:
-            return thing
-
-        return mount
-
     async def mount_hook(coordinator: Any, config: dict[str, Any]) -> None:
         await coordinator.get("context").set_messages(stored)
         if wrapper is not None:
@@ -81,15 +75,14 @@ def make_session(
         if on_event is not None:
             coordinator.hooks.register("*", on_event)
 
-    modules = {"provider-scripted": mounting(MockProvider(script or ["All done."])), "hooks-test": mount_hook}
-    modules |= {f"tool-{tool.name}": mounting(tool) for tool in tools}
     plan = {
         "session": {"orchestrator": loop, "context": "context-simple"},
-        "providers": ["provider-scripted"],
-        "tools": [f"tool-{tool.name}" for tool in tools],
+        "providers": [MockProvider(script or ["All done."])],
+        "tools": [*tools],
         "hooks": ["hooks-test"],
     }
-    return AmplifierSession(plan, ModuleLoader(modules=modules), session_id="s", approval_system=approvals)
+    loader = ModuleLoader(modules={"hooks-test": mount_hook})
+    return AmplifierSession(plan, loader, session_id="s", approval_system=approvals)
 
 
 def outputs(messages: list[dict[str, Any]]) -> dict[str, str]:

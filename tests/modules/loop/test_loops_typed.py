@@ -23,7 +23,7 @@ from amplifier import (
 from amplifier.models import ProviderInfo, ResultDelta, StreamChunk, TextBlock, to_dict
 from amplifier.testing import MockContextManager, MockProvider, MockTool
 
-from .test_loops import LOOPS, Agent, answering
+from .test_loops import BOTH, Agent, answering
 
 
 @attrs.frozen
@@ -38,7 +38,7 @@ PARIS = {"name": "Paris", "people": 2_100_000}
 CITY = City("Paris", 2_100_000)
 
 
-@pytest.fixture(params=LOOPS)
+@pytest.fixture(params=BOTH)
 def loop(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name

@@ -10,14 +10,14 @@ import anyio
 import pytest
 
 from amplifier import AmplifierSession, ExecutionCancelled, HookResult, ModuleLoader, RateLimitError
-from amplifier.errors import ExecutionDenied, ProviderUnavailableError
+from amplifier.errors import ExecutionDenied
 from amplifier.modules.context import persistent as context_persistent
 from amplifier.modules.loop import basic as loop_basic
 from amplifier.modules.loop import read_options
 from amplifier.modules.loop._transcript import UNANSWERED
 from amplifier.testing import MODES, Delayed, MockContextManager, MockProvider, MockTool, cancel_everywhere
 from amplifier.turns import INTERRUPTED
-from tests.modules.loop.test_loops import LOOPS, Agent
+from tests.modules.loop.test_loops import BOTH, Agent
 from tests.modules.loop.test_loops_cancelled import Slow
 
 USER = {"role": "user", "content": "first"}
@@ -41,7 +41,7 @@ def interrupted(call: str, name: str) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": call, "name": name, "content": INTERRUPTED}
 
 
-@pytest.fixture(params=LOOPS)
+@pytest.fixture(params=BOTH)
 def loop(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
@@ -103,21 +103,6 @@ async def test_the_note_comes_before_what_hooks_inject_with_the_next_prompt(loop
     agent = Agent(loop, ["done"], context=MockContextManager([USER]), hooks={"prompt:submit": inject})
     await agent.run()
     assert [m["content"] for m in agent.context.messages] == ["first", UNANSWERED, "today is Monday", "hello", "done"]
-
-
-async def test_injections_are_known_as_such_also_without_a_coordinator():
-    async def inject(event: str, data: dict[str, Any]) -> HookResult:
-        return HookResult(action="inject_context", context_injection="today is Monday", context_injection_role="user")
-
-    context, hooks = MockContextManager([USER, ANSWER]), Agent("loop-basic", []).session.coordinator.hooks
-    hooks.register("prompt:submit", inject, name="calendar")
-    turn: dict[str, Any] = {"prompt": "hello", "context": context, "tools": {}, "hooks": hooks}
-    options = read_options("loop-basic", {})
-    with pytest.raises(ProviderUnavailableError):  # after the injection and before the prompt is stored
-        await loop_basic.BasicLoop(options).execute(providers={}, **turn)
-    await loop_basic.BasicLoop(options).execute(providers={"mock": MockProvider(["done"])}, **turn)
-    assert UNANSWERED not in [message["content"] for message in context.messages]
-    assert context.messages[2]["metadata"]["hook_name"] == "calendar"
 
 
 async def test_a_denied_prompt_changes_nothing(loop):
@@ -201,10 +186,11 @@ async def test_a_prompt_denied_after_a_turn_without_an_answer_is_no_answer(loop)
 async def test_one_loop_with_two_conversations_looks_at_each():
     orchestrator = loop_basic.BasicLoop(read_options("loop-basic", {}))
     fresh, broken = MockContextManager(), MockContextManager([USER])
-    hooks = Agent("loop-basic", []).session.coordinator.hooks
+    core = Agent("loop-basic", []).session.coordinator
     for context in (fresh, broken, fresh):
         providers: dict[str, Any] = {"mock": MockProvider(["done"])}
-        await orchestrator.execute(prompt="hello", context=context, providers=providers, tools={}, hooks=hooks)
+        turn: dict[str, Any] = {"prompt": "hello", "context": context, "providers": providers, "tools": {}}
+        await orchestrator.execute(hooks=core.hooks, coordinator=core, **turn)
     assert broken.messages == [USER, NOTE, PROMPT, DONE]
     assert fresh.messages == [PROMPT, DONE, PROMPT, DONE]
 

@@ -39,7 +39,7 @@ class Person:
         return "Allow"
 
 
-@pytest.mark.parametrize("loop", ["loop-basic", "loop-streaming", "loop-events"])
+@pytest.mark.parametrize("loop", ["loop-streaming", "loop-events"])
 @settings(max_examples=15)
 @given(
     asks=st.lists(st.booleans(), min_size=2, max_size=12),
@@ -84,7 +84,7 @@ async def test_calls_start_and_ask_in_the_order_of_the_answer(loop, asks, waits,
     assert sorted(tool.started) == seen
 
 
-@pytest.mark.parametrize("loop", ["loop-basic", "loop-streaming", "loop-events"])
+@pytest.mark.parametrize("loop", ["loop-streaming", "loop-events"])
 async def test_calls_without_hooks_start_in_the_order_of_the_answer(loop):
     tool = Noting()
     plan = {
@@ -118,7 +118,7 @@ async def test_a_call_that_waits_for_its_gate_holds_no_other_up():
     assert tool.started[-1] == 0
 
 
-@pytest.mark.parametrize("loop", ["loop-basic", "loop-streaming", "loop-events"])
+@pytest.mark.parametrize("loop", ["loop-streaming", "loop-events"])
 @settings(max_examples=15)
 @given(
     asks=st.lists(st.booleans(), min_size=2, max_size=8),

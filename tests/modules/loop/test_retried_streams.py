@@ -98,7 +98,7 @@ borders = st.lists(st.integers(1, 11), max_size=3)
 division = st.tuples(borders, st.integers(1, 5), st.booleans())
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(
     text=texts,
     divisions=st.lists(division, min_size=2, max_size=4),
@@ -111,7 +111,7 @@ async def test_an_answer_that_repeats_is_shown_once(text, divisions, cuts, thoug
     assert await shown(attempts) == [text] * 3
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(
     drawn=st.lists(st.tuples(texts, division), min_size=2, max_size=4),
     cuts=st.lists(st.integers(0, 30), min_size=4, max_size=4),

@@ -10,7 +10,7 @@ from amplifier import AmplifierSession, on, tool
 from amplifier.errors import SessionStateError
 from amplifier.modules.loop._transcript import unfinished_turn
 
-LOOPS = ["loop-basic", "loop-streaming", "loop-events"]
+LOOPS = ["loop-streaming", "loop-events"]
 
 
 def plan_of(

@@ -372,20 +372,6 @@ async def test_leaving_a_stream_early_closes_the_connection_at_once(service, ser
         assert (await opened.provider.complete(ask())).content[0].text == "next"
 
 
-async def test_calls_at_the_same_time_do_not_mix(service, server):
-    answers: dict[str, str] = {}
-    server.answers(*[service.answer([f"answer {n}"]) for n in range(8)])
-    async with mounted(service, server) as opened, anyio.create_task_group() as group:
-
-        async def one(number: int) -> None:
-            response = await opened.provider.complete(ask(f"question {number}"))
-            answers[str(number)] = response.content[0].text
-
-        for number in range(8):
-            group.start_soon(one, number)
-    assert len(set(answers.values())) == 8
-
-
 async def test_the_provider_retries_only_when_configured(service, server):
     server.answers(service.error(503, "busy", Retry_After="0"), service.answer(["at last"]))
     async with mounted(service, server, max_retries=2, min_retry_delay=0, retry_jitter=False) as opened:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -124,15 +123,6 @@ async def test_without_the_price_library_there_is_no_price(service, server, monk
     async with mounted(service, server) as opened:
         response = await opened.provider.complete(ask())
     assert response.usage.cost_usd is None
-
-
-async def test_a_call_starts_no_thread(service, server):
-    server.answers(service.answer(["x"]))
-    async with mounted(service, server) as opened:
-        before = set(threading.enumerate())
-        await opened.provider.complete(ask())
-        new = {t for t in threading.enumerate() if t not in before and t.name != "scripted-http-server"}
-    assert new == set()
 
 
 async def test_the_events_of_a_provider_are_announced(service, server):

@@ -7,17 +7,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from amplifier import AmplifierSession, ModuleLoader
-from amplifier.contracts import Provider
-from amplifier.errors import PlanError
 from amplifier.models import (
     ChatRequest,
-    ChatResponse,
     HookResult,
     Message,
     ResponseFormatJson,
@@ -29,14 +25,13 @@ from amplifier.models import (
     to_dict,
 )
 from amplifier.modules.context import simple as context_simple
-from amplifier.modules.loop import basic as loop_basic
 from amplifier.modules.loop import streaming as loop_streaming
 from amplifier.modules.providers import offline as provider_offline
 from amplifier.modules.providers.offline import DISCLAIMER, RULES
 from amplifier.modules.tools import filesystem as tool_filesystem
 from amplifier.modules.tools import search as tool_search
-from amplifier.testing import MODES, MockTool, cancel_everywhere
-from tests.modules.providers.test_provider_mock import EVERY_BLOCK, Booth, check_chunks, check_response
+from amplifier.testing import MockTool
+from tests.modules.providers.test_provider_mock import Booth
 
 SPECS = [ToolSpec(name=name, parameters={"type": "object"}) for name in sorted({rule.tool for rule in RULES})]
 EXAMPLES = {
@@ -108,12 +103,6 @@ PYTHON = "{*.py,[!.]*/**/*.py}"
 )  # fmt: skip
 async def test_a_prompt_becomes_tool_calls(prompt, calls):
     assert await calls_for(prompt) == calls
-
-
-async def test_every_tool_has_an_example_here():
-    assert {tool for prompt, tool in EXAMPLES.items() if (await calls_for(prompt))[0][0] == tool} == {
-        rule.tool for rule in RULES
-    }
 
 
 async def test_a_prompt_it_does_not_understand_gets_two_lines_about_what_it_is_and_how_to_get_a_model():
@@ -225,25 +214,19 @@ async def test_it_drives_the_real_tools_and_answers_from_their_results(tree, pro
     assert answer.count(DISCLAIMER) == 1
 
 
-async def test_instructions_that_only_look_are_carried_out_at_once_and_answered_in_order(tree):
+async def test_instructions_are_carried_out_in_order_those_that_only_look_at_once(tree):
     agent = Agent(tree)
-    answer = await agent.ask("count the Python files, find Deadline, read setup.cfg and list the files")
-    assert agent.requests == 2
-    assert sorted(agent.names) == ["glob", "grep", "list_directory", "read_file"]
-    places = [answer.index(words) for words in ("3 Python files", "src/a.py:8", "[x]", "visible entries")]
+    answer = await agent.ask(
+        'count the Python files, read setup.cfg, then write "new" to setup.cfg, then read setup.cfg'
+    )
+    assert agent.names == ["glob", "read_file", "write_file", "read_file"]
+    assert agent.requests == 4
+    places = [answer.index(words) for words in ("3 Python files", "[x]", "Wrote 4 bytes", "\nnew\n")]
     assert places == sorted(places)
 
 
-async def test_changes_are_made_in_order_and_seen_by_what_follows(tree):
+async def test_the_disclaimer_is_shown_once_in_a_conversation(tree):
     agent = Agent(tree)
-    answer = await agent.ask('read setup.cfg, then write "new" to setup.cfg, then read setup.cfg')
-    assert agent.names == ["read_file", "write_file", "read_file"]
-    assert answer.index("[x]") < answer.index("Wrote 4 bytes") < answer.index("\nnew\n")
-
-
-@pytest.mark.parametrize("loop", [loop_basic, loop_streaming])
-async def test_the_disclaimer_is_shown_once_in_a_conversation(tree, loop):
-    agent = Agent(tree, loop=loop)
     async with agent.session as session:
         first = await session.execute("count the Python files")
         (tree / "more.py").write_text("")
@@ -285,42 +268,7 @@ async def play(booth: Booth, messages: list[Message], answer: Any, *, specs: Any
 
 
 words = st.sampled_from(
-    [
-        "list",
-        "read",
-        "find",
-        "count",
-        "summarise",
-        "write",
-        "run",
-        "show",
-        "the",
-        "files",
-        "Python",
-        "lines",
-        "in",
-        "of",
-        "to",
-        "and",
-        "then",
-        "README",
-        "a.py",
-        "`x",
-        "y`",
-        '"quoted',
-        'text"',
-        "'q'",
-        ".",
-        ",",
-        ";",
-        "?",
-        "all",
-        "not",
-        ".env",
-        "../up",
-        "/etc/passwd",
-        "\n",
-    ]
+    ["list", "read", "count", "write", "run", "the", "files", "in", "to", "and", "a.py", "`x", '"q', ".", ",", "../up"]
 )
 prompts = st.one_of(
     st.text(max_size=80),
@@ -356,16 +304,13 @@ async def test_any_prompt_and_any_results_end_in_one_valid_answer(prompt, drawn)
     assert len(ids) == len(set(ids)) <= 40
 
 
-@pytest.mark.parametrize("prompt", EXAMPLES)
-@given(
-    text=st.one_of(st.text(max_size=40), st.sampled_from(["{}", '{"ok": true}', '{"bytes": ', "Success", "denied: no"]))
-)
-@settings(max_examples=20)
-async def test_a_result_that_is_not_the_tools_object_is_never_taken_for_success(prompt, text):
-    messages = [Message(role="user", content=prompt)]
-    response = await play(await Booth.open(provider_offline), messages, lambda call: text)
-    assert sum(message.role == "tool" for message in messages) == 1
-    assert response.content[0].text.startswith("Could not do it: ")
+@pytest.mark.parametrize("text", ["{}", '{"ok": true}', '{"bytes": ', "Success", "denied: no", ""])
+async def test_a_result_that_is_not_the_tools_object_is_never_taken_for_success(text):
+    for prompt in EXAMPLES:
+        messages = [Message(role="user", content=prompt)]
+        response = await play(await Booth.open(provider_offline), messages, lambda call: text)
+        assert sum(message.role == "tool" for message in messages) == 1
+        assert response.content[0].text.startswith("Could not do it: ")
 
 
 @pytest.mark.parametrize(
@@ -406,20 +351,6 @@ async def test_a_context_that_forgets_results_neither_repeats_a_change_nor_keeps
         assert sum(call.name == tool for call in made) <= prompt.count(verb)
 
 
-async def test_a_turn_whose_ids_were_changed_ends_as_well():
-    booth = await Booth.open(provider_offline)
-    messages = [Message(role="user", content="list the files")]
-    for step in range(12):
-        response = await booth.answer(ChatRequest(messages=messages, tools=SPECS))
-        (call,) = response.tool_calls
-        messages += [
-            Message(role="assistant", content=[ToolCallBlock(id=f"other{step}", name=call.name, input=call.arguments)]),
-            Message(role="tool", tool_call_id=f"other{step}", content="{}"),
-        ]
-    response = await booth.answer(ChatRequest(messages=messages, tools=SPECS))
-    assert response.tool_calls is None
-
-
 async def test_messages_of_hooks_are_not_taken_for_the_prompt():
     booth = await Booth.open(provider_offline)
     messages = [
@@ -439,19 +370,6 @@ async def test_messages_of_hooks_are_not_taken_for_the_prompt():
     ]
     final = await booth.answer(ChatRequest(messages=messages, tools=SPECS))
     assert "- a" in final.content[0].text
-
-
-async def test_a_turn_that_was_cut_short_does_not_affect_the_next():
-    booth = await Booth.open(provider_offline)
-    messages = [Message(role="user", content="list the files")]
-    response = await booth.answer(ChatRequest(messages=messages, tools=SPECS))
-    messages += [
-        Message(role="assistant", content=response.content),
-        Message(role="tool", tool_call_id=response.tool_calls[0].id, content="[interrupted]"),
-        Message(role="user", content="read a.txt"),
-    ]
-    after = await booth.answer(ChatRequest(messages=messages, tools=SPECS))
-    assert [call.name for call in after.tool_calls] == ["read_file"]
 
 
 async def test_ids_are_new_even_where_a_compacted_view_hides_the_old_ones():
@@ -483,34 +401,6 @@ async def test_calls_and_results_are_read_in_every_shape_a_transcript_has():
 # ── the provider contract ────────────────────────────────────────────────────────────────────────
 
 
-async def test_it_is_mounted_as_offline_and_describes_itself():
-    booth = await Booth.open(provider_offline)
-    assert isinstance(booth.provider, Provider)
-    assert list(booth.coordinator.get("providers")) == ["offline"]
-    info = booth.provider.get_info()
-    assert "no language model" in info.display_name
-    assert (await booth.provider.list_models())[0].id == info.defaults["model"] == "offline-rules"
-
-
-@pytest.mark.parametrize("role", ["system", "developer", "user", "assistant", "function", "tool"])
-async def test_every_role_and_block_is_accepted(role):
-    booth = await Booth.open(provider_offline)
-    response = await booth.answer(ChatRequest(messages=[Message(role=role, content=EVERY_BLOCK, tool_call_id="c1")]))
-    assert response.usage.cost_usd == 0
-    assert isinstance(await booth.answer(ChatRequest(messages=[])), ChatResponse)
-
-
-async def test_a_stream_has_the_same_answer_in_words():
-    booth = await Booth.open(provider_offline)
-    for prompt in ("help", "read a.txt and read b.txt"):
-        request = ChatRequest(messages=[Message(role="user", content=prompt)], tools=SPECS)
-        chunks = await booth.chunks(request)
-        response = check_chunks(chunks)
-        check_response(booth.provider, response)
-        assert response == await booth.provider.complete(request)
-        assert len([chunk for chunk in chunks if chunk.kind == "block_delta"]) > 3
-
-
 async def test_limits_of_a_request_are_kept_and_what_it_cannot_honour_is_reported():
     booth = await Booth.open(provider_offline)
     short = await booth.ask("help", max_output_tokens=5)
@@ -525,52 +415,3 @@ async def test_usage_is_the_documented_estimate():
     response = await booth.ask("x" * 41)
     assert response.usage.input_tokens == 11
     assert response.usage.output_tokens >= len(response.content[0].text) // 4
-
-
-async def test_concurrent_requests_do_not_mix():
-    booth = await Booth.open(provider_offline)
-    answers: dict[str, Any] = {}
-
-    async def ask(name: str) -> None:
-        answers[name] = await booth.ask(f"read {name}", tools=SPECS)
-
-    async with anyio.create_task_group() as group:
-        for number in range(20):
-            group.start_soon(ask, f"f{number}.txt")
-    assert all(answers[name].tool_calls[0].arguments["file_path"] == name for name in answers)
-
-
-@pytest.mark.parametrize(
-    ("config", "problem"),
-    [
-        ({"priority": -1}, r"\$\.priority: expected a whole number of at least 0"),
-        ({"stream_delay_ms": -1}, r"\$\.stream_delay_ms: expected a number of milliseconds"),
-        ({"debug": "yes"}, r"\$\.debug: expected true or false"),
-    ],
-)
-async def test_a_wrong_config_is_rejected(config, problem):
-    with pytest.raises(PlanError, match=problem):
-        await Booth.open(provider_offline, **config)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
-def test_a_turn_cancelled_anywhere_leaves_nothing_and_no_file_torn(tmp_path, mode):
-    def make() -> Any:
-        for name in ("a.txt", "out.txt"):
-            (tmp_path / name).write_text("old\n")
-
-        async def scenario() -> None:
-            await Agent(tmp_path).ask('read a.txt, count the files and write "new" to out.txt')
-
-        def check() -> list[str]:
-            text = (tmp_path / "out.txt").read_text()
-            left = sorted(path.name for path in tmp_path.iterdir())
-            problems = [] if left == ["a.txt", "out.txt"] else [f"left: {left}"]
-            return problems if text in ("old\n", "new\n") else [*problems, f"torn: {text[-50:]!r}"]
-
-        return scenario, check
-
-    report = cancel_everywhere(make, modes=[mode], clock="real", max_points=60, second_after=(1, 3))
-    report.raise_if_broken()
-    assert report.points[mode] >= 10

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from amplifier._json import redact_secrets
-from amplifier.models import ChatRequest, Message, TextBlock, ToolCallBlock, ToolResultBlock, ToolSpec, to_dict
-from amplifier.modules.providers.replay._cassette import Scrubber, canonical_request, digest, first_difference
+from amplifier.models import ChatRequest, Message, TextBlock, ToolCallBlock, ToolResultBlock, ToolSpec
+from amplifier.modules.providers.replay._cassette import Scrubber, canonical_request, first_difference
 
 SECRET = "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
 
@@ -70,11 +70,6 @@ def test_random_ids_in_texts_are_numbered(make):
     assert one["messages"][0]["content"] == 'first "<id 1>", then <id 2>, then <id 1> again'
 
 
-def test_hashes_are_compared():
-    texts = ["a" * 40, "b" * 40, "a" * 64, "b" * 64, "deadbeef", "cafebabe"]
-    assert len({digest(canonical(conversation("a", "b", text=text))) for text in texts}) == len(texts)
-
-
 @pytest.mark.parametrize(
     "change",
     [{"temperature": 0.5}, {"model": "other"}, {"tools": [ToolSpec(name="t", parameters={})]}, {"stop": ["x"]}],
@@ -99,13 +94,6 @@ def test_ignored_parts_are_not_compared():
     assert canonical(one, r"took \d+ ms") == canonical(other, r"took \d+ ms")
 
 
-def test_the_request_is_not_changed():
-    request = conversation("a", "b", text=f"{SECRET} {uuid.uuid4()}")
-    before = to_dict(request)
-    canonical(request, "a")
-    assert to_dict(request) == before
-
-
 def test_a_replayed_answer_leads_to_the_request_that_was_recorded():
     # The recorded answer has lost its secret, so the next request of the replay has lost it, too.
     answer = {"type": "text", "text": f"the token is {SECRET}; password=hunter2-hunter2"}
@@ -114,21 +102,6 @@ def test_a_replayed_answer_leads_to_the_request_that_was_recorded():
         messages=[Message(role="assistant", content=[TextBlock(text=redact_secrets(answer)["text"])])]
     )
     assert canonical(recorded) == canonical(replayed)
-
-
-def test_a_placeholder_is_restored():
-    scrubber = Scrubber({"<home>": "/one/place", "<work>": "/one/place/project"}, {})
-    value = {"path": "/one/place/project/a", "other": ["/one/place/b", 5, None]}
-    written = scrubber.scrub(value)
-    assert written == {"path": "<work>/a", "other": ["<home>/b", 5, None]}
-    assert scrubber.restore(written) == value
-
-
-def test_values_under_sensitive_names_of_the_plan_are_removed_everywhere(monkeypatch):
-    monkeypatch.setenv("PWD", "/some/directory")
-    plan = {"providers": [{"module": "provider-x", "config": {"api_key": "plain-words", "model": "plain-model"}}]}
-    text = Scrubber({}, plan).scrub("plain-words of plain-model in /some/directory")
-    assert text == "[REDACTED] of plain-model in /some/directory"
 
 
 # ── differences ──────────────────────────────────────────────────────────────────────────────────

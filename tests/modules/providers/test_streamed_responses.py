@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from amplifier.contracts import Provider
 from amplifier.errors import LLMError, StreamError
 from amplifier.models import (
     ChatRequest,
@@ -20,9 +19,7 @@ from amplifier.models import (
     ThinkingBlock,
     ToolCall,
     ToolCallBlock,
-    ToolSpec,
     to_dict,
-    to_json,
 )
 from tests.modules.providers.scripted_http_server import END, EVENT_STREAM, chunk, reply
 from tests.modules.providers.services import KEY, SERVICES, arguments, ask, chunks_of, mounted
@@ -44,17 +41,6 @@ async def test_an_answer_comes_in_pieces_and_then_whole(service, server):
     assert last.kind == "response"
     assert last.response.content == [chunks[-2].block] == [TextBlock(text="Hello, world")]
     assert (server.last.method, server.last.path) == ("POST", service.path)
-
-
-async def test_complete_is_the_collected_stream(service, server):
-    server.answers(service.answer(["a", "b"], [("c1", "look", arguments(x=1))], ["hm", "m"]))
-    async with mounted(service, server) as opened:
-        assert isinstance(opened.provider, Provider)
-        whole = await opened.provider.complete(ask())
-        streamed = (await chunks_of(opened.provider, ask()))[-1].response
-    assert isinstance(whole, ChatResponse)
-    assert whole == streamed
-    assert to_json(whole)
 
 
 async def test_calls_have_their_arguments_put_together_and_are_parsed_in_order(service, server):
@@ -207,16 +193,6 @@ async def test_a_flag_adds_what_went_over_the_wire_but_never_the_key(service, se
     assert KEY not in str(opened.recorder.events)
 
 
-async def test_the_request_is_not_changed(service, server):
-    server.answers(service.answer(["x"]))
-    tools = [ToolSpec(name="look", parameters={"type": "object", "properties": {}}, description="Looks.")]
-    request = ask(tools=tools, stop=["END"], temperature=0.5, tool_choice="auto")
-    before = to_json(request)
-    async with mounted(service, server) as opened:
-        await opened.provider.complete(request, unknown_keyword=1)
-    assert to_json(request) == before
-
-
 async def test_the_key_is_sent_where_the_service_wants_it(service, server):
     server.answers(service.answer(["x"]))
     async with mounted(service, server, extra_headers={"X-Mine": "yes"}) as opened:
@@ -286,19 +262,6 @@ async def test_without_the_services_list_the_known_models_are_named(service, ser
         models = await opened.provider.list_models()
     assert models
     assert "could not be read" in caplog.text
-
-
-async def test_get_info_sends_no_request(service, server):
-    async with mounted(service, server, max_tokens=321) as opened:
-        info = opened.provider.get_info()
-        info.defaults.clear()
-        info = opened.provider.get_info()
-    assert server.requests == []
-    assert info.id == opened.provider.name == service.name
-    assert info.defaults["max_output_tokens"] == 321
-    assert info.defaults["context_window"] > 321
-    assert {field.id for field in info.config_fields} >= {"api_key", "base_url", "default_model"}
-    assert KEY not in to_json(info)
 
 
 @pytest.mark.parametrize("streaming", [False, True])

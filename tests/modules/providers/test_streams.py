@@ -15,12 +15,9 @@ import pytest
 
 from amplifier.errors import StreamError
 from amplifier.models import StreamChunk
-from amplifier.modules.providers import mock as provider_mock
-from amplifier.modules.providers import offline as provider_offline
 from amplifier.modules.providers._streams import AnswerStreams
-from amplifier.testing import TestCoordinator, cancel_everywhere
 from tests.modules.providers.scripted_http_server import EVENT_STREAM, STALL
-from tests.modules.providers.services import SERVICES, ask, chunks_of, mounted
+from tests.modules.providers.services import SERVICES, ask
 from tests.modules.providers.test_turns_in_sessions import session_with
 
 SHORT = ["anthropic", "openai-responses", "openai-compatible"]
@@ -202,23 +199,6 @@ async def test_inside_its_block_it_may_be_read_by_its_own_name():
 
 
 @pytest.mark.parametrize("name", SHORT)
-async def test_both_ways_give_the_same_chunks_and_the_same_events(server, name):
-    service = SERVICES[name]
-    seen = []
-    for way in (chunks_of, _read_bare):
-        server.answers(service.answer(["one", "two"]))
-        async with mounted(service, server) as opened:
-            chunks = await way(opened.provider, ask(), tools=[])  # published loops pass the tools along
-            seen.append(([(chunk.kind, chunk.text) for chunk in chunks], len(opened.payloads("llm:response"))))
-    assert seen[0] == seen[1]
-    assert seen[0][0][-1] == ("response", None)
-
-
-async def _read_bare(provider: Any, request: Any, **keywords: Any) -> list[StreamChunk]:
-    return [chunk async for chunk in provider.stream(request, **keywords)]
-
-
-@pytest.mark.parametrize("name", SHORT)
 async def test_a_connection_that_is_left_half_way_is_closed_while_the_session_is_open(server, name):
     service = SERVICES[name]
     server.answers([EVENT_STREAM, *service.pieces(["one", "two"])[:6], STALL])
@@ -232,57 +212,3 @@ async def test_a_connection_that_is_left_half_way_is_closed_while_the_session_is
         gc.collect()
         with anyio.fail_after(60):
             await anyio.to_thread.run_sync(server.wait_gone)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SHORT)
-async def test_without_a_task_group_it_is_closed_with_the_provider(server, name):
-    service = SERVICES[name]
-    server.answers([EVENT_STREAM, *service.pieces(["one", "two"])[:6], STALL])
-
-    async with mounted(service, server) as opened:
-        async for chunk in opened.provider.stream(ask()):
-            if chunk.kind == "block_delta":
-                break
-    with anyio.fail_after(60):
-        await anyio.to_thread.run_sync(server.wait_gone)
-    gc.collect()
-
-
-@pytest.mark.parametrize("mode", ["trio", "asyncio-scope", "asyncio-native"])
-def test_a_reader_cancelled_anywhere_leaves_nothing(server, mode):
-    service = SERVICES["anthropic"]
-    server.answers(service.answer(["one", "two"]))
-
-    def make() -> Any:
-        async def scenario() -> None:
-            async with mounted(service, server) as opened:
-                async for chunk in opened.provider.stream(ask()):
-                    if chunk.kind == "block_end":
-                        break
-                    await anyio.lowlevel.checkpoint()
-
-        return scenario
-
-    anyio.run(make())  # the SDK is imported now, and not in the first trial
-    report = cancel_everywhere(make, modes=[mode], clock="real")
-    report.raise_if_broken()
-    assert report.points[mode] > 10
-
-
-@pytest.mark.parametrize("module", [provider_mock, provider_offline])
-async def test_providers_without_a_service_can_be_read_both_ways_and_left(module):
-    coordinator = TestCoordinator()
-    cleanup = await module.mount(coordinator, {})
-    provider: Any
-    (provider,) = coordinator.get("providers").values()
-
-    blocked, bare = await chunks_of(provider, ask("hello")), await _read_bare(provider, ask("hello"), tools=[])
-    async for _ in provider.stream(ask("hello")):
-        break
-    gc.collect()
-    await cleanup()
-    await cleanup()
-
-    assert [chunk.text for chunk in blocked] == [chunk.text for chunk in bare]
-    assert bare[-1].response is not None

@@ -9,7 +9,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from amplifier import AmplifierSession, ExecutionCancelled, ModuleLoader, RateLimitError, file
+from amplifier import AmplifierSession, ExecutionCancelled, ModuleLoader, file
 from amplifier.errors import InvalidRequestError
 from amplifier.models import Prompt, TextDelta, ToolFinished
 from amplifier.modules.context import simple as context_simple
@@ -164,26 +164,6 @@ async def test_an_embedder_sees_the_words_as_they_come(service, server):
     assert words == ["It ", "is ", "done."]
     assert finished == 1
     assert events.result == "It is done."
-
-
-async def test_a_rate_limit_is_retried_by_the_loop(service, server, loop):
-    limited = service.error(429, "slow down", "rate_limit_error", Retry_After="0")
-    server.answers(limited, limited, service.answer(["at last"]))
-    async with session_with(service, server, loop) as session:
-        recorder = EventRecorder()
-        recorder.listen(session.coordinator.hooks)
-        assert await session.execute("go") == "at last"
-    assert len(recorder.get_events("provider:retry")) == 2
-    assert len(server.requests) == 3
-
-
-async def test_an_error_leaves_the_turn_with_its_own_type(service, server, loop):
-    server.answers(service.error(429, "You exceeded your current quota", "insufficient_quota"))
-    async with session_with(service, server, loop) as session:
-        with pytest.raises(RateLimitError) as caught:
-            await session.execute("go")
-    assert type(caught.value).__name__ == "QuotaExceededError"
-    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize("how", ["token", "scope"])

@@ -68,14 +68,15 @@ async def main(workspace, commands, marker, options):
     escaped = []
     for command in commands:
         before = (await bash.execute({"command": command})).output
-        for later in ("true", "ls"):
-            result = await bash.execute({"command": later})
-            if not result.success:
-                escaped.append([command, repr(result)])
-        await grep.execute({"pattern": "planted", "path": workspace})
+        result = await bash.execute({"command": "ls"})
+        if not result.success:
+            escaped.append([command, repr(result)])
         if os.path.exists(marker):
             escaped.append([command, repr(before)])
             os.remove(marker)
+    await grep.execute({"pattern": "planted", "path": workspace})
+    if os.path.exists(marker):
+        escaped.append(["any of them", "found by a search"])
     importlib.import_module("amplifier.modules.tools.web")
     await coordinator.cleanup()
     print(json.dumps(escaped))
@@ -282,9 +283,9 @@ async def test_configuration_cannot_be_changed_and_work_in_the_repository_goes_o
         "echo x > .vscode/tasks.json",
         "mv .vscode x",
         *(f"mkdir -p {name} && echo x > {name}/x" for name in CONFIGURATION),
-        *(f"echo x > {name}" for name in CONFIGURATION),
-        *(f"mkdir x; mv -T x {name}" for name in CONFIGURATION),
-        *(f"ln -s /tmp {name}" for name in CONFIGURATION if name not in (".vscode",)),
+        *(f"echo x > {name}" for name in CONFIGURATION[:2]),  # the same protection for every name
+        *(f"mkdir x; mv -T x {name}" for name in CONFIGURATION[:2]),
+        *(f"ln -s /tmp {name}" for name in CONFIGURATION[:2]),
     ]
     for command in commands[anyio_backend_name == "trio" :: 2]:  # each on one backend: the sandbox knows none
         result = await run(coordinator, command)
@@ -303,17 +304,6 @@ async def test_configuration_cannot_be_changed_and_work_in_the_repository_goes_o
 
 
 @in_bubblewrap
-async def test_hooks_in_a_folder_of_the_working_directory_are_protected(tmp_path):
-    git(tmp_path, "init", "-q", ".")
-    (tmp_path / ".husky").mkdir()
-    git(tmp_path, "config", "core.hooksPath", ".husky/../.husky")
-    coordinator = await opened(tmp_path, sandbox="bwrap")
-    for command in ("echo x > .husky/pre-commit", "mv .husky x", "rmdir .husky"):
-        assert not (await run(coordinator, command)).success
-    assert list((tmp_path / ".husky").iterdir()) == []
-
-
-@in_bubblewrap
 @pytest.mark.parametrize(
     "text", ["[core]\n\thooksPath = hooks # ours", "[core] HooksPath=hooks ; ours", '[core]\nhookspath = "hooks"']
 )
@@ -327,6 +317,7 @@ async def test_hooks_in_a_folder_that_does_not_exist_yet_cannot_be_created(text,
 
 
 ELSEWHERE = {
+    "of the repository": ("work/.git/config", "[core]\n\thooksPath = sub/../named\n"),
     "the user's": ("home/.gitconfig", "[core]\n\thooksPath = named\n"),
     "the user's, elsewhere": ("home/.config/git/config", "[core]\n\thooksPath = named\n"),
     "included": ("work/.git/config", '[include]\n\tpath = "../named"\n'),
@@ -339,10 +330,12 @@ ELSEWHERE = {
 
 
 @in_bubblewrap
-@pytest.mark.parametrize("exists", [False, True])
 @pytest.mark.parametrize(("file", "text"), ELSEWHERE.values(), ids=ELSEWHERE)
-async def test_what_a_configuration_of_git_names_cannot_be_changed(file, text, exists, tmp_path, monkeypatch):
+async def test_what_a_configuration_of_git_names_cannot_be_changed(
+    file, text, tmp_path, monkeypatch, anyio_backend_name
+):
     """Git executes it, or reads there what it executes, the next time that the user runs it here."""
+    exists = anyio_backend_name == "trio"  # each on one backend: the sandbox knows none
     work, home = tmp_path / "work", tmp_path / "home"
     work.mkdir()
     git(work, "init", "-q", ".")
@@ -735,9 +728,7 @@ def test_programs_of_the_current_folder_and_of_its_repository_are_not_used(tmp_p
     assert safe_search_path(avoid=[tmp_path]) == str(tmp_path / "elsewhere")
 
 
-@pytest.mark.parametrize(
-    "command", [["doctor"], ["module", "validate", "tool-todo", "--static"], ["module", "validate", "tool-todo"]]
-)
+@pytest.mark.parametrize("command", [["doctor"], ["module", "validate", "tool-todo"]])
 def test_the_command_line_executes_nothing_of_the_current_folder(command, tmp_path):
     marker = tmp_path / "marker"
     for name in ("bwrap", "rg", "bash", "sh", "python", "python3"):
@@ -857,26 +848,25 @@ async def test_a_socket_that_is_gone_when_the_command_starts_does_not_matter(tmp
 # ── the report of a command's end ────────────────────────────────────────────────────────────────
 
 
+ENDS = [
+    ("kill -KILL $$", -9, "ended by SIGKILL"),
+    ("kill -40 $$", -40, "ended by signal 40"),
+    ("kill -KILL 0", -9, "ended by SIGKILL"),
+    ("exit 137", 137, "exit code 137"),
+    ("sh -c 'kill -KILL $$'; exit $?", 137, "exit code 137"),
+    ("sleep 600 & exit 3", 3, "exit code 3"),
+    ("no-such-program", 127, "exit code 127"),
+]
+
+
 @pytest.mark.parametrize("kind", [*SANDBOXES, "off"])
-@pytest.mark.parametrize(
-    ("command", "code", "message"),
-    [
-        ("kill -KILL $$", -9, "ended by SIGKILL"),
-        ("kill -SEGV $$", -11, "ended by SIGSEGV"),
-        ("kill -40 $$", -40, "ended by signal 40"),
-        ("kill -KILL 0", -9, "ended by SIGKILL"),
-        ("exit 137", 137, "exit code 137"),
-        ("sh -c 'kill -KILL $$'; exit $?", 137, "exit code 137"),
-        ("sleep 600 & exit 3", 3, "exit code 3"),
-        ("no-such-program", 127, "exit code 127"),
-    ],
-)
-async def test_the_end_of_a_command_is_reported_alike_in_every_sandbox(kind, command, code, message, tmp_path):
+async def test_the_end_of_a_command_is_reported_alike_in_every_sandbox(kind, tmp_path):
     coordinator = await opened(tmp_path, sandbox=kind, kill_grace=0.2)
-    result = await run(coordinator, command)
-    assert (result.output["returncode"], result.error["message"]) == (code, message)
-    note = "processes left running in the background were ended: 1" if "sleep" in command else None
-    assert result.output.get("note") == note
+    for command, code, message in ENDS:
+        result = await run(coordinator, command)
+        assert (result.output["returncode"], result.error["message"]) == (code, message), command
+        note = "processes left running in the background were ended: 1" if "sleep" in command else None
+        assert result.output.get("note") == note, command
 
 
 @pytest.mark.parametrize("kind", [*SANDBOXES, "off"])

@@ -491,23 +491,11 @@ async def try_all(base: Path, use: Any, tool: str, attacks: list[Any], undo_afte
     assert runs > 30
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("tool", ["read_file", "write_file"])
-async def test_no_swap_before_any_system_call_leads_outside(tmp_path, before_every_call, tool):
-    await try_all(tmp_path / "scene", before_every_call, tool, [swap_parent, swap_leaf], undo_after=None)
-
-
-# The rest on one backend: system calls happen in a thread and know nothing of event loops.
+# On one backend: system calls happen in a thread and know nothing of event loops.
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "tool",
-    [
-        pytest.param(tool, marks=[] if tool in ("read_file", "write_file") else pytest.mark.slow)
-        for tool in (*READS, *WRITES)
-    ],
-)
+@pytest.mark.parametrize("tool", [*READS, *WRITES])
 def test_no_swap_of_any_kind_leads_outside(tmp_path, before_every_call, tool):
     attacks = WRITE_ATTACKS if tool in WRITES else READ_ATTACKS
     anyio.run(try_all, tmp_path / "scene", before_every_call, tool, attacks, None)

@@ -11,12 +11,9 @@ from typing import Any
 import anyio
 import pytest
 
-from amplifier import AmplifierSession, ModuleLoader
+from amplifier import AmplifierSession
 from amplifier.modules._shared.worker_threads import Stop
-from amplifier.modules.loop import basic as loop_basic
-from amplifier.modules.tools import filesystem as tool_filesystem
-from amplifier.modules.tools import search as tool_search
-from amplifier.testing import MODES, MockContextManager, MockProvider, cancel_everywhere
+from amplifier.testing import MODES, MockProvider, cancel_everywhere
 from tests.modules.tools.test_tool_filesystem import Desk
 
 OLD, NEW = "old " * 1000, "new " * 1000
@@ -79,23 +76,10 @@ def test_a_session_cancelled_anywhere_while_tools_run_leaves_files_whole(tmp_pat
         fresh(folder)
         provider = MockProvider([[("write_file", GIVEN["write_file"]), ("grep", {"pattern": "old"})], "done"])
 
-        async def mount_provider(coordinator: Any, config: Any) -> Any:
-            return provider
-
-        async def mount_context(coordinator: Any, config: Any) -> Any:
-            return MockContextManager()
-
-        modules = {
-            "loop-basic": loop_basic,
-            "tool-filesystem": tool_filesystem,
-            "tool-search": tool_search,
-            "provider-mock": mount_provider,
-            "context-mock": mount_context,
-        }
         paths = {"allowed_paths": [str(folder)]}
         plan = {
-            "session": {"orchestrator": "loop-basic", "context": "context-mock", "strict": True},
-            "providers": [{"module": "provider-mock"}],
+            "session": {"orchestrator": "loop-basic", "context": "context-simple", "strict": True},
+            "providers": [provider],
             "tools": [
                 {"module": "tool-filesystem", "config": {**paths, "tools": ["write_file"]}},
                 {"module": "tool-search", "config": {**paths, "tools": ["grep"], "ripgrep": False}},
@@ -103,7 +87,7 @@ def test_a_session_cancelled_anywhere_while_tools_run_leaves_files_whole(tmp_pat
         }
 
         async def scenario() -> None:
-            async with AmplifierSession(plan, loader=ModuleLoader(modules=modules)) as session:
+            async with AmplifierSession(plan) as session:
                 await session.execute("go")
 
         return scenario, lambda: broken(folder)

@@ -7,8 +7,6 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from amplifier import AmplifierSession
 from amplifier.modules.tools.recall import RecallTool
@@ -92,14 +90,6 @@ async def test_a_message_is_read_whole_piece_by_piece():
 async def test_a_message_that_is_not_there_is_reported():
     result = await (await tool_over(CONVERSATION)).execute({"number": 5})
     assert result.error == {"message": "there is no message 5; the conversation has 4", "type": "NotFound"}
-
-
-@given(texts=st.lists(st.text(max_size=30), max_size=5), query=st.text(max_size=20))
-async def test_any_text_can_be_searched_for(texts, query):
-    tool = await tool_over([{"role": "user", "content": text} for text in texts])
-    result = await tool.execute({"query": query})
-    assert result.success
-    assert all(1 <= hit["number"] <= len(texts) for hit in result.output["found"])
 
 
 async def test_a_model_reads_again_what_its_view_no_longer_shows():

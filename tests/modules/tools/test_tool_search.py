@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amplifier.errors import ModuleLoadError, PlanError
+from amplifier.errors import ModuleLoadError
 from amplifier.modules._shared.failure import ToolFailure
 from amplifier.modules._shared.worker_threads import Stop
 from amplifier.modules.tools import search as tool_search
@@ -311,29 +311,10 @@ def test_a_program_below_a_root_or_on_a_relative_path_is_not_taken_for_ripgrep(t
 # ── mounting and cancellation ────────────────────────────────────────────────────────────────────
 
 
-async def test_all_config_problems_are_named_at_once(tmp_path):
-    with pytest.raises(PlanError) as caught:
-        await Desk.open(None, tool_search, ripgrep="rg", max_matches=0, ignore="x")
-    assert {path for path, _ in caught.value.problems} == {"$.ripgrep", "$.max_matches", "$.ignore"}
-
-
 async def test_without_a_python_to_run_patterns_in_it_does_not_mount(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", "")
     with pytest.raises(ModuleLoadError, match=r"sys\.executable is empty"):
         await Desk.open(tmp_path, tool_search)
-
-
-async def test_searches_at_the_same_time_do_not_mix(tree):
-    desk = await desk_for(tree, threads=3)
-    found: dict[str, int] = {}
-
-    async def search(pattern: str) -> None:
-        found[pattern] = (await desk.get("grep", pattern=pattern))["count"]
-
-    async with anyio.create_task_group() as group:
-        for pattern in ("find", "import", "pass", "nothing", "zzz"):
-            group.start_soon(search, pattern)
-    assert found == {"find": 3, "import": 1, "pass": 1, "nothing": 1, "zzz": 0}
 
 
 @pytest.mark.parametrize("mode", ["trio", "asyncio-scope", "asyncio-native"])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from amplifier import AmplifierSession, ModuleLoader
 from amplifier.contracts import Tool, tool_schema
-from amplifier.errors import AuthenticationError, ExecutionCancelled, ExecutionTimeout, MisspellingWarning, PlanError
+from amplifier.errors import AuthenticationError, ExecutionCancelled, ExecutionTimeout, MisspellingWarning
 from amplifier.models import ChatResponse, HookResult, TextBlock, ToolCallBlock, ToolResult, Usage
 from amplifier.modules.context import simple as context_simple
 from amplifier.modules.loop import basic as loop_basic
@@ -591,20 +591,6 @@ async def test_a_misspelt_section_of_an_agent_is_a_warning_with_the_nearest_know
 
 
 # ── the tool contract ────────────────────────────────────────────────────────────────────────────
-
-
-async def test_all_config_problems_are_named_at_once():
-    wrong = {
-        "max_depth": 0,
-        "max_parallel": 0,
-        "max_total_tokens": "x",
-        "max_response_chars": 0,
-        "timeout": -1,
-        "inherit_capabilities": "x",
-    }
-    with pytest.raises(PlanError) as caught:
-        await tool_task.mount(Family([], {}).open().coordinator, wrong)
-    assert {path for path, _ in caught.value.problems} == {f"$.{name}" for name in wrong}
 
 
 async def test_the_tool_describes_itself_and_its_agents():

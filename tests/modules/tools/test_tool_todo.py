@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from amplifier.modules.tools import todo as tool_todo
@@ -80,38 +79,8 @@ async def test_the_list_is_the_sessions_and_hooks_find_it_where_they_look():
     assert (await other.get("todo", action="list"))["count"] == 0
 
 
-async def test_nothing_the_caller_holds_is_the_list_itself():
-    desk = await opened()
-    todo = dict(SECOND)
-    output = await desk.get("todo", action="create", todos=[todo])
-    todo["content"] = "changed"
-    output["todos"][0]["content"] = "changed"
-    assert (await desk.get("todo", action="list"))["todos"][0]["content"] == "write"
-
-
-async def test_nothing_is_emitted():
-    desk = await opened()
-    await desk.get("todo", action="create", todos=[FIRST])
-    assert desk.recorder.events == []
-
-
 texts = st.text(min_size=1, max_size=8)
 todos = st.lists(
     st.fixed_dictionaries({"content": texts, "activeForm": texts, "status": st.sampled_from(["pending", "completed"])}),
     max_size=5,
 )
-
-
-@given(program=st.lists(st.tuples(st.sampled_from(["create", "update", "list", "fail"]), todos)))
-async def test_the_list_is_always_the_last_one_accepted(program):
-    desk = await opened()
-    expected: list[dict[str, Any]] = []
-    for action, given_todos in program:
-        if action == "fail":
-            await desk.fail("todo", action="update", todos=[*given_todos, FIRST, FIRST])
-        elif action == "list":
-            await desk.get("todo", action="list")
-        else:
-            await desk.get("todo", action=action, todos=given_todos)
-            expected = given_todos
-        assert (await desk.get("todo", action="list"))["todos"] == expected

@@ -15,17 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import jsonschema_rs
 import pytest
 import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier import AmplifierSession, ModuleLoader
-from amplifier.contracts import Tool, tool_schema
+from amplifier import AmplifierSession
 from amplifier.errors import MissingExtraError, PlanError
-from amplifier.modules.context import simple as context_simple
-from amplifier.modules.loop import basic as loop_basic
 from amplifier.modules.tools import web as tool_web
 from amplifier.modules.tools.web._fetcher import Body
 from amplifier.modules.tools.web._html_to_text import readable
@@ -119,31 +115,6 @@ async def opened(port: int, **config: Any) -> Desk:
 
 
 # ── mounting ─────────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_the_tool_is_mounted_under_its_name():
-    desk = await Desk.open(None, tool_web)
-    assert list(desk.tools) == ["web_fetch"]
-    assert isinstance(desk.tools["web_fetch"], Tool)
-    jsonschema_rs.meta.validate(tool_schema(desk.tools["web_fetch"]) or {})
-
-
-async def test_all_config_problems_are_named_at_once(tmp_path):
-    wrong = {
-        "allow_hosts": ["HTTP://x"],
-        "allow_private": ["localhost"],
-        "ports": [0],
-        "timeout": 0,
-        "max_bytes": 0,
-        "max_chars": "x",
-        "max_redirects": -1,
-        "max_parallel": 0,
-        "user_agent": "a\nb",
-        "ca_file": str(tmp_path),
-    }
-    with pytest.raises(PlanError) as caught:
-        await Desk.open(None, tool_web, **wrong)
-    assert {path for path, _ in caught.value.problems} == {f"$.{name}" for name in wrong}
 
 
 async def test_a_file_without_certificates_is_a_config_problem(tmp_path):
@@ -329,13 +300,6 @@ async def test_a_bomb_is_not_unpacked_beyond_the_limit(site, encoding):
     output = await desk.get("web_fetch", url=f"http://127.0.0.1:{port}/")
     assert output["total_chars"] == 50_000
     assert output["truncated"] is True
-
-
-def test_no_piece_of_a_bomb_is_larger_than_64_kb():
-    body = Body("gzip", 10_000_000)
-    sizes = [len(piece) for piece in body._pieces(BOMBS["gzip"][:5000])]
-    assert len(sizes) > 10
-    assert max(sizes) <= 65536
 
 
 @pytest.mark.parametrize(
@@ -533,34 +497,6 @@ async def test_a_certificate_that_does_not_fit_is_refused(authority, tmp_path, n
 # ── the tool contract ────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    "given_input",
-    [
-        None,
-        [],
-        "http://x",
-        {},
-        {"url": 3},
-        {"url": ""},
-        {"url": "x" * 8193},
-        {"url": "http://x", "limit": 0},
-        {"uri": "x"},
-    ],
-)
-async def test_input_that_the_schema_forbids_is_refused(given_input):
-    tool: Any = (await Desk.open(None, tool_web)).tools["web_fetch"]
-    result = await tool.execute(given_input)
-    assert result.error["type"] == "InvalidInput"
-    assert not jsonschema_rs.is_valid(tool.input_schema, given_input)
-
-
-@given(url=st.text(min_size=1, max_size=40))
-async def test_any_text_at_all_gets_an_answer(url):
-    desk = await Desk.open(None, tool_web, allow_hosts=["nowhere.invalid"])
-    kind, _ = await desk.fail("web_fetch", url=url)
-    assert kind in ("InvalidURL", "ForbiddenHost", "ForbiddenAddress")
-
-
 # ── HTML ─────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -668,7 +604,7 @@ def test_a_fetch_cancelled_at_any_suspension_leaves_nothing(authority, tmp_path,
 
             return scenario
 
-        report = cancel_everywhere(make, modes=[mode], clock="real")
+        report = cancel_everywhere(make, modes=[mode], clock="real", max_points=25)
     report.raise_if_broken()
     assert report.points[mode] >= 5
 
@@ -682,23 +618,14 @@ def test_a_session_cancelled_at_any_suspension_of_a_fetch_leaves_nothing(mode):
         def make() -> Any:
             provider = MockProvider([[("web_fetch", {"url": f"http://127.0.0.1:{port}/"})], "done"])
 
-            async def mount_provider(coordinator: Any, config: Any) -> Any:
-                return provider
-
-            modules = {
-                "loop-basic": loop_basic,
-                "context-simple": context_simple,
-                "tool-web": tool_web,
-                "provider-mock": mount_provider,
-            }
             plan = {
                 "session": {"orchestrator": "loop-basic", "context": "context-simple", "strict": True},
-                "providers": ["provider-mock"],
+                "providers": [provider],
                 "tools": [{"module": "tool-web", "config": {"allow_private": [f"127.0.0.1:{port}"]}}],
             }
 
             async def scenario() -> None:
-                async with AmplifierSession(plan, loader=ModuleLoader(modules=modules)) as session:
+                async with AmplifierSession(plan) as session:
                     await session.execute("go")
 
             return scenario

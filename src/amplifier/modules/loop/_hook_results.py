@@ -11,15 +11,12 @@ import copy
 from amplifier.contracts import Coordinator
 from amplifier.models import ContextInjection, HookResult
 
-from ._transcript import Transcript
-
 
 class HookResults:
     """The hook results of one turn."""
 
-    def __init__(self, coordinator: Coordinator | None, transcript: Transcript) -> None:
+    def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
-        self._transcript = transcript
         self._ephemeral: list[ContextInjection] = []
         self._deferred: list[tuple[HookResult, str]] = []
 
@@ -34,10 +31,7 @@ class HookResults:
         durable: tuple[HookResult, str] | None = None
         if defer and result.action != "deny":
             result, durable = self._take_durable(result, event)
-        if self._coordinator is not None:
-            left = await self._coordinator.process_hook_result(result, event)
-        else:
-            left = await self._process_alone(result)
+        left = await self._coordinator.process_hook_result(result, event)
         if left.action == "deny" and durable is not None:  # by the user, who was asked
             self._deferred = [item for item in self._deferred if item is not durable]
         if left.action == "inject_context":
@@ -49,10 +43,7 @@ class HookResults:
         """Store the injections of tool hooks, in the order they were made."""
         deferred, self._deferred = self._deferred, []
         for result, event in deferred:
-            if self._coordinator is not None:
-                await self._coordinator.process_hook_result(result, event)
-            else:
-                await self._process_alone(result)
+            await self._coordinator.process_hook_result(result, event)
 
     def take_ephemeral(self) -> list[ContextInjection]:
         """The injections for the next request, which are shown once and never stored."""
@@ -82,22 +73,6 @@ class HookResults:
         rest.context_injection = None
         rest.modified = modified
         return rest, aside
-
-    async def _process_alone(self, result: HookResult) -> HookResult:
-        """Without a coordinator (a loop under test): injections go straight to the context, questions are denied."""
-        if result.action == "ask_user":
-            return HookResult(action="deny", reason="No coordinator to ask the user through", data=result.data)
-        if result.action == "deny":
-            return result
-        items = _injections(result)
-        for item in items:
-            if not item.ephemeral:
-                metadata = {"source": "hook", "hook_name": item.hook_name, "event": item.event}
-                await self._transcript.add({"role": item.role, "content": item.content, "metadata": metadata})
-        ephemeral = [item for item in items if item.ephemeral]
-        if ephemeral:
-            return HookResult(action="inject_context", context_injections=ephemeral, data=result.data)
-        return result if result.action == "modify" else HookResult(data=result.data)
 
 
 def _injections(result: HookResult) -> list[ContextInjection]:

@@ -46,7 +46,7 @@ class TurnOrchestrator:
         providers: dict[str, Provider],
         tools: dict[str, Tool],
         hooks: Hooks,
-        coordinator: Coordinator | None = None,
+        coordinator: Coordinator,
         answer_format: AnswerFormat[Any] | None = None,
         prompt_blocks: list[dict[str, Any]] | None = None,
         **_: Any,
@@ -61,8 +61,8 @@ class TurnOrchestrator:
             coordinator,
             answer_format,
             self._known,
+            self._steering,
             is_answered=self._answered is context,
-            steering=self._steering,
         )
         return await self._run(turn, context, turn.run(prompt, prompt_blocks or []))
 
@@ -72,7 +72,7 @@ class TurnOrchestrator:
         providers: dict[str, Provider],
         tools: dict[str, Tool],
         hooks: Hooks,
-        coordinator: Coordinator | None = None,
+        coordinator: Coordinator,
         answer_format: AnswerFormat[Any] | None = None,
         **_: Any,
     ) -> str:
@@ -86,7 +86,7 @@ class TurnOrchestrator:
             coordinator,
             answer_format,
             self._known,
-            steering=self._steering,
+            self._steering,
         )
         return await self._run(turn, context, turn.resume())
 
@@ -101,5 +101,5 @@ class TurnOrchestrator:
 
 async def mount_loop(coordinator: Coordinator, loop: TurnOrchestrator) -> None:
     """Mount a loop, and offer its `steer` under the published name."""
-    await coordinator.mount("orchestrator", loop)
+    await coordinator.mount("orchestrator", loop)  # type: ignore[call-overload]  # it needs the coordinator, which sessions pass
     coordinator.register_capability("session.steer", loop.steer)

@@ -49,7 +49,6 @@ from amplifier.models import (
 )
 
 from ._containment import Contained, Overran, call_within, text_of
-from ._heard_events import heard_by, knows_handlers
 from ._options import TurnOptions
 from ._received_stream import ReceivedStream
 from ._request_messages import RequestMessages
@@ -124,7 +123,7 @@ class ProviderCaller:
         self.name = name
         self.provider = provider
         self._hooks = hooks
-        self._is_heard = heard_by(hooks)
+        self._is_heard = hooks.has_handlers
         self._options = options
         self._is_stopping = is_stopping
         self._answer_tool = answer_tool
@@ -292,7 +291,7 @@ class ProviderCaller:
 
     async def _complete(self, request: ChatRequest) -> ChatResponse:
         received = None
-        if self._options.streaming and knows_handlers(self._hooks):
+        if self._options.streaming:
             received = ReceivedStream(self._hooks, self._reported.begin_attempt, self._take)
         with nullcontext() if received is None else received.receiving():
             response: Any = await self.provider.complete(request)

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from itertools import repeat
+from itertools import repeat, takewhile
 from operator import methodcaller
-from typing import Any, Final, TypeVar, get_args
+from typing import Any, Final, Literal, TypeVar, get_args
 
 import attrs
 import orjson
 
 from amplifier._json import LEAVES, copy_json
-from amplifier.contracts import ContextManager, Hooks
+from amplifier.contracts import ContextManager
 from amplifier.errors import ContractError
-from amplifier.models import ContextInjection, Message, Model, Role, ToolSpec
+from amplifier.models import ContextInjection, Message, Model, Role, ToolSpec, to_dict
 
-from ..context import call_ids
-from ._heard_events import knows_handlers
-from ._request_prefix import PrefixBreak, RequestPrefix
+from ..context import call_ids, count_tokens
 
 ModelT = TypeVar("ModelT", bound=Model)
 
@@ -71,6 +69,59 @@ def _with_latest_instructions(messages: list[dict[str, Any]]) -> list[dict[str, 
     if not given or (given[0] is messages[0] and len(given) == 1):
         return messages
     return [given[-1], *(message for message in messages if not is_instruction(message))]
+
+
+# ── what a service's prompt cache can use again ──────────────────────────────────────────────────
+# A context that follows our contract adds at the end of its view until a compaction; tools and instructions stay as they are. So
+# a break has one of three reasons, and each is worth knowing: it costs the price of reading everything behind it anew.
+
+_CHARS_PER_TOKEN: Final = 4.0
+
+
+@attrs.frozen
+class PrefixBreak:
+    """A request that does not begin as the one before did.
+
+    Attributes:
+        reason: What changed first, in the order in which services read it.
+        same_messages: How many messages at the beginning are the same.
+        tokens: What was sent before and has to be read anew, roughly.
+    """
+
+    reason: Literal["tools", "instructions", "messages"]
+    same_messages: int
+    tokens: int
+
+
+class RequestPrefix:
+    """Compares each request of a loop with the one before it."""
+
+    def __init__(self) -> None:
+        self._tools: Any = None
+        self._messages: list[dict[str, Any]] = []
+
+    def follow(self, tools: Sequence[ToolSpec] | None, messages: list[dict[str, Any]]) -> PrefixBreak | None:
+        """Take the next request, without what is shown once only; returns what of the one before it cannot be used again."""
+        described = [to_dict(tool) for tool in tools or ()]
+        before, self._messages = self._messages, messages
+        known, self._tools = self._tools, described
+        if not before:
+            return None
+        if known != described:
+            return PrefixBreak("tools", 0, _tokens(known) + sum(map(_tokens, messages)))
+        if messages[: len(before)] == before:  # thousands of them, and nearly always
+            return None
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, messages, strict=False)))
+        changed = (*before[same : same + 1], *messages[same : same + 1])
+        is_instruction = any(message.get("role") in ("system", "developer") for message in changed)
+        return PrefixBreak("instructions" if is_instruction else "messages", same, sum(map(_tokens, messages[same:])))
+
+
+def _tokens(value: Any) -> int:
+    return count_tokens(value, _CHARS_PER_TOKEN)
+
+
+# ── messages ─────────────────────────────────────────────────────────────────────────────────────
 
 
 class KnownMessages:
@@ -137,12 +188,9 @@ class RequestMessages:
         """What a service's cache has of the request before and cannot use for this one."""
         return self._known.prefix.follow(tools, self._lasting)
 
-    def for_event(self, hooks: Hooks) -> list[dict[str, Any]]:
-        """For the payload of an event, of which a `HookRegistry` gives each handler a copy."""
-        if knows_handlers(hooks):
-            return self._messages
-        copied: list[dict[str, Any]] = copy_json(self._messages)  # it may hand out what it gets
-        return copied
+    def for_event(self) -> list[dict[str, Any]]:
+        """For the payload of an event, of which each handler gets a copy."""
+        return self._messages
 
     def call_ids(self) -> set[Any]:
         """The ids of the tool calls in them."""

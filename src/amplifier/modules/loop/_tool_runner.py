@@ -15,23 +15,26 @@ import anyio
 import attrs
 
 from amplifier._json import LEAVES, copy_json, is_same_json, redact_text
-from amplifier.contracts import Coordinator, Hooks, Step, Tool, ordered_steps
+from amplifier.contracts import Coordinator, CurrentCall, Hooks, Step, Tool, ordered_steps
 from amplifier.errors import BudgetError, ContractError, ModelError, NoOneToAskError
 from amplifier.events import TOOL_ERROR, TOOL_POST, TOOL_PRE
 from amplifier.models import HookResult, ToolCall, ToolResult
 
 from ._containment import Overran, call_within, run_together, text_of
-from ._heard_events import heard_by, recorder_of
 from ._hook_results import HookResults
 from ._options import TurnOptions
 from ._resumed_calls import ResumedCall, interrupted, may_have_run, why_not_repeated
-from ._steps import TurnSteps
 from ._tool_schemas import ToolSchemas
 
 logger = logging.getLogger("amplifier.modules.turn")
 
 TOOL_SELECTING = "tool:selecting"
 TOOL_SELECTED = "tool:selected"
+
+
+def recorder_of(hooks: Hooks) -> Callable[[str, dict[str, Any]], None]:
+    """What takes the events of a turn that have no handlers, for ``session.last_turn``."""
+    return getattr(hooks, "record", lambda event, data: None)
 
 
 def refusal(message: str, kind: str) -> ToolResult:
@@ -129,31 +132,30 @@ class ToolRunner:
         schemas: ToolSchemas,
         hooks: Hooks,
         hook_results: HookResults,
-        coordinator: Coordinator | None,
+        coordinator: Coordinator,
         options: TurnOptions,
-        steps: TurnSteps,
         store: Callable[[ToolCall, ToolResult], Awaitable[None]],
         answer_tool: str | None = None,
     ) -> None:
         self._tools = tools
         self._schemas = schemas
         self._hooks = hooks
-        self._is_heard = heard_by(hooks)
+        self._is_heard = hooks.has_handlers
         self._record = recorder_of(hooks)
         self._hook_results = hook_results
         self._coordinator = coordinator
-        self._cancellation = None if coordinator is None else coordinator.cancellation
+        self._cancellation = coordinator.cancellation
         self._options = options
-        self._steps = steps
         self._store = store
         self._answer_tool = answer_tool
         self.results: dict[str, ToolResult] = {}
 
-    async def run(self, calls: list[ToolCall], *, are_resumed: bool = False) -> list[ResumedCall]:
+    async def run(self, calls: list[ToolCall], iteration: int, *, are_resumed: bool = False) -> list[ResumedCall]:
         """Run the calls, at the same time where there are several; store each result once those of the calls before it are stored.
 
         Args:
             calls: Of one answer, in its order.
+            iteration: The model call that it answered.
             are_resumed: They had no results yet when an earlier process was cut off.
 
         Returns:
@@ -166,7 +168,7 @@ class ToolRunner:
         self.results = {}
         group = _Group()
         attempts = [
-            _Attempt(call, self._steps.of_tool(call, is_resumed=are_resumed), group, call.name, call.arguments)
+            _Attempt(call, self._step(call, iteration, is_resumed=are_resumed), group, call.name, call.arguments)
             for call in calls
         ]
         if len(attempts) == 1:
@@ -206,9 +208,22 @@ class ToolRunner:
         for number, attempt in enumerate(answers):
             attempt.previous = answers[number - 1].left if number else None
             attempt.left = anyio.Event()
+        # As sections: a second native cancel must not cut off the unwinding of one of several concurrent calls.
+        section = self._coordinator.run_section
         await run_together(
-            partial(self._undisturbed, attempt.call.name, run_and_store, attempt) for attempt in attempts
+            partial(section, run_and_store, attempt, name=f"tool {attempt.call.name}") for attempt in attempts
         )
+
+    def _step(self, call: ToolCall, iteration: int, *, is_resumed: bool) -> Step:
+        made = CurrentCall(
+            kind="tool",
+            session_id=self._coordinator.session_id,
+            turn_number=self._coordinator.turn_number,
+            iteration=iteration,
+            call_id=call.id,
+            tool_name=call.name,
+        )
+        return Step(call=made, arguments=call.arguments, is_resumed=is_resumed)
 
     async def known_result(self, call: ToolCall) -> ToolResult | None:
         """The result of a call that an earlier turn left open, if a step wrapper has kept it; the call is not made."""
@@ -217,21 +232,14 @@ class ToolRunner:
         async def refuse() -> ToolResult:
             return unknown
 
-        result = await self._steps.run(self._steps.of_tool(call, is_resumed=True), refuse, refuse)
+        result = await self._coordinator.run_step(self._step(call, 0, is_resumed=True), refuse, admit=refuse)
         return result if isinstance(result, ToolResult) and result is not unknown else None
-
-    async def _undisturbed(self, tool: str, run: Callable[..., Awaitable[None]], *args: Any) -> None:
-        """One of several concurrent calls: a second native cancel must not cut its unwinding off."""
-        if self._coordinator is None:
-            await run(*args)
-        else:
-            await self._coordinator.run_section(run, *args, name=f"tool {tool}")
 
     async def _run_one(self, attempt: _Attempt, slot: _Slot | None) -> None:
         call_id = attempt.call.id
         try:
-            result = await self._steps.run(
-                attempt.step, partial(self._execute, attempt), partial(self._admit, attempt), slot
+            result = await self._coordinator.run_step(
+                attempt.step, partial(self._execute, attempt), admit=partial(self._admit, attempt), limiter=slot
             )
         except (anyio.get_cancelled_exc_class(), KeyboardInterrupt):
             if attempt.has_begun and call_id not in self.results:  # perhaps while hooks decided, or a user was asked
@@ -261,7 +269,7 @@ class ToolRunner:
         return refused
 
     def _too_late(self, step: Step) -> ToolResult | None:
-        return _not_started(step) if self._cancellation is not None and self._cancellation.is_cancelled else None
+        return _not_started(step) if self._cancellation.is_cancelled else None
 
     async def _pass_gates(self, attempt: _Attempt) -> ToolResult | None:
         """Let hooks choose, forbid or change the call; leaves what they chose in ``attempt``."""
@@ -334,13 +342,11 @@ class ToolRunner:
         call_id, name = attempt.call.id, attempt.tool_name
         attempt.has_run = True
         attempt.started.set()
-        if self._cancellation is not None:
-            self._cancellation.register_tool_start(call_id, name)
+        self._cancellation.register_tool_start(call_id, name)
         try:
             result, failed = await self._call(name, attempt.given)
         finally:
-            if self._cancellation is not None:
-                self._cancellation.register_tool_complete(call_id)
+            self._cancellation.register_tool_complete(call_id)
         self.results[call_id] = result  # before the hooks: a result is never lost to a cancelled observer
         if failed:
             await self._emit_error(attempt, result)

@@ -118,11 +118,11 @@ class Transcript:
 
     Args:
         context: Where the conversation is kept.
-        coordinator: The session's, if there is one.
+        coordinator: The session's.
         known: What the loop knows of earlier requests.
     """
 
-    def __init__(self, context: ContextManager, coordinator: Coordinator | None, known: KnownMessages) -> None:
+    def __init__(self, context: ContextManager, coordinator: Coordinator, known: KnownMessages) -> None:
         self._context = context
         self._known = known
         self._coordinator = coordinator

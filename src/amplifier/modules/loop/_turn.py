@@ -10,7 +10,7 @@ import anyio
 import attrs
 
 from amplifier.answers import AnswerFormat
-from amplifier.contracts import ContextManager, Coordinator, Hooks, Provider, Tool
+from amplifier.contracts import ContextManager, Coordinator, CurrentCall, Hooks, Provider, Step, Tool
 from amplifier.errors import (
     ContentFilterError,
     ContextLengthError,
@@ -37,15 +37,13 @@ from amplifier.models import ChatRequest, ChatResponse, to_dict
 from amplifier.models._prompts import attachments_of, changed_blocks
 from amplifier.turns import REFUSALS, text_of
 
-from ._heard_events import heard_by, recorder_of
 from ._hook_results import HookResults
 from ._options import TurnOptions
 from ._provider_caller import NotRepeated, ProviderCaller, choose_provider
 from ._request_messages import INSTRUCTIONS, KnownMessages, RequestMessages
 from ._resumed_calls import ResumedCall
 from ._steering import STEERING, Steering
-from ._steps import TurnSteps
-from ._tool_runner import ToolRunner
+from ._tool_runner import ToolRunner, recorder_of
 from ._tool_schemas import ToolSchemas
 from ._transcript import CORRECTION, Transcript, UnfinishedTurn, lacks_instructions, unfinished_turn
 from ._typed_answer import TypedAnswer
@@ -75,23 +73,23 @@ class Turn:
         providers: dict[str, Provider],
         tools: dict[str, Tool],
         hooks: Hooks,
-        coordinator: Coordinator | None,
+        coordinator: Coordinator,
         answer_format: AnswerFormat[Any] | None,
         known: KnownMessages,
+        steering: Steering,
         *,
         is_answered: bool = False,
-        steering: Steering | None = None,
     ) -> None:
-        self._steering = Steering() if steering is None else steering
+        self._steering = steering
         self.is_answered: bool = is_answered
         self._options = options
         self._hooks = hooks
-        self._is_heard = heard_by(hooks)
+        self._is_heard = hooks.has_handlers
         self._record = recorder_of(hooks)
         self._coordinator = coordinator
-        self._cancellation = None if coordinator is None else coordinator.cancellation
+        self._iteration = 0  # the latest model call, counted from 1
         self._transcript = Transcript(context, coordinator, known)
-        self._hook_results = HookResults(coordinator, self._transcript)
+        self._hook_results = HookResults(coordinator)
         self._providers = providers
         self._answer: TypedAnswer | None = None
         if answer_format is not None:
@@ -101,7 +99,6 @@ class Turn:
             if self._answer.tool is not None:
                 tools = {**tools, self._answer.tool.name: self._answer.tool}
         self._schemas = ToolSchemas(tools)
-        self._steps = TurnSteps(coordinator)
         self._runner = ToolRunner(
             tools,
             self._schemas,
@@ -109,7 +106,6 @@ class Turn:
             self._hook_results,
             coordinator,
             options,
-            self._steps,
             self._transcript.add_result,
             None if self._answer is None or self._answer.tool is None else self._answer.tool.name,
         )
@@ -195,7 +191,7 @@ class Turn:
     async def _emit_complete(self, status: str) -> None:
         outcome = {"completed": "success" if self._finished else "incomplete"}.get(status, status)
         outcome = "refused" if self._is_refused and outcome in ("success", "error") else outcome
-        iterations = self._steps.iteration
+        iterations = self._iteration
         details = {"orchestrator": self._options.orchestrator, "turn_count": iterations, "status": outcome}
         await self._hooks.emit(ORCHESTRATOR_COMPLETE, details)
 
@@ -206,7 +202,7 @@ class Turn:
             await self._hooks.emit(PROVIDER_REFUSAL, details)
 
     def _is_stopping(self) -> bool:
-        return self._cancellation is not None and self._cancellation.is_cancelled
+        return self._coordinator.cancellation.is_cancelled
 
     async def _converse(self, prompt: str, blocks: list[dict[str, Any]]) -> None:
         if self._is_heard(PROMPT_SUBMIT):
@@ -221,7 +217,7 @@ class Turn:
         try:
             await self._iterate(caller)
         except (InvalidRequestError, ContextLengthError) as error:
-            if self._steps.iteration == 1 and attachments_of(blocks):
+            if self._iteration == 1 and attachments_of(blocks):
                 await self._transcript.withdraw_attachments(blocks)
                 error.add_note("The conversation keeps notes in place of the images and files of this prompt.")
             raise
@@ -242,12 +238,12 @@ class Turn:
     async def _go_on(self, unfinished: UnfinishedTurn) -> None:
         """Give the calls of the latest answer the results that are missing, then go on as any turn does."""
         caller = self._caller()
-        self._steps.iteration = unfinished.iterations
+        self._iteration = unfinished.iterations
         self._transcript.reopen(unfinished.calls)
         resumed: list[ResumedCall] = []
         if unfinished.calls:
             self._schemas.specs()  # reads the schemas, which inputs are checked against
-            resumed = await self._runner.run(unfinished.calls, are_resumed=True)
+            resumed = await self._runner.run(unfinished.calls, self._iteration, are_resumed=True)
             await self._hook_results.store_deferred()
         await self._hooks.emit(
             TURN_RESUMED, {"iteration": unfinished.iterations, "calls": [call.as_dict() for call in resumed]}
@@ -265,11 +261,11 @@ class Turn:
     async def _iterate(self, caller: ProviderCaller) -> None:
         """Ask the model and run its tools until it answers without tool calls."""
         while not self._is_stopping():
-            if self._steps.iteration >= self._options.max_iterations:
-                limit = f"stopped after {self._steps.iteration} model calls, the loop's max_iterations"
+            if self._iteration >= self._options.max_iterations:
+                limit = f"stopped after {self._iteration} model calls, the loop's max_iterations"
                 self._text = f"{self._text}\n\n[{limit}]" if self._text else f"[{limit}]"
                 return
-            self._steps.iteration += 1
+            self._iteration += 1
             await self._take_steering()
             if not await self._step(caller):
                 return
@@ -282,7 +278,7 @@ class Turn:
             details = {
                 "orchestrator": self._options.orchestrator,
                 "content": message,
-                "iteration": self._steps.iteration,
+                "iteration": self._iteration,
                 "queued_remaining": len(self._steering),
                 "metadata": None,
             }
@@ -304,9 +300,8 @@ class Turn:
 
     async def _collect_instructions(self) -> None:
         """Those of the plan, and what modules contribute to the channel ``instructions``."""
-        if self._coordinator is not None:
-            given = [self._options.system_prompt, *await self._coordinator.collect_contributions("instructions")]
-            self._instructions = "\n\n".join(text for text in given if isinstance(text, str) and text) or None
+        given = [self._options.system_prompt, *await self._coordinator.collect_contributions("instructions")]
+        self._instructions = "\n\n".join(text for text in given if isinstance(text, str) and text) or None
 
     async def _instruct(self) -> None:
         """Store the instructions, if others were in force: of those in a conversation the latest are shown."""
@@ -331,10 +326,19 @@ class Turn:
         request.tools = self._schemas.specs() or None
         if self._is_heard(CONTEXT_CACHE_BREAK):
             await self._tell_cache_break(messages, request, caller)
-        step = self._steps.of_model(request)
-        caller.expect(messages, f"call_{step.call.turn_number}_{step.call.iteration}")
+        turn_number, iteration = self._coordinator.turn_number, self._iteration
+        call = CurrentCall(
+            kind="model",
+            session_id=self._coordinator.session_id,
+            turn_number=turn_number,
+            iteration=iteration,
+            call_id=f"model-{turn_number}-{iteration}",
+        )
+        caller.expect(messages, f"call_{turn_number}_{iteration}")
         try:
-            response = await self._steps.run(step, partial(caller.ask, request))
+            response = await self._coordinator.run_step(
+                Step(call=call, arguments=request), partial(caller.ask, request)
+            )
         except NotRepeated:
             return False
         if not isinstance(response, ChatResponse):
@@ -355,7 +359,7 @@ class Turn:
                     "response": to_dict(response) if is_read else None,
                     "usage": None if response.usage is None else to_dict(response.usage),
                     "tool_calls": bool(calls),
-                    "iteration": self._steps.iteration,
+                    "iteration": self._iteration,
                 },
             )
         else:
@@ -372,7 +376,7 @@ class Turn:
                 return False
             await self._transcript.add({"role": "user", "content": correction, "metadata": {"source": CORRECTION}})
             return True
-        ran = await self._runner.run(calls)
+        ran = await self._runner.run(calls, self._iteration)
         await self._hook_results.store_deferred()
         return self._answer is None or not await self._take_final_result(self._answer, ran)
 
@@ -435,8 +439,8 @@ class Turn:
             {
                 "provider": caller.name,
                 "model": self._options.model,
-                "messages": messages.for_event(self._hooks) if is_read else None,
-                "iteration": self._steps.iteration,
+                "messages": messages.for_event() if is_read else None,
+                "iteration": self._iteration,
             },
         )
         injects = bool(emitted.context_injections or emitted.context_injection)

@@ -110,24 +110,27 @@ class ErrorContext:
             text = text.replace(self.secret, "[key]")
         return visible_text(text)[:MAX_MESSAGE]
 
+    def error(self, kind: type[LLMError], words: str, **fields: Any) -> LLMError:
+        """An error about the provider: its name and these words."""
+        return kind(f"{self.provider} {words}", provider=self.provider, model=self.model, **fields)
+
 
 def error_from_status(context: ErrorContext, status: int, headers: Mapping[str, str], body: Any) -> LLMError:
     """The error for a response with an error status."""
     codes, message = _codes_and_message(body)
     if 300 <= status < 400:
         where = context.clean(headers.get("location", "elsewhere"))
-        text = f"{context.provider} redirects to {where}; redirects are not followed, set base_url to the right address"
-        return ConfigurationError(text, provider=context.provider, model=context.model, status_code=status)
+        words = f"redirects to {where}; redirects are not followed, set base_url to the right address"
+        return context.error(ConfigurationError, words, status_code=status)
     kind = _refined(_kind_of(status), codes, message)
     # A 5xx status stays a server error whatever the body calls it.
     if status >= 500 and not issubclass(kind, ProviderUnavailableError | LLMTimeoutError | RateLimitError):
         kind = ProviderUnavailableError
     shown = message or "no message"
     named = f" ({codes[0]})" if codes else ""
-    error = kind(
-        f"{context.provider} answered {status}{context.clean(named)}: {context.clean(shown)}",
-        provider=context.provider,
-        model=context.model,
+    error = context.error(
+        kind,
+        f"answered {status}{context.clean(named)}: {context.clean(shown)}",
         status_code=status,
         retry_after=retry_after(headers),
         delay_multiplier=_multiplier(context, status, codes),
@@ -144,10 +147,9 @@ def error_from_stream_event(context: ErrorContext, body: Any) -> LLMError:
     kind = StreamError if status is None else _kind_of(status)
     kind = _refined(kind, codes, message)
     named = f" ({codes[0]})" if codes else ""
-    return kind(
-        f"{context.provider} broke off its answer{context.clean(named)}: {context.clean(message or 'no message')}",
-        provider=context.provider,
-        model=context.model,
+    return context.error(
+        kind,
+        f"broke off its answer{context.clean(named)}: {context.clean(message or 'no message')}",
         status_code=status,
         delay_multiplier=_multiplier(context, status, codes),
     )

@@ -76,12 +76,11 @@ class Deadlines:
                 scope.deadline = now + seconds
             yield
         if scope.cancelled_caught:
-            raise LLMTimeoutError(
-                f"{self._error_context.provider} sent nothing for {self._idle:g} s while {what} (idle_timeout)"
+            raise self._error_context.error(
+                LLMTimeoutError,
+                f"sent nothing for {self._idle:g} s while {what} (idle_timeout)"
                 if is_idle
-                else f"{self._error_context.provider} did not finish within {self._total:g} s, still {what} (timeout)",
-                provider=self._error_context.provider,
-                model=self._error_context.model,
+                else f"did not finish within {self._total:g} s, still {what} (timeout)",
             )
 
 
@@ -116,12 +115,7 @@ class HttpResponse:
                 return None
         self._left -= len(chunk)
         if self._left < 0:
-            raise StreamError(
-                f"{self._error_context.provider} sent more than {MAX_BODY_BYTES} bytes",
-                provider=self._error_context.provider,
-                model=self._error_context.model,
-                retryable=False,
-            )
+            raise self._error_context.error(StreamError, f"sent more than {MAX_BODY_BYTES} bytes", retryable=False)
         return chunk
 
     async def receive_json(self) -> Any:
@@ -136,12 +130,9 @@ class HttpResponse:
         try:
             return read_json(bytes(body))
         except ValueError as exc:
-            raise StreamError(
-                f"{self._error_context.provider} answered with something that is not JSON: "
-                f"{self._error_context.clean(bytes(body[:200]).decode('utf-8', 'replace'))!r}",
-                provider=self._error_context.provider,
-                model=self._error_context.model,
-            ) from exc
+            found = self._error_context.clean(bytes(body[:200]).decode("utf-8", "replace"))
+            words = f"answered with something that is not JSON: {found!r}"
+            raise self._error_context.error(StreamError, words) from exc
 
     async def receive_error(self) -> LLMError:
         """The error for a response with an error status; as much of its body as arrives explains it."""
@@ -260,18 +251,15 @@ def _errors(context: ErrorContext, broken: type[LLMError]) -> Iterator[None]:
         context: The provider and model, for the error.
         broken: The error for a connection that fails.
     """
-    about: dict[str, Any] = {"provider": context.provider, "model": context.model}
     try:
         yield
     except httpx2.RequestError as exc:
         if isinstance(exc, httpx2.TimeoutException):
-            error: LLMError = LLMTimeoutError(
-                f"{context.provider} could not be reached in time (connect_timeout)", **about
-            )
+            error = context.error(LLMTimeoutError, "could not be reached in time (connect_timeout)")
         else:
             why = f"{type(exc).__name__}: {context.clean(str(exc))}".rstrip(": ")
             what = "could not be reached" if broken is NetworkError else "broke the connection"
-            error = broken(f"{context.provider} {what} ({why})", **about)
+            error = context.error(broken, f"{what} ({why})")
         if context.secret and context.secret in str(exc):
             raise error from None
         raise error from exc

@@ -128,19 +128,69 @@ class Service:
     Attributes:
         module: The id of the provider's module.
         extra: The extra of this project that installs what it needs.
-        base_url: Where the service is, unless the configuration sets another address.
+        name: The name that the provider is mounted under.
+        variables: The environment variables with the key and the address.
+        default_model: The model of requests that name none.
+        base_url: Where the service is, unless the configuration sets another address; empty if it has to.
         headers: Sent with every request: the credentials and what the service requires.
-        info: The provider's description.
+        capabilities: Those that not every service has.
     """
 
     module: str
     extra: str
-    base_url: str
+    name: str
+    display_name: str
+    variables: tuple[str, str]
+    default_model: str
+    base_url: str = ""
     headers: Mapping[str, str]
-    info: ProviderInfo
+    capabilities: tuple[str, ...] = ()
     wire_format: WireFormat
     catalogue: ModelCatalogue
     prices: Prices
+
+    def info(self, options: ProviderOptions) -> ProviderInfo:
+        """The description of the provider, with its configured model."""
+        model, (key, url) = self.catalogue.look_up(options.default_model), self.variables
+        fields = [
+            ConfigField(
+                id="api_key",
+                display_name="API key",
+                field_type="secret",
+                prompt="The key to authenticate with",
+                env_var=key,
+                required=bool(self.base_url),
+            ),
+            ConfigField(
+                id="base_url",
+                display_name="Address",
+                prompt="The address of the API, if it is not the usual one",
+                env_var=url,
+                required=not self.base_url,
+            ),
+            ConfigField(
+                id="default_model",
+                display_name="Model",
+                prompt="The model to ask where a request names none",
+                required=False,
+                default=self.default_model,
+            ),
+        ]
+        return ProviderInfo(
+            id=self.name,
+            display_name=self.display_name,
+            credential_env_vars=[key],
+            capabilities=["tools", "streaming", "thinking", "vision", "json_mode", *self.capabilities],
+            defaults={
+                "model": options.default_model,
+                "context_window": options.context_window or model.context_window,
+                "max_output_tokens": options.max_tokens or model.max_output_tokens,
+                "temperature": options.temperature,
+                "timeout": options.timeout,
+                "base_url": options.base_url or self.base_url,
+            },
+            config_fields=fields,
+        )
 
 
 @final
@@ -403,10 +453,9 @@ class _StreamingCall:
         except (LookupError, TypeError, AttributeError, ValueError) as exc:
             raise self._malformed(exc) from exc
 
-    def _malformed(self, exc: Exception) -> StreamError:
+    def _malformed(self, exc: Exception) -> LLMError:
         why = self._error_context.clean(f"{type(exc).__name__}: {exc}")
-        text = f"{self._error_context.provider} sent a malformed response ({why})"
-        return StreamError(text, provider=self._error_context.provider, model=self._error_context.model)
+        return self._error_context.error(StreamError, f"sent a malformed response ({why})")
 
     def _set_origin(self, exc: LLMError) -> None:
         exc.provider = exc.provider or self._error_context.provider
@@ -448,32 +497,32 @@ class _StreamingCall:
         await self._provider._hooks.emit(LLM_RESPONSE, about)
 
 
-def decline(coordinator: Coordinator, module: str, what: str, how: str) -> None:
-    """Log why a provider is not mounted; a missing credential is an error in strict sessions only.
-
-    Raises:
-        ModuleLoadError: The session is strict.
-    """
-    if (coordinator.config.get("session") or {}).get("strict") is True:
-        raise ModuleLoadError(f"{module} has no {what}: {how}", module_id=module, reason_code="not_configured")
-    logger.warning("%s is not mounted: no %s; %s", module, what, how)
-
-
 async def mount_provider(
     coordinator: Coordinator, service: Service, options: ProviderOptions
-) -> Callable[[], Awaitable[None]]:
-    """Build the client and mount the provider.
+) -> Callable[[], Awaitable[None]] | None:
+    """Build the client and mount the provider, or log why it is not mounted.
 
     Returns:
-        The cleanup, which closes open streams and the client.
+        The cleanup, which closes open streams and the client; None if there is no key or, where it is needed, no address.
 
     Raises:
         MissingExtraError: The HTTP library is not installed.
+        ModuleLoadError: The key or the address is missing, and the session is strict.
     """
-    service.info.defaults["base_url"] = options.base_url or service.base_url
+    (key, url), missing = service.variables, ""
+    if service.base_url and not options.api_key:
+        missing = f"no API key; set it with: export {key}=... (or as api_key in the plan)"
+    elif not (service.base_url or options.base_url):
+        missing = f"no address; set it with: export {url}=http://127.0.0.1:8080/v1 (or as base_url)"
+    if missing:
+        if (coordinator.config.get("session") or {}).get("strict") is True:
+            message = f"{service.module} has {missing.replace('; ', ': ', 1)}"
+            raise ModuleLoadError(message, module_id=service.module, reason_code="not_configured")
+        logger.warning("%s is not mounted: %s", service.module, missing)
+        return None
     provider = HttpProvider(
         coordinator,
-        service.info,
+        service.info(options),
         options,
         client=await anyio.to_thread.run_sync(_build_client, service, options),
         wire_format=service.wire_format,
@@ -517,59 +566,3 @@ def import_client(module: str, extra: str) -> type[HttpClient]:
     except ImportError as exc:
         raise MissingExtraError(module, extra=extra, missing=exc.name or "httpx2") from exc
     return HttpClient
-
-
-def make_info(
-    name: str,
-    display_name: str,
-    options: ProviderOptions,
-    catalogue: ModelCatalogue,
-    *,
-    env_vars: list[str],
-    fields: list[ConfigField],
-    capabilities: tuple[str, ...] = (),
-) -> ProviderInfo:
-    """The description of a provider with its configured model; ``capabilities`` are those that not every service has."""
-    model = catalogue.look_up(options.default_model)
-    return ProviderInfo(
-        id=name,
-        display_name=display_name,
-        credential_env_vars=env_vars,
-        capabilities=["tools", "streaming", "thinking", "vision", "json_mode", *capabilities],
-        defaults={
-            "model": options.default_model,
-            "context_window": options.context_window or model.context_window,
-            "max_output_tokens": options.max_tokens or model.max_output_tokens,
-            "temperature": options.temperature,
-            "timeout": options.timeout,
-        },
-        config_fields=fields,
-    )
-
-
-def config_fields_of(key_variable: str, url_variable: str, *, default_model: str, needs_url: bool) -> list[ConfigField]:
-    """The fields a user fills in to set up a provider."""
-    return [
-        ConfigField(
-            id="api_key",
-            display_name="API key",
-            field_type="secret",
-            prompt="The key to authenticate with",
-            env_var=key_variable,
-            required=not needs_url,
-        ),
-        ConfigField(
-            id="base_url",
-            display_name="Address",
-            prompt="The address of the API, if it is not the usual one",
-            env_var=url_variable,
-            required=needs_url,
-        ),
-        ConfigField(
-            id="default_model",
-            display_name="Model",
-            prompt="The model to ask where a request names none",
-            required=False,
-            default=default_model,
-        ),
-    ]

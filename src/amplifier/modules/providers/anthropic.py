@@ -33,7 +33,7 @@ from amplifier.models import (
 
 from .._shared.configuration import choice, flag, option, optional, read_options, whole_number
 from ._conversation import Conversation, Entry, MessageEntry, ToolResultEntry
-from ._http_provider import Prices, Service, config_fields_of, decline, make_info, mount_provider
+from ._http_provider import Prices, Service, mount_provider
 from ._response_reader import ResponseReader, ServiceError, SseEvent, read_json
 from ._wire_format import CallOptions, EncodedRequest, ProviderOptions, read_json_schema
 
@@ -99,27 +99,18 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     """
     environment = {"api_key": _KEY, "base_url": _URL}
     options = read_options(AnthropicOptions, _MODULE, config, environment=environment, default_model=DEFAULT_MODEL)
-    if not options.api_key:
-        decline(coordinator, _MODULE, "API key", f"set it with: export {_KEY}=... (or as api_key in the plan)")
-        return None
-    catalogue = ClaudeModels()
-    info = make_info(
-        "anthropic",
-        "Anthropic",
-        options,
-        catalogue,
-        env_vars=[_KEY],
-        fields=config_fields_of(_KEY, _URL, default_model=DEFAULT_MODEL, needs_url=False),
-        capabilities=("structured_output",),
-    )
     service = Service(
         module=_MODULE,
         extra="anthropic",
+        name="anthropic",
+        display_name="Anthropic",
+        variables=(_KEY, _URL),
+        default_model=DEFAULT_MODEL,
         base_url="https://api.anthropic.com",
-        headers={"X-Api-Key": options.api_key, "Anthropic-Version": _VERSION_HEADER},
-        info=info,
+        headers={"X-Api-Key": options.api_key or "", "Anthropic-Version": _VERSION_HEADER},
+        capabilities=("structured_output",),
         wire_format=MessagesApi(options),
-        catalogue=catalogue,
+        catalogue=ClaudeModels(),
         prices=Prices("anthropic"),
     )
     return await mount_provider(coordinator, service, options)

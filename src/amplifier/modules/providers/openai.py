@@ -13,7 +13,7 @@ from amplifier.models import ModelInfo
 
 from .._shared.configuration import choice, flag, option, optional, read_options, text
 from ._chat_completions import ChatCompletions
-from ._http_provider import Prices, Service, config_fields_of, decline, make_info, mount_provider
+from ._http_provider import Prices, Service, mount_provider
 from ._responses_api import ResponsesApi
 from ._wire_format import ProviderOptions, WireFormat
 
@@ -64,10 +64,6 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     """
     environment = {"api_key": _KEY, "base_url": _URL, "organization": "OPENAI_ORG_ID", "project": "OPENAI_PROJECT_ID"}
     options = read_options(_Options, _MODULE, config, environment=environment, default_model=DEFAULT_MODEL)
-    if not options.api_key:
-        decline(coordinator, _MODULE, "API key", f"set it with: export {_KEY}=... (or as api_key in the plan)")
-        return None
-    catalogue = OpenAIModels()
     wire_format: WireFormat
     if options.api == "chat":
         wire_format = ChatCompletions(
@@ -87,19 +83,15 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     service = Service(
         module=_MODULE,
         extra="openai",
+        name="openai",
+        display_name="OpenAI",
+        variables=(_KEY, _URL),
+        default_model=DEFAULT_MODEL,
         base_url="https://api.openai.com/v1",
         headers={name: value for name, value in headers.items() if value},
-        info=make_info(
-            "openai",
-            "OpenAI",
-            options,
-            catalogue,
-            env_vars=[_KEY],
-            fields=config_fields_of(_KEY, _URL, default_model=DEFAULT_MODEL, needs_url=False),
-            capabilities=("structured_output",),
-        ),
+        capabilities=("structured_output",),
         wire_format=wire_format,
-        catalogue=catalogue,
+        catalogue=OpenAIModels(),
         prices=Prices("openai"),
     )
     return await mount_provider(coordinator, service, options)

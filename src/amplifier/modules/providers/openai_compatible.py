@@ -11,7 +11,7 @@ from amplifier.contracts import Coordinator
 
 from .._shared.configuration import choice, flag, option, optional, read_options, whole_number
 from ._chat_completions import ChatCompletions, ConfiguredModels
-from ._http_provider import Prices, Service, config_fields_of, decline, make_info, mount_provider
+from ._http_provider import Prices, Service, mount_provider
 from ._wire_format import ProviderOptions
 
 __all__ = ["mount"]
@@ -47,32 +47,20 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     """
     environment = {"api_key": _KEY, "base_url": _URL}
     options = read_options(_Options, _MODULE, config, environment=environment, **_DEFAULTS)
-    if not options.base_url:
-        decline(
-            coordinator, _MODULE, "address", f"set it with: export {_URL}=http://127.0.0.1:8080/v1 (or as base_url)"
-        )
-        return None
-    catalogue = ConfiguredModels(options.default_model, options.context_window or 32_768, options.max_tokens or 4096)
-    wire_format = ChatCompletions(
-        max_tokens_field=options.max_tokens_field,
-        parallel_tool_calls=options.parallel_tool_calls,
-        seed=options.seed,
-    )
     service = Service(
         module=_MODULE,
         extra="openai",
-        base_url=options.base_url,
+        name="openai-compatible",
+        display_name="OpenAI-compatible server",
+        variables=(_KEY, _URL),
+        default_model="default",
         headers={"Authorization": f"Bearer {options.api_key}"} if options.api_key else {},
-        info=make_info(
-            "openai-compatible",
-            "OpenAI-compatible server",
-            options,
-            catalogue,
-            env_vars=[_KEY],
-            fields=config_fields_of(_KEY, _URL, default_model="default", needs_url=True),
+        wire_format=ChatCompletions(
+            max_tokens_field=options.max_tokens_field,
+            parallel_tool_calls=options.parallel_tool_calls,
+            seed=options.seed,
         ),
-        wire_format=wire_format,
-        catalogue=catalogue,
+        catalogue=ConfiguredModels(options.default_model, options.context_window or 32_768, options.max_tokens or 4096),
         prices=Prices(None, options.base_url),
     )
     return await mount_provider(coordinator, service, options)

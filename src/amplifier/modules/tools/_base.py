@@ -13,7 +13,7 @@ from amplifier.models import ToolResult
 
 from .._shared.failure import ToolFailure, failure_from_os, shown
 
-__all__ = ["BuiltinTool", "check_input"]
+__all__ = ["BuiltinTool", "check_input", "directory_schema"]
 
 logger = logging.getLogger("amplifier.modules.tools")
 
@@ -77,6 +77,11 @@ class BuiltinTool(ABC):
         message = shown(str(failure), 4000)
         logger.info("tool %s: %s (%s)", self._name, message, failure.kind)
         return ToolResult(success=False, error={"message": message, "type": failure.kind})
+
+
+def directory_schema(description: str) -> dict[str, Any]:
+    """The schema of an input that names a place in the workspace, by default the workspace itself."""
+    return {"type": "string", "description": description, "minLength": 1, "maxLength": 4096, "default": "."}
 
 
 _WORDS = frozenset({"description", "default", "examples", "title"})

@@ -35,11 +35,6 @@ async def one_turn(session: AmplifierSession) -> None:
     await session.execute("begin")
 
 
-async def two_turns(session: AmplifierSession) -> None:
-    await session.execute("begin")
-    await session.execute("go on")
-
-
 async def failing_turn(session: AmplifierSession) -> None:
     with pytest.raises(LLMError):
         await session.execute("begin")
@@ -220,8 +215,6 @@ def tool(name: str, *below: list[Any], outcome: str = "unset") -> list[Any]:
 
 SCENARIOS: dict[str, Scenario] = {
     "an answer": Scenario(answers=["hello"], tree=[turn(CHAT)]),
-    "two turns": Scenario(answers=["hello"], use=two_turns, tree=[turn(CHAT), turn(CHAT)]),
-    "a loop that does not stream": Scenario(answers=["hello"], loop="loop-basic", tree=[turn(CHAT)]),
     "a loop driven by events": Scenario(
         answers=[calls(call("echo")), "done"], loop="loop-events", tree=[turn(CHAT, tool("echo"), CHAT)]
     ),
@@ -236,10 +229,6 @@ SCENARIOS: dict[str, Scenario] = {
     "a tool that reports a failure": Scenario(
         answers=[calls(call("refuse")), "done"], tree=[turn(CHAT, tool("refuse", outcome="_OTHER"), CHAT)]
     ),
-    "one of two tools fails": Scenario(
-        answers=[calls(call("fail", "c1"), call("echo", "c2")), "done"],
-        tree=[turn(CHAT, tool("fail", outcome="ValueError"), tool("echo"), CHAT)],
-    ),
     "an unknown tool": Scenario(
         answers=[calls(call("nothing")), "done"], tree=[turn(CHAT, tool("nothing", outcome="UnknownTool"), CHAT)]
     ),
@@ -249,9 +238,6 @@ SCENARIOS: dict[str, Scenario] = {
         tree=[turn(CHAT, tool("echo", outcome="Denied"), CHAT)],
     ),
     "a prompt that a gate denies": Scenario(answers=["hello"], denied="prompt:submit", use=denied_turn, tree=[turn()]),
-    "a request that a gate denies": Scenario(
-        answers=["hello"], denied="provider:request", use=denied_turn, tree=[turn()]
-    ),
     "a provider that fails": Scenario(
         answers=[{"error": {"type": "AuthenticationError", "message": "no"}}],
         use=failing_turn,
@@ -263,24 +249,9 @@ SCENARIOS: dict[str, Scenario] = {
         use=failing_turn,
         tree=[turn(["chat mock-model", "StreamError"], outcome="StreamError")],
     ),
-    "too many model calls": Scenario(
-        answers=[calls(call("echo"))],
-        loop_config={"max_iterations": 2},
-        tree=[turn(CHAT, tool("echo"), CHAT, tool("echo"))],
-    ),
     "a tool whose libraries trace": Scenario(
         answers=[calls(call("traced")), "done"],
         tree=[turn(CHAT, tool("traced", ["library", "unset", ["in a task", "unset"], ["in a thread", "unset"]]), CHAT)],
-    ),
-    "parallel tools whose libraries trace": Scenario(
-        answers=[calls(call("traced", "c1"), call("traced", "c2")), "done"],
-        tree=[
-            turn(
-                CHAT,
-                *[tool("traced", ["library", "unset", ["in a task", "unset"], ["in a thread", "unset"]])] * 2,
-                CHAT,
-            )
-        ],
     ),
     "a child session": Scenario(
         answers=[calls(task()), "done"],

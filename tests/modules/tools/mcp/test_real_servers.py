@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import http.server
 import os
 import socket
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 from amplifier.models import ImageBlock
-from amplifier.testing import MockApprovalSystem, wait_for
+from amplifier.testing import MockApprovalSystem
 from tests._support.mcp_servers import node_server, python_server
 from tests.modules.tools.mcp.desk import opened
 
@@ -53,8 +50,12 @@ async def test_four_servers_open_side_by_side_and_answer(tmp_path):
         assert not (await desk.call("time_get_current_time", timezone="Nowhere/Town")).success
 
 
-async def test_the_everything_server_exercises_every_kind_of_content():
-    async with opened({"all": node("server-everything", "stdio")}) as desk:
+async def test_the_everything_server_exercises_every_kind_of_content_and_asks_the_model():
+    person = MockApprovalSystem(["Allow once"])
+    async with opened({"all": node("server-everything", "stdio")}, model=["Forty-two."], approval=person) as desk:
+        asked = await desk.call("all_trigger-sampling-request", prompt="What is six times seven?", maxTokens=20)
+        assert "Forty-two." in str(asked.output)
+        assert len(person.requests) == 1
         image = await desk.call("all_get-tiny-image")
         assert any(isinstance(block, ImageBlock) for block in image.content)
         structured = await desk.call("all_get-structured-content", location="Chicago")
@@ -67,72 +68,6 @@ async def test_the_everything_server_exercises_every_kind_of_content():
         result = await desk.call("all_trigger-long-running-operation", duration=1, steps=2)
         assert result.success
         assert [event["progress"] for event in desk.events("mcp:progress")] == [1.0, 2.0]
-
-
-@pytest.mark.slow
-async def test_the_everything_server_asks_the_model_after_the_user_has_allowed_it():
-    person = MockApprovalSystem(["Allow once"])
-    async with opened({"all": node("server-everything", "stdio")}, model=["Forty-two."], approval=person) as desk:
-        result = await desk.call("all_trigger-sampling-request", prompt="What is six times seven?", maxTokens=20)
-        assert "Forty-two." in str(result.output)
-        assert len(person.requests) == 1
-
-
-@pytest.mark.slow
-async def test_a_stop_reaches_the_everything_server():
-    async with opened({"all": node("server-everything", "stdio")}) as desk:
-        with anyio.CancelScope() as scope:
-
-            async def stop() -> None:
-                assert await wait_for(lambda: bool(desk.events("mcp:progress")), timeout=60)
-                scope.cancel()
-
-            async with anyio.create_task_group() as group:
-                group.start_soon(stop)
-                await desk.call("all_trigger-long-running-operation", duration=600, steps=2000)
-        assert scope.cancelled_caught
-        assert (await desk.call("all_echo", message="still here")).success
-
-
-@contextmanager
-def page_server() -> Iterator[int]:
-    class Page(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = b"<html><body><h1>Milk</h1><p>It is white.</p></body></html>"
-            self.send_response(200 if self.path == "/page" else 404)
-            self.send_header("content-type", "text/html")
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-@pytest.mark.slow
-async def test_the_fetch_server_fetches_a_page():
-    command = python_server("mcp-server-fetch")
-    # Where the server finds Node, its first call runs `npm install` inside of its own package, and a second server that starts
-    # meanwhile uses the half-installed package and fails. Without Node on its PATH it does everything in Python.
-    fetch = {
-        "command": command,
-        "args": ["--ignore-robots-txt", "--allow-private-ips"],
-        "env": {"NO_PROXY": "127.0.0.1", "PATH": str(Path(command).parent)},
-    }
-    with page_server() as port:
-        async with opened({"fetch": fetch}) as desk:
-            result = await desk.call("fetch_fetch", url=f"http://127.0.0.1:{port}/page")
-            assert "It is white." in str(result.output), result
 
 
 @contextmanager

@@ -252,20 +252,6 @@ async def test_input_that_is_not_json_is_refused_and_leaves_the_connection_whole
         assert desk.status("small")["starts"] == 1
 
 
-async def test_concurrent_calls_do_not_mix():
-    async with opened({"small": small()}) as desk:
-        results: dict[str, Any] = {}
-
-        async def call(text: str) -> None:
-            results[text] = (await desk.call("small_upper", text=text)).output
-
-        async with anyio.create_task_group() as group:
-            for number in range(50):
-                group.start_soon(call, f"text {number}")
-        assert results == {text: text.upper() for text in results}
-        assert len(results) == 50
-
-
 # ── stopping ──
 
 
@@ -324,12 +310,6 @@ async def test_a_crashed_server_is_named_and_started_again_at_the_next_call():
         assert (await desk.call("small_echo", text="back")).output == "back"
         assert desk.status("small")["starts"] == 2
         assert [event["error_type"] for event in desk.events("mcp:server_failed")] == ["ServerCrashed"]
-
-
-async def test_a_server_that_dies_while_its_child_keeps_the_output_open_is_noticed():
-    async with opened({"small": small("--all", "--child")}) as desk:
-        assert (await desk.call("small_crash")).error["type"] == "ServerCrashed"
-        assert (await desk.call("small_echo", text="back")).output == "back"
 
 
 @pytest.mark.slow

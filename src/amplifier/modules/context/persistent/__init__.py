@@ -3,8 +3,7 @@
 `_context` is the module, `_step_journal` what makes turns durable, `_options` the config; `amplifier.store` keeps it all.
 """
 
-from ._context import PersistentContext
-from ._mount import mount
+from ._context import PersistentContext, mount
 from ._options import PersistentOptions
 from ._step_journal import JournalError
 

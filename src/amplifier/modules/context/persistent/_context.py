@@ -8,7 +8,7 @@ call has happened completely or not at all.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar, final
 
@@ -17,6 +17,7 @@ import anyio.to_thread
 
 from amplifier.contracts import Coordinator, Hooks
 from amplifier.errors import SessionStateError
+from amplifier.events import TOOL_ERROR, TOOL_POST
 from amplifier.store import Conversation as StoredConversation
 from amplifier.store import encode_message
 
@@ -33,7 +34,7 @@ from .. import (
     open_calls,
     require_role,
 )
-from ._options import PersistentOptions
+from ._options import PersistentOptions, read_persistent_options
 from ._step_journal import StepJournal
 
 logger = logging.getLogger("amplifier.modules.context-persistent")
@@ -281,3 +282,28 @@ def _last_answer(messages: Sequence[dict[str, Any]]) -> int:
         if messages[position].get("role") == "assistant":
             return position
     return -1
+
+
+async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> Callable[[], Awaitable[None]]:
+    """Open the session's conversation and mount it; see `PersistentOptions` for its configuration.
+
+    Returns:
+        The function that closes it.
+    """
+    options = read_persistent_options(coordinator.session_id, config)
+    context = PersistentContext(options, coordinator.hooks, coordinator)
+    try:
+        await context.open()
+        await coordinator.mount("context", context)
+        coordinator.turn_number = context.turn_number
+        context.observe(coordinator, "context-persistent")
+        if context.journal is not None:
+            coordinator.register_step_wrapper(context.journal)
+            for event in (TOOL_POST, TOOL_ERROR):
+                coordinator.hooks.register(
+                    event, context.journal.watch, name="context-persistent", fields=("tool_call_id",)
+                )
+    except BaseException:
+        await context.close()
+        raise
+    return context.close

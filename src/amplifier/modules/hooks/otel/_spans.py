@@ -26,54 +26,8 @@ from amplifier._json import redact_secrets, redact_text
 from amplifier.contracts import Coordinator, Step, current_call
 from amplifier.models import ChatRequest, ChatResponse, Message, ToolResult, Usage, to_dict
 
-from ._conventions import (
-    ABANDONED,
-    AGENT_NAME,
-    CACHE_HIT_RATE,
-    CALLS_BUCKETS,
-    CANCELLED,
-    CHAT,
-    CONVERSATION_ID,
-    ERROR_TYPE,
-    EXECUTE_TOOL,
-    EXECUTE_TOOL_DURATION,
-    FINISH_REASONS,
-    FIRST_CHUNK,
-    INFERENCE_CALLS,
-    INPUT_MESSAGES,
-    INVOKE_AGENT,
-    INVOKE_AGENT_DURATION,
-    ITERATION,
-    NEXT_CHUNK,
-    OPERATION_DURATION,
-    OPERATION_NAME,
-    OTHER_ERROR,
-    OUTPUT_MESSAGES,
-    PARENT_SESSION,
-    PROVIDER_NAME,
-    REQUEST_MODEL,
-    REQUEST_SETTINGS,
-    RESPONSE_ID,
-    RESUMED,
-    SECONDS_BUCKETS,
-    SERVER_ADDRESS,
-    SERVER_PORT,
-    SHARE_BUCKETS,
-    SYSTEM_INSTRUCTIONS,
-    TOKEN_BUCKETS,
-    TOKEN_TYPE,
-    TOKEN_USAGE,
-    TOOL_CALL_ARGUMENTS,
-    TOOL_CALL_ID,
-    TOOL_CALL_RESULT,
-    TOOL_CALLS,
-    TOOL_DESCRIPTION,
-    TOOL_NAME,
-    TOOL_TYPE,
-    TURN_NUMBER,
-    USAGE,
-    OtelOptions,
-)
+from . import _conventions as conventions
+from ._conventions import OtelOptions
 
 _CUT = "… (cut)"
 _INSTRUCTIONS = ("system", "developer")
@@ -142,14 +96,18 @@ def _part(block: dict[str, Any]) -> dict[str, Any]:
 
 Attributes = Mapping[str, str]
 
-_DURATIONS = {CHAT: OPERATION_DURATION, INVOKE_AGENT: INVOKE_AGENT_DURATION, EXECUTE_TOOL: EXECUTE_TOOL_DURATION}
-_CALLS = {CHAT: INFERENCE_CALLS, EXECUTE_TOOL: TOOL_CALLS}
+_DURATIONS = {
+    conventions.CHAT: conventions.OPERATION_DURATION,
+    conventions.INVOKE_AGENT: conventions.INVOKE_AGENT_DURATION,
+    conventions.EXECUTE_TOOL: conventions.EXECUTE_TOOL_DURATION,
+}
+_CALLS = {conventions.CHAT: conventions.INFERENCE_CALLS, conventions.EXECUTE_TOOL: conventions.TOOL_CALLS}
 _SECONDS = {
-    OPERATION_DURATION: "Duration of a model call, with its retries",
-    INVOKE_AGENT_DURATION: "Duration of a turn of an agent",
-    EXECUTE_TOOL_DURATION: "Duration of a tool call",
-    FIRST_CHUNK: "From the beginning of a model call to the first piece of its answer",
-    NEXT_CHUNK: "Between two pieces of an answer",
+    conventions.OPERATION_DURATION: "Duration of a model call, with its retries",
+    conventions.INVOKE_AGENT_DURATION: "Duration of a turn of an agent",
+    conventions.EXECUTE_TOOL_DURATION: "Duration of a tool call",
+    conventions.FIRST_CHUNK: "From the beginning of a model call to the first piece of its answer",
+    conventions.NEXT_CHUNK: "Between two pieces of an answer",
 }
 
 
@@ -158,20 +116,20 @@ class Metrics:
 
     def __init__(self, meter: Meter) -> None:
         self._tokens = meter.create_histogram(
-            TOKEN_USAGE,
+            conventions.TOKEN_USAGE,
             unit="{token}",
             description="Tokens of a model call",
-            explicit_bucket_boundaries_advisory=TOKEN_BUCKETS,
+            explicit_bucket_boundaries_advisory=conventions.TOKEN_BUCKETS,
         )
         self._cached = meter.create_histogram(
-            CACHE_HIT_RATE,
+            conventions.CACHE_HIT_RATE,
             unit="1",
             description="Share of the input of a model call that the service read from its prompt cache",
-            explicit_bucket_boundaries_advisory=SHARE_BUCKETS,
+            explicit_bucket_boundaries_advisory=conventions.SHARE_BUCKETS,
         )
         self._seconds = {
             name: meter.create_histogram(
-                name, unit="s", description=description, explicit_bucket_boundaries_advisory=SECONDS_BUCKETS
+                name, unit="s", description=description, explicit_bucket_boundaries_advisory=conventions.SECONDS_BUCKETS
             )
             for name, description in _SECONDS.items()
         }
@@ -180,7 +138,7 @@ class Metrics:
                 name,
                 unit="{call}",
                 description=f"Calls of one turn ({operation})",
-                explicit_bucket_boundaries_advisory=CALLS_BUCKETS,
+                explicit_bucket_boundaries_advisory=conventions.CALLS_BUCKETS,
             )
             for operation, name in _CALLS.items()
         }
@@ -196,8 +154,8 @@ class Metrics:
 
     def record_tokens(self, usage: Usage, attributes: Attributes) -> None:
         """Record what a model call consumed."""
-        self._tokens.record(usage.input_tokens, {**attributes, TOKEN_TYPE: "input"})
-        self._tokens.record(usage.output_tokens, {**attributes, TOKEN_TYPE: "output"})
+        self._tokens.record(usage.input_tokens, {**attributes, conventions.TOKEN_TYPE: "input"})
+        self._tokens.record(usage.output_tokens, {**attributes, conventions.TOKEN_TYPE: "output"})
         if usage.cache_read_tokens is not None and usage.input_tokens:
             self._cached.record(usage.cache_read_tokens / usage.input_tokens, attributes)
 
@@ -233,7 +191,7 @@ class _OpenSpan:
     def fail(self, error_type: str, description: str | None = None) -> None:
         """Give the span the status of a failure."""
         self.error_type = error_type
-        self.span.set_attribute(ERROR_TYPE, error_type)
+        self.span.set_attribute(conventions.ERROR_TYPE, error_type)
         self.span.set_status(Status(StatusCode.ERROR, description))
 
 
@@ -268,16 +226,18 @@ class SessionSpans:
     def begin_turn(self, data: Mapping[str, Any]) -> None:
         """Begin the span of a turn and make it current for the rest of the turn."""
         self.abandon()
-        opened = self._open(INVOKE_AGENT, self._agent, SpanKind.INTERNAL, {AGENT_NAME: self._agent})
+        opened = self._open(
+            conventions.INVOKE_AGENT, self._agent, SpanKind.INTERNAL, {conventions.AGENT_NAME: self._agent}
+        )
         opened.set(
             {
-                CONVERSATION_ID: self._coordinator.session_id,
-                PARENT_SESSION: self._coordinator.parent_id,
-                TURN_NUMBER: self._coordinator.turn_number,
+                conventions.CONVERSATION_ID: self._coordinator.session_id,
+                conventions.PARENT_SESSION: self._coordinator.parent_id,
+                conventions.TURN_NUMBER: self._coordinator.turn_number,
             }
         )
         if self._options.capture_content and opened.span.is_recording():
-            opened.set({INPUT_MESSAGES: self._shown(text_message("user", str(data.get("prompt", ""))))})
+            opened.set({conventions.INPUT_MESSAGES: self._shown(text_message("user", str(data.get("prompt", ""))))})
         self._turn, self._cause, self._count = opened, None, dict.fromkeys(_CALLS, 0)
         # Not detached: a turn has a context of its own, which ends with it.
         otel_context.attach(trace.set_span_in_context(opened.span))
@@ -289,12 +249,14 @@ class SessionSpans:
             return
         status = data.get("status")
         if status == "cancelled":
-            turn.fail(CANCELLED, CANCELLED)
+            turn.fail(conventions.CANCELLED, conventions.CANCELLED)
         elif status == "error":
-            turn.fail(self._cause or OTHER_ERROR)
+            turn.fail(self._cause or conventions.OTHER_ERROR)
         if self._options.capture_content and turn.span.is_recording():
-            turn.set({OUTPUT_MESSAGES: self._shown(text_message("assistant", str(data.get("response", ""))))})
-        self._metrics.record_calls(self._count, {AGENT_NAME: self._agent})
+            turn.set(
+                {conventions.OUTPUT_MESSAGES: self._shown(text_message("assistant", str(data.get("response", ""))))}
+            )
+        self._metrics.record_calls(self._count, {conventions.AGENT_NAME: self._agent})
         self._end(turn)
 
     # ── model calls and tool calls ──
@@ -327,12 +289,12 @@ class SessionSpans:
         """Note the model that a provider asks, or that has answered."""
         model, call = data.get("model"), current_call()
         opened = None if call is None else self._calls.get(call.call_id)
-        if opened is None or opened.operation != CHAT or not isinstance(model, str) or not model:
+        if opened is None or opened.operation != conventions.CHAT or not isinstance(model, str) or not model:
             return
         opened.set({attribute: model})
         opened.measured[attribute] = model
-        if attribute == REQUEST_MODEL:
-            opened.span.update_name(f"{CHAT} {model}")
+        if attribute == conventions.REQUEST_MODEL:
+            opened.span.update_name(f"{conventions.CHAT} {model}")
 
     def note_chunk(self, data: Mapping[str, Any]) -> None:
         """A piece of an answer has come."""
@@ -342,31 +304,31 @@ class SessionSpans:
             return
         now, before = perf_counter(), opened.latest_chunk
         opened.latest_chunk = now
-        name, since = (FIRST_CHUNK, opened.started) if before is None else (NEXT_CHUNK, before)
+        name, since = (conventions.FIRST_CHUNK, opened.started) if before is None else (conventions.NEXT_CHUNK, before)
         self._metrics.record_seconds(name, now - since, opened.measured)
 
     def _begin_chat(self, step: Step) -> _OpenSpan:
         request = step.arguments if isinstance(step.arguments, ChatRequest) else ChatRequest(messages=[])
-        measured = {PROVIDER_NAME: self._provider or OTHER_ERROR}
+        measured = {conventions.PROVIDER_NAME: self._provider or conventions.OTHER_ERROR}
         if request.model:
-            measured[REQUEST_MODEL] = request.model
+            measured[conventions.REQUEST_MODEL] = request.model
         defaults = self._provider_defaults()
         model = request.model or str(defaults.get("model") or self._provider or "model")
-        opened = self._open(CHAT, model, SpanKind.CLIENT, measured)
+        opened = self._open(conventions.CHAT, model, SpanKind.CLIENT, measured)
         opened.is_streamed = request.stream is True
         opened.set(
             {
-                CONVERSATION_ID: self._coordinator.session_id,
-                AGENT_NAME: self._agent,
-                ITERATION: step.call.iteration,
+                conventions.CONVERSATION_ID: self._coordinator.session_id,
+                conventions.AGENT_NAME: self._agent,
+                conventions.ITERATION: step.call.iteration,
                 **_server(defaults.get("base_url")),
-                **{name: getattr(request, field) for field, name in REQUEST_SETTINGS.items()},
+                **{name: getattr(request, field) for field, name in conventions.REQUEST_SETTINGS.items()},
             }
         )
         if self._options.capture_content and opened.span.is_recording():
-            opened.set({INPUT_MESSAGES: self._shown(input_messages(request))})
+            opened.set({conventions.INPUT_MESSAGES: self._shown(input_messages(request))})
             if instructions := system_instructions(request):
-                opened.set({SYSTEM_INSTRUCTIONS: self._shown(instructions)})
+                opened.set({conventions.SYSTEM_INSTRUCTIONS: self._shown(instructions)})
         return opened
 
     def _provider_defaults(self) -> Mapping[str, Any]:
@@ -375,20 +337,20 @@ class SessionSpans:
 
     def _begin_tool(self, step: Step) -> _OpenSpan:
         name = step.call.tool_name or "tool"
-        opened = self._open(EXECUTE_TOOL, name, SpanKind.INTERNAL, {TOOL_NAME: name})
+        opened = self._open(conventions.EXECUTE_TOOL, name, SpanKind.INTERNAL, {conventions.TOOL_NAME: name})
         opened.set(
             {
-                TOOL_TYPE: "function",
-                TOOL_DESCRIPTION: self._description(name),
-                TOOL_CALL_ID: step.call.call_id,
-                CONVERSATION_ID: self._coordinator.session_id,
-                AGENT_NAME: self._agent,
-                ITERATION: step.call.iteration,
-                RESUMED: step.is_resumed or None,
+                conventions.TOOL_TYPE: "function",
+                conventions.TOOL_DESCRIPTION: self._description(name),
+                conventions.TOOL_CALL_ID: step.call.call_id,
+                conventions.CONVERSATION_ID: self._coordinator.session_id,
+                conventions.AGENT_NAME: self._agent,
+                conventions.ITERATION: step.call.iteration,
+                conventions.RESUMED: step.is_resumed or None,
             }
         )
         if self._options.capture_content and opened.span.is_recording():
-            opened.set({TOOL_CALL_ARGUMENTS: self._shown(step.arguments)})
+            opened.set({conventions.TOOL_CALL_ARGUMENTS: self._shown(step.arguments)})
         return opened
 
     def _description(self, tool: str) -> str | None:
@@ -399,25 +361,30 @@ class SessionSpans:
         captures = self._options.capture_content and opened.span.is_recording()
         if isinstance(result, ChatResponse):
             usage = result.usage
-            opened.set({} if usage is None else {name: getattr(usage, field) for field, name in USAGE.items()})
-            opened.set({FINISH_REASONS: None if result.finish_reason is None else [result.finish_reason]})
+            opened.set(
+                {} if usage is None else {name: getattr(usage, field) for field, name in conventions.USAGE.items()}
+            )
+            opened.set({conventions.FINISH_REASONS: None if result.finish_reason is None else [result.finish_reason]})
             response_id = (result.metadata or {}).get("response_id")
-            opened.set({RESPONSE_ID: response_id if isinstance(response_id, str) else None})
+            opened.set({conventions.RESPONSE_ID: response_id if isinstance(response_id, str) else None})
             if usage is not None:
                 self._metrics.record_tokens(usage, opened.measured)
             if captures:
-                opened.set({OUTPUT_MESSAGES: self._shown(output_messages(result))})
+                opened.set({conventions.OUTPUT_MESSAGES: self._shown(output_messages(result))})
         elif isinstance(result, ToolResult):
             if not result.success:
                 error = result.error if isinstance(result.error, dict) else {}
                 kind = error.get("type")
-                opened.fail(kind if isinstance(kind, str) and kind else OTHER_ERROR, self._words(error.get("message")))
+                opened.fail(
+                    kind if isinstance(kind, str) and kind else conventions.OTHER_ERROR,
+                    self._words(error.get("message")),
+                )
             if captures:
-                opened.set({TOOL_CALL_RESULT: self._shown(result_content(result))})
+                opened.set({conventions.TOOL_CALL_RESULT: self._shown(result_content(result))})
 
     def _note_error(self, opened: _OpenSpan, error: BaseException) -> None:
         if isinstance(error, anyio.get_cancelled_exc_class() | KeyboardInterrupt):
-            opened.fail(CANCELLED, CANCELLED)
+            opened.fail(conventions.CANCELLED, conventions.CANCELLED)
             return
         self._cause, words = type(error).__qualname__, self._words(str(error))
         opened.fail(self._cause, words)
@@ -439,20 +406,24 @@ class SessionSpans:
         unfinished = [*reversed(self._calls.values()), *([] if self._turn is None else [self._turn])]
         self._calls, self._turn = {}, None
         for opened in unfinished:
-            opened.fail(ABANDONED, "the session reported no end")
+            opened.fail(conventions.ABANDONED, "the session reported no end")
             self._end(opened)
 
     # ── spans ──
 
     def _open(self, operation: str, name: str, kind: SpanKind, measured: dict[str, str]) -> _OpenSpan:
-        attributes = {OPERATION_NAME: operation, **measured}
+        attributes = {conventions.OPERATION_NAME: operation, **measured}
         if operation in self._count:
             self._count[operation] += 1
         span = self._tracer.start_span(f"{operation} {name}", kind=kind, attributes=attributes)
         return _OpenSpan(operation, span, attributes)
 
     def _end(self, opened: _OpenSpan) -> None:
-        measured = opened.measured if opened.error_type is None else {**opened.measured, ERROR_TYPE: opened.error_type}
+        measured = (
+            opened.measured
+            if opened.error_type is None
+            else {**opened.measured, conventions.ERROR_TYPE: opened.error_type}
+        )
         opened.span.end()
         self._metrics.record_seconds(_DURATIONS[opened.operation], perf_counter() - opened.started, measured)
 
@@ -482,4 +453,4 @@ def _server(url: Any) -> dict[str, str | int | None]:
         port = parts.port or {"https": 443, "http": 80}.get(parts.scheme)
     except ValueError:
         return {}
-    return {SERVER_ADDRESS: parts.hostname, SERVER_PORT: port if parts.hostname else None}
+    return {conventions.SERVER_ADDRESS: parts.hostname, conventions.SERVER_PORT: port if parts.hostname else None}

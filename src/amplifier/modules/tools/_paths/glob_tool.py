@@ -15,7 +15,7 @@ from amplifier.models import ToolResult
 from ..._shared.configuration import texts
 from ..._shared.failure import ToolFailure, shown
 from ..._shared.worker_threads import Stop, Workers
-from .._base import BuiltinTool
+from .._base import BuiltinTool, directory_schema
 from .open_beneath import Entry, enter, entries_of, open_directory
 from .workspace import MAX_DEPTH, AccessRoots, ConfinedPath, Workspace
 
@@ -253,13 +253,7 @@ class GlobTool(BuiltinTool):
         "type": "object",
         "properties": {
             "pattern": {"type": "string", "description": "The glob pattern.", "minLength": 1, "maxLength": 1000},
-            "path": {
-                "type": "string",
-                "description": "The directory to start in; the workspace if left out.",
-                "minLength": 1,
-                "maxLength": 4096,
-                "default": ".",
-            },
+            "path": directory_schema("The directory to start in; the workspace if left out."),
         },
         "required": ["pattern"],
         "additionalProperties": False,

@@ -20,7 +20,7 @@ from amplifier.models._prompts import PDF, media_type
 
 from ..._shared.failure import ToolFailure, shown
 from ..._shared.worker_threads import Stop, Workers
-from .._base import BuiltinTool
+from .._base import BuiltinTool, directory_schema
 from .._paths import ConfinedPath, Entry, Workspace, entries_of, open_directory, open_file
 from ._options import FilesystemOptions
 
@@ -316,13 +316,7 @@ class ListDirectoryTool(FileTool):
     _schema: ClassVar[dict[str, Any]] = {
         "type": "object",
         "properties": {
-            "path": {
-                "type": "string",
-                "description": "The directory; the workspace if left out.",
-                "minLength": 1,
-                "maxLength": 4096,
-                "default": ".",
-            },
+            "path": directory_schema("The directory; the workspace if left out."),
         },
         "additionalProperties": False,
     }

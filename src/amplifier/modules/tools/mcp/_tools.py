@@ -82,11 +82,7 @@ def as_tool_result(result: CallToolResult, *, longest: int, failure: str) -> Too
 
 def as_resource_result(result: ReadResourceResult, *, longest: int) -> ToolResult:
     """The content of a resource."""
-    blocks = [_resource_block(content) for content in result.contents]
-    if not all(isinstance(block, TextBlock) for block in blocks):
-        return _with_media(blocks, None, longest)
-    text = "\n".join(block.text for block in blocks if isinstance(block, TextBlock))
-    return ToolResult(output=_cut(text, longest))
+    return _joined([_resource_block(content) for content in result.contents], "\n", longest)
 
 
 def as_prompt_result(result: GetPromptResult, *, longest: int) -> ToolResult:
@@ -95,9 +91,14 @@ def as_prompt_result(result: GetPromptResult, *, longest: int) -> ToolResult:
     for message in result.messages:
         for block in _blocks([message.content]):
             blocks.append(TextBlock(text=f"{message.role}: {block.text}") if isinstance(block, TextBlock) else block)
-    if not all(isinstance(block, TextBlock) for block in blocks):
+    return _joined(blocks, "\n\n", longest)
+
+
+def _joined(blocks: list[_Block], separator: str, longest: int) -> ToolResult:
+    texts = [block.text for block in blocks if isinstance(block, TextBlock)]
+    if len(texts) < len(blocks):
         return _with_media(blocks, None, longest)
-    return ToolResult(output=_cut("\n\n".join(block.text for block in blocks if isinstance(block, TextBlock)), longest))
+    return ToolResult(output=_cut(separator.join(texts), longest))
 
 
 def as_list_result(lists: dict[str, list[Any]], *, longest: int) -> ToolResult:

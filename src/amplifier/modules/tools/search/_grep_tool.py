@@ -15,7 +15,7 @@ from amplifier.models import ToolResult
 from ..._shared.configuration import read_options
 from ..._shared.failure import shown
 from ..._shared.worker_threads import Workers
-from .._base import BuiltinTool
+from .._base import BuiltinTool, directory_schema
 from .._paths import GlobTool, Workspace
 from ._options import TOOLS, SearchOptions
 from ._search import Search, find_ripgrep
@@ -41,13 +41,7 @@ class GrepTool(BuiltinTool):
         "type": "object",
         "properties": {
             "pattern": {"type": "string", "description": "The expression.", "minLength": 1, "maxLength": 1000},
-            "path": {
-                "type": "string",
-                "description": "The file or directory; the workspace if left out.",
-                "minLength": 1,
-                "maxLength": 4096,
-                "default": ".",
-            },
+            "path": directory_schema("The file or directory; the workspace if left out."),
             "glob": {
                 "type": "string",
                 "description": "Look only into files whose path matches, for example *.py or src/**/*.{ts,tsx}.",
