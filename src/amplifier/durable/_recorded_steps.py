@@ -22,9 +22,8 @@ from amplifier.models import ChatResponse, ToolResult, from_dict, to_dict
 
 from ._errors import DurableError
 from ._storable import as_json, storable_key
-from ._stores import AttemptStore
 from ._suspects import NO_LIMITS, CallLimits
-from ._turn_rows import ClaimedTurn, StepName, StopRequest
+from ._turn_rows import AttemptStore, ClaimedTurn, StepName, StopRequest
 
 
 class RunningCalls:

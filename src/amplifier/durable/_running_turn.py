@@ -28,9 +28,8 @@ from ._errors import DurableError, EngineClosedError, EngineUnavailableError, Tu
 from ._metrics import count_attempt, count_end
 from ._recorded_steps import RecordedSteps
 from ._storable import as_json, storable_text, with_compactions, without_compactions
-from ._stores import AttemptStore
 from ._suspects import MOST_DEATHS, NO_LIMITS, CallLimits
-from ._turn_rows import PLAN_CHANGED, ClaimedTurn, Outcome, StopRequest, prompt_of
+from ._turn_rows import PLAN_CHANGED, AttemptStore, ClaimedTurn, Outcome, StopRequest, prompt_of
 from ._unopened import playback_session
 
 _LAST = 2**31

@@ -140,7 +140,7 @@ class Admission:
 
     @asynccontextmanager
     async def admit(
-        self, turn_id: str, deaths: int, pause: float, still_waits: Callable[[], Awaitable[bool]]
+        self, turn_id: str, deaths: int, pause: float, still_waits: Callable[[], Awaitable[bool]] | None = None
     ) -> AsyncIterator[None]:
         """Wait until a turn may begin; it counts as running until the block is left.
 
@@ -157,7 +157,7 @@ class Admission:
             self._suspects.append(ticket)
         try:
             while self._must_wait(ticket, is_suspect):
-                if is_suspect and not await still_waits():
+                if is_suspect and still_waits is not None and not await still_waits():
                     break
                 await anyio.sleep(self._settings.poll)
             self._admitted[ticket] = turn_id
