@@ -438,3 +438,65 @@ async def test_a_tool_whose_declaration_cannot_be_read_is_not_called_again(kind,
             assert await engine.result(await engine.start("s", "go")) == "Done."
         group.cancel_scope.cancel()
     assert tried == ["look"]
+
+
+async def test_a_schedule_starts_turns_again_and_again_until_it_is_removed(kind, place):
+    async with open_engine(kind, place) as engine, working(engine, agent(answering(*["Done."] * 100))):
+        began = time.time()
+        await engine.schedule("tick", "anna", "not any more", every=86400)
+        await engine.schedule("tick", "anna", "go", every=1, first=began - 0.5)
+
+        async def is_listed() -> bool:
+            found = await engine.schedules()
+            return [(each.name, each.session_id, each.prompt, each.every) for each in found] == [
+                ("tick", "anna", "go", 1)
+            ]
+
+        async def has_run_twice() -> bool:
+            return len(await engine.list(session="anna", state="completed")) >= 2
+
+        await eventually(is_listed)
+        await eventually(has_run_twice)
+        found = await engine.list(session="anna")
+        assert len({each.turn_id for each in found}) == len(found)
+        assert all(each.turn_id.startswith("tick-2") for each in found)
+        assert await engine.unschedule("tick")
+        assert not await engine.unschedule("tick")
+        await eventually(lambda: _is_empty(engine))
+        assert (await engine.messages("anna"))[0]["content"] == "go"
+
+
+async def _is_empty(engine) -> bool:
+    return not await engine.schedules()
+
+
+async def test_turns_that_were_due_while_no_worker_ran_are_made_up_for_by_one(kind, place):
+    if kind == "temporal":
+        pytest.skip("the server looks at its own clock; that it makes up for one is its catch-up window")
+    async with open_engine(kind, place) as engine:
+        await engine.schedule("hourly", "anna", "go", every=3600)
+        earlier = time.time() - 5.5 * 3600
+        await engine._turns._do(lambda run: run("UPDATE amplifier_schedules SET next_at = :at RETURNING 1", at=earlier))
+        assert await engine.list() == []
+        async with working(engine, agent(answering("Done."))):
+
+            async def has_looked() -> bool:
+                [found] = await engine.schedules()
+                return found.next_at > time.time()
+
+            await eventually(has_looked)
+            [turn] = await engine.list()
+            assert await engine.result(turn.turn_id) == "Done."
+        [found] = await engine.schedules()
+        assert found.next_at == pytest.approx(earlier + 6 * 3600)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"every": 0}, {"every": 1.5}, {"every": True}, {"every": 60, "first": -1.0}, {"every": 60, "name": "x" * 171}],
+)
+async def test_a_schedule_that_makes_no_sense_is_refused(kind, place, wrong):
+    async with open_engine(kind, place) as engine:
+        with pytest.raises(ValueError, match="every must be a whole number"):
+            await engine.schedule(**{"name": "tick", "session_id": "anna", "prompt": "go", **wrong})
+        assert await engine.schedules() == []

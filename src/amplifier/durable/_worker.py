@@ -274,6 +274,7 @@ class Worker(TurnRunner):
             if looks >= _LOOKS and self._store.forget_worker(name, count):
                 logger.info("worker %s has died; its turns go on here or elsewhere", name)
         self._store.requeue_orphans(self._settings.pause_after)
+        self._store.start_due()
         self._look_after()
 
     async def leave(self) -> None:

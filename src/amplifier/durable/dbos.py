@@ -317,7 +317,7 @@ async def open_dbos_engine(
 
     Raises:
         EngineUnavailableError: The database cannot be reached.
-        NewerFormatError: A newer version wrote its tables.
+        DurableError: A newer version wrote its tables.
         ValueError: The URL is wrong, or one of the numbers makes no sense.
     """
     settings = Settings(**options)
