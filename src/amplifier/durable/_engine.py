@@ -26,7 +26,7 @@ from amplifier.plan import validate_session_id
 from ._errors import TurnFailedError, TurnHeldError, TurnStoppedError, unknown_turn_error
 from ._metrics import is_measured, note_counts
 from ._storable import storable_text, without_compactions
-from ._suspects import CallLimit, CallLimits, Settings
+from ._suspects import CallLimit, CallLimits, Enter, Settings
 
 __all__ = [
     "DurableEngine",
@@ -174,6 +174,11 @@ class Schedule:
 
 class ClientStore(Protocol):
     """Where clients find turns; methods and errors as in `DurableEngine`."""
+
+    @property
+    def enter(self) -> Enter | None:
+        """For limits over all workers, if there are any."""
+        ...
 
     async def start(self, session_id: str, prompt: str, turn_id: str | None, queue: bool, policy: TurnPolicy) -> str:
         """Store a turn; `queue` is whether it may wait behind another one."""
@@ -496,7 +501,7 @@ class DurableEngine:
         Args:
             make_session: Makes the session of a turn.
             concurrency: Turns that run at the same time.
-            limits: Of the calls of all its turns, by the name of a tool, or ``model``.
+            limits: Of the calls of all its turns, or of all workers, by the name of a tool, or ``model``.
             drain: Seconds for which model calls and tool calls may go on after a cancellation, so that none is interrupted; no new
                 ones begin, and each turn is handed over when it has no running call.
             task_status: Is notified when turns are accepted.
@@ -505,13 +510,14 @@ class DurableEngine:
             EngineUnavailableError: The engine cannot be reached any more; its turns go on with other workers, or with this one
                 when it is started again.
             EngineClosedError: The engine's block was left.
+            ValueError: A limit is shared, and the engine has none over all workers.
         """
         check_work(make_session, concurrency)
         leaving, ended = anyio.Event(), anyio.Event()
         duty = Duty(
             make_session=make_session,
             concurrency=concurrency,
-            limits=CallLimits(limits),
+            limits=CallLimits(limits, self._turns.enter),
             leaving=leaving,
             on_start=task_status.started,
         )
