@@ -36,6 +36,14 @@ class EngineClosedError(DurableError):
     """The engine was used after its ``async with`` block was left; a worker that is still running then ends with this."""
 
 
+def closed_error(name: str) -> EngineClosedError:
+    """The error about an engine that is used after its block."""
+    return EngineClosedError(
+        f"the engine on {name} was closed: its `async with` block has ended. Use it inside the block, and let the block end after the "
+        "task group that runs its workers"
+    )
+
+
 class _TurnError(DurableError):
     """An error about one turn.
 

@@ -13,7 +13,6 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import attrs
-import orjson
 
 from amplifier._json import redact_secrets, redact_text
 from amplifier.contracts import CHILD_STEPS, Step, current_call, tool_repeatable
@@ -326,13 +325,14 @@ class RunningTurn:
         self._position += 1
         self._events.append((event, data))
 
-    async def _take_events(self) -> tuple[int, list[tuple[str, Any]]]:
-        """Events that are not stored yet, and the position of the last one; secrets are searched for in a thread."""
+    async def _take_events(self) -> tuple[int, list[str]]:
+        """Events that are not stored yet, as JSON, and the position of the last one; secrets are searched for in a thread."""
         position, events, self._events = self._position, self._events, []
+        texts: list[str] = []
         if events:
             with anyio.CancelScope(shield=True):  # bounded by their size
-                events = await anyio.to_thread.run_sync(_slim, events, limiter=self._threads)
-        return position, events
+                texts = await anyio.to_thread.run_sync(_slim, events, limiter=self._threads)
+        return position, texts
 
     # ── approvals ──
 
@@ -421,9 +421,9 @@ def _failed(exc: Exception, messages: list[dict[str, Any]] | None) -> Outcome:
     return Outcome(state="failed", error_type=type(exc).__name__, error=error, messages=messages)
 
 
-def _slim(events: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Payloads as JSON without secrets; of a very large one, the whole conversation for example, only the plain values."""
-    slim: list[tuple[str, Any]] = []
+def _slim(events: list[tuple[str, Any]]) -> list[str]:
+    """Names and payloads as JSON without secrets; of a very large one, the whole conversation for example, only the plain values."""
+    slim: list[str] = []
     for name, data in events:
         try:
             safe = redact_secrets(data)
@@ -432,7 +432,7 @@ def _slim(events: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
                 text = as_json({**_plain(safe), "truncated": True})
         except Exception as error:  # noqa: BLE001 — objects of modules write themselves
             text = as_json({"problem": f"the payload cannot be shown: {type(error).__name__}"})
-        slim.append((name, orjson.loads(text)))
+        slim.append(f"[{as_json(name)},{text}]")
     return slim
 
 

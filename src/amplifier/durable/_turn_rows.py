@@ -14,7 +14,6 @@ from amplifier.errors import SessionBusyError
 
 from ._engine import BLOCKS, Question, TurnState, TurnStatus, WatchedEvent
 from ._errors import QuestionClosedError, TurnConflictError, TurnLost, unknown_turn_error
-from ._storable import as_json
 from ._tables._database import Row, Run
 
 OPEN = ("queued", "running", "held")
@@ -128,13 +127,11 @@ class AttemptStore(Protocol):
         """Remove a question that no one waits for any more, unless it was answered."""
         ...
 
-    async def add_events(self, turn: ClaimedTurn, last_position: int, events: list[tuple[str, Any]]) -> None:
-        """Store events for watchers; the last one has this position."""
+    async def add_events(self, turn: ClaimedTurn, last_position: int, events: list[str]) -> None:
+        """Store events for watchers, each as JSON; the last one has this position."""
         ...
 
-    async def finish(
-        self, turn: ClaimedTurn, outcome: Outcome, last_position: int, events: list[tuple[str, Any]]
-    ) -> None:
+    async def finish(self, turn: ClaimedTurn, outcome: Outcome, last_position: int, events: list[str]) -> None:
         """End a turn, or hold it: its outcome, the conversation and the last events at once."""
         ...
 
@@ -291,10 +288,10 @@ def read_messages(run: Run, session_id: str) -> list[dict[str, Any]]:
     return found
 
 
-def insert_events(run: Run, turn: ClaimedTurn, last_position: int, events: list[tuple[str, Any]]) -> None:
+def insert_events(run: Run, turn: ClaimedTurn, last_position: int, events: list[str]) -> None:
     """Store events of a turn; the last one has this position."""
     if events:
-        batch = {"last_position": last_position, "attempt": turn.attempt, "events": as_json(events)}
+        batch = {"last_position": last_position, "attempt": turn.attempt, "events": f"[{','.join(events)}]"}
         insert(run, "amplifier_events", turn_id=turn.turn_id, **batch)
 
 

@@ -19,6 +19,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from amplifier.errors import MissingExtraError
 
 from ._engine import DurableEngine, Duty, raises_one_error
+from ._errors import closed_error
 from ._suspects import EngineOptions, Settings
 
 try:
@@ -28,7 +29,7 @@ try:
     from temporalio.service import RPCError
     from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-    from ._temporal._asyncio_thread import closed, open_asyncio_thread
+    from ._temporal._asyncio_thread import open_asyncio_thread
     from ._temporal._client import TemporalTurns
     from ._temporal._hosting import Host, polling
     from ._temporal._server import Server, unavailable
@@ -66,7 +67,7 @@ class _Workers:
     async def work(self, duty: Duty) -> None:
         """Run turns until cancelled."""
         if self._is_closing:
-            raise closed()
+            raise closed_error("Temporal")
         host = Host(self._turns.server, self._turns.queue, self._turns.settings, duty)
         ended = anyio.Event()
         async with raises_one_error():
@@ -79,7 +80,7 @@ class _Workers:
                     del self._workers[scope]
                     ended.set()
         await checkpoint_if_cancelled()  # a cancellation from outside comes first
-        raise closed()
+        raise closed_error("Temporal")
 
     async def end(self) -> None:
         """Let the workers hand over their turns while the SDK, which they need for it, still runs."""

@@ -464,15 +464,13 @@ class TurnStore:
         return {turn_id: (attempt, read_stop_request(stop)) for turn_id, attempt, stop in rows}, answers
 
     @_transaction()
-    def add_events(self, run: Run, turn: ClaimedTurn, last_position: int, events: list[tuple[str, Any]]) -> None:
+    def add_events(self, run: Run, turn: ClaimedTurn, last_position: int, events: list[str]) -> None:
         """Store events for watchers; the last one has this position."""
         hold_turn(run, turn)
         insert_events(run, turn, last_position, events)
 
     @_transaction()
-    def finish(
-        self, run: Run, turn: ClaimedTurn, outcome: Outcome, last_position: int, events: list[tuple[str, Any]]
-    ) -> None:
+    def finish(self, run: Run, turn: ClaimedTurn, outcome: Outcome, last_position: int, events: list[str]) -> None:
         """End a turn, or hold it: its outcome, the conversation and the last events at once."""
         state: str = outcome.state
         try:
