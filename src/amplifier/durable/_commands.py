@@ -42,7 +42,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 )
 @click.pass_context
 def turns(context: click.Context, url: str) -> None:
-    """Look at the turns of an engine, and stop, resume and release them; run a worker."""
+    """Look at the turns of an engine, and stop, resume and release them, also on a page; run a worker."""
     if "://" not in url and context.invoked_subcommand != "work" and not Path(url).exists():
         raise click.UsageError(f"there is no file {url}, so there are no turns; name the engine that workers use")
     context.obj = url

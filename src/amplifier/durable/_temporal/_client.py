@@ -129,7 +129,12 @@ class TemporalTurns:
             ),
         )
         about = {MEMO: attrs.asdict(wanted)}
-        await self.server.call(lambda: self.server.client.create_schedule(prefix + wanted.name, planned, memo=about))
+        try:
+            await self.server.call(
+                lambda: self.server.client.create_schedule(prefix + wanted.name, planned, memo=about)
+            )
+        except temporal.ScheduleAlreadyRunningError:  # of another client, or of this one, and the answer was lost
+            await self.schedule(wanted)
 
     async def schedules(self) -> list[Schedule]:
         """See `DurableEngine.schedules`."""
