@@ -48,7 +48,7 @@ _LEAVING_SECONDS = 15.0
 
 
 @cache
-def sdk_runtime() -> Runtime:
+def _sdk_runtime() -> Runtime:
     """The threads of the SDK, one set per process; what it logs goes to our logger, by default it is printed."""
     log = LoggingConfig(
         filter=TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=LogForwardingConfig(logger=_logger)
@@ -128,7 +128,9 @@ async def open_temporal_engine(
 
     async def connect() -> Client:
         with anyio.fail_after(_CONNECT_SECONDS):
-            client = await Client.connect(address, namespace=namespace, tls=tls, api_key=api_key, runtime=sdk_runtime())
+            client = await Client.connect(
+                address, namespace=namespace, tls=tls, api_key=api_key, runtime=_sdk_runtime()
+            )
             await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=namespace))
             return client
 
