@@ -15,8 +15,8 @@ from dbos import DBOS
 
 import amplifier.durable.dbos as module
 from amplifier.durable import (
+    DurableError,
     EngineUnavailableError,
-    NewerFormatError,
     TurnFailedError,
     open_local_engine,
 )
@@ -58,10 +58,9 @@ async def test_tables_of_a_newer_version_are_refused_and_left_as_they_are(kind, 
     with closing(sqlite3.connect(tmp_path / FILES[kind])) as connection:
         connection.execute("UPDATE amplifier_format SET format = 99")
         connection.commit()
-    with pytest.raises(NewerFormatError, match="format 99; this version of amplifier knows formats up to 1") as caught:
+    with pytest.raises(DurableError, match="format 99; this version of amplifier knows formats up to 1"):
         async with open_engine(kind, tmp_path):
             pass
-    assert (caught.value.found, caught.value.known) == (99, 1)
     with closing(sqlite3.connect(tmp_path / FILES[kind])) as connection:
         connection.execute("UPDATE amplifier_format SET format = 1")
         connection.commit()

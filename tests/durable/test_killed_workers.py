@@ -1,7 +1,7 @@
-"""Real worker processes are killed (SIGKILL) at random moments, and others go on with their turns, on both backends.
+"""Real worker processes are killed (SIGKILL) or drained (SIGTERM) at random moments, and others go on with their turns, on both backends.
 
 No result at the wrong call, nothing acknowledged is lost or repeated, no tool that is declared as not repeatable runs twice, and no more
-calls are repeated than were running when a worker was killed. ``AMPLIFIER_TEST_SEED`` gives other moments, ``AMPLIFIER_TEST_KILLS`` another
+calls are repeated than were running when a worker was killed; where workers are only drained, none is repeated or interrupted. ``AMPLIFIER_TEST_SEED`` gives other moments, ``AMPLIFIER_TEST_KILLS`` another
 number of kills to the longest test.
 """
 
@@ -63,7 +63,16 @@ async def recorded(engine: Any, open_turns: dict[str, str]) -> dict[tuple[str, s
     return {key: str(result.get("output") or result) for key, result in results.items()}
 
 
-async def kill_workers(kind: str, backend: str, place: str, folder: Path, kills: int, patience: float) -> Counter[str]:
+async def kill_workers(
+    kind: str,
+    backend: str,
+    place: str,
+    folder: Path,
+    signals: int,
+    patience: float,
+    ways: tuple[str, ...] = ("kill", "kill", "drain"),
+) -> Counter[str]:
+    """Send so many signals to workers while they run turns."""
     chance = random.Random(f"{SEED} {kind} {backend}")
     counted: Counter[str] = Counter()
     turns: dict[str, str] = {}
@@ -90,7 +99,7 @@ async def kill_workers(kind: str, backend: str, place: str, folder: Path, kills:
             for _ in range(WORKERS):
                 await anyio.to_thread.run_sync(workers.start)
             wanted = 0
-            while counted["kills"] < kills:
+            while counted["kill"] + counted["drain"] < signals:
                 busy = await keep_busy(engine)
                 # A moment that nothing marks, after some progress, however slow this machine is.
                 await anyio.sleep(chance.uniform(0, 0.1))
@@ -101,8 +110,9 @@ async def kill_workers(kind: str, backend: str, place: str, folder: Path, kills:
                     continue
                 snapshot = await recorded(engine, {name: turn for name, turn in turns.items() if name not in done})
                 acknowledged |= {key: (text, times(*key)) for key, text in snapshot.items()}
-                workers.kill(chance.choice(running))
-                counted["kills"] += 1
+                way = chance.choice(ways)
+                getattr(workers, way)(chance.choice(running))
+                counted[way] += 1
                 wanted = all_effects(folder) + chance.randrange(12)
                 await anyio.to_thread.run_sync(workers.start)
             began = time.monotonic()
@@ -111,7 +121,8 @@ async def kill_workers(kind: str, backend: str, place: str, folder: Path, kills:
                 check_session(folder, session, await engine.messages(session), acknowledged, counted)
             counted["seconds at the end"] = round(time.monotonic() - began)
     counted["turns"] = len(turns)
-    assert counted["repeated"] <= kills * OPEN_TURNS * len(TOOLS)
+    assert counted["repeated"] <= counted["kill"] * OPEN_TURNS * len(TOOLS)
+    assert counted["kill"] or not counted["interrupted"]
     return counted
 
 
@@ -184,7 +195,15 @@ async def test_a_question_is_answered_after_the_worker_that_asked_was_killed(
 @pytest.mark.parametrize("kind", ["local", "dbos", pytest.param("temporal", marks=MAY_LEAVE)])
 async def test_turns_of_killed_workers_go_on_elsewhere(kind, place, tmp_path, anyio_backend_name):
     counted = await kill_workers(kind, anyio_backend_name, place, tmp_path, 3, 280)
-    assert counted["kills"] == 3
+    assert counted["kill"] + counted["drain"] == 3
+
+
+@pytest.mark.parametrize("kind", SERVERS_LONG)
+async def test_turns_of_drained_workers_go_on_elsewhere_and_no_call_is_interrupted(
+    kind, place, tmp_path, anyio_backend_name
+):
+    counted = await kill_workers(kind, anyio_backend_name, place, tmp_path, 3, 280, ways=("drain",))
+    assert (counted["drain"], counted["repeated"], counted["interrupted"]) == (3, 0, 0)
 
 
 @pytest.mark.parametrize("kind", SERVERS_LONG)

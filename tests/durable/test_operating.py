@@ -22,6 +22,7 @@ from amplifier.durable import (
     UnknownTurnError,
 )
 from amplifier.durable._temporal._workflows import turn_workflow_id
+from amplifier.durable._turn_rows import StepName
 from amplifier.errors import ResultError, SessionBusyError
 from amplifier.testing import MockTool
 from tests.durable.agents import (
@@ -336,6 +337,66 @@ async def test_a_worker_makes_as_many_calls_of_a_tool_at_once_as_it_may(kind, pl
         CallLimit(at_once=0)
 
 
+@pytest.mark.parametrize("how", ["its result is recorded", "its attempt is over"])
+@pytest.mark.parametrize(("call", "name"), [([("pay", {})], "pay"), ("Paid.", "model")])
+async def test_a_call_waits_for_one_of_another_worker_if_the_limit_is_shared(kind, place, call, name, how, monkeypatch):
+    limit = CallLimit(at_once=1, per_second=1000, shared=True)
+    paid: list[str] = []
+    waits = anyio.Event()
+    make_session = agent(answering(call, "Paid.", call, "Paid."), tool("pay", lambda given: paid.append("yes")))
+    async with open_engine(kind, place, lease=60.0) as engine, anyio.create_task_group() as group:
+        if kind == "temporal":
+            with pytest.raises(ValueError, match=r"no limits over all workers, got 'pay' with shared=True"):
+                await engine.work(make_session, limits={"pay": limit})
+            return
+        store = engine._turns
+        elsewhere = await engine.start("other", "go")
+        claimed = await store.claim(elsewhere, "elsewhere")
+        place_taken = (name, limit, elsewhere, claimed.attempt, "1/1/first")
+        await eventually(lambda: _may_begin(store, *place_taken))
+        await eventually(lambda: _may_begin(store, *place_taken))  # as after a connection that was lost in the commit
+        enter = store.enter
+
+        async def note_waiting(*given: Any) -> float:
+            seconds = await enter(*given)
+            if seconds:
+                waits.set()
+            return seconds
+
+        monkeypatch.setattr(store, "enter", note_waiting)
+
+        await group.start(partial(engine.work, make_session, limits={name: limit}))
+        turn = await engine.start("s", "go")
+        with anyio.fail_after(60):
+            await waits.wait()
+            assert paid == []
+            if how == "its attempt is over":
+                await engine.release(elsewhere)
+            else:
+                await store.finish_step(claimed, StepName(key="1/1/first", kind="tool", name=name), "{}")
+            assert await engine.result(turn) == "Paid."
+        group.cancel_scope.cancel()
+
+
+async def _may_begin(store: Any, *call: Any) -> bool:
+    return await store.enter(*call) == 0.0
+
+
+async def test_calls_of_two_workers_are_spread_over_time_if_the_limit_is_shared(kind, place):
+    if kind == "temporal":
+        pytest.skip("has no such limits")
+    limit = CallLimit(per_second=0.001, shared=True)
+    async with open_engine(kind, place) as engine:
+        first, second = [await engine.start(session, "go") for session in ("anna", "bert")]
+        for turn in (first, second):
+            await engine._turns.claim(turn, "worker")
+        assert await engine._turns.enter("pay", limit, first, 1, "1/1/a") == 0.0
+        assert 900 < await engine._turns.enter("pay", limit, second, 1, "1/1/a") <= 1000
+        ahead = time.time() + 86400  # the clock of another machine
+        await engine._turns._do(lambda run: run("UPDATE amplifier_limits SET next_at = :at RETURNING 1", at=ahead))
+        assert await engine._turns.enter("pay", limit, second, 1, "1/1/a") == 0.0
+
+
 @pytest.mark.parametrize(("repeatable", "calls"), [(True, 3), (False, 1), (None, 1)])
 async def test_a_tool_that_failed_is_called_again_if_it_is_repeatable_and_its_limit_allows_it(
     kind, place, repeatable, calls
@@ -438,3 +499,65 @@ async def test_a_tool_whose_declaration_cannot_be_read_is_not_called_again(kind,
             assert await engine.result(await engine.start("s", "go")) == "Done."
         group.cancel_scope.cancel()
     assert tried == ["look"]
+
+
+async def test_a_schedule_starts_turns_again_and_again_until_it_is_removed(kind, place):
+    async with open_engine(kind, place) as engine, working(engine, agent(answering(*["Done."] * 100))):
+        began = time.time()
+        await engine.schedule("tick", "anna", "not any more", every=86400)
+        await engine.schedule("tick", "anna", "go", every=1, first=began - 0.5)
+
+        async def is_listed() -> bool:
+            found = await engine.schedules()
+            return [(each.name, each.session_id, each.prompt, each.every) for each in found] == [
+                ("tick", "anna", "go", 1)
+            ]
+
+        async def has_run_twice() -> bool:
+            return len(await engine.list(session="anna", state="completed")) >= 2
+
+        await eventually(is_listed)
+        await eventually(has_run_twice)
+        found = await engine.list(session="anna")
+        assert len({each.turn_id for each in found}) == len(found)
+        assert all(each.turn_id.startswith("tick-2") for each in found)
+        assert await engine.unschedule("tick")
+        assert not await engine.unschedule("tick")
+        await eventually(lambda: _is_empty(engine))
+        assert (await engine.messages("anna"))[0]["content"] == "go"
+
+
+async def _is_empty(engine) -> bool:
+    return not await engine.schedules()
+
+
+async def test_turns_that_were_due_while_no_worker_ran_are_made_up_for_by_one(kind, place):
+    if kind == "temporal":
+        pytest.skip("the server looks at its own clock; that it makes up for one is its catch-up window")
+    async with open_engine(kind, place) as engine:
+        await engine.schedule("hourly", "anna", "go", every=3600)
+        earlier = time.time() - 5.5 * 3600
+        await engine._turns._do(lambda run: run("UPDATE amplifier_schedules SET next_at = :at RETURNING 1", at=earlier))
+        assert await engine.list() == []
+        async with working(engine, agent(answering("Done."))):
+
+            async def has_looked() -> bool:
+                [found] = await engine.schedules()
+                return found.next_at > time.time()
+
+            await eventually(has_looked)
+            [turn] = await engine.list()
+            assert await engine.result(turn.turn_id) == "Done."
+        [found] = await engine.schedules()
+        assert found.next_at == pytest.approx(earlier + 6 * 3600)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"every": 0}, {"every": 1.5}, {"every": True}, {"every": 60, "first": -1.0}, {"every": 60, "name": "x" * 171}],
+)
+async def test_a_schedule_that_makes_no_sense_is_refused(kind, place, wrong):
+    async with open_engine(kind, place) as engine:
+        with pytest.raises(ValueError, match="every must be a whole number"):
+            await engine.schedule(**{"name": "tick", "session_id": "anna", "prompt": "go", **wrong})
+        assert await engine.schedules() == []

@@ -85,8 +85,7 @@ async def test_a_stop_while_a_later_attempt_opens_keeps_what_was_done(kind, plac
     assert "whether it had an effect is not known" in results(messages)[1]
 
 
-async def test_a_turn_that_was_stopped_before_does_not_wait_for_a_session_that_does_not_open(kind, place, monkeypatch):
-    monkeypatch.setattr("amplifier.durable._running_turn._OPENING_SECONDS", 0.0)
+async def test_a_turn_that_was_stopped_before_does_not_wait_for_a_session_that_does_not_open(kind, place):
     shop = Shop()
     async with shop.cut_off(kind, place) as (engine, turn):
         shop.may_open_quickly = False

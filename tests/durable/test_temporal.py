@@ -174,7 +174,7 @@ async def test_an_engine_that_was_left_is_closed(kind, place):
     ]
     with anyio.fail_after(60):
         for call in calls:
-            with pytest.raises(EngineClosedError, match="the engine is closed"):
+            with pytest.raises(EngineClosedError, match="the engine on Temporal was closed"):
                 await call()
 
 

@@ -12,8 +12,8 @@ from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.workflow import NondeterminismError
 
-from amplifier.durable._temporal._sdk import sdk_runtime
 from amplifier.durable._temporal._workflows import SessionWorkflow, TurnWorkflow
+from amplifier.durable.temporal import _sdk_runtime
 from tests.durable.agents import MAY_LEAVE
 from tests.durable.temporal_histories import RECORDED, make_histories
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, MAY_LEAVE, pytest.mark.parametrize("kind", ["tem
 
 def replay(history: WorkflowHistory) -> None:
     replayer = Replayer(
-        workflows=[SessionWorkflow, TurnWorkflow], workflow_runner=UnsandboxedWorkflowRunner(), runtime=sdk_runtime()
+        workflows=[SessionWorkflow, TurnWorkflow], workflow_runner=UnsandboxedWorkflowRunner(), runtime=_sdk_runtime()
     )
     asyncio.run(replayer.replay_workflow(history))
 

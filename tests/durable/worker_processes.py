@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from amplifier.durable._commands import work_until_signal
 from tests._support.tree import ROOT
 from tests.durable.agents import asking_agent, effect_agent, open_engine, parent_agent, quick_agent
 from tests.durable.halting_agents import blocking_agent, halting_agent, poisonous_agent
@@ -62,7 +63,7 @@ async def work(kind: str, place: str, folder: str, agent: str, options: str) -> 
     clock, later = time.monotonic, Path(folder, "seconds later")
     time.monotonic = lambda: clock() + (float(later.read_text() or 0) if later.exists() else 0.0)
     async with open_engine(kind, place, **{"lease": LEASE, "patience": 120.0, **json.loads(options)}) as engine:
-        await engine.work(AGENTS[agent](Path(folder)), concurrency=4)
+        await work_until_signal(engine, AGENTS[agent](Path(folder)), concurrency=4, drain=60.0)
 
 
 class WorkerProcesses:
@@ -72,6 +73,7 @@ class WorkerProcesses:
         self._server = server
         self._request = "\t".join(request) + "\n"
         self.living: list[int] = []
+        self.leaving: list[int] = []
 
     def start(self) -> int:
         """Start one more; returns its id."""
@@ -86,6 +88,12 @@ class WorkerProcesses:
         """Kill one, with no chance to do anything."""
         self.living.remove(process)
         os.kill(process, signal.SIGKILL)
+
+    def drain(self, process: int) -> None:
+        """Ask one to end (SIGTERM): it lets running calls end and hands its turns over."""
+        self.living.remove(process)
+        self.leaving.append(process)
+        os.kill(process, signal.SIGTERM)
 
     @staticmethod
     def suspend(process: int) -> None:
@@ -116,7 +124,7 @@ def worker_processes(
         try:
             yield workers
         finally:
-            for process in list(workers.living):
-                with suppress(ProcessLookupError):  # it gave up by itself, and wrote why
-                    workers.kill(process)
+            for process in workers.living + workers.leaving:
+                with suppress(ProcessLookupError):  # it gave up by itself, and wrote why, or has left
+                    os.kill(process, signal.SIGKILL)
             server.kill()  # it only forks

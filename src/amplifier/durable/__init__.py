@@ -7,12 +7,11 @@
 Workers, in this process or others, run ``await engine.work(make_session)``.
 """
 
-from ._engine import DurableEngine, SessionFactory, TurnCounts, TurnState, TurnStatus, WatchedEvent
+from ._engine import DurableEngine, Schedule, SessionFactory, TurnCounts, TurnState, TurnStatus, WatchedEvent
 from ._errors import (
     DurableError,
     EngineClosedError,
     EngineUnavailableError,
-    NewerFormatError,
     QuestionClosedError,
     TurnConflictError,
     TurnFailedError,
@@ -30,8 +29,8 @@ __all__ = [
     "EngineClosedError",
     "EngineOptions",
     "EngineUnavailableError",
-    "NewerFormatError",
     "QuestionClosedError",
+    "Schedule",
     "SessionFactory",
     "TurnConflictError",
     "TurnCounts",

@@ -18,7 +18,7 @@ import click
 
 from amplifier._json import visible_text
 
-from ._engine import DurableEngine, TurnState, TurnStatus
+from ._engine import DurableEngine, SessionFactory, TurnState, TurnStatus
 from ._local import open_engine
 
 __all__ = ["turns"]
@@ -42,7 +42,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 )
 @click.pass_context
 def turns(context: click.Context, url: str) -> None:
-    """Look at the turns of an engine, and stop, resume and release them; run a worker."""
+    """Look at the turns of an engine, and stop, resume and release them, also on a page; run a worker."""
     if "://" not in url and context.invoked_subcommand != "work" and not Path(url).exists():
         raise click.UsageError(f"there is no file {url}, so there are no turns; name the engine that workers use")
     context.obj = url
@@ -163,18 +163,22 @@ def work(url: str, factory: str, concurrency: int, drain: float) -> None:
         problem = f"{error}; expected a function that makes the session of an id, such as my_agent:make_session"
         raise click.BadParameter(problem, param_hint="MODULE:FUNCTION") from error
 
-    async def serve(engine: DurableEngine) -> None:
-        async with anyio.create_task_group() as group:
-            worker = anyio.CancelScope()
+    _on_engine(url, lambda engine: work_until_signal(engine, make_session, concurrency, drain))
 
-            async def run() -> None:
-                with worker:
-                    await engine.work(make_session, concurrency=concurrency, drain=drain)
-                group.cancel_scope.cancel()
 
-            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-                group.start_soon(run)
-                async for _ in signals:
-                    worker.cancel()
+async def work_until_signal(
+    engine: DurableEngine, make_session: SessionFactory, concurrency: int, drain: float
+) -> None:
+    """Run turns until SIGTERM or Ctrl-C, and drain."""
+    async with anyio.create_task_group() as group:
+        worker = anyio.CancelScope()
 
-    _on_engine(url, serve)
+        async def run() -> None:
+            with worker:
+                await engine.work(make_session, concurrency=concurrency, drain=drain)
+            group.cancel_scope.cancel()
+
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            group.start_soon(run)
+            async for _ in signals:
+                worker.cancel()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, get_args, overload
 
@@ -25,13 +26,24 @@ from amplifier.plan import validate_session_id
 from ._errors import TurnFailedError, TurnHeldError, TurnStoppedError, unknown_turn_error
 from ._metrics import is_measured, note_counts
 from ._storable import storable_text, without_compactions
-from ._suspects import CallLimit, CallLimits, Settings
+from ._suspects import CallLimit, CallLimits, Enter, Settings
 
-__all__ = ["DurableEngine", "Question", "SessionFactory", "TurnCounts", "TurnState", "TurnStatus", "WatchedEvent"]
+__all__ = [
+    "DurableEngine",
+    "Question",
+    "Schedule",
+    "SessionFactory",
+    "TurnCounts",
+    "TurnState",
+    "TurnStatus",
+    "WatchedEvent",
+]
 
 T = TypeVar("T")
 
 _MOST_SECONDS: Final = 100 * 365 * 86400.0
+_LONGEST_NAME: Final = 170
+"""Of a schedule; the ids of its turns are longer by the date."""
 
 TurnState: TypeAlias = Literal["queued", "running", "held", "completed", "failed", "stopped"]
 """What a turn does: the first three are open, the others final. A ``held`` turn waits for a worker with its plan, or for `DurableEngine.resume`."""
@@ -107,6 +119,7 @@ class TurnCounts:
 
 _Statuses: TypeAlias = list[TurnStatus]  # `DurableEngine.list` hides the name of the type
 _Messages: TypeAlias = list[dict[str, Any]]
+_Schedules: TypeAlias = "list[Schedule]"
 
 
 @attrs.frozen(kw_only=True)
@@ -135,8 +148,37 @@ class TurnPolicy:
     deadline_at: float | None = None
 
 
+@attrs.frozen(kw_only=True)
+class Schedule:
+    """Starts turns of a session again and again, see `DurableEngine.schedule`.
+
+    Attributes:
+        name: Its own.
+        session_id: The session.
+        prompt: Of each turn, as the engine stores it: one in blocks is JSON.
+        every: Seconds from one turn to the next.
+        next_at: When the next one is due, in seconds since 1970.
+    """
+
+    name: str
+    session_id: str
+    prompt: str
+    every: int
+    next_at: float
+
+    @property
+    def turn_id(self) -> str:
+        """Of the next turn: the name and the date."""
+        return f"{self.name}-{datetime.fromtimestamp(self.next_at, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
 class ClientStore(Protocol):
     """Where clients find turns; methods and errors as in `DurableEngine`."""
+
+    @property
+    def enter(self) -> Enter | None:
+        """For limits over all workers, if there are any."""
+        ...
 
     async def start(self, session_id: str, prompt: str, turn_id: str | None, queue: bool, policy: TurnPolicy) -> str:
         """Store a turn; `queue` is whether it may wait behind another one."""
@@ -157,6 +199,9 @@ class ClientStore(Protocol):
     async def release(self, turn_id: str) -> None: ...
     async def messages(self, session_id: str) -> list[dict[str, Any]]: ...
     async def forget(self, before: float) -> int: ...
+    async def schedule(self, wanted: Schedule) -> None: ...
+    async def schedules(self) -> list[Schedule]: ...
+    async def unschedule(self, name: str) -> bool: ...
 
 
 @attrs.frozen(kw_only=True)
@@ -213,7 +258,7 @@ class DurableEngine:
                 prompt does nothing.
             queue: If the session has an open turn, wait behind it and those that wait already, in the order of their starts.
             priority: 1 is begun before 5, if both wait for a worker.
-            delay: Seconds before which it is not begun. For a schedule use the engine's own, or cron, and a `turn_id` per date.
+            delay: Seconds before which it is not begun.
             deadline: Seconds after which it fails, counted from now, whatever it does then; one that waits fails when its turn comes.
             result_type: The type of the answer, as for `AmplifierSession.execute`. Its JSON Schema is stored, and `TurnStatus.answer` is
                 JSON; give `result` the type as well.
@@ -391,6 +436,57 @@ class DurableEngine:
             raise ValueError(f"older_than must be a number of seconds, at most a hundred years; got {older_than!r:.80}")
         return await self._turns.forget(time.time() - older_than)
 
+    async def schedule(
+        self, name: str, session_id: str, prompt: Prompt, *, every: int, first: datetime | float | None = None
+    ) -> None:
+        """Start a turn again and again; one that is due waits behind those of its session. Replaces a schedule of this name.
+
+        Turns that were due while there was no worker, or no engine, are made up for by one. The id of a turn is the name with the date.
+
+        Args:
+            name: In the form of a session id, at most 170 characters.
+            session_id: The session.
+            prompt: As for `start`.
+            every: Whole seconds from one turn to the next.
+            first: When the first one is due; a number is seconds since 1970. After ``every`` seconds by default. In the past it gives
+                the rhythm.
+
+        Raises:
+            PlanError: The session id is wrong.
+            ValueError: The name is wrong, the prompt cannot be stored, or one of the numbers makes no sense.
+        """
+        validate_session_id(session_id)
+        _check_turn_id(name)
+        first = first.timestamp() if isinstance(first, datetime) else first
+        if (
+            type(every) is not int
+            or not 1 <= every <= _MOST_SECONDS
+            or not _is_seconds(first or 0)
+            or len(name) > _LONGEST_NAME
+        ):
+            raise ValueError(
+                "every must be a whole number of seconds from 1 to a hundred years, first a moment or None, and the name of a schedule at "
+                f"most {_LONGEST_NAME} characters; got every={every!r:.80}, first={first!r:.80}, name={name!r:.80}"
+            )
+        now = time.time()
+        due = now + every if first is None else max(first, first + every * math.ceil((now - first) / every))
+        wanted = Schedule(
+            name=name, session_id=session_id, prompt=stored_prompt(prompt), every=every, next_at=math.ceil(due)
+        )
+        await self._turns.schedule(wanted)
+
+    async def schedules(self) -> _Schedules:
+        """All schedules; on Temporal as of a moment ago."""
+        return sorted(await self._turns.schedules(), key=lambda each: each.name)
+
+    async def unschedule(self, name: str) -> bool:
+        """Remove a schedule; turns that it has started go on.
+
+        Returns:
+            Whether there was one.
+        """
+        return await self._turns.unschedule(name) if name == storable_text(name, allows_nul=False) else False
+
     async def work(
         self,
         make_session: SessionFactory,
@@ -405,7 +501,7 @@ class DurableEngine:
         Args:
             make_session: Makes the session of a turn.
             concurrency: Turns that run at the same time.
-            limits: Of the calls of all its turns, by the name of a tool, or ``model``.
+            limits: Of the calls of all its turns, or of all workers, by the name of a tool, or ``model``.
             drain: Seconds for which model calls and tool calls may go on after a cancellation, so that none is interrupted; no new
                 ones begin, and each turn is handed over when it has no running call.
             task_status: Is notified when turns are accepted.
@@ -414,13 +510,14 @@ class DurableEngine:
             EngineUnavailableError: The engine cannot be reached any more; its turns go on with other workers, or with this one
                 when it is started again.
             EngineClosedError: The engine's block was left.
+            ValueError: A limit is shared, and the engine has none over all workers.
         """
         check_work(make_session, concurrency)
         leaving, ended = anyio.Event(), anyio.Event()
         duty = Duty(
             make_session=make_session,
             concurrency=concurrency,
-            limits=CallLimits(limits),
+            limits=CallLimits(limits, self._turns.enter),
             leaving=leaving,
             on_start=task_status.started,
         )

@@ -3,7 +3,6 @@
 DurableError
 ├── EngineUnavailableError (ConnectionError)   the engine cannot be reached, or not any more
 ├── EngineClosedError                          the engine was used after its `async with` block
-├── NewerFormatError                           a newer version of this package wrote what is stored
 ├── UnknownTurnError (LookupError)             there is no turn with this id
 ├── TurnConflictError (ValueError)             the id belongs to another turn
 ├── QuestionClosedError                        the question is not waiting for this answer
@@ -37,18 +36,12 @@ class EngineClosedError(DurableError):
     """The engine was used after its ``async with`` block was left; a worker that is still running then ends with this."""
 
 
-class NewerFormatError(DurableError):
-    """A newer version of this package has written what is stored; nothing was changed.
-
-    Attributes:
-        found: The format that is stored.
-        known: The newest one that this version reads.
-    """
-
-    def __init__(self, message: str, *, found: int = 0, known: int = 0) -> None:
-        super().__init__(message)
-        self.found = found
-        self.known = known
+def closed_error(name: str) -> EngineClosedError:
+    """The error about an engine that is used after its block."""
+    return EngineClosedError(
+        f"the engine on {name} was closed: its `async with` block has ended. Use it inside the block, and let the block end after the "
+        "task group that runs its workers"
+    )
 
 
 class _TurnError(DurableError):

@@ -71,7 +71,7 @@ async def open_local_engine(path: str | Path, **options: Unpack[EngineOptions]) 
 
     Raises:
         EngineUnavailableError: The file cannot be used.
-        NewerFormatError: A newer version wrote it.
+        DurableError: A newer version wrote it.
         ValueError: One of the numbers makes no sense.
     """
     options.setdefault("lease", 5.0)

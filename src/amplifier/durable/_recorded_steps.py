@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
+import attrs
 import orjson
 from anyio.lowlevel import checkpoint_if_cancelled
 
@@ -22,9 +23,8 @@ from amplifier.models import ChatResponse, ToolResult, from_dict, to_dict
 
 from ._errors import DurableError
 from ._storable import as_json, storable_key
-from ._stores import AttemptStore
-from ._suspects import NO_LIMITS, CallLimits
-from ._turn_rows import ClaimedTurn, StepName, StopRequest
+from ._suspects import CallLimits
+from ._turn_rows import AttemptStore, ClaimedTurn, StepName, StopRequest
 
 
 class RunningCalls:
@@ -58,64 +58,58 @@ class RunningCalls:
             on_idle()
 
 
+@attrs.define(eq=False)
 class RecordedSteps:
     """Records the steps of one attempt of a turn.
 
-    Args:
+    Attributes:
         store: Where.
         turn: The attempt.
         on_new_step: Awaited before every step that has no recorded result.
         on_stop: Called with a stop that is found while a step is recorded, before the worker may have heard of it.
         limits: Of the worker.
         may_repeat: Whether a tool may be called again after a failure.
+        prefix: Of the keys, in a child session.
+        calls: Those that run, of the turn and its children.
     """
 
-    def __init__(
-        self,
-        store: AttemptStore,
-        turn: ClaimedTurn,
-        on_new_step: Callable[[Step], Awaitable[None]],
-        on_stop: Callable[[StopRequest], None] = lambda stop: None,
-        limits: CallLimits = NO_LIMITS,
-        may_repeat: Callable[[str], bool] = lambda tool: False,
-    ) -> None:
-        self._store = store
-        self._turn = turn
-        self._on_new_step = on_new_step
-        self._on_stop = on_stop
-        self._limits = limits
-        self._may_repeat = may_repeat
-        self._leave: dict[str, Callable[[], object]] = {}
-        self._prefix = ""
-        self._children: Counter[str] = Counter()
-        self.calls = RunningCalls()
+    store: AttemptStore
+    turn: ClaimedTurn
+    on_new_step: Callable[[Step], Awaitable[None]]
+    on_stop: Callable[[StopRequest], None]
+    limits: CallLimits
+    may_repeat: Callable[[str], bool]
+    prefix: str = ""
+    calls: RunningCalls = attrs.field(factory=RunningCalls)
+    _leave: dict[str, Callable[[], object]] = attrs.field(init=False, factory=dict)
+    _children: Counter[str] = attrs.field(init=False, factory=Counter)
 
     async def __call__(self, step: Step, run: Callable[[], Awaitable[Any]]) -> Any:
         """Return the recorded result of a step, or run it and record its result."""
         kind = ChatResponse if step.kind == "model" else ToolResult
-        name = StepName(key=self._prefix + step.key, kind=step.kind, name=step.call.tool_name or "", since=time.time())
+        name = StepName(key=self.prefix + step.key, kind=step.kind, name=step.call.tool_name or "", since=time.time())
         key = storable_key(name.key)
-        if key in self._turn.results:
-            return from_dict(kind, self._turn.results[key])
-        await self._on_new_step(step)
-        if step.kind == "tool" and key in self._turn.started:
+        if key in self.turn.results:
+            return from_dict(kind, self.turn.results[key])
+        await self.on_new_step(step)
+        if step.kind == "tool" and key in self.turn.started:
             step.is_resumed = step.was_started = True
         step.before_start(lambda: self._begin(name))
         self.calls.keys[step.call.session_id, step.key] = key
         try:
             result = await self._tried(name, run)
             if isinstance(result, kind):
-                stop = await self._store.finish_step(self._turn, name, _as_json(step, result))
+                stop = await self.store.finish_step(self.turn, name, _as_json(step, result))
                 if stop is not None:
-                    self._on_stop(stop)
+                    self.on_stop(stop)
         finally:
             self._end(name)
         return result
 
     async def _tried(self, step: StepName, run: Callable[[], Awaitable[Any]]) -> Any:
         """Run a step; a repeatable tool that has begun and failed runs again, as often as its limit says. Every try passes the gates."""
-        pauses = self._limits.pauses(step.name) if step.kind == "tool" else []
-        for pause in pauses if pauses and self._may_repeat(step.name) else ():
+        pauses = self.limits.pauses(step.name) if step.kind == "tool" else []
+        for pause in pauses if pauses and self.may_repeat(step.name) else ():
             result = await run()
             if not isinstance(result, ToolResult) or result.success or step.key not in self._leave:
                 return result
@@ -134,23 +128,22 @@ class RecordedSteps:
             name: The same in every attempt, for example made of the agent and its task.
         """
         call = current_call()
-        key = self._prefix + ("" if call is None else f"{call.turn_number}/{call.iteration}/{call.call_id}")
+        key = self.prefix + ("" if call is None else f"{call.turn_number}/{call.iteration}/{call.call_id}")
         self.calls.end(key)  # what the child does is recorded, so this call may be cut off
         prefix = f"{key}>{name}"
         self._children[prefix] += 1
-        child = RecordedSteps(self._store, self._turn, self._on_new_step, self._on_stop, self._limits, self._may_repeat)
-        child._prefix = f"{prefix}.{self._children[prefix]}>"
-        child.calls = self.calls
-        return child
+        return attrs.evolve(self, prefix=f"{prefix}.{self._children[prefix]}>")
 
     async def _begin(self, step: StepName) -> None:
-        self._leave[step.key] = await self._limits.enter(step.name or "model")
+        self._leave[step.key] = await self.limits.enter(
+            step.name or "model", self.turn.turn_id, self.turn.attempt, storable_key(step.key)
+        )
         await self.calls.begin(step.key)
         if step.kind != "tool":
             return  # a model call can always be made again, so its beginning need not be known
-        stop = await self._store.begin_step(self._turn, step)
+        stop = await self.store.begin_step(self.turn, step)
         if stop is not None:
-            self._on_stop(stop)
+            self.on_stop(stop)
             if not stop.graceful:
                 await anyio.sleep_forever()  # until the cancellation arrives
         await checkpoint_if_cancelled()  # a stop may have come while the store, which cannot be cancelled, was slow

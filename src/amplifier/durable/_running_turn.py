@@ -13,7 +13,6 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import attrs
-import orjson
 
 from amplifier._json import redact_secrets, redact_text
 from amplifier.contracts import CHILD_STEPS, Step, current_call, tool_repeatable
@@ -28,17 +27,14 @@ from ._errors import DurableError, EngineClosedError, EngineUnavailableError, Tu
 from ._metrics import count_attempt, count_end
 from ._recorded_steps import RecordedSteps
 from ._storable import as_json, storable_text, with_compactions, without_compactions
-from ._stores import AttemptStore
 from ._suspects import MOST_DEATHS, NO_LIMITS, CallLimits
-from ._turn_rows import PLAN_CHANGED, ClaimedTurn, Outcome, StopRequest, prompt_of
+from ._turn_rows import PLAN_CHANGED, AttemptStore, ClaimedTurn, Outcome, StopRequest, prompt_of
 from ._unopened import playback_session
 
 _LAST = 2**31
 _LARGEST_EVENT = 16_384
 _LONGEST_ERROR = 20_000
 _LONGEST_REASON = 1000
-_OPENING_SECONDS = 10.0
-"""For the session of a turn that was stopped before; then what is recorded is put into the conversation without it."""
 _ENGINE_ERRORS = (EngineClosedError, EngineUnavailableError, TurnLost)
 """About the engine or the worker, not about the turn, which goes on elsewhere."""
 _CONTENT_ERRORS = (DurableError, TypeError, ValueError, OverflowError, RecursionError)
@@ -71,9 +67,8 @@ class RunningTurn:
         self._session: AmplifierSession | None = None
         self._stop_wanted = turn.stop
         self._stopped = False
-        self._opens_since: float | None = None  # while the session opens
-        self._is_played_back = False  # what earlier attempts have recorded is being put into the conversation
-        self._late_stop = turn.stop  # obeyed when that is done
+        self._is_behind = bool(turn.results)  # what earlier attempts have recorded is not in the conversation yet
+        self._is_played_back = False  # by a session that does only that
         self._scope = anyio.CancelScope()
         self._is_lost = False
         self._questions = Questions(closed=self._note_closed)
@@ -109,12 +104,9 @@ class RunningTurn:
         """
         if self._session is None:
             if self._stop_wanted is None or not wanted.graceful:
-                self._stop_wanted = self._late_stop = wanted
+                self._stop_wanted = wanted
             return
-        if self._stopped and (wanted.graceful or self._stop_wanted == wanted):
-            return
-        if self._is_played_back:
-            self._late_stop = wanted
+        if self._is_played_back or (self._stopped and (wanted.graceful or self._stop_wanted == wanted)):
             return
         self._stopped = True
         self._stop_wanted = wanted
@@ -138,7 +130,6 @@ class RunningTurn:
 
         Not when a question is given up: that happens as well when the worker leaves, and then the question can still be answered.
         """
-        self._limit_opening()
         async with self._storing:
             if self._is_over or self._is_lost:  # the next worker asks the same questions
                 return
@@ -210,25 +201,26 @@ class RunningTurn:
             return await self._end_unopened(late)
         try:
             session = self._session = made(make_session, self.turn.session_id)
-            await self._check_plan(session)
+            if self._stop_wanted is None:
+                await self._check_plan(session)
         except _PlanChanged as changed:
             return Outcome(state="held", error_type=PLAN_CHANGED, error=str(changed))
         except Exception as exc:  # noqa: BLE001 — the application's code; the turn fails with it
             return await self._end_unopened(_failed(exc, None))
+        if self._stop_wanted is not None:
+            return await self._end_unopened(Outcome(state="stopped"))
         session.coordinator.register_step_wrapper(self._steps)
         session.coordinator.register_capability(CHILD_STEPS, self._steps.of_child)
         if session.coordinator.approval_system is None:
             session.coordinator.approval_system = self
         session.coordinator.hooks.register("*", self._note_event, priority=_LAST, name="durable", timeout=None)
         outcome: Outcome | None = None
-        self._opens_since = anyio.current_time()
         try:
             async with session:
-                self._opens_since = None
                 outcome = await self._execute(session)
         except Exception as exc:  # noqa: BLE001 — opening or closing failed; after an outcome that is logged by the session
-            return outcome or await self._end_unopened(_failed(exc, None))
-        return outcome
+            outcome = outcome or await self._end_unopened(_failed(exc, None))
+        return await self._end_unopened(outcome) if self._stopped and self._is_behind else outcome
 
     def _too_many_deaths(self) -> Outcome:
         problem = (
@@ -238,43 +230,37 @@ class RunningTurn:
         state: TurnState = "failed" if self._stop_wanted is None else "stopped"
         return Outcome(state=state, error_type="TooManyDeaths", error=problem)
 
-    def _limit_opening(self) -> None:
-        """A session opens for a turn that was stopped before, since its loop and hooks may add to the conversation; but not for ever."""
-        if self._stop_wanted is None or self._session is None or self._opens_since is None:
-            return
-        if anyio.current_time() - self._opens_since >= _OPENING_SECONDS:
-            self._session.coordinator.cancellation.request_immediate(reason=self._stop_wanted.reason)
-
-    async def _end_unopened(self, failed: Outcome) -> Outcome:
+    async def _end_unopened(self, end: Outcome) -> Outcome:
         """How it ends if its session is not, or cannot be, made or opened, or was stopped meanwhile; what was done before is kept."""
-        wanted, messages = self._stop_wanted, None
+        played: Outcome | None = None
         try:
             if self.turn.results:
-                messages = await self._play_back()
+                played = await self._play_back()
         except Exception as error:  # noqa: BLE001 — records that cannot be read are no reason to try again for ever
             _raise_engine_error(error)
             problem = redact_text(text_of(error))
             logger.warning("what turn %s did is not in the conversation: %s", self.turn.turn_id, problem)
-        if wanted is not None:
-            logger.info("turn %s was stopped; its session did not open: %s", self.turn.turn_id, failed.error)
-            return Outcome(state="stopped", messages=messages)
-        return attrs.evolve(failed, messages=messages)
+        if self._stop_wanted is not None:
+            if played is not None and played.state == "completed":  # it had done everything when it was stopped
+                return played
+            logger.info("turn %s was stopped; its session did not open: %s", self.turn.turn_id, end.error)
+            end = Outcome(state="stopped")
+        return attrs.evolve(end, messages=None if played is None else played.messages)
 
-    async def _play_back(self) -> list[dict[str, Any]] | None:
-        """The conversation with what the turn has done: run in another session, and stopped where its records end."""
+    async def _play_back(self) -> Outcome:
+        """The turn as far as it has come: run in another session, and stopped where its records end."""
         session = playback_session(self.turn, self._session)
         session.coordinator.register_step_wrapper(self._steps)
-        self._session, self._stopped = session, False
-        self._stop_wanted = self._late_stop = StopRequest(graceful=False, reason=None)
+        self._session, self._stopped, self._is_behind, self._is_played_back = session, False, False, True
         self.turn = attrs.evolve(self.turn, deadline_at=None)
         async with session:
-            return (await self._execute(session)).messages
+            return await self._execute(session)
 
     async def _check_plan(self, session: AmplifierSession) -> None:
         now = module_hashes(session.config)
         if self.turn.plan is None:
             await self._store.note_plan(self.turn, now)
-        elif self._stop_wanted is None and (problem := plan_problem(session, self.turn.plan)) is not None:
+        elif (problem := plan_problem(session, self.turn.plan)) is not None:
             raise _PlanChanged(problem)
 
     async def _execute(self, session: AmplifierSession) -> Outcome:
@@ -289,7 +275,6 @@ class RunningTurn:
         if compactions and hasattr(context, "restore_compactions"):
             await context.restore_compactions(compactions)
         session.coordinator.turn_number = self.turn.number - 1
-        self._is_played_back = bool(self.turn.results)
         try:
             seconds = self._seconds_left()
             limit: dict[str, Any] = {} if seconds is None else {"timeout": max(seconds, 0.001)}
@@ -309,21 +294,22 @@ class RunningTurn:
         return None if self.turn.deadline_at is None else max(self.turn.deadline_at - time.time(), 0.0)
 
     async def _before_new_step(self, step: Step) -> None:
-        """Obey a stop before something new begins. A model call, beside which no tool runs, is cancelled."""
-        self._end_playback(is_tool=step.kind == "tool")
-        if step.kind == "model" and self._stop_wanted is not None and self._session is not None:
-            self._session.coordinator.cancellation.request_immediate(reason=self._stop_wanted.reason)
-            await anyio.sleep_forever()  # until the cancellation arrives, which takes a turn of the event loop
+        """Obey a stop before something new begins. A model call, beside which no tool runs, is cancelled.
 
-    def _end_playback(self, *, is_tool: bool) -> None:
-        """Obey a stop from before, now that the records of all earlier answers are in the conversation.
-
-        The loop refuses a tool call that follows a graceful stop; an immediate one would cut off calls of the same answer that have
-        recorded results.
+        Where the records of a turn end that is only played back, the loop refuses tool calls as after a graceful stop; an immediate one
+        would cut off calls of the same answer that have recorded results.
         """
-        self._is_played_back = False
-        if self._late_stop is not None:
-            self.stop(attrs.evolve(self._late_stop, graceful=True) if is_tool else self._late_stop)
+        self._is_behind = False
+        if self._session is None or (self._stop_wanted is None and not self._is_played_back):
+            return
+        self._stopped = self._stopped or self._is_played_back
+        token = self._session.coordinator.cancellation
+        reason = None if self._stop_wanted is None else self._stop_wanted.reason
+        if step.kind == "model":
+            token.request_immediate(reason=reason)
+            await anyio.sleep_forever()  # until the cancellation arrives, which takes a turn of the event loop
+        elif self._is_played_back:
+            token.request_graceful(reason=reason)
 
     def _may_repeat(self, tool: str) -> bool:
         """Whether the tool of the session declares that a call can be made again."""
@@ -339,13 +325,14 @@ class RunningTurn:
         self._position += 1
         self._events.append((event, data))
 
-    async def _take_events(self) -> tuple[int, list[tuple[str, Any]]]:
-        """Events that are not stored yet, and the position of the last one; secrets are searched for in a thread."""
+    async def _take_events(self) -> tuple[int, list[str]]:
+        """Events that are not stored yet, as JSON, and the position of the last one; secrets are searched for in a thread."""
         position, events, self._events = self._position, self._events, []
+        texts: list[str] = []
         if events:
             with anyio.CancelScope(shield=True):  # bounded by their size
-                events = await anyio.to_thread.run_sync(_slim, events, limiter=self._threads)
-        return position, events
+                texts = await anyio.to_thread.run_sync(_slim, events, limiter=self._threads)
+        return position, texts
 
     # ── approvals ──
 
@@ -372,7 +359,6 @@ class RunningTurn:
             answer = self._early_answers.pop(name, None)
         if answer is not None:
             return offered.get(answer, answer)
-        self._end_playback(is_tool=is_tool)  # no answer yet, so nothing is recorded behind the question
         self._given_up.discard(name)
         answer = str(await self._questions.ask(question))
         return offered.get(answer, answer)
@@ -435,9 +421,9 @@ def _failed(exc: Exception, messages: list[dict[str, Any]] | None) -> Outcome:
     return Outcome(state="failed", error_type=type(exc).__name__, error=error, messages=messages)
 
 
-def _slim(events: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Payloads as JSON without secrets; of a very large one, the whole conversation for example, only the plain values."""
-    slim: list[tuple[str, Any]] = []
+def _slim(events: list[tuple[str, Any]]) -> list[str]:
+    """Names and payloads as JSON without secrets; of a very large one, the whole conversation for example, only the plain values."""
+    slim: list[str] = []
     for name, data in events:
         try:
             safe = redact_secrets(data)
@@ -446,7 +432,7 @@ def _slim(events: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
                 text = as_json({**_plain(safe), "truncated": True})
         except Exception as error:  # noqa: BLE001 — objects of modules write themselves
             text = as_json({"problem": f"the payload cannot be shown: {type(error).__name__}"})
-        slim.append((name, orjson.loads(text)))
+        slim.append(f"[{as_json(name)},{text}]")
     return slim
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 import orjson
@@ -14,7 +14,6 @@ from amplifier.errors import SessionBusyError
 
 from ._engine import BLOCKS, Question, TurnState, TurnStatus, WatchedEvent
 from ._errors import QuestionClosedError, TurnConflictError, TurnLost, unknown_turn_error
-from ._storable import as_json
 from ._tables._database import Row, Run
 
 OPEN = ("queued", "running", "held")
@@ -100,6 +99,41 @@ class Outcome:
     error_type: str | None = None
     error: str | None = None
     messages: list[dict[str, Any]] | None = None
+
+
+class AttemptStore(Protocol):
+    """Records one attempt of a turn.
+
+    Every method raises `TurnLost` when another worker has the turn, and `EngineUnavailableError` when nothing could be recorded.
+    """
+
+    async def note_plan(self, turn: ClaimedTurn, plan: Mapping[str, str]) -> None:
+        """Record the plan that a turn begins with."""
+        ...
+
+    async def begin_step(self, turn: ClaimedTurn, step: StepName) -> StopRequest | None:
+        """Record that a tool call begins now; not if an immediate stop is stored. Returns the stop."""
+        ...
+
+    async def finish_step(self, turn: ClaimedTurn, step: StepName, result: str) -> StopRequest | None:
+        """Record the result of a step, which may never have begun: a hook may have denied the call. Returns a stop, if known."""
+        ...
+
+    async def ask(self, turn: ClaimedTurn, question: Question) -> str | None:
+        """Store a question, if it is not there; returns the answer, if that is."""
+        ...
+
+    async def withdraw(self, turn: ClaimedTurn, question_id: str) -> None:
+        """Remove a question that no one waits for any more, unless it was answered."""
+        ...
+
+    async def add_events(self, turn: ClaimedTurn, last_position: int, events: list[str]) -> None:
+        """Store events for watchers, each as JSON; the last one has this position."""
+        ...
+
+    async def finish(self, turn: ClaimedTurn, outcome: Outcome, last_position: int, events: list[str]) -> None:
+        """End a turn, or hold it: its outcome, the conversation and the last events at once."""
+        ...
 
 
 def insert(run: Run, table: str, /, **values: Any) -> bool:
@@ -254,10 +288,10 @@ def read_messages(run: Run, session_id: str) -> list[dict[str, Any]]:
     return found
 
 
-def insert_events(run: Run, turn: ClaimedTurn, last_position: int, events: list[tuple[str, Any]]) -> None:
+def insert_events(run: Run, turn: ClaimedTurn, last_position: int, events: list[str]) -> None:
     """Store events of a turn; the last one has this position."""
     if events:
-        batch = {"last_position": last_position, "attempt": turn.attempt, "events": as_json(events)}
+        batch = {"last_position": last_position, "attempt": turn.attempt, "events": f"[{','.join(events)}]"}
         insert(run, "amplifier_events", turn_id=turn.turn_id, **batch)
 
 

@@ -17,23 +17,18 @@ import anyio.to_thread
 
 from amplifier.contracts._containment import text_of
 
-from ._engine import Duty
+from ._engine import Duty, SessionFactory
 from ._errors import EngineClosedError
 from ._running_turn import RunningTurn, made, plan_problem
 from ._suspects import Admission, Settings
 from ._tables._database import DatabaseDown
 from ._tables._turn_store import TurnStore
-from ._turn_rows import ClaimedTurn
+from ._turn_rows import AttemptStore, ClaimedTurn
 
 logger = logging.getLogger("amplifier.durable")
 
 _LOOKS = 4
 """Looks at the others in one lease."""
-
-
-def new_worker_name() -> str:
-    """A name that no other worker ever has."""
-    return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
 
 class LoopWatch:
@@ -65,17 +60,87 @@ class LoopWatch:
         return seconds > self._settings.stuck
 
 
-class Worker:
-    """One worker of an engine.
+class TurnRunner:
+    """Runs the turns that a worker was given, and hands them over when it leaves.
+
+    Args:
+        settings: Of the engine.
+        duty: What the worker does.
+
+    Attributes:
+        name: Of the worker; no other one ever has it.
+    """
+
+    def __init__(self, settings: Settings, duty: Duty) -> None:
+        self.name: str = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._settings = settings
+        self._duty = duty
+        self._running: dict[str, RunningTurn] = {}
+        self._admission = Admission(settings, self._is_asking)
+        self._is_leaving = False
+        self._is_idle = anyio.Event()
+
+    def _is_asking(self, turn_id: str) -> bool:
+        return turn_id in self._running and self._running[turn_id].is_asking
+
+    async def run_turn(
+        self,
+        store: AttemptStore,
+        turn: ClaimedTurn,
+        make_session: SessionFactory,
+        on_start: Callable[[RunningTurn], None] = lambda running: None,
+    ) -> bool:
+        """Run a turn that was claimed, until it ends or is lost.
+
+        Returns:
+            Whether it has ended or is held; False if another worker has it.
+
+        Raises:
+            EngineUnavailableError: What happens cannot be recorded any more.
+        """
+        if turn.turn_id in self._running:  # this worker was taken for dead, and given its own turn
+            self._running[turn.turn_id].lose()
+        running = self._running[turn.turn_id] = RunningTurn(store, turn, self._settings.attempts, self._duty.limits)
+        on_start(running)
+        if self._is_leaving:
+            running.leave()
+        try:
+            return await running.run(make_session)
+        finally:
+            if self._running.get(turn.turn_id) is running:
+                del self._running[turn.turn_id]
+            if self._is_leaving and not self._running:
+                self._is_idle.set()
+
+    async def drain(self) -> None:
+        """Begin nothing more, and wait until no turn has a running call."""
+        self._is_leaving = True
+        for running in list(self._running.values()):
+            running.leave()
+        if self._running:
+            await self._is_idle.wait()
+
+    async def listen(self) -> None:
+        """Pass news to the running turns and their events to watchers, for ever."""
+        while True:
+            await anyio.sleep(self._settings.poll)
+            for running in list(self._running.values()):
+                await running.flush()
+            if self._running:
+                await self._ask_for_news()
+
+    async def _ask_for_news(self) -> None:
+        """Ask for news, unless they come by themselves."""
+
+
+class Worker(TurnRunner):
+    """A worker of an engine that has tables.
 
     Args:
         store: Where turns are.
         settings: Of the engine.
         duty: What it does.
         look_after: Called in a thread after each look at the others, for what else an engine has to do.
-
-    Attributes:
-        name: Its own; no other worker ever has it.
     """
 
     def __init__(
@@ -85,19 +150,13 @@ class Worker:
         duty: Duty,
         look_after: Callable[[], None] = lambda: None,
     ) -> None:
-        self.name: str = new_worker_name()
+        super().__init__(settings, duty)
         self._store = store
-        self._settings = settings
-        self._duty = duty
         self._look_after = look_after
         self._watch = LoopWatch(settings)
-        self._running: dict[str, RunningTurn] = {}
         self._seen: dict[str, tuple[int, int]] = {}
         self._looked = time.monotonic()
-        self._admission = Admission(settings, self._is_asking)
         self._is_over = threading.Event()
-        self._is_leaving = False
-        self._is_idle = anyio.Event()
         self._unfit: dict[str, int] = {}
         self._adopted: set[str] = set()
 
@@ -124,42 +183,7 @@ class Worker:
         async with self._admission.admit(turn_id, deaths, pause, still_waits):
             turn = await self._store.claim(turn_id, self.name, adopts=turn_id in self._adopted)
             self._adopted.discard(turn_id)
-            return turn is None or await self.run_turn(turn)
-
-    def _is_asking(self, turn_id: str) -> bool:
-        return turn_id in self._running and self._running[turn_id].is_asking
-
-    async def run_turn(self, turn: ClaimedTurn) -> bool:
-        """Run a turn that was claimed, until it ends or is lost.
-
-        Returns:
-            Whether it has ended or is held; False if another worker has it.
-
-        Raises:
-            EngineUnavailableError: What happens cannot be recorded any more.
-        """
-        if turn.turn_id in self._running:  # this worker was taken for dead, and given its own turn
-            self._running[turn.turn_id].lose()
-        running = self._running[turn.turn_id] = RunningTurn(
-            self._store, turn, self._settings.attempts, self._duty.limits
-        )
-        if self._is_leaving:
-            running.leave()
-        try:
-            return await running.run(self._duty.make_session)
-        finally:
-            if self._running.get(turn.turn_id) is running:
-                del self._running[turn.turn_id]
-            if self._is_leaving and not self._running:
-                self._is_idle.set()
-
-    async def drain(self) -> None:
-        """Begin nothing more, and wait until no turn has a running call."""
-        self._is_leaving = True
-        for running in list(self._running.values()):
-            running.leave()
-        if self._running:
-            await self._is_idle.wait()
+            return turn is None or await self.run_turn(self._store, turn, self._duty.make_session)
 
     async def adopt(self, begin: Callable[[str], Awaitable[object]]) -> None:
         """Look for turns that are held and began with the plan of this worker, for ever.
@@ -182,16 +206,7 @@ class Worker:
                         await begin(turn_id)
             await anyio.sleep(self._settings.lease / _LOOKS)
 
-    async def listen(self) -> None:
-        """Pass news to the running turns and their events to watchers, for ever."""
-        while True:
-            await anyio.sleep(self._settings.poll)
-            for running in list(self._running.values()):
-                await running.flush()
-            if self._running:
-                await self._hear_news()
-
-    async def _hear_news(self) -> None:
+    async def _ask_for_news(self) -> None:
         running = dict(self._running)
         asking = [turn_id for turn_id, each in running.items() if each.is_asking]
         attempts, answers = await self._store.news(self.name, asking)
@@ -259,6 +274,7 @@ class Worker:
             if looks >= _LOOKS and self._store.forget_worker(name, count):
                 logger.info("worker %s has died; its turns go on here or elsewhere", name)
         self._store.requeue_orphans(self._settings.pause_after)
+        self._store.start_due()
         self._look_after()
 
     async def leave(self) -> None:

@@ -21,7 +21,7 @@ from anyio.from_thread import BlockingPortal
 from amplifier.errors import MissingExtraError, SessionStateError
 
 from ._engine import DurableEngine, Duty
-from ._errors import EngineUnavailableError
+from ._errors import EngineUnavailableError, closed_error
 from ._suspects import EngineOptions, Settings
 from ._tables._database import (
     FOR_UPDATE,
@@ -30,7 +30,6 @@ from ._tables._database import (
     DatabaseDown,
     Row,
     Run,
-    closed,
     is_busy,
     storable_values,
     unstorable,
@@ -123,7 +122,7 @@ class _SqlDatabase:
     def transaction(self, work: Callable[[Run], _T], *, only_reads: bool = False) -> _T:
         """Do some work atomically."""
         if self._is_closed:
-            raise closed(self.name)
+            raise closed_error(self.name)
         try:
             with (
                 self._engine.connect().execution_options(**{_ONLY_READS: only_reads}) as connection,
@@ -223,7 +222,7 @@ class _Workers:
             await worker.register()  # first: DBOS would connect again for an engine that was closed
             async with anyio.create_task_group() as group, BlockingPortal() as portal:
                 try:
-                    async with _serving(dispatch), self._launched(worker, duty.concurrency):
+                    async with self._launched(dispatch, worker, duty.concurrency):
                         group.start_soon(worker.beat)
                         group.start_soon(worker.listen)
                         group.start_soon(worker.adopt, begin)
@@ -239,8 +238,9 @@ class _Workers:
             raise error
 
     @asynccontextmanager
-    async def _launched(self, worker: Worker, concurrency: int) -> AsyncIterator[None]:
-        """DBOS in this process, with the worker's name as its executor id."""
+    async def _launched(self, dispatch: _Dispatch, worker: Worker, concurrency: int) -> AsyncIterator[None]:
+        """DBOS in this process, with the worker's name as its executor id; it gives turns to the function."""
+        global _dispatch  # noqa: PLW0603 — DBOS calls a function of this module, and has one instance per process
         config: DBOSConfig = {
             "name": _APPLICATION,
             "system_database_url": self._url,
@@ -268,14 +268,18 @@ class _Workers:
             )
             DBOS.launch()
 
-        await anyio.to_thread.run_sync(launch)
+        if _dispatch is not None:
+            raise _in_use("with a worker of amplifier")
+        _dispatch = dispatch  # before it is launched, because a turn that no one takes would stay with this process
         try:
-            yield
+            await anyio.to_thread.run_sync(launch)
+            try:
+                yield
+            finally:
+                with anyio.CancelScope(shield=True):  # bounded there, and by DBOS: it waits 10 seconds for each thread
+                    await anyio.to_thread.run_sync(end)
         finally:
-            with anyio.CancelScope(
-                shield=True
-            ):  # bounded there, and by DBOS: every thread is waited for at most 10 seconds
-                await anyio.to_thread.run_sync(end)
+            _dispatch = None
 
     def _recover(self) -> None:
         """Let DBOS give workflows to others that it has given to workers that are not there any more.
@@ -284,19 +288,6 @@ class _Workers:
         """
         if dead := [str(name) for (name,) in self._store.read(self._dead, name=_WORKFLOW)]:
             DBOS._recover_pending_workflows(dead)  # what DBOS's own recovery service calls
-
-
-@asynccontextmanager
-async def _serving(dispatch: _Dispatch) -> AsyncIterator[None]:
-    """Let DBOS give turns to this function; before it is launched, because a turn that no one takes would stay with this process."""
-    global _dispatch  # noqa: PLW0603 — DBOS calls a function of this module, and has one instance per process
-    if _dispatch is not None:
-        raise _in_use("with a worker of amplifier")
-    _dispatch = dispatch
-    try:
-        yield
-    finally:
-        _dispatch = None
 
 
 def _in_use(how: str) -> SessionStateError:
@@ -317,7 +308,7 @@ async def open_dbos_engine(
 
     Raises:
         EngineUnavailableError: The database cannot be reached.
-        NewerFormatError: A newer version wrote its tables.
+        DurableError: A newer version wrote its tables.
         ValueError: The URL is wrong, or one of the numbers makes no sense.
     """
     settings = Settings(**options)

@@ -6,29 +6,38 @@ the turn, inside an activity, on asyncio or trio.
 
 from __future__ import annotations
 
-from ._temporal import sdk_runtime  # first: it reports that the SDK is not installed
-
-# isort: split
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import cache
 from typing import Any, Unpack
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
-from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
-from temporalio.client import Client
-from temporalio.service import RPCError
-from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+
+from amplifier.errors import MissingExtraError
 
 from ._engine import DurableEngine, Duty, raises_one_error
+from ._errors import closed_error
 from ._suspects import EngineOptions, Settings
-from ._temporal._asyncio_thread import closed, open_asyncio_thread
-from ._temporal._client import TemporalTurns
-from ._temporal._hosting import Host, polling
-from ._temporal._server import Server, unavailable
-from ._temporal._workflows import SessionWorkflow, TurnWorkflow
+
+try:
+    from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
+    from temporalio.client import Client
+    from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
+    from temporalio.service import RPCError
+    from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+
+    from ._temporal._asyncio_thread import open_asyncio_thread
+    from ._temporal._client import TemporalTurns
+    from ._temporal._hosting import Host, polling
+    from ._temporal._server import Server, unavailable
+    from ._temporal._workflows import ScheduledWorkflow, SessionWorkflow, TurnWorkflow
+except ModuleNotFoundError as _error:
+    if _error.name is None or not _error.name.startswith("temporalio"):
+        raise
+    raise MissingExtraError("amplifier.durable.temporal", extra="temporal", missing=_error.name) from _error
 
 __all__ = ["open_temporal_engine"]
 
@@ -36,6 +45,15 @@ _logger = logging.getLogger("amplifier.durable")
 
 _CONNECT_SECONDS = 10.0
 _LEAVING_SECONDS = 15.0
+
+
+@cache
+def _sdk_runtime() -> Runtime:
+    """The threads of the SDK, one set per process; what it logs goes to our logger, by default it is printed."""
+    log = LoggingConfig(
+        filter=TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=LogForwardingConfig(logger=_logger)
+    )
+    return Runtime(telemetry=TelemetryConfig(logging=log))
 
 
 class _Workers:
@@ -49,7 +67,7 @@ class _Workers:
     async def work(self, duty: Duty) -> None:
         """Run turns until cancelled."""
         if self._is_closing:
-            raise closed()
+            raise closed_error("Temporal")
         host = Host(self._turns.server, self._turns.queue, self._turns.settings, duty)
         ended = anyio.Event()
         async with raises_one_error():
@@ -62,7 +80,7 @@ class _Workers:
                     del self._workers[scope]
                     ended.set()
         await checkpoint_if_cancelled()  # a cancellation from outside comes first
-        raise closed()
+        raise closed_error("Temporal")
 
     async def end(self) -> None:
         """Let the workers hand over their turns while the SDK, which they need for it, still runs."""
@@ -110,7 +128,9 @@ async def open_temporal_engine(
 
     async def connect() -> Client:
         with anyio.fail_after(_CONNECT_SECONDS):
-            client = await Client.connect(address, namespace=namespace, tls=tls, api_key=api_key, runtime=sdk_runtime())
+            client = await Client.connect(
+                address, namespace=namespace, tls=tls, api_key=api_key, runtime=_sdk_runtime()
+            )
             await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=namespace))
             return client
 
@@ -120,8 +140,8 @@ async def open_temporal_engine(
         except (RPCError, RuntimeError, TimeoutError) as error:
             raise unavailable(name, error) from error
         server = Server(thread, client, name, settings.patience)
-        async with polling(thread, lambda: [_workflow_worker(client, task_queue, settings.lease)]):
-            turns = TemporalTurns(server, task_queue, settings)
+        turns = TemporalTurns(server, task_queue, settings)
+        async with polling(thread, lambda: [_workflow_worker(turns)]):
             workers = _Workers(turns)
             try:
                 yield DurableEngine(turns, settings, workers.work)
@@ -129,13 +149,15 @@ async def open_temporal_engine(
                 await workers.end()
 
 
-def _workflow_worker(client: Client, task_queue: str, lease: float) -> Worker:
+def _workflow_worker(turns: TemporalTurns) -> Worker:
     """Runs the workflows of the queue."""
     return Worker(
-        client,
-        task_queue=task_queue,
-        workflows=[SessionWorkflow, TurnWorkflow],
+        turns.server.client,
+        task_queue=turns.queue,
+        workflows=[ScheduledWorkflow, SessionWorkflow, TurnWorkflow],
+        activities=[turns.start_scheduled],
+        no_remote_activities=True,  # turns are for those who work
         workflow_runner=UnsandboxedWorkflowRunner(),  # the workflows import nothing that is not deterministic
         # A process that dies is waited for as long as that with the workflows that it has in memory.
-        sticky_queue_schedule_to_start_timeout=timedelta(seconds=min(max(lease / 4, 0.5), 10.0)),
+        sticky_queue_schedule_to_start_timeout=timedelta(seconds=min(max(turns.settings.lease / 4, 0.5), 10.0)),
     )

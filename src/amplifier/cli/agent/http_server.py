@@ -1,4 +1,4 @@
-"""Servers of the command line: ``amplifier serve`` and ``ui``, an agent behind HTTP; ``session trace --live``, what a session does while it runs."""
+"""Servers of the command line: ``amplifier serve`` and ``ui``, an agent behind HTTP; ``session trace --live``, what a session does while it runs; ``turns page``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import socket
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
@@ -30,11 +31,15 @@ from amplifier.servers._access import address_of, listen_on, reachability_warnin
 from amplifier.servers.http import Limits, application
 from amplifier.servers.http._servers import run_asgi_server
 from amplifier.servers.http._trace import TRACE_PAGE, trace_application
+from amplifier.servers.http._turns import TURNS_PAGE, turns_application
 
 from .served_sessions import ServedSessions
 from .signals import run_observed, until_signal
 
-__all__ = ["follow_session", "serve_http"]
+if TYPE_CHECKING:
+    from amplifier.durable import DurableEngine
+
+__all__ = ["follow_session", "serve_http", "serve_turns"]
 
 
 def serve_http(
@@ -109,6 +114,21 @@ def follow_session(store: SessionStore, session_id: str, *, backend: str, open_b
         page = f"{address_of(listening, '127.0.0.1')}{TRACE_PAGE}#token={token}&traced={session_id}"
         lines = [f"Following session {session_id}: {page}", "Ctrl-C ends it."]
         return await _run(trace_application(store, token), listening, lines, page if open_browser else None)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return anyio.run(serve, backend=backend)
+
+
+def serve_turns(engine: AbstractAsyncContextManager[DurableEngine], *, backend: str, open_browser: bool) -> int:
+    """Serve the page of an engine's turns until a signal comes; returns the exit code."""
+    require_backend(backend)
+
+    async def serve() -> int:
+        token = secrets.token_urlsafe(32)
+        page = f"{address_of(listening, '127.0.0.1')}{TURNS_PAGE}#token={token}"
+        async with engine as opened:
+            lines = [f"Turns: {page}", "Ctrl-C ends it."]
+            return await _run(turns_application(opened, token), listening, lines, page if open_browser else None)
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         return anyio.run(serve, backend=backend)

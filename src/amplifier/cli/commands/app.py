@@ -29,7 +29,7 @@ _SUMMARIES = {
     "ui": "Open a browser for the agent of `amplifier run`: chat, stored sessions, their traces, tools and conformance reports.",
     "module": "List and describe installed modules, check one, create one.",
     "plan": "Check and print mount plans.",
-    "turns": "Look at the turns of an engine, and stop, resume and release them; run a worker.",
+    "turns": "Look at the turns of an engine, and stop, resume and release them, also on a page; run a worker.",
     "mcp": "Add MCP servers, see what they offer, call their tools, use those of other hosts, serve an agent.",
     "models": "List the models of every provider that can be used now, or those with SEARCH in their name.",
     "keys": "Keep keys in the keyring of this system, where every agent finds them; without a command, list their names.",
@@ -38,7 +38,7 @@ _SUMMARIES = {
     "doctor": "Check Python, backends, extras, modules, keys, the command itself, the sandbox, the state folder, the terminal and what is running.",
 }
 
-_FILES = {"ui": "serve", "keys": "models", "permissions": "config", "turns": "..durable._commands"}
+_FILES = {"ui": "serve", "keys": "models", "permissions": "config"}
 """Where a command is; in a file of its own name if it is not here."""
 
 

@@ -17,7 +17,7 @@ import anyio.to_thread
 from amplifier.store import Database as StoredDatabase
 from amplifier.store import StoreDamagedError
 
-from .._errors import DurableError, EngineClosedError, EngineUnavailableError
+from .._errors import DurableError, EngineUnavailableError, closed_error
 from .._storable import storable_text
 
 T = TypeVar("T")
@@ -83,14 +83,6 @@ class Database(Protocol):
         ...
 
 
-def closed(name: str) -> EngineClosedError:
-    """The error about a database that is used after its engine was closed."""
-    return EngineClosedError(
-        f"the engine on {name} was closed: its `async with` block has ended. Use it inside the block, and let the block end after the "
-        "task group that runs its workers"
-    )
-
-
 def unstorable(name: str, error: object) -> DurableError:
     """The error about a value that a database does not take, although it is there."""
     return DurableError(f"the database {name} does not store a value: {str(error).strip()}; expected a smaller one")
@@ -130,7 +122,7 @@ class SqliteDatabase:
     def _opened(self) -> StoredDatabase:
         with self._opening:
             if self._is_closed:
-                raise closed(self.name)
+                raise closed_error(self.name)
             if self._database is None:
                 self._database = StoredDatabase.open(self._path, busy_seconds=2.0)
             return self._database

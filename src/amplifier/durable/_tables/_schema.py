@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import anyio
 import anyio.to_thread
 
-from .._errors import DurableError, NewerFormatError
+from .._errors import DurableError
 from ._database import Database, DatabaseConflict, Run, Transactions
 
 FORMAT = 1
@@ -72,6 +72,25 @@ _TABLES = (
     )
     """,
     "CREATE TABLE IF NOT EXISTS amplifier_conversations (session_id TEXT PRIMARY KEY, messages TEXT NOT NULL)",
+    """
+    CREATE TABLE IF NOT EXISTS amplifier_schedules (
+        name TEXT PRIMARY KEY,
+        session_id TEXT NOT NULL,
+        prompt TEXT NOT NULL,
+        every BIGINT NOT NULL,
+        next_at DOUBLE PRECISION NOT NULL
+    )
+    """,
+    "CREATE TABLE IF NOT EXISTS amplifier_limits (name TEXT PRIMARY KEY, next_at DOUBLE PRECISION NOT NULL)",
+    """
+    CREATE TABLE IF NOT EXISTS amplifier_calls (
+        name TEXT NOT NULL,
+        turn_id TEXT NOT NULL,
+        step TEXT NOT NULL,
+        attempt INTEGER NOT NULL,
+        PRIMARY KEY (name, turn_id, step)
+    )
+    """,
     "CREATE TABLE IF NOT EXISTS amplifier_workers (worker TEXT PRIMARY KEY, beats INTEGER NOT NULL)",
 )
 
@@ -80,8 +99,7 @@ def create_tables(run: Run) -> None:
     """Create what is missing.
 
     Raises:
-        NewerFormatError: A newer version wrote the tables.
-        DurableError: Their format is no number.
+        DurableError: A newer version wrote the tables, or their format is no number.
     """
     run("CREATE TABLE IF NOT EXISTS amplifier_format (id INTEGER PRIMARY KEY, format INTEGER NOT NULL)")
     run(
@@ -95,11 +113,9 @@ def create_tables(run: Run) -> None:
             "restore the database from a backup, or use another one"
         )
     if found > FORMAT:
-        raise NewerFormatError(
+        raise DurableError(
             f"the tables have format {found}; this version of amplifier knows formats up to {FORMAT}. Nothing was changed: "
-            "upgrade amplifier here, or use another database",
-            found=found,
-            known=FORMAT,
+            "upgrade amplifier here, or use another database"
         )
     for table in _TABLES:
         run(table)
@@ -111,7 +127,7 @@ async def open_store(database: Database, patience: float) -> AsyncIterator[Trans
 
     Raises:
         EngineUnavailableError: It cannot be reached.
-        NewerFormatError: A newer version wrote the tables.
+        DurableError: A newer version wrote the tables.
     """
     transactions = Transactions(database, patience)
     try:

@@ -7,20 +7,22 @@ recorded first.
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import attrs
 import orjson
 
-from .._engine import Question, TurnCounts, TurnPolicy, TurnStatus, WatchedEvent
-from .._errors import TurnLost
+from .._engine import Question, Schedule, TurnCounts, TurnPolicy, TurnStatus, WatchedEvent
+from .._errors import TurnConflictError, TurnLost
 from .._storable import as_json, storable_key
-from .._suspects import LONGEST_PAUSE
+from .._suspects import LONGEST_PAUSE, CallLimit
 from .._turn_rows import (
     OPEN,
     PLAN_CHANGED,
@@ -49,6 +51,8 @@ from ._database import DatabaseConflict, DatabaseDown, Row, Run, Transactions
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_FULL_SECONDS = 0.05
 
 Enqueue = Callable[[Run, str], None]
 """Called inside the transaction that makes a turn ready for a worker, with the turn's id."""
@@ -105,44 +109,47 @@ class TurnStore:
         name = str(uuid.uuid4()) if turn_id is None else turn_id
 
         def work(run: Run) -> None:
-            # One statement: on Postgres a second one may see a turn that another process has started since the first.
-            found = run(
-                "SELECT turn_id, session_id, prompt, state, attempt FROM amplifier_turns "
-                "WHERE turn_id = :turn OR (session_id = :session AND is_open = 1)",
-                turn=name,
-                session=session_id,
-            )
-            for other, its_session, its_prompt, _, _ in found:
-                if other == name:
-                    check_same_turn(name, (session_id, prompt), (its_session, its_prompt))
-                    return
-            for other, _, _, state, attempt in found:
-                if not queue:
-                    raise busy_error(session_id, other, state)
-                if not move(run, other, state, attempt):  # locks it, so that it does not end before this one waits
-                    work(run)
-                    return
-            run(
-                "INSERT INTO amplifier_turns (turn_id, session_id, number, prompt, state, is_open, attempt, "
-                "queued_at, started_at, deaths, priority, due_at, deadline_at) SELECT CAST(:turn AS TEXT), CAST(:session AS TEXT), COALESCE(MAX(number), 0) + 1, "
-                "CAST(:prompt AS TEXT), 'queued', CAST(:open AS INTEGER), 0, :now, :now, 0, CAST(:priority AS INTEGER), "
-                "CAST(:due_at AS DOUBLE PRECISION), CAST(:deadline_at AS DOUBLE PRECISION) FROM amplifier_turns "
-                "WHERE session_id = :session RETURNING turn_id",
-                now=time.time(),
-                turn=name,
-                session=session_id,
-                prompt=prompt,
-                open=WAITS if found else 1,
-                **attrs.asdict(policy),
-            )
-            if not found:
-                self._enqueue(run, name)
+            self._start(run, session_id, prompt, name, queue, policy)
 
         try:
             await self._do(work)
         except DatabaseConflict:
             await self._do(work)  # someone else was faster by a moment; now that is seen
         return name
+
+    def _start(self, run: Run, session_id: str, prompt: str, name: str, queue: bool, policy: TurnPolicy) -> None:
+        # One statement: on Postgres a second one may see a turn that another process has started since the first.
+        found = run(
+            "SELECT turn_id, session_id, prompt, state, attempt FROM amplifier_turns "
+            "WHERE turn_id = :turn OR (session_id = :session AND is_open = 1)",
+            turn=name,
+            session=session_id,
+        )
+        for other, its_session, its_prompt, _, _ in found:
+            if other == name:
+                check_same_turn(name, (session_id, prompt), (its_session, its_prompt))
+                return
+        for other, _, _, state, attempt in found:
+            if not queue:
+                raise busy_error(session_id, other, state)
+            if not move(run, other, state, attempt):  # locks it, so that it does not end before this one waits
+                self._start(run, session_id, prompt, name, queue, policy)
+                return
+        run(
+            "INSERT INTO amplifier_turns (turn_id, session_id, number, prompt, state, is_open, attempt, "
+            "queued_at, started_at, deaths, priority, due_at, deadline_at) SELECT CAST(:turn AS TEXT), CAST(:session AS TEXT), COALESCE(MAX(number), 0) + 1, "
+            "CAST(:prompt AS TEXT), 'queued', CAST(:open AS INTEGER), 0, :now, :now, 0, CAST(:priority AS INTEGER), "
+            "CAST(:due_at AS DOUBLE PRECISION), CAST(:deadline_at AS DOUBLE PRECISION) FROM amplifier_turns "
+            "WHERE session_id = :session RETURNING turn_id",
+            now=time.time(),
+            turn=name,
+            session=session_id,
+            prompt=prompt,
+            open=WAITS if found else 1,
+            **attrs.asdict(policy),
+        )
+        if not found:
+            self._enqueue(run, name)
 
     @_transaction(only_reads=True)
     def status(self, run: Run, turn_id: str) -> TurnStatus:
@@ -281,6 +288,22 @@ class TurnStore:
         )
         return len(run(f"DELETE FROM amplifier_turns WHERE {old} RETURNING 1", before=before))
 
+    @_transaction()
+    def schedule(self, run: Run, wanted: Schedule) -> None:
+        """Store a schedule in place of one of this name."""
+        delete(run, "amplifier_schedules", name=wanted.name)
+        insert(run, "amplifier_schedules", **attrs.asdict(wanted))
+
+    @_transaction(only_reads=True)
+    def schedules(self, run: Run) -> list[Schedule]:
+        """All schedules."""
+        return _read_schedules(run, math.inf)
+
+    @_transaction()
+    def unschedule(self, run: Run, name: str) -> bool:
+        """Remove a schedule."""
+        return delete(run, "amplifier_schedules", name=name)
+
     # ── for workers ──
 
     @_transaction(only_reads=True)
@@ -364,6 +387,40 @@ class TurnStore:
         return stop
 
     @_transaction()
+    def enter(self, run: Run, name: str, limit: CallLimit, turn_id: str, attempt: int, step: str) -> float:
+        """Let a call begin under a limit over all workers; returns seconds after which to ask again, 0 if it may begin.
+
+        Its place is free again when its result is recorded, or when the attempt is over: no one has to give it back.
+        """
+        place = {"name": name, "turn_id": turn_id, "step": step}
+        [(next_at,)] = run(  # which also locks the limit
+            "INSERT INTO amplifier_limits (name, next_at) VALUES (:name, 0) "
+            "ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING next_at",
+            name=name,
+        )
+        run(
+            "DELETE FROM amplifier_calls WHERE name = :name AND (NOT EXISTS (SELECT 1 FROM amplifier_turns AS t WHERE "
+            "t.turn_id = amplifier_calls.turn_id AND t.attempt = amplifier_calls.attempt AND t.state = 'running') OR EXISTS (SELECT 1 "
+            "FROM amplifier_steps AS s WHERE s.turn_id = amplifier_calls.turn_id AND s.step = amplifier_calls.step AND s.what = 'finished') "
+            "OR (turn_id = :turn_id AND step = :step)) RETURNING 1",
+            **place,
+        )
+        [(others,)] = select(run, "COUNT(*)", "amplifier_calls", name=name)
+        if limit.at_once is not None and others >= limit.at_once:
+            return _FULL_SECONDS
+        if limit.per_second is not None:
+            pause = 1 / limit.per_second
+            if 0 < (early := next_at - time.time()) <= pause:  # beyond that it is of another clock
+                return float(early)
+            run(
+                "UPDATE amplifier_limits SET next_at = :next WHERE name = :name RETURNING 1",
+                next=time.time() + pause,
+                name=name,
+            )
+        insert(run, "amplifier_calls", **place, attempt=attempt)
+        return 0.0
+
+    @_transaction()
     def ask(self, run: Run, turn: ClaimedTurn, question: Question) -> str | None:
         """Store a question, if it is not there; returns the answer, if that is."""
         hold_turn(run, turn)
@@ -407,15 +464,13 @@ class TurnStore:
         return {turn_id: (attempt, read_stop_request(stop)) for turn_id, attempt, stop in rows}, answers
 
     @_transaction()
-    def add_events(self, run: Run, turn: ClaimedTurn, last_position: int, events: list[tuple[str, Any]]) -> None:
+    def add_events(self, run: Run, turn: ClaimedTurn, last_position: int, events: list[str]) -> None:
         """Store events for watchers; the last one has this position."""
         hold_turn(run, turn)
         insert_events(run, turn, last_position, events)
 
     @_transaction()
-    def finish(
-        self, run: Run, turn: ClaimedTurn, outcome: Outcome, last_position: int, events: list[tuple[str, Any]]
-    ) -> None:
+    def finish(self, run: Run, turn: ClaimedTurn, outcome: Outcome, last_position: int, events: list[str]) -> None:
         """End a turn, or hold it: its outcome, the conversation and the last events at once."""
         state: str = outcome.state
         try:
@@ -490,6 +545,24 @@ class TurnStore:
 
         self._do.once(work)
 
+    def start_due(self) -> None:
+        """Start the turns of schedules that are due; each once, however often it was due since it was looked for."""
+        now = time.time()
+
+        def work(run: Run) -> None:
+            for each in _read_schedules(run, now):
+                following = each.next_at + each.every * ((now - each.next_at) // each.every + 1)
+                statement = (
+                    "UPDATE amplifier_schedules SET next_at = :next WHERE name = :name AND next_at = :due RETURNING 1"
+                )
+                if run(statement, next=following, name=each.name, due=each.next_at):
+                    with suppress(TurnConflictError):  # an application has used the id for another turn
+                        self._start(run, each.session_id, each.prompt, each.turn_id, True, TurnPolicy())
+
+        if self._do.once(lambda run: _read_schedules(run, now), only_reads=True):
+            with suppress(DatabaseConflict):  # someone else was faster by a moment; the next look sees that
+                self._do.once(work)
+
     def read(self, statement: str, **values: Any) -> list[Row]:
         """Run a statement that only reads."""
         return self._do.once(lambda run: run(statement, **values), only_reads=True)
@@ -504,6 +577,12 @@ class TurnStore:
             delete(run, "amplifier_workers", worker=worker)
 
         await self._do(work, patience=patience)
+
+
+def _read_schedules(run: Run, due: float) -> list[Schedule]:
+    names = [each.name for each in attrs.fields(Schedule)]
+    found = run(f"SELECT {', '.join(names)} FROM amplifier_schedules WHERE next_at <= :due", due=due)
+    return [Schedule(**dict(zip(names, row, strict=True))) for row in found]
 
 
 def _note_life(run: Run, worker: str) -> None:

@@ -1,5 +1,1 @@
 """The parts of the engine on Temporal: `_workflows` has what is recorded, `_hosting` the worker, `_client` what applications ask."""
-
-from ._sdk import sdk_runtime
-
-__all__ = ["sdk_runtime"]

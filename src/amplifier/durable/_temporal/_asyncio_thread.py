@@ -15,13 +15,14 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from amplifier.kernel.runtime.backend import Loop
 
-from .._errors import EngineClosedError
+from .._errors import closed_error
 
 T = TypeVar("T")
 
 logger = logging.getLogger("amplifier.durable")
 
 _ENDING_SECONDS = 10.0
+_NAME = "Temporal"
 
 
 class AsyncioThread:
@@ -50,7 +51,7 @@ class AsyncioThread:
         try:
             return future.result()
         except CancelledError:
-            raise closed() from None
+            raise closed_error(_NAME) from None
 
     def start(self, fn: Callable[[], Awaitable[None]], on_end: Callable[[], None]) -> Future[None]:
         """Start an async function in the thread; ``on_end`` is called on the host when it has ended.
@@ -78,14 +79,7 @@ class AsyncioThread:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise closed()
-
-
-def closed() -> EngineClosedError:
-    """The error about an engine whose block was left."""
-    return EngineClosedError(
-        "the engine is closed; use it inside its `async with` block, and let the block end after the task group that runs its workers"
-    )
+            raise closed_error(_NAME)
 
 
 @asynccontextmanager

@@ -13,13 +13,15 @@ from typing import Any, Final
 import anyio
 import attrs
 import orjson
+import temporalio.client as temporal
+from temporalio import activity
 from temporalio.client import WithStartWorkflowOperation
 from temporalio.common import WorkflowIDConflictPolicy
 
-from .._engine import TurnCounts, TurnPolicy, TurnStatus, WatchedEvent
+from .._engine import Schedule, TurnCounts, TurnPolicy, TurnStatus, WatchedEvent
 from .._errors import DurableError, UnknownTurnError, unknown_turn_error
 from .._storable import storable_text
-from .._suspects import Settings
+from .._suspects import Enter, Settings
 from .._turn_rows import OPEN, busy_error, check_answer, check_same_turn, read_question, watched_events
 from ._server import Refused, Server, WorkflowGone
 from ._workflows import (
@@ -27,6 +29,8 @@ from ._workflows import (
     CLOSED,
     CONFLICT,
     MEMO,
+    START_TURN,
+    ScheduledWorkflow,
     SessionWorkflow,
     TurnWorkflow,
     session_workflow_id,
@@ -46,6 +50,9 @@ class TemporalTurns:
         settings: Of the engine.
     """
 
+    enter: Enter | None = None
+    """Calls are no activities, so no queue of Temporal limits them."""
+
     def __init__(self, server: Server, queue: str, settings: Settings) -> None:
         self.server = server
         self.queue = queue
@@ -56,24 +63,14 @@ class TemporalTurns:
         name = uuid.uuid4().hex if turn_id is None else turn_id
         if turn_id is not None and await self._is_there(name, session_id, prompt):
             return name
-
-        def operation() -> Any:
-            return WithStartWorkflowOperation(
-                SessionWorkflow.run,
-                {"session_id": session_id, "queue": self.queue, "number": 0, "messages": "[]"},
-                id=session_workflow_id(self.queue, session_id),
-                task_queue=self.queue,
-                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                # A worker that dies with a workflow's task in hand delays it by that much.
-                task_timeout=timedelta(seconds=min(max(self.settings.lease, 1.0), 10.0)),
-            )
-
-        about = {"turn_id": name, "prompt": prompt, "lease": self.settings.lease, "poll": self.settings.poll}
-        wanted = {**about, **attrs.asdict(policy)}
         pause = _MOMENT
         while True:
             try:
-                was_open = await self.server.update_with_start(operation, SessionWorkflow.start_turn, [wanted, queue])
+                was_open = await self.server.update_with_start(
+                    lambda: self._session(session_id),
+                    SessionWorkflow.start_turn,
+                    [self._wanted(name, prompt, policy), queue],
+                )
             except Refused as refused:
                 if refused.kind == CONFLICT and await self._is_there(name, session_id, prompt):
                     return name
@@ -85,6 +82,86 @@ class TemporalTurns:
                     return name
             await anyio.sleep(pause)
             pause = min(pause * 2, 1.0)  # a session takes a limited number of requests
+
+    def _session(self, session_id: str) -> Any:
+        """Starts the workflow of a session, unless it runs."""
+        return WithStartWorkflowOperation(
+            SessionWorkflow.run,
+            {"session_id": session_id, "queue": self.queue, "number": 0, "messages": "[]"},
+            id=session_workflow_id(self.queue, session_id),
+            task_queue=self.queue,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            # A worker that dies with a workflow's task in hand delays it by that much.
+            task_timeout=timedelta(seconds=min(max(self.settings.lease, 1.0), 10.0)),
+        )
+
+    def _wanted(self, turn_id: str, prompt: str, policy: TurnPolicy) -> dict[str, Any]:
+        about = {"turn_id": turn_id, "prompt": prompt, "lease": self.settings.lease, "poll": self.settings.poll}
+        return {**about, **attrs.asdict(policy)}
+
+    @activity.defn(name=START_TURN)
+    async def start_scheduled(self, session_id: str, prompt: str, turn_id: str) -> None:
+        """Start a turn for a schedule; in the asyncio thread."""
+        given = [self._wanted(turn_id, prompt, TurnPolicy()), True]
+        await self.server.send_update_with_start(
+            self._session(session_id), SessionWorkflow.start_turn, given, f"scheduled-{turn_id}"
+        )
+
+    async def schedule(self, wanted: Schedule) -> None:
+        """See `DurableEngine.schedule`."""
+        await self.unschedule(wanted.name)
+        prefix = self._schedule_id("")
+        every = timedelta(seconds=wanted.every)
+        planned = temporal.Schedule(
+            action=temporal.ScheduleActionStartWorkflow(
+                ScheduledWorkflow.run,
+                args=[wanted.session_id, wanted.prompt, prefix],
+                id=prefix + wanted.name,
+                task_queue=self.queue,
+            ),
+            spec=temporal.ScheduleSpec(
+                intervals=[temporal.ScheduleIntervalSpec(every, timedelta(seconds=wanted.next_at % wanted.every))],
+                start_at=datetime.fromtimestamp(wanted.next_at, UTC),
+            ),
+            # Of the turns that were due while the server was away, or no one ran the workflow, one is started.
+            policy=temporal.SchedulePolicy(
+                overlap=temporal.ScheduleOverlapPolicy.SKIP, catchup_window=max(every, timedelta(seconds=10))
+            ),
+        )
+        about = {MEMO: attrs.asdict(wanted)}
+        try:
+            await self.server.call(
+                lambda: self.server.client.create_schedule(prefix + wanted.name, planned, memo=about)
+            )
+        except temporal.ScheduleAlreadyRunningError:  # of another client, or of this one, and the answer was lost
+            await self.schedule(wanted)
+
+    async def schedules(self) -> list[Schedule]:
+        """See `DurableEngine.schedules`."""
+
+        async def read() -> list[Schedule]:
+            found: list[Schedule] = []
+            async for each in await self.server.client.list_schedules():
+                if each.id.startswith(self._schedule_id("")) and each.info is not None:
+                    shown: dict[str, Any] = (await each.memo())[MEMO]
+                    if due := each.info.next_action_times:
+                        shown["next_at"] = due[0].timestamp()
+                    found.append(Schedule(**shown))
+            return found
+
+        return await self.server.call(read)
+
+    async def unschedule(self, name: str) -> bool:
+        """See `DurableEngine.unschedule`."""
+        handle = self.server.client.get_schedule_handle(self._schedule_id(name))
+        try:
+            await self.server.call(handle.delete)
+        except WorkflowGone:
+            return False
+        return True
+
+    def _schedule_id(self, name: str) -> str:
+        return f"{self.queue}-schedule-{name}"
 
     async def _check_ended(self, session_id: str, turn_id: str) -> None:
         """Refuse a turn of a session for which it has another one, unless that has just ended."""

@@ -19,9 +19,9 @@ from temporalio.worker import Worker
 from .._engine import Duty, SessionFactory
 from .._errors import EngineUnavailableError, TurnLost
 from .._running_turn import RunningTurn, made, plan_problem
-from .._suspects import Admission, Settings
+from .._suspects import Settings
 from .._turn_rows import StopRequest
-from .._worker import LoopWatch, new_worker_name
+from .._worker import LoopWatch, TurnRunner
 from ._asyncio_thread import AsyncioThread
 from ._record import TurnRecord
 from ._server import Server, WorkflowGone
@@ -39,6 +39,7 @@ class _Visit:
     Attributes:
         attempt: Of the activity.
         watch: Whether the host runs; without it there is no heartbeat after a while.
+        scope: Of the task, until the turn is claimed.
         running: The turn on the host, once it is claimed.
         early_news: What was heard before the reply to the claim was read, with the attempt it is for; the workflow sends it once.
     """
@@ -48,11 +49,17 @@ class _Visit:
         self.run_number = run_number
         self.attempt = attempt
         self.watch = watch
-        self.is_lost = False
+        self.scope: anyio.CancelScope | None = None  # made on the host
         self.running: RunningTurn | None = None
         self.early_news: list[tuple[int, dict[str, Any]]] = []
         self.ended: anyio.Event = anyio.Event()  # in the asyncio thread
         self.outcome: dict[str, Any] | None = None
+
+    def start(self, running: RunningTurn) -> None:
+        """The turn is claimed."""
+        self.running = running
+        for attempt, news in self.early_news:
+            self.hear(attempt, news)
 
     def hear(self, attempt: int, news: dict[str, Any]) -> None:
         """Pass news for an attempt to the turn; on the host."""
@@ -64,21 +71,15 @@ class _Visit:
             for question_id, option in news.get("answers", {}).items():
                 self.running.answer(question_id, option)
 
-    def leave(self) -> None:
-        """Hand the turn over as soon as none of its calls runs; on the host."""
-        if self.running is None:
-            self.is_lost = True
-        else:
-            self.running.leave()
-
     def lose(self) -> None:
         """Another worker has the turn; on the host."""
-        self.is_lost = True
         if self.running is not None:
             self.running.lose()
+        elif self.scope is not None:
+            self.scope.cancel()
 
 
-class Host:
+class Host(TurnRunner):
     """One worker.
 
     Args:
@@ -89,19 +90,14 @@ class Host:
     """
 
     def __init__(self, server: Server, queue: str, settings: Settings, duty: Duty) -> None:
+        super().__init__(settings, duty)
         self._server = server
         self._thread = server.thread
-        self._settings = settings
-        self._duty = duty
         self._lease = settings.lease
         self._queue = queue
-        self._name = new_worker_name()
-        self._own_queue = f"{queue}-{self._name}"
+        self._own_queue = f"{queue}-{self.name}"
         self._visits: list[_Visit] = []
         self._send: MemoryObjectSendStream[_Visit] | None = None
-        self._admission = Admission(settings, self._is_asking)
-        self._is_leaving = False
-        self._idle = anyio.Event()
 
     async def run(self) -> None:
         """Run turns until cancelled, or until no call runs when it is leaving.
@@ -117,7 +113,7 @@ class Host:
             ):
                 group.start_soon(self._beat)
                 group.start_soon(wait_for_end)
-                group.start_soon(self._flush)
+                group.start_soon(self.listen)
                 group.start_soon(self._leave, group.cancel_scope)
                 self._duty.on_start()
                 async for visit in receive:
@@ -127,46 +123,37 @@ class Host:
 
     async def _leave(self, scope: anyio.CancelScope) -> None:
         await self._duty.leaving.wait()
-        self._is_leaving = True
-        for visit in list(self._visits):
-            visit.leave()
-        if self._visits:
-            await self._idle.wait()
+        await self.drain()
         scope.cancel()
 
     async def _run_turn(self, visit: _Visit) -> None:
         record = TurnRecord(self._server, self._queue, visit.turn_id)
         self._visits.append(visit)
-
-        async def still_waits() -> bool:
-            return not visit.is_lost
-
         try:
-            deaths = 0
-            factory: SessionFactory | None = self._duty.make_session
-            if visit.run_number + visit.attempt > 2:
-                begun = await record.begun()
-                deaths = begun["deaths"]
-                factory = await self._factory(record, begun)
-            if factory is None:
-                return
-            pause = self._settings.pause_after(deaths)
-            async with self._admission.admit(visit.turn_id, deaths, pause, still_waits):
-                turn = await record.claim(visit.run_number, visit.attempt, self._name, self._own_queue)
-                visit.running = RunningTurn(record, turn, self._settings.attempts, self._duty.limits)
-                for attempt, news in visit.early_news:
-                    visit.hear(attempt, news)
-                if not visit.is_lost and await visit.running.run(factory):
-                    visit.outcome = record.outcome
+            assert visit.scope is not None
+            with visit.scope:
+                await self._claim_and_run(visit, record)
         except (TurnLost, WorkflowGone):
             logger.info("another worker has turn %s", visit.turn_id)
         finally:
             with anyio.move_on_after(_ENDING_SECONDS, shield=True):
                 await record.close()
             self._visits.remove(visit)
-            if self._is_leaving and not self._visits:
-                self._idle.set()
             self._thread.post(visit.ended.set)
+
+    async def _claim_and_run(self, visit: _Visit, record: TurnRecord) -> None:
+        deaths = 0
+        factory: SessionFactory | None = self._duty.make_session
+        if visit.run_number + visit.attempt > 2:
+            begun = await record.begun()
+            deaths = begun["deaths"]
+            factory = await self._factory(record, begun)
+        if factory is None:
+            return
+        async with self._admission.admit(visit.turn_id, deaths, self._settings.pause_after(deaths)):
+            turn = await record.claim(visit.run_number, visit.attempt, self.name, self._own_queue)
+            if await self.run_turn(record, turn, factory, visit.start):
+                visit.outcome = record.outcome
 
     async def _factory(self, record: TurnRecord, begun: dict[str, Any]) -> SessionFactory | None:
         """How the session of a turn that has begun is made; None if this worker has another plan, so the turn is held for one that has it."""
@@ -188,17 +175,6 @@ class Host:
                 visit.watch.note_life()
             await self._server.check()
             await anyio.sleep(self._lease / 4)
-
-    def _is_asking(self, turn_id: str) -> bool:
-        asking = [visit.running.is_asking for visit in self._visits if visit.turn_id == turn_id and visit.running]
-        return bool(asking) and all(asking)
-
-    async def _flush(self) -> None:
-        while True:
-            await anyio.sleep(self._settings.poll)
-            for visit in list(self._visits):
-                if visit.running is not None:
-                    await visit.running.flush()
 
     def _hear_news(self, turn_id: str, attempt: int, news: dict[str, Any]) -> None:
         for visit in self._visits:
@@ -243,6 +219,7 @@ class Host:
 
     def _accept(self, visit: _Visit) -> None:
         assert self._send is not None
+        visit.scope = anyio.CancelScope()
         try:
             if self._is_leaving:
                 raise anyio.ClosedResourceError

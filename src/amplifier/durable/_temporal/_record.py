@@ -124,12 +124,12 @@ class TurnRecord:
         """See `AttemptStore.withdraw`."""
         await self._signal(TurnWorkflow.withdraw, turn.attempt, question_id)
 
-    async def add_events(self, turn: ClaimedTurn, last_position: int, events: list[tuple[str, Any]]) -> None:
+    async def add_events(self, turn: ClaimedTurn, last_position: int, events: list[str]) -> None:
         """See `AttemptStore.add_events`; none any more when the history is so long that it would end the turn."""
         position = last_position - len(events)
         batch: list[str] = []
         for event in events:
-            batch.append(as_json(event))
+            batch.append(event)
             position += 1
             if position == last_position or sum(map(len, batch)) > _LARGEST_BATCH:
                 if self._batches % _BATCHES_BETWEEN_CHECKS == _BATCHES_BETWEEN_CHECKS - 1:
@@ -140,9 +140,7 @@ class TurnRecord:
                     await self._signal(TurnWorkflow.add_events, turn.attempt, position, text)
                 batch = []
 
-    async def finish(
-        self, turn: ClaimedTurn, outcome: Outcome, last_position: int, events: list[tuple[str, Any]]
-    ) -> None:
+    async def finish(self, turn: ClaimedTurn, outcome: Outcome, last_position: int, events: list[str]) -> None:
         """See `AttemptStore.finish`; the outcome is what the turn's activity returns."""
         await self.add_events(turn, last_position, events)
         found = attrs.asdict(outcome)

@@ -100,20 +100,19 @@ class Server:
             Refused: By the workflow.
         """
         name = uuid.uuid4().hex
+        return await self.call(lambda: self.send_update_with_start(operation(), update, args, name))
 
-        async def send() -> Any:
-            started = operation()
-            try:
-                return await self.client.execute_update_with_start_workflow(
-                    update, args=args, id=name, start_workflow_operation=started, rpc_timeout=_DEADLINE
-                )
-            except (RPCError, WorkflowUpdateRPCTimeoutOrCancelledError):
-                # The operation has the error, too, and asyncio logs one that is never taken from it.
-                with suppress(RPCError, anyio.get_cancelled_exc_class()):
-                    await started.workflow_handle()
-                raise
-
-        return await self.call(send)
+    async def send_update_with_start(self, started: Any, update: Any, args: Sequence[Any], name: str) -> Any:
+        """The same once, in the asyncio thread."""
+        try:
+            return await self.client.execute_update_with_start_workflow(
+                update, args=args, id=name, start_workflow_operation=started, rpc_timeout=_DEADLINE
+            )
+        except (RPCError, WorkflowUpdateRPCTimeoutOrCancelledError):
+            # The operation has the error, too, and asyncio logs one that is never taken from it.
+            with suppress(RPCError, anyio.get_cancelled_exc_class()):
+                await started.workflow_handle()
+            raise
 
     async def check(self) -> None:
         """See whether the server is there."""

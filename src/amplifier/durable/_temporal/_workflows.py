@@ -23,6 +23,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError,
 
 RUN_TURN = "amplifier-run-turn"
 HEAR_NEWS = "amplifier-news"
+START_TURN = "amplifier-start-turn"
 
 LOST = "TurnLost"
 BUSY = "SessionBusy"
@@ -376,6 +377,21 @@ class TurnWorkflow:
                 start_to_close_timeout=self._lease,
             )
             handle.add_done_callback(lambda _: handle.cancelled() or handle.exception())
+
+
+@workflow.defn(name="amplifier-scheduled")
+class ScheduledWorkflow:
+    """Starts one turn for a schedule of Temporal, which starts this."""
+
+    @workflow.run
+    async def run(self, session_id: str, prompt: str, prefix: str) -> None:
+        """Start it; the server has put the date behind this workflow's id, and so it is in the turn's."""
+        await workflow.execute_local_activity(
+            START_TURN,
+            args=[session_id, prompt, workflow.info().workflow_id.removeprefix(prefix)],
+            start_to_close_timeout=timedelta(minutes=1),
+            retry_policy=RetryPolicy(non_retryable_error_types=["WorkflowUpdateFailedError"]),
+        )
 
 
 @workflow.defn(name="amplifier-session")

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-__all__ = ["FREE_PATHS", "page_routes"]
+__all__ = ["FREE_PATHS", "file_route", "page_routes"]
 
 _FILES: Final = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -29,10 +29,11 @@ _POLICY: Final = (
 
 def page_routes() -> list[Route]:
     """``/`` and its files."""
-    return [_route(path, name, kind) for path, (name, kind) in _FILES.items()]
+    return [file_route(path, name, kind) for path, (name, kind) in _FILES.items()]
 
 
-def _route(path: str, name: str, kind: str) -> Route:
+def file_route(path: str, name: str, kind: str) -> Route:
+    """One file of ``chat_page``."""
     content = files(__package__).joinpath("chat_page", name).read_bytes()
 
     async def send(request: Request) -> Response:
