@@ -13,9 +13,9 @@ from typing import Any
 
 import attrs
 
-from amplifier.conformance.inputs.json_schema import acceptor, fingerprint
+from amplifier.conformance.inputs.json_schema import acceptor, fingerprint, resolved
 from amplifier.conformance.inputs.payloads import ordinary_payload, reaching_payloads
-from amplifier.conformance.inputs.values import sample_inputs
+from amplifier.conformance.inputs.values import properties_of, required_of, sample_inputs
 from amplifier.conformance.target.calls import Outcome
 from amplifier.conformance.target.literals import choices_in, inputs_in, texts_in
 from amplifier.conformance.target.mounted import CANARY, MountedModule
@@ -90,6 +90,34 @@ def _tool_exercises(mounted: MountedModule) -> list[Operation]:
             given = {"tool": name, "input": sample}
             found.append(Operation(f"execute of the tool {name!r}", given, partial(execute, name, sample)))
     return found
+
+
+_MOST_TRIES = 60
+
+
+async def find_accepted_inputs(mounted: MountedModule) -> None:
+    """Where a tool refuses all samples with a choice, look for keys beside it that it accepts, and use these from now on."""
+    for name, tool in mounted.instances.items():
+        schema = schema_of(tool) or {}
+        samples = _samples.get(fingerprint([name, schema]), [])
+        tries, top = _MOST_TRIES, resolved(schema, schema)
+        fullest = max(samples, key=len, default={})
+        accepted: list[dict[str, Any]] = []
+        for key, part in properties_of(top).items():
+            for choice in resolved(part, schema).get("enum", ())[:8]:
+                having = [each for each in samples if each.get(key) == choice]
+                beside = [each for each in fullest if each != key and each not in required_of(top)]
+                few = {each: fullest[each] for each in fullest if each not in beside} | {key: choice}
+                smaller = (kept for count in range(4) for kept in itertools.combinations(beside, count))
+                for given in itertools.chain(
+                    having, ({**few, **{each: fullest[each] for each in kept}} for kept in smaller)
+                ):
+                    tries -= 1
+                    outcome = await mounted.call(execute, name, given, mounted) if tries > 0 else None
+                    if outcome is None or (outcome.returned and outcome.value[0] is True):
+                        accepted += [given] if outcome is not None and given not in samples else []
+                        break
+        samples[2:2] = accepted
 
 
 def schema_of(tool: Any) -> dict[str, Any] | None:
@@ -242,11 +270,14 @@ TURN: dict[str, Any] = {
     "turns": [
         {
             "prompt": "Look and tell.",
-            "answers": [{"blocks": [{"call": "alpha", "steps": 2}, {"call": "beta"}]}, {"blocks": [{"say": "Seen. "}]}],
+            "answers": [
+                {"blocks": [{"call": "alpha", "steps": 2, "post": "inject"}, {"call": "beta"}]},
+                {"blocks": [{"say": "Seen. "}]},
+            ],
         }
     ]
 }
-"""A turn with two tool calls and a final answer."""
+"""A turn with two tool calls, after one of which a hook adds to the conversation, and a final answer."""
 
 
 _UNSTEADY = re.compile(r"time|date|duration|elapsed|_ms$|_at$|uuid|^id$|_id$")
@@ -263,7 +294,9 @@ def _orchestrator_exercises(mounted: MountedModule) -> list[Operation]:
     async def turn(mounted: MountedModule) -> Any:
         session = ScriptedSession(mounted, TURN)
         try:
-            return {"answer": await session.execute_unguarded(), "stored": _steady(session.context.messages)}
+            answer = await session.execute_unguarded()
+            asked = [entry.data for entry in session.turn.log if entry.kind == "asked"]
+            return {"answer": answer, "stored": _steady(session.context.messages), "asked": _steady(asked)}
         finally:
             session.detach()
 
@@ -305,17 +338,21 @@ _BY_TYPE: dict[str, Callable[[MountedModule], list[Operation]]] = {
 
 
 _PLAIN, _OTHER = "text", "other text"
+FOREIGN = "straße – 名前 ✓"
+"""A text that not every encoding has."""
 
 
 def other_operations(mounted: MountedModule, text: str = _OTHER) -> list[Operation]:
-    """The operations of a tool with other texts, those of a hook in another order; none for the other types."""
+    """The operations of a tool with another text, of a provider and a context with an earlier message that holds it, those of a hook in another order."""
     typical = [each for each in typical_operations(mounted) if not each.is_last]
-    if mounted.loaded.module_type == "hook":
+    kind = mounted.loaded.module_type
+    if kind == "hook":
         return typical[::-1]
-    if mounted.loaded.module_type != "tool":
-        return []
+    if kind in _WITH_TEXT and mounted.instance is not None:
+        name, run = _WITH_TEXT[kind]
+        return [Operation(name, {"earlier message": text}, partial(run, text))]
     found = []
-    for operation in typical:
+    for operation in typical if kind == "tool" else ():
         name, given = operation.given["tool"], operation.given["input"]
         changed = _with_other_texts(given, text)
         accepts = acceptor(schema_of(mounted.instances[name]))
@@ -323,6 +360,27 @@ def other_operations(mounted: MountedModule, text: str = _OTHER) -> list[Operati
             run = partial(execute, name, changed)
             found.append(Operation(operation.name, {"tool": name, "input": changed}, run))
     return found
+
+
+async def _complete_later(text: str, mounted: MountedModule) -> Any:
+    request = plain_request()
+    request.messages[:0] = [Message(role="user", content=text), Message(role="assistant", content="Yes.")]
+    return _comparable(await mounted.instance.complete(request))
+
+
+async def _store(text: str, mounted: MountedModule) -> Any:
+    for message in (
+        {"role": "user", "content": text},
+        {"role": "assistant", "content": "Yes.", "metadata": {"n": 0.1}},
+    ):
+        await mounted.instance.add_message(message)
+    return [await mounted.instance.get_messages(), await mounted.instance.get_messages_for_request()]
+
+
+_WITH_TEXT: dict[str, tuple[str, Callable[[str, MountedModule], Coroutine[Any, Any, Any]]]] = {
+    "provider": ("complete after other messages", _complete_later),
+    "context": ("add_message and get_messages", _store),
+}
 
 
 def _with_other_texts(value: Any, text: str) -> Any:

@@ -664,28 +664,3 @@ async def _clear_what_was_kept(observed: ObservedContext) -> None:
         stored = await observed.stored("C14")
         if stored:
             observed.ctx.fault("C14", f"cleared, closed and mounted again, it still holds {len(stored)} messages")
-
-
-@check("A16", kind="hygiene", types=CONTEXT)
-async def keeps_sessions_apart(ctx: CheckContext) -> None:
-    """Opens a second session of the same user without settings; it must neither see nor change the first one's messages."""
-    try:
-        async with ctx.mount(config=ctx.loaded.given) as first:
-            if not isinstance(first.instance, ContextManager):
-                return
-            await first.call(first.instance.add_message, spoken(10, "user", 5))
-            async with ctx.mount(config=ctx.loaded.given, beside=first) as second:
-                if not isinstance(second.instance, ContextManager):
-                    return
-                found = await second.call(second.instance.get_messages)
-                if found.value:
-                    ctx.fault("A16", "a new session finds the messages of another one of the same user")
-                    return
-                await second.call(second.instance.add_message, spoken(20, "user", 5))
-                await second.call(second.instance.set_messages, [spoken(30, "user", 5)])
-                await second.call(second.instance.clear)
-            kept = await first.call(first.instance.get_messages)
-            if kept.returned and difference(kept.value, [spoken(10, "user", 5)]) is not None:
-                ctx.fault("A16", "what a second session of the same user does changes what the first one holds")
-    except MountFailed:
-        return

@@ -165,6 +165,8 @@ async def _clean_up(ctx: CheckContext, config: dict[str, Any]) -> None:
         is_kept = kept.get(CANARY) == given[CANARY] or used.get(CANARY) != given[CANARY]
         ctx.expect(is_kept, "A15", "cleanup changed a file of the user's")
     left += [*await new_tasks(tasks_before), *before.leaks_after_patience()]
+    stopped = mounted.session.last_stop
+    left += [] if stopped is None else [f"{part.what}, which would not stop," for part in stopped.would_not_stop]
     for each in left:
         ctx.fault("A14", f"{each} remains after cleanup")
 
