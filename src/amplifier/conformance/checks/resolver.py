@@ -12,10 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio
-
 from amplifier.conformance.checks.registry import check
-from amplifier.conformance.target.calls import Outcome, binding_error, call_with_deadline
+from amplifier.conformance.target.calls import Outcome, binding_error
 from amplifier.conformance.target.mounted import CheckContext, MountedModule
 from amplifier.conformance.target.process import audited
 from amplifier.conformance.target.resolver_samples import (
@@ -206,59 +204,6 @@ def _check_side_effects(mounted: MountedModule, before: dict[str, Any], question
     imported = [name for name in sys.modules if name.split(".")[0].startswith("amplifier_module_")]
     if executed or any(sample.replace("-", "_") in name for name in imported for sample in SAMPLES):
         mounted.ctx.fault("R7", f"asked for {question} it ran the code of the module", given=question.given)
-
-
-# ── the same result ──
-
-
-@check("R3", "R4", "R6", kind="behaviour", types=RESOLVERS, inputs="questions")
-async def answers_the_same(ctx: CheckContext) -> None:
-    """Asks drawn questions alone, one after another and concurrently; no result may depend on other questions."""
-    questions = [Question(module_id, hint) for module_id, hint in ctx.case["questions"]]
-    alone: dict[Question, str] = {}
-    varying: set[Question] = set()
-    for question in dict.fromkeys(questions):
-        results = []
-        for _ in range(2):
-            async with ctx.mount() as mounted:
-                if not methods_of(resolver_of(mounted)):
-                    return
-                results.append(await _result(mounted, question))
-        alone[question] = results[0]
-        # A result may depend on the private directory: a digest of a path, for instance.
-        varying |= {question} if results[0] != results[1] else set()
-    async with ctx.mount() as mounted:
-        alone.update({question: await _result(mounted, question) for question in alone if question in varying})
-        for question in [*questions, *varying]:
-            found = await _result(mounted, question)
-            if found != alone[question]:
-                what = f"asked for {question} after other questions it gave {found}"
-                ctx.fault("R6", f"{what}; asked first it gave {alone[question]}")
-                return
-        together: dict[Question, str] = {}
-
-        async def note(question: Question) -> None:
-            together[question] = await _result(mounted, question, is_guarded=False)
-
-        with ctx.watchdog(10.0, "A8", "questions asked at once"):
-            async with anyio.create_task_group() as group:
-                for question in alone:
-                    group.start_soon(note, question)
-        for question, found in together.items():
-            if found != alone[question]:
-                what = f"asked for {question} together with others it gave {found}; alone {alone[question]}"
-                ctx.fault("R6", what)
-                return
-
-
-async def _result(mounted: MountedModule, question: Question, *, is_guarded: bool = True) -> str:
-    """What a question resolves to, without the private directory; there is one watchdog at a time."""
-    method = methods_of(resolver_of(mounted))[0]
-    call = mounted.call if is_guarded else call_with_deadline
-    outcome = await call(locate, method, question, mounted.directory)
-    if outcome.kind == "raised":
-        return f"a {type(outcome.error).__name__}"
-    return "no answer in time" if outcome.kind == "late" else _relative(mounted, outcome.value)
 
 
 # ── errors of the filesystem ──

@@ -46,7 +46,6 @@ DRAWN: dict[str, Callable[[dict[str, Any]], SearchStrategy[Any]]] = {
     "provider_requests": provider.requests,
     "provider_dialogues": provider.dialogues,
     "provider_answers": provider.answers,
-    "questions": tool.questions,
     "tool_inputs": tool.tool_inputs,
 }
 """From the name of an input to a strategy, a function of the facts about the module."""

@@ -24,6 +24,7 @@ from amplifier.conformance.checks.every_module.cancellation import cancel_once, 
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.oracles.calls import NEVER, first_difference
 from amplifier.conformance.target.calls import Outcome
+from amplifier.conformance.target.literals import texts_in
 from amplifier.conformance.target.locate import load_anew
 from amplifier.conformance.target.mounted import CheckContext, MountedModule, MountFailed
 from amplifier.conformance.target.process_state import ProcessState
@@ -269,41 +270,41 @@ async def answers_the_same_when_used(ctx: CheckContext) -> None:
     kind = ctx.loaded.module_type
     if ctx.loaded.starts_processes:
         return
-    if kind == "context":
-        await _compare_all(ctx, "C14", "when it was used before, and cleared,", _cleared)
-    elif kind == "resolver":
-        await _compare_all(ctx, "R6", "after other questions", _alone)
+    if kind in ("context", "resolver"):
+        await _compare_all(ctx, *_REPLACED if kind == "context" else ("R6", "after other questions"))
     else:
         await _find_stale_answer(ctx, _STALE[kind])
     if kind == "tool":
         await _find_live_answer(ctx)
 
 
+_REPLACED = ("C14", "when it was used before, and cleared or replaced,")
+
+
 @asynccontextmanager
-async def _cleared(ctx: CheckContext) -> AsyncIterator[_Scene]:
+async def _used(ctx: CheckContext) -> AsyncIterator[_Scene]:
     async with _alone(ctx) as scene:
-        for operation in _lasting(scene.mounted):
+        for operation in [*other_operations(scene.mounted), *_lasting(scene.mounted)]:
             await scene.mounted.call(operation.run, scene.mounted)
-        await scene.mounted.call(scene.mounted.instance.clear)
         yield scene
 
 
-async def _compare_all(ctx: CheckContext, clause: str, what: str, used: _Setting) -> None:
-    """Report a call that a used instance answers in another way than one that makes it first."""
+async def _compare_all(ctx: CheckContext, clause: str, what: str) -> None:
+    """Report a call that a used instance answers in another way than a fresh one; of a context after everything was replaced."""
     async with ctx.mount() as mounted:
-        count = len(_lasting(mounted))
-    numbers = [*range(count), *reversed(range(count))]
-    random.Random(ctx.seed).shuffle(numbers)
-    programs: list[_Program] = [partial(_at, numbers=(number,)) for number in range(count)]
-    alone = [(await _tell(ctx, _alone, program))[0] for program in programs]
-    if clause == "C14":  # each by itself, for what one leaves the next one finds
-        after = [(await _tell(ctx, used, program))[0] for program in programs]
-        numbers = list(range(count))
+        names = [each.name for each in _lasting(mounted)]
+    order = list(range(len(names)))
+    random.Random(ctx.seed).shuffle(order)
+    alone = {number: await _tell(ctx, _alone, partial(_at, numbers=(number,))) for number in order}
+    if clause == "R6":
+        order += reversed(order)
+        after = await _tell(ctx, _alone, partial(_at, numbers=order))
     else:
-        after = await _tell(ctx, used, partial(_at, numbers=tuple(numbers)))
-    for number, answer in zip(numbers, after, strict=False):
-        if answer != alone[number] and (await _tell(ctx, _alone, programs[number]))[0] == alone[number]:
-            shown = first_difference(alone[number].text, answer.text)
+        at = [(number,) if names[number].startswith("set") else (names.index("clear"), number) for number in order]
+        after = [(await _tell(ctx, _used, partial(_at, numbers=each)))[-1] for each in at]
+    for number, answer in zip(order, after, strict=False):
+        if [answer] != alone[number] == await _tell(ctx, _alone, partial(_at, numbers=(number,)), trial=1):
+            shown = first_difference(alone[number][0].text, answer.text)
             ctx.fault(clause, f"{what} {answer.name} gave {shown}", given=answer.given)
             return
 
@@ -316,7 +317,8 @@ def _at(mounted: MountedModule, numbers: Sequence[int]) -> list[Operation]:
 async def _find_stale_answer(ctx: CheckContext, clause: str) -> None:
     """Report a call that gets exactly what a similar call before it got, and something else in a fresh session."""
     async with ctx.mount() as mounted:
-        pairs = _similar([*_lasting(mounted), *other_operations(mounted), *other_operations(mounted, FOREIGN)])
+        operations = [*_lasting(mounted), *other_operations(mounted), *other_operations(mounted, FOREIGN)]
+    pairs = _similar(operations, set(texts_in(ctx.loaded.target)))
     budget = ctx.budget(_CALLS)
     for first, second in pairs[:_MOST_PAIRS]:
         if budget.is_spent():
@@ -350,47 +352,51 @@ async def _find_live_answer(ctx: CheckContext) -> None:
                 return
 
 
-def _similar(operations: list[Operation]) -> list[tuple[int, int]]:
-    """Pairs of calls of the same thing whose inputs differ in one text or number."""
+def _similar(operations: list[Operation], named: set[str]) -> list[tuple[int, int]]:
+    """Pairs of calls of the same thing whose inputs differ in one text or number that the module's source does not name, as it does a choice."""
     pairs = []
     for first, one in enumerate(operations):
         for second, other in enumerate(operations):
-            if one.name == other.name and len(_changed(one.given, other.given)) == 1:
+            changes = _changes(one.given, other.given) if one.name == other.name else []
+            if len(changes) == 1 and not named.issuperset(changes[0]):
                 pairs.append((first, second))
     return pairs
 
 
-def _changed(one: Any, other: Any, path: str = "") -> list[str]:
-    """Where two inputs differ; two places for one that is there only once, or is of another type."""
+def _changes(one: Any, other: Any) -> list[tuple[Any, Any]]:
+    """Where two inputs differ; two places for what is there only once, or is of another type."""
     if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
-        return [place for key in one for place in _changed(one[key], other[key], f"{path}.{key}")]
-    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        return [place for at in range(len(one)) for place in _changed(one[at], other[at], f"{path}[{at}]")]
-    if type(one) is not type(other) or isinstance(one, (bool, dict, list)):
-        return [path, path] if one != other else []
-    return [path] if one != other else []
+        return [change for key in one for change in _changes(one[key], other[key])]
+    if one == other:
+        return []
+    is_plain = type(one) is type(other) and isinstance(one, (str, int, float)) and not isinstance(one, bool)
+    return [(one, other)] if is_plain else [(None, None), (None, None)]
 
 
 # ── a cancelled call ──
 
-_HISTORIES = 6
-_LENGTHS = (2, 3, 5)
+_LENGTHS = (2, 3, 5, 2, 3, 5)
+"""Of the histories that are drawn."""
+_HISTORY_CALLS = 6_000
 _POINTS = 4
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
 @check("A9", kind="cancellation", types=("tool", "hook", "provider", "resolver"), needs_success=("A9",))
 async def goes_on_as_if(ctx: CheckContext) -> None:
-    """Draws histories of calls and cancels one of them; what follows is as if it had been made, or as if it had not."""
+    """Cancels each call, and one in each of some drawn histories; what follows is as if it had been made, or as if it had not."""
     if ctx.loaded.starts_processes:
         return
     async with ctx.mount() as mounted:
         count = len(_pool(mounted))
-    chance, budget = random.Random(ctx.seed), ctx.budget(_CALLS)
-    for number in range(_HISTORIES if count else 0):
-        history = [chance.randrange(count) for _ in range(_LENGTHS[number % len(_LENGTHS)])]
-        at = chance.randrange(len(history))
-        if budget.is_spent() or await _is_torn(ctx, history, at):
+    chance, budget = random.Random(ctx.seed), ctx.budget(_HISTORY_CALLS)
+    for number in range(count):
+        if budget.is_spent() or await _is_torn(ctx, [number], 0, ctx.points):
+            return
+    budget = ctx.budget(_CALLS)
+    for length in _LENGTHS if count else ():
+        history = [chance.randrange(count) for _ in range(length)]
+        if budget.is_spent() or await _is_torn(ctx, history, chance.randrange(length), _POINTS):
             return
 
 
@@ -398,10 +404,10 @@ def _pool(mounted: MountedModule) -> list[Operation]:
     return [*_lasting(mounted), *other_operations(mounted)]
 
 
-async def _is_torn(ctx: CheckContext, history: Sequence[int], at: int) -> bool:
+async def _is_torn(ctx: CheckContext, history: Sequence[int], at: int, points: int) -> bool:
     made, trial = await _history(ctx, history, at, NEVER)
     left_out, _ = await _history(ctx, [*history[:at], *history[at + 1 :]], at, 0)
-    for k in chosen_suspensions(ctx, trial.suspensions, _POINTS) if trial is not None else ():
+    for k in chosen_suspensions(ctx, trial.suspensions, points) if trial is not None else ():
         after, cancelled = await _history(ctx, history, at, k)
         if cancelled is None or not cancelled.fired or _plain(after) in (_plain(made), _plain(left_out)):
             continue

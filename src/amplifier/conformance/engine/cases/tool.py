@@ -33,7 +33,6 @@ from amplifier.conformance.inputs.values import (
     valid_inputs,
 )
 from amplifier.conformance.target.mounted import CANARY
-from amplifier.conformance.target.resolver_samples import SAMPLES, UNHEARD_OF, ids_in
 
 Facts = dict[str, Any]
 
@@ -202,17 +201,6 @@ def _happening(
         "answer": {**usual, "tool_name": name, "result": answer, "tool_result": answer},
     }[way]
     return {"event": event, "data": data}
-
-
-_HINTS = (None, "a path", "another place", "a file URI", "a missing path", "a missing URI", "an empty text")
-
-
-def questions(facts: dict[str, Any]) -> SearchStrategy[Any]:
-    """Some questions, the same ones again and again among them."""
-    ids = st.sampled_from([*SAMPLES, *ids_in(facts["texts"]), *UNHEARD_OF])
-    one = st.tuples(ids, st.sampled_from(_HINTS)).map(list)
-    some = st.lists(one, min_size=2, max_size=5)
-    return some.map(lambda asked: {"questions": [*asked, *reversed(asked)]})
 
 
 # ── patterns ──
