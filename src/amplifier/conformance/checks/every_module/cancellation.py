@@ -149,6 +149,12 @@ def chosen_suspensions(ctx: CheckContext, suspensions: int, most: int | None = N
     return sorted({1, suspensions, *random.Random(ctx.seed).sample(every, most)})
 
 
+def all_files(mounted: MountedModule) -> Contents:
+    """Every file of a module, temporary ones and those in the home too, under names without the session id."""
+    found = files_below(mounted.directory.parent)
+    return {mounted.without_session(name): content for name, content in found.items()}
+
+
 async def cancel_once(mounted: MountedModule, operation: Operation, k: int, *, native: bool = False) -> Any:
     """Run an operation and cancel it at its k-th suspension; None if it raised, which other checks report."""
     count_call()
@@ -333,53 +339,22 @@ async def _find_leaking_point(ctx: CheckContext, variant: _Variant, tried: list[
             return
 
 
-_STATE_CALLS = 6_000
-_Contents = dict[str, bytes | None]
-
-
-@check("A10", kind="cancellation", needs_success=("A10",))
-async def tears_no_file(ctx: CheckContext) -> None:
-    """Cancels a call once at each suspension; each file is as after no call or as after a completed one."""
-    budget = ctx.budget(_STATE_CALLS)
-    async with ctx.mount() as mounted:
-        operations = typical_operations(mounted)
-    for index, operation in enumerate(operations):
-        if budget.is_spent():
-            return
-        (old, _), (new, completed), (again, _) = [await _files_after(ctx, index, k) for k in (0, NEVER, NEVER)]
-        if completed is None or old == new:
-            continue
-        files = _Files(old, new, again)
-        for k in chosen_suspensions(ctx, completed.suspensions):
-            if budget.is_spent():
-                return
-            contents, trial = await _files_after(ctx, index, k)
-            problem = next(filter(None, (files.problem(*each) for each in contents.items())), None)
-            if problem is not None and trial is not None and trial.fired:
-                what = f"{operation.name} was cancelled, and {problem}"
-                ctx.fault("A10", what, given=operation.given, cancelled_at=trial.where)
-                return
-
-
-async def _files_after(ctx: CheckContext, index: int, k: int) -> tuple[_Contents, Any]:
-    """All files after one call that is cancelled at its k-th suspension, or after no call if k is 0; and the trial."""
-    async with ctx.mount() as mounted:
-        trial = await cancel_once(mounted, typical_operations(mounted)[index], k) if k else None
-        # Temporary ones and those in the home too, under names without the session id.
-        files = files_below(mounted.directory.parent)
-        return {mounted.without_session(name): text for name, text in files.items()}, trial
+Contents = dict[str, bytes | None]
 
 
 @attrs.frozen
-class _Files:
+class Files:
     """The files before an undisturbed call, after it, and after another such call in another session."""
 
-    old: _Contents
-    new: _Contents
-    again: _Contents
+    old: Contents
+    new: Contents
+    again: Contents
 
-    def problem(self, name: str, content: bytes | None) -> str | None:
-        """What is wrong with a file after a cancelled call."""
+    def problem(self, contents: Contents) -> str | None:
+        """What is wrong with the files after a cancelled call."""
+        return next(filter(None, (self._problem(*each) for each in contents.items())), None)
+
+    def _problem(self, name: str, content: bytes | None) -> str | None:
         if content is None or (name in self.old and content == self.old[name]) or _is_database(name, content):
             return None
         shown = repr(name.removeprefix("work/"))

@@ -20,7 +20,13 @@ from typing import Any
 import anyio.to_thread
 import attrs
 
-from amplifier.conformance.checks.every_module.cancellation import cancel_once, chosen_suspensions
+from amplifier.conformance.checks.every_module.cancellation import (
+    Contents,
+    Files,
+    all_files,
+    cancel_once,
+    chosen_suspensions,
+)
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.oracles.calls import NEVER, first_difference
 from amplifier.conformance.target.calls import Outcome
@@ -382,11 +388,13 @@ _POINTS = 4
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
-@check("A9", kind="cancellation", types=("tool", "hook", "provider", "resolver"), needs_success=("A9",))
+_COMPARED = ("tool", "hook", "provider", "resolver")
+"""Types whose typical operations are one call each, which is made or is not."""
+
+
+@check("A9", "A10", kind="cancellation", needs_success=("A9", "A10"))
 async def goes_on_as_if(ctx: CheckContext) -> None:
-    """Cancels each call, and one in each of some drawn histories; what follows is as if it had been made, or as if it had not."""
-    if ctx.loaded.starts_processes:
-        return
+    """Cancels each call, and one in each of some drawn histories; files and what follows are as if it had been made, or as if it had not."""
     async with ctx.mount() as mounted:
         count = len(_pool(mounted))
     chance, budget = random.Random(ctx.seed), ctx.budget(_HISTORY_CALLS)
@@ -394,36 +402,48 @@ async def goes_on_as_if(ctx: CheckContext) -> None:
         if budget.is_spent() or await _is_torn(ctx, [number], 0, ctx.points):
             return
     budget = ctx.budget(_CALLS)
-    for length in _LENGTHS if count else ():
+    for length in _LENGTHS if count and _is_compared(ctx) else ():
         history = [chance.randrange(count) for _ in range(length)]
         if budget.is_spent() or await _is_torn(ctx, history, chance.randrange(length), _POINTS):
             return
 
 
+def _is_compared(ctx: CheckContext) -> bool:
+    return ctx.loaded.module_type in _COMPARED and not ctx.loaded.starts_processes
+
+
 def _pool(mounted: MountedModule) -> list[Operation]:
-    return [*_lasting(mounted), *other_operations(mounted)]
+    return [*_lasting(mounted), *other_operations(mounted)] if _is_compared(mounted.ctx) else _lasting(mounted)
 
 
 async def _is_torn(ctx: CheckContext, history: Sequence[int], at: int, points: int) -> bool:
-    made, trial = await _history(ctx, history, at, NEVER)
-    left_out, _ = await _history(ctx, [*history[:at], *history[at + 1 :]], at, 0)
-    for k in chosen_suspensions(ctx, trial.suspensions, points) if trial is not None else ():
-        after, cancelled = await _history(ctx, history, at, k)
-        if cancelled is None or not cancelled.fired or _plain(after) in (_plain(made), _plain(left_out)):
+    made, new, trial = await _history(ctx, history, at, NEVER)
+    left_out, old, _ = await _history(ctx, [*history[:at], *history[at + 1 :]], at, 0)
+    files = Files(old, new, new if old == new else (await _history(ctx, history, at, NEVER))[1])
+    has_points = trial is not None and (_is_compared(ctx) or old != new)
+    async with ctx.mount() as mounted:
+        calls = [_pool(mounted)[index] for index in history]
+    for k in chosen_suspensions(ctx, trial.suspensions, points) if has_points else ():
+        after, contents, cancelled = await _history(ctx, history, at, k)
+        if cancelled is None or not cancelled.fired:
+            continue
+        given = {"calls": [each.given for each in calls], "cancelled": at + 1}
+        details = {"given": given if len(calls) > 1 else calls[0].given, "cancelled_at": cancelled.where}
+        problem = files.problem(contents)
+        if problem is not None:
+            ctx.fault("A10", f"{calls[at].name} was cancelled, and {problem}", **details)
+            return True
+        if _plain(after) in (_plain(made), _plain(left_out)):
             continue
         if [(await _history(ctx, history, at, again))[0] for again in (NEVER, k)] != [made, after]:
             return False  # it is not the same every time
-        async with ctx.mount() as mounted:
-            calls = [_pool(mounted)[index] for index in history]
         usual, found = next(
             (one, other) for one, other in zip(made, after, strict=True) if _plain([one]) != _plain([other])
         )
         if found.ending == "did not end":
             return False  # calls that hang after a cancelled one are found by `survives_cancellation`
         what = f"{calls[at].name} was cancelled as call {at + 1} of {len(calls)}; after that a call gave"
-        given = {"calls": [each.given for each in calls], "cancelled": at + 1}
-        shown = first_difference(usual.text, found.text)
-        ctx.fault("A9", f"{what} {shown}", given=given, cancelled_at=cancelled.where)
+        ctx.fault("A9", f"{what} {first_difference(usual.text, found.text)}", **details)
         return True
     return False
 
@@ -433,8 +453,8 @@ def _plain(answers: list[_Answer]) -> list[str]:
     return [_NUMBER.sub("0", answer.text) for answer in answers]
 
 
-async def _history(ctx: CheckContext, history: Sequence[int], at: int, k: int) -> tuple[list[_Answer], Any]:
-    """What the calls of a history answer, one of which is cancelled at its k-th suspension unless k is 0; and that call."""
+async def _history(ctx: CheckContext, history: Sequence[int], at: int, k: int) -> tuple[list[_Answer], Contents, Any]:
+    """What the calls of a history answer, one of which is cancelled at its k-th suspension unless k is 0; the files then, and that call."""
     answers, trial = [], None
     async with ctx.fresh().mount() as mounted:
         scene, operations = _Scene(mounted), _pool(mounted)
@@ -443,5 +463,6 @@ async def _history(ctx: CheckContext, history: Sequence[int], at: int, k: int) -
                 trial = await cancel_once(mounted, operations[index], k)
             else:
                 answers.append(await scene.call(operations[index], number))
-        answers += [await scene.call(each, 0) for each in operations]
-    return answers, trial
+        files = all_files(mounted)
+        answers += [await scene.call(each, 0) for each in operations if _is_compared(ctx)]
+    return answers, files, trial

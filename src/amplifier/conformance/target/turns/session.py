@@ -289,7 +289,6 @@ class ScriptedContext:
         await self._player.suspend("context.add_message")
         self._maybe_fail("add")
         self._store(copied)
-        await self._player.suspend("context.add_message, when it was stored")  # as one that writes a file does
 
     def _store(self, message: dict[str, Any]) -> None:
         self.messages.append(message)
