@@ -6,6 +6,7 @@ import builtins
 import inspect
 import io
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -99,6 +100,23 @@ async def answers_ordinary_questions(ctx: CheckContext) -> None:
                     ctx.fault("R4", what, given=question.given, error=located.error)
                 has_found |= located.returned
                 _check_side_effects(mounted, before, question)
+                if ctx.faults:
+                    return
+
+
+@check("R3", "R4", kind="behaviour", types=RESOLVERS)
+async def misses_what_is_gone(ctx: CheckContext) -> None:
+    """Removes the sample modules after mounting, and asks for them."""
+    async with ctx.mount() as mounted:
+        for sample in SAMPLES:
+            for path in [
+                *mounted.directory.parent.rglob(f"*{sample}"),
+                *mounted.directory.parent.rglob(f"*{sample.replace('-', '_')}"),
+            ]:
+                shutil.rmtree(path, ignore_errors=True)
+        for method in methods_of(resolver_of(mounted)):
+            for question in (Question(SAMPLES[0]), Question(SAMPLES[1]), Question(SAMPLES[0], "a path")):
+                await _check_result(mounted, method, question)
                 if ctx.faults:
                     return
 

@@ -12,7 +12,7 @@ import os
 import random
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any
@@ -44,6 +44,7 @@ _TRIALS = 3
 _TEMPORARY_NAME = re.compile(r"0000\d{4}")
 """Names of new temporary files: here they are numbered, elsewhere they are drawn at random."""
 _CLOCK = re.compile(r"(\d\d):\d\d(:\d\d)?(\.\d+)?")
+_DEEPEST = 8
 _SHOWN_NUMBER = re.compile(r"\d{9,}(\.\d+)?")
 
 
@@ -54,12 +55,14 @@ class _Answer:
     Attributes:
         text: As Python writes it, without what is the session's own, the minutes of the day and the numbers that count seconds.
         ending: In one word, for a comparison in which values may differ.
+        leaves: The text of each part of a value, by its place.
     """
 
     name: str
     given: Any = attrs.field(eq=False)
     text: str
     ending: str = attrs.field(eq=False)
+    leaves: dict[str, str] = attrs.field(eq=False, factory=dict)
 
 
 @attrs.frozen
@@ -85,16 +88,34 @@ class _Scene:
             await other.call(theirs[number % len(theirs)].run, other)
             os.chdir(self.mounted.directory)
         outcome = await self.mounted.call(operation.run, self.mounted)
-        return _Answer(operation.name, operation.given, self._text(outcome), _ending(outcome, self.mounted))
+        text = self._text(repr(outcome.value) if outcome.returned else str(outcome))
+        leaves = dict(_leaves(outcome.value, "")) if outcome.returned else {"": text}
+        leaves = {place: self._text(leaf) for place, leaf in leaves.items() if not _STATISTICS.search(place.lower())}
+        return _Answer(operation.name, operation.given, text, _ending(outcome, self.mounted), leaves)
 
-    def _text(self, outcome: Outcome) -> str:
-        text = repr(outcome.value) if outcome.returned else str(outcome)
+    def _text(self, text: str) -> str:
         text = self.mounted.without_session(text)
         if self.other is not None:  # home and temporary files are the same for both
             for folder in (self.other.directory.parent / "home", self.other.temporary):
                 text = text.replace(str(folder), f"<place>/{folder.name}")
             text = text.replace(str(self.other.directory.parent), "<place of another session>")
         return _TEMPORARY_NAME.sub("<new name>", _SHOWN_NUMBER.sub("…", _CLOCK.sub(r"\1h", text)))
+
+
+_STATISTICS = re.compile(
+    r"call|request|attempt|start|hit|miss|success|fail|complet|served|finish|stat|time|elapsed|duration|took|second|_ms|since"
+)
+"""Names of figures about the calls themselves, which may count a call that was started and not completed."""
+
+
+def _leaves(value: Any, place: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, (dict, list, tuple)) and place.count("/") < _DEEPEST:
+        if not isinstance(value, dict):
+            yield f"{place}/length", str(len(value))
+        for key, member in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _leaves(member, f"{place}/{key}")
+    else:
+        yield place, repr(value)
 
 
 def _ending(outcome: Outcome, mounted: MountedModule) -> str:
@@ -385,7 +406,6 @@ _LENGTHS = (2, 3, 5, 2, 3, 5)
 """Of the histories that are drawn."""
 _HISTORY_CALLS = 6_000
 _POINTS = 4
-_NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
 _COMPARED = ("tool", "hook", "provider", "resolver")
@@ -433,13 +453,12 @@ async def _is_torn(ctx: CheckContext, history: Sequence[int], at: int, points: i
         if problem is not None:
             ctx.fault("A10", f"{calls[at].name} was cancelled, and {problem}", **details)
             return True
-        if _plain(after) in (_plain(made), _plain(left_out)):
+        halves = [_first_other(after, each) for each in (made, left_out)]
+        if None in halves:
             continue
         if [(await _history(ctx, history, at, again))[0] for again in (NEVER, k)] != [made, after]:
             return False  # it is not the same every time
-        usual, found = next(
-            (one, other) for one, other in zip(made, after, strict=True) if _plain([one]) != _plain([other])
-        )
+        usual, found = halves[0] or halves[1] or (made[0], after[0])
         if found.ending == "did not end":
             return False  # calls that hang after a cancelled one are found by `survives_cancellation`
         what = f"{calls[at].name} was cancelled as call {at + 1} of {len(calls)}; after that a call gave"
@@ -448,9 +467,9 @@ async def _is_torn(ctx: CheckContext, history: Sequence[int], at: int, points: i
     return False
 
 
-def _plain(answers: list[_Answer]) -> list[str]:
-    """Answers without numbers: a module may count a call that was cancelled."""
-    return [_NUMBER.sub("0", answer.text) for answer in answers]
+def _first_other(after: list[_Answer], usual: list[_Answer]) -> tuple[_Answer, _Answer] | None:
+    """The first answer of which a part is another one than usual, with the usual one."""
+    return next((pair for pair in zip(usual, after, strict=True) if pair[0].leaves != pair[1].leaves), None)
 
 
 async def _history(ctx: CheckContext, history: Sequence[int], at: int, k: int) -> tuple[list[_Answer], Contents, Any]:
