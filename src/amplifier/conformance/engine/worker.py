@@ -22,7 +22,6 @@ from amplifier.conformance.engine.job import Job
 from amplifier.conformance.engine.results import ABANDONED, IMPORT, IMPORT_HINT, TOO_SLOW, make_finding
 from amplifier.conformance.engine.steps import Emit, Runner
 from amplifier.conformance.report.model import Finding
-from amplifier.conformance.target.advice import missing_package_hint
 from amplifier.conformance.target.calls import remember_hang
 from amplifier.conformance.target.locate import LoadedTarget, load
 from amplifier.conformance.target.mounted import Fault
@@ -64,7 +63,7 @@ def main() -> int:
     except BaseException as error:  # noqa: BLE001 — third-party code: importing may raise anything, exit included
         what = advise_on_alias(f"it cannot be imported: {type(error).__name__}: {error}", error)
         # Our own error is about an entry point that leads nowhere, for which the clause has the advice.
-        hint = missing_package_hint(job.target, what) or (None if isinstance(error, ModuleLoadError) else IMPORT_HINT)
+        hint = None if isinstance(error, ModuleLoadError) else IMPORT_HINT
         fault = Fault(clause="A1", what=what, location=job.target.location_of(error), hint=hint)
         finding = make_finding(fault, job, module_type=job.target.module_type, check=IMPORT, backend=None)
         emit({"finding": attrs.asdict(finding)})

@@ -343,7 +343,7 @@ class _Program:
             clause = self._lost(what, stored, before)
             observed.ctx.fault(clause, f"{when}: {what} was cancelled, and {found}", cancelled_at=trial.where)
         self._cancelled = what, before, trial.where
-        return bool(trial.fired)
+        return bool(trial.fired) and not observed.has_faults
 
     def _lost(self, what: str, stored: list[Any], before: list[Message]) -> str:
         """The clause that is broken: an acknowledged message is gone, or the state is half written."""
@@ -362,13 +362,12 @@ class _Program:
                 if not (await observed.set(_BASE[:-1], "C5") and await observed.add(_BASE[-1], "C5")):
                     return
                 cut = {"what": step["what"], "at": k, "native": native, "content": prose(40, 5)}
-                if not await self._cancel(cut, when) or observed.has_faults:
-                    continue
-                fired = True
-                await self._use_again(step, when)
+                if await self._cancel(cut, when):
+                    fired = True
+                    await self._use_again(step, when)
                 if observed.has_faults:
                     return
-            if not fired or observed.has_faults:
+            if not fired:
                 return
 
     async def _use_again(self, step: dict[str, Any], when: str) -> None:

@@ -137,11 +137,11 @@ def _timeless(value: Any, depth: int = 0) -> Any:
 
 def _wrong_result(orders: list[_Run], together: _Run, is_steady: bool) -> str | None:
     is_stateless = orders[0][:2] == orders[1][:2]
-    for index, got in enumerate(together[:2]):
-        usual = orders[0][index]
+    for index in range(2):
+        got, usual, other = (run[:2][index] for run in (together, *orders))
         if not got.is_good or not usual.is_good:
             continue  # a refusal does not count: it may be busy
-        if all(MARKS[index] in order[index].text for order in orders) and has_swapped(index, got.text):
+        if all(MARKS[index] in each.text for each in (usual, other)) and has_swapped(index, got.text):
             return f"one got the result of the other, {got.text[:150]}"
         if is_steady and is_stateless and got != usual:
             return f"one got {got.text[:150]}, and {usual.text[:150]} when it was made alone"
