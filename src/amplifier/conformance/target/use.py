@@ -277,13 +277,13 @@ TURN: dict[str, Any] = {
         {
             "prompt": "Look and tell.",
             "answers": [
-                {"blocks": [{"call": "alpha", "steps": 2, "post": "inject"}, {"call": "beta"}]},
+                {"blocks": [{"call": "alpha", "steps": 2, "post": "inject"}, {"call": "beta", "post": "inject once"}]},
                 {"blocks": [{"say": "Seen. "}]},
             ],
         }
     ]
 }
-"""A turn with two tool calls, after one of which a hook adds to the conversation, and a final answer."""
+"""A turn with two tool calls, after which hooks add to the conversation and to the next request, and a final answer."""
 
 
 _UNSTEADY = re.compile(r"time|date|duration|elapsed|_ms$|_at$|uuid|^id$|_id$")

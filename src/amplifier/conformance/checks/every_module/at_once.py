@@ -7,18 +7,21 @@ deterministic.
 from __future__ import annotations
 
 import re
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import attrs
 
 from amplifier.conformance.checks.registry import check
-from amplifier.conformance.oracles.calls import HEAD_STARTS, MARKS, has_swapped, run_concurrently
 from amplifier.conformance.target.calls import Outcome, call_with_deadline
-from amplifier.conformance.target.mounted import CheckContext, MountedModule
+from amplifier.conformance.target.mounted import CANCEL_GRACE, CheckContext, MountedModule
 from amplifier.conformance.target.use import Operation, other_operations, typical_operations
 
+_MARKS = ("alphamark", "bravomark")
+_HEAD_STARTS = (0, 1, 3)
+"""Steps of the loop that the first call is ahead."""
 _NUMBERS = (3, 8)
 _MOST_PAIRS = 12
 _SECONDS = 3.0
@@ -48,7 +51,7 @@ def _pair(mounted: MountedModule, number: int) -> tuple[Operation, Operation] | 
     if mounted.loaded.module_type == "resolver":
         one, other = typical_operations(mounted), typical_operations(mounted)[1:]
     else:
-        marked = [other_operations(mounted, *each) for each in zip(MARKS, _NUMBERS, strict=True)]
+        marked = [other_operations(mounted, *each) for each in zip(_MARKS, _NUMBERS, strict=True)]
         one, other = marked if all(marked) else [typical_operations(mounted)] * 2
     return (one[number], other[number]) if number < min(len(one), len(other), _MOST_PAIRS) else None
 
@@ -73,7 +76,7 @@ async def answers_the_same_at_once(ctx: CheckContext) -> None:
 async def _disturbance(ctx: CheckContext, number: int) -> str | None:
     orders = [await _in_turn(ctx, number, swapped) for swapped in (False, True)]
     is_steady = await _in_turn(ctx, number) == orders[0]
-    for head_start in HEAD_STARTS:
+    for head_start in _HEAD_STARTS:
         async with ctx.mount() as mounted:
             together = await _at_once(mounted, number, head_start)
         problem = _wrong_result(orders, together, is_steady) or (_wrong_state(orders, together) if is_steady else None)
@@ -98,10 +101,41 @@ async def _in_turn(ctx: CheckContext, number: int, swapped: bool = False, pause:
 
 
 async def _at_once(mounted: MountedModule, number: int, head_start: int) -> _Run:
-    calls: Any = tuple(partial(_call, mounted, each) for each in _pair(mounted, number) or ())
-    outcomes = await run_concurrently(mounted.ctx, calls, head_start, what="two calls at once", seconds=_SECONDS)
+    outcomes = await _run_concurrently(mounted, _pair(mounted, number) or (), head_start)
     first, second = (_result(outcome, mounted) for outcome in outcomes)
     return first, second, await _state(mounted)
+
+
+async def _run_concurrently(
+    mounted: MountedModule, pair: Sequence[Operation], head_start: int, *, cancel_first: bool = False
+) -> list[Outcome]:
+    """Make both calls at the same time.
+
+    Args:
+        mounted: The module.
+        pair: The calls.
+        head_start: The steps of the loop between the two starts; with ``cancel_first``, between second start and
+            cancellation.
+        cancel_first: Cancel the first call while the second one runs.
+    """
+    outcomes = [Outcome(kind="late"), Outcome(kind="late")]
+    scope = anyio.CancelScope()
+
+    async def run(index: int) -> None:
+        with scope if index == 0 else anyio.CancelScope():
+            outcomes[index] = await _call(mounted, pair[index])
+
+    with mounted.ctx.watchdog(_SECONDS * 2 + CANCEL_GRACE, "A8", "two calls at once"):
+        async with anyio.create_task_group() as group:
+            group.start_soon(run, 0)
+            for _ in range(1 if cancel_first else head_start):
+                await anyio.lowlevel.checkpoint()
+            group.start_soon(run, 1)
+            if cancel_first:
+                for _ in range(head_start + 1):
+                    await anyio.lowlevel.checkpoint()
+                scope.cancel()
+    return outcomes
 
 
 async def _state(mounted: MountedModule) -> list[_Result]:
@@ -141,11 +175,16 @@ def _wrong_result(orders: list[_Run], together: _Run, is_steady: bool) -> str | 
         got, usual, other = (run[:2][index] for run in (together, *orders))
         if not got.is_good or not usual.is_good:
             continue  # a refusal does not count: it may be busy
-        if all(MARKS[index] in each.text for each in (usual, other)) and has_swapped(index, got.text):
+        if all(_MARKS[index] in each.text for each in (usual, other)) and _has_swapped(index, got.text):
             return f"one got the result of the other, {got.text[:150]}"
         if is_steady and is_stateless and got != usual:
             return f"one got {got.text[:150]}, and {usual.text[:150]} when it was made alone"
     return None
+
+
+def _has_swapped(index: int, text: str) -> bool:
+    """Whether the result of one of the two calls holds the mark of the other one instead of its own."""
+    return _MARKS[index] not in text and _MARKS[1 - index] in text
 
 
 def _wrong_state(orders: list[_Run], together: _Run) -> str | None:
@@ -166,12 +205,9 @@ async def spares_the_neighbour(ctx: CheckContext) -> None:
         async with ctx.mount() as mounted:
             if budget.is_spent() or not (await _call(mounted, operation)).returned:
                 continue
-        for head_start in HEAD_STARTS:
+        for head_start in _HEAD_STARTS:
             async with ctx.mount() as mounted:
-                call = partial(_call, mounted, operation)
-                _, survivor = await run_concurrently(
-                    ctx, (call, call), head_start, what="two calls at once", seconds=_SECONDS, cancel_first=True
-                )
+                _, survivor = await _run_concurrently(mounted, (operation, operation), head_start, cancel_first=True)
             if not survivor.returned:
                 what = f"two equal calls at the same time, {operation.name}, of which the first was cancelled"
                 ctx.fault("A9", f"{what}: the second {survivor}", given=operation.given, error=survivor.error)

@@ -67,10 +67,7 @@ def _calls(name: str, schema: Any, facts: Facts) -> SearchStrategy[Any]:
     top = resolved(schema, schema)
     wild = wild_objects(list(dict.fromkeys([*properties_of(top), *words])), choices)
     values = Values(schema or {}, CANARY)
-    parts = {
-        key: st.sampled_from(values.alternatives(part, key)) | wild_values(choices)
-        for key, part in properties_of(top).items()
-    }
+    parts = {key: st.sampled_from(values.alternatives(part, key)) for key, part in properties_of(top).items()}
     always = {key: parts.get(key, wild_values(choices)) for key in required_of(top)}
     valid = st.fixed_dictionaries(always, optional={key: parts[key] for key in parts if key not in always})
     drawn = st.one_of(valid, st.builds(lambda one, other: {**one, **other}, valid, wild), wild) if schema else wild
