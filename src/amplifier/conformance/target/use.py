@@ -276,6 +276,7 @@ TURN: dict[str, Any] = {
     "turns": [
         {
             "prompt": "Look and tell.",
+            "submit": "inject once",
             "answers": [
                 {"blocks": [{"call": "alpha", "steps": 2, "post": "inject"}, {"call": "beta", "post": "inject once"}]},
                 {"blocks": [{"say": "Seen. "}]},
