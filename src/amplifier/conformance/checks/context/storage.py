@@ -359,7 +359,10 @@ class _Program:
         for k in range(1, ctx.points + 1) if not observed.has_faults else ():
             fired = False
             for native in ctx.cancel_modes:
-                if not (await observed.set(_BASE[:-1], "C5") and await observed.add(_BASE[-1], "C5")):
+                # Cleared first, because one that has read its messages from a file may keep these.
+                if not (await observed.clear() and await observed.set(_BASE[:-1], "C5")):
+                    return
+                if not await observed.add(_BASE[-1], "C5"):
                     return
                 cut = {"what": step["what"], "at": k, "native": native, "content": prose(40, 5)}
                 if await self._cancel(cut, when):

@@ -374,7 +374,12 @@ class Files:
 
 def _is_database(name: str, content: bytes) -> bool:
     """Whether a file belongs to SQLite, which keeps it consistent whatever its bytes."""
-    return content.startswith(b"SQLite format 3") or name.endswith(("-journal", "-wal", "-shm"))
+    return content.startswith(b"SQLite format 3") or is_of_a_database(name)
+
+
+def is_of_a_database(name: str) -> bool:
+    """Whether a file is one that SQLite keeps beside a database while that is open."""
+    return name.endswith(("-journal", "-wal", "-shm"))
 
 
 def _is_readable(name: str, content: bytes, whole: bytes) -> bool:

@@ -154,13 +154,17 @@ def _lasting(mounted: MountedModule) -> list[Operation]:
     return [each for each in typical_operations(mounted) if not each.is_last]
 
 
+def _once(mounted: MountedModule) -> list[Operation]:
+    """Calls with other texts, then the typical ones."""
+    others = [*other_operations(mounted), *other_operations(mounted, FOREIGN)]
+    return [*([] if mounted.loaded.starts_processes else others), *_lasting(mounted)]
+
+
 def _drawn(mounted: MountedModule) -> list[Operation]:
-    """Calls with other texts, then the typical ones, again and again in an order that is drawn."""
-    if mounted.loaded.starts_processes:
-        return _lasting(mounted)
-    again = _lasting(mounted) * (_ROUNDS - 1)
+    """The same, and the typical ones again and again in an order that is drawn."""
+    again = _lasting(mounted) * (0 if mounted.loaded.starts_processes else _ROUNDS - 1)
     random.Random(mounted.ctx.seed).shuffle(again)
-    return [*other_operations(mounted), *other_operations(mounted, FOREIGN), *_lasting(mounted), *again]
+    return [*_once(mounted), *again]
 
 
 # ── circumstances ──
@@ -221,24 +225,29 @@ async def answers_the_same_elsewhere(ctx: CheckContext) -> None:
     """Tells the same drawn calls beside another session that is used, in another time zone and in another locale; the answers are those of a new process."""
     for config in ctx.configs:
         of_config = attrs.evolve(ctx, loaded=attrs.evolve(ctx.loaded, config=config))
-        usual = await _tell(of_config, _alone, _drawn)
+        usual: dict[str, list[_Answer]] = {}
         for clause, what, setting in _CIRCUMSTANCES:
             if any(fault.clause == clause for fault in ctx.faults) or (clause == "A25" and ctx.loaded.starts_processes):
                 continue  # what programs print is theirs
-            found = await _difference(of_config, usual, setting)
+            program = _drawn if clause == "A16" else _once
+            if clause not in usual:
+                usual[clause] = await _tell(of_config, _alone, program)
+            found = await _difference(of_config, usual[clause], setting, program)
             if found is not None and not (clause == "A25" and _NAMED.search(await _described(ctx))):
                 here, there = found
                 shown = first_difference(here.text, there.text)
                 ctx.fault(clause, f"{what} {there.name} gave {shown}", given=there.given)
 
 
-async def _difference(ctx: CheckContext, usual: list[_Answer], setting: _Setting) -> tuple[_Answer, _Answer] | None:
+async def _difference(
+    ctx: CheckContext, usual: list[_Answer], setting: _Setting, program: _Program
+) -> tuple[_Answer, _Answer] | None:
     """The first answer that is another one in a setting, each time in the same way."""
-    other = await _tell(ctx, setting, _drawn)
+    other = await _tell(ctx, setting, program)
     for trial in range(1, _TRIALS):
-        if other == usual or await _tell(ctx, _alone, _drawn, trial) != usual:
+        if other == usual or await _tell(ctx, _alone, program, trial) != usual:
             return None
-        if await _tell(ctx, setting, _drawn, trial) != other:
+        if await _tell(ctx, setting, program, trial) != other:
             return None
     return next((pair for pair in zip(usual, other, strict=False) if pair[0] != pair[1]), None)
 
@@ -416,9 +425,9 @@ _COMPARED = ("tool", "hook", "provider", "resolver")
 async def goes_on_as_if(ctx: CheckContext) -> None:
     """Cancels each call, and one in each of some drawn histories; files and what follows are as if it had been made, or as if it had not."""
     async with ctx.mount() as mounted:
-        count = len(_pool(mounted))
+        alone, count = len(_lasting(mounted)), len(_pool(mounted))
     chance, budget = random.Random(ctx.seed), ctx.budget(_HISTORY_CALLS)
-    for number in range(count):
+    for number in range(alone):
         if budget.is_spent() or await _is_torn(ctx, [number], 0, ctx.points):
             return
     budget = ctx.budget(_CALLS)
@@ -483,5 +492,5 @@ async def _history(ctx: CheckContext, history: Sequence[int], at: int, k: int) -
             else:
                 answers.append(await scene.call(operations[index], number))
         files = all_files(mounted)
-        answers += [await scene.call(each, 0) for each in operations if _is_compared(ctx)]
+        answers += [await scene.call(each, 0) for each in _lasting(mounted) if _is_compared(ctx)]
     return answers, files, trial
