@@ -35,6 +35,32 @@ def test_every_check_names_existing_clauses_and_describes_how_it_works():
         assert each.how.endswith("."), each.name
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("library", ["anyio", "asyncio"])
+def test_a_module_that_runs_an_event_loop_of_its_own_when_it_is_imported_is_told_the_line(tmp_path, library, backend):
+    source = (
+        SOUND_TOOL
+        + f"""
+
+    import {library}
+
+    async def prepare():
+        pass
+
+    {library}.run(prepare() if "{library}" == "asyncio" else prepare)
+"""
+    )
+    file = write_module(tmp_path, source)
+    report = check(file, only=["A1"], backends=[backend])
+    if (library, backend) == ("asyncio", "trio"):
+        assert report.ok, str(report)  # there is no loop of asyncio that would forbid it
+        return
+    (found,) = report.violations
+    assert "unning" in found.what
+    assert found.line == len(file.read_text().splitlines())
+    assert "anyio.run" in found.hint
+
+
 @pytest.mark.slow
 def test_a_sound_tool_conforms_as_a_file_and_as_a_project(tmp_path):
     for target in (write_module(tmp_path, SOUND_TOOL), write_project(tmp_path, SOUND_TOOL)):

@@ -8,7 +8,7 @@ import pytest
 
 from amplifier.conformance import check_module
 from amplifier.conformance.checks.registry import CHECKS
-from amplifier.conformance.engine.job import Job, read_replay_token, replay_token, require_packages
+from amplifier.conformance.engine.job import Job, expanded, read_replay_token, replay_token, require_packages, shortened
 from amplifier.conformance.suites import conformance_tests
 from amplifier.conformance.target.locate import find_target
 from amplifier.errors import AmplifierError, MissingExtraError, ModuleNotFoundError
@@ -26,6 +26,19 @@ def test_a_job_round_trips_through_json_with_its_target(tmp_path, write):
 @pytest.mark.parametrize("case", [None, {"tool": "echo", "inputs": [{"text": "é?"}]}, [1.5, "a:b"]])
 def test_a_replay_token_round_trips(case):
     assert read_replay_token(replay_token("tool.is_a_tool:trio", case)) == ("tool.is_a_tool:trio", case)
+
+
+def test_a_long_case_is_kept_in_a_file_of_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    token = replay_token("tool.is_a_tool:trio", {"words": ["long"] * 50})
+    short = shortened(token)
+    assert len(short) < 45
+    assert expanded(short) == token
+    assert [file.parent for file in tmp_path.rglob("*.txt")] == [tmp_path / "amplifier" / "cases"]
+    plain = replay_token("tool.is_a_tool:trio", {"listed": 0})
+    assert shortened(plain) == expanded(plain) == plain
+    with pytest.raises(ValueError, match="the case is not in"):
+        expanded("tool.is_a_tool:trio:case-0000000000")
 
 
 @pytest.mark.parametrize("text", ["", "tool.is_a_tool:trio", "tool.is_a_tool:trio:bnVsb"])

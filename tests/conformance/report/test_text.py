@@ -75,6 +75,23 @@ def test_findings_of_one_cause_are_shown_once_and_name_all_checks_backends_and_c
     assert "2 violations, 0 recommendations" in text
 
 
+def test_one_error_at_one_line_and_one_thing_left_behind_are_one_finding_each():
+    at = {"location": "x.py:7", "file": "/x.py"}
+    text = str(
+        report(
+            finding("T5", what="execute raised KeyError: 'a'", **at),
+            finding("A7", what="it was cancelled and raised KeyError: 'b'", check="other", **at),
+            finding("A14", what="the thread 'worker' remains after cleanup", check="other"),
+            finding("A5", what="mount failed, and the thread 'worker' was left behind", check="third"),
+            finding("T6", what="execute raised ValueError: c", **at),
+        )
+    )
+    assert text.count("reproduce:") == 3
+    assert "A7, T5: it was cancelled and raised KeyError: 'b'" in text
+    assert "also seen in: T5: execute raised KeyError: 'a'" in text
+    assert "A5, A14" in text
+
+
 def test_what_one_check_sees_for_two_clauses_is_one_cause_wherever_they_point():
     shown = report(
         finding("A14", what="a handler remains", check="every_module.cleans_up", location="x.py:9"),

@@ -3,7 +3,7 @@
 # ruff: noqa: F401, I001 — importing a file registers its checks
 
 from .context import compaction, storage
-from .every_module import cancellation, declaration, exposure, histories, lifecycle, sharing
+from .every_module import at_once, cancellation, declaration, differential, exposure, lifecycle
 from . import hook, orchestrator
 from .provider import answers, behaviour, wire
 from . import resolver

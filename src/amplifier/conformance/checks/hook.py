@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -14,18 +13,16 @@ from amplifier.conformance.checks.registry import check
 from amplifier.conformance.inputs.json_schema import fingerprint, json_problem
 from amplifier.conformance.inputs.payloads import (
     NEUTRAL,
-    ordinary_payload,
-    reaching_payloads,
 )
-from amplifier.conformance.oracles.calls import HEAD_STARTS, MARKS, CallSeries, has_swapped, run_concurrently
-from amplifier.conformance.target.calls import Outcome, binding_error, call_with_deadline
-from amplifier.conformance.target.literals import choices_in, inputs_in, settings_in, texts_in
+from amplifier.conformance.oracles.calls import CallSeries
+from amplifier.conformance.target.calls import binding_error
+from amplifier.conformance.target.literals import settings_in
 from amplifier.conformance.target.mounted import OWNER, CheckContext, MountedModule, MountFailed
 from amplifier.conformance.target.process import captured_logs
 from amplifier.conformance.target.use import typical_operations
 from amplifier.errors import ApprovalTimeoutError, HookRecursionError
-from amplifier.events import ALL_EVENTS, HOOK_FAILED
-from amplifier.models import HookResult, to_dict
+from amplifier.events import HOOK_FAILED
+from amplifier.models import HookResult
 
 Event = tuple[str, dict[str, Any]]
 
@@ -238,74 +235,3 @@ async def denies_without_an_answer(ctx: CheckContext) -> None:
 
 
 _LONGEST_QUESTION = 4_000.0
-_SECONDS = 2.0
-_CALLS = 2_000
-_MAX_PAYLOADS = 8
-_EVENTS_PER_HANDLER = 3
-
-
-@check("H3", "H5", kind="behaviour", types=("hook",))
-async def keeps_events_apart(ctx: CheckContext) -> None:
-    """Passes two events to a handler at the same time; no result may hold what the other event carried."""
-    target = ctx.loaded.target
-    named = [event for event in ALL_EVENTS if event in set(texts_in(target))]
-    budget = ctx.budget(_CALLS)
-    async with ctx.mount() as mounted:
-        handlers: list[Any] = []
-        registered: list[tuple[int, str]] = []
-        for index, each in enumerate(mounted.registrations):
-            if handlers.count(each.handler) < _EVENTS_PER_HANDLER:
-                handlers.append(each.handler)
-                registered.append((index, each.event))
-    for index, pattern in registered:
-        for event in [pattern] if pattern != "*" else (named or ["tool:pre", "tool:post"])[:4]:
-            reaching = reaching_payloads(event, inputs_in(target), choices_in(target), ctx.loaded.triggers)
-            for data in [ordinary_payload(event), *reaching][:_MAX_PAYLOADS]:
-                if budget.is_spent() or await _is_mixed(ctx, index, event, data):
-                    return
-
-
-async def _is_mixed(ctx: CheckContext, index: int, event: str, data: dict[str, Any]) -> bool:
-    payloads = [_marked(data, mark) for mark in MARKS]
-    for which, mark in enumerate(MARKS):
-        async with ctx.mount() as mounted:
-            alone = await _handle(mounted, index, event, payloads[which])
-        if mark not in _shown(alone):
-            return False  # the result does not show which event it is about
-    for head_start in HEAD_STARTS:
-        async with ctx.mount() as mounted:
-            first, second = (partial(_handle, mounted, index, event, payload) for payload in payloads)
-            together = await run_concurrently(ctx, (first, second), head_start, what="a handler", seconds=_SECONDS)
-        for which, outcome in enumerate(together):
-            text = _shown(outcome)
-            if has_swapped(which, text):
-                clause = "H5" if getattr(outcome.value, "action", "") == "modify" else "H3"
-                what = f"two {event} at the same time: the answer to one holds what the other carried, {text[:150]}"
-                ctx.fault(clause, what, given={"event": event, "data": payloads})
-                return True
-    return False
-
-
-def _marked(data: Any, mark: str) -> Any:
-    """A payload of which every text ends with a mark."""
-    if isinstance(data, dict):
-        return {key: _marked(value, mark) if key != "tool_name" else value for key, value in data.items()}
-    if isinstance(data, list):
-        return [_marked(value, mark) for value in data]
-    return f"{data} {mark}" if isinstance(data, str) else data
-
-
-async def _handle(mounted: MountedModule, index: int, event: str, data: dict[str, Any]) -> Outcome:
-    registrations = mounted.registrations
-    if index >= len(registrations):
-        return Outcome(kind="late")
-    return await call_with_deadline(registrations[index].handler, event, copy.deepcopy(data), seconds=_SECONDS)
-
-
-def _shown(outcome: Outcome) -> str:
-    if not isinstance(outcome.value, HookResult):
-        return ""
-    try:
-        return fingerprint(to_dict(outcome.value))
-    except Exception:  # noqa: BLE001 — values that no model accepts; another check reports them
-        return ""

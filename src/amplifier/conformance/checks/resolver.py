@@ -6,16 +6,15 @@ import builtins
 import inspect
 import io
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio
-
 from amplifier.conformance.checks.registry import check
-from amplifier.conformance.target.calls import Outcome, binding_error, call_with_deadline
+from amplifier.conformance.target.calls import Outcome, binding_error
 from amplifier.conformance.target.mounted import CheckContext, MountedModule
 from amplifier.conformance.target.process import audited
 from amplifier.conformance.target.resolver_samples import (
@@ -95,14 +94,36 @@ async def answers_ordinary_questions(ctx: CheckContext) -> None:
             has_found = False
             for question in questions_about(ctx.loaded.target):
                 located = await _check_result(mounted, method, question)
-                is_missing = isinstance(located.error, FileNotFoundError) and question.hint is None
-                if has_found and is_missing:  # its own directories exist, as it has found another module
-                    what = f"asked for {question} it {located}; expected ModuleNotFoundError"
-                    ctx.fault("R4", what, given=question.given, error=located.error)
+                if has_found and question.hint is None:
+                    _expect_not_found(ctx, located, question)
                 has_found |= located.returned
                 _check_side_effects(mounted, before, question)
                 if ctx.faults:
                     return
+
+
+@check("R3", "R4", kind="behaviour", types=RESOLVERS)
+async def misses_what_is_gone(ctx: CheckContext) -> None:
+    """Removes one of two modules after mounting, and asks for both."""
+    async with ctx.mount() as mounted:
+        kept, gone = SAMPLES
+        for name in (gone, gone.replace("-", "_")):
+            for path in list(mounted.directory.parent.rglob(f"*{name}")):
+                shutil.rmtree(path, ignore_errors=True)
+        for method in methods_of(resolver_of(mounted)):
+            has_found = (await _check_result(mounted, method, Question(kept))).returned
+            located = await _check_result(mounted, method, Question(gone))
+            if has_found:
+                _expect_not_found(ctx, located, Question(gone))
+            if ctx.faults:
+                return
+
+
+def _expect_not_found(ctx: CheckContext, located: Outcome, question: Question) -> None:
+    """Report a FileNotFoundError of a resolver whose own directories exist, as it has found another module."""
+    if isinstance(located.error, FileNotFoundError):
+        what = f"asked for {question} it {located}; expected ModuleNotFoundError"
+        ctx.fault("R4", what, given=question.given, error=located.error)
 
 
 async def _check_result(mounted: MountedModule, method: Method, question: Question) -> Outcome:
@@ -206,59 +227,6 @@ def _check_side_effects(mounted: MountedModule, before: dict[str, Any], question
     imported = [name for name in sys.modules if name.split(".")[0].startswith("amplifier_module_")]
     if executed or any(sample.replace("-", "_") in name for name in imported for sample in SAMPLES):
         mounted.ctx.fault("R7", f"asked for {question} it ran the code of the module", given=question.given)
-
-
-# ── the same result ──
-
-
-@check("R3", "R4", "R6", kind="behaviour", types=RESOLVERS, inputs="questions")
-async def answers_the_same(ctx: CheckContext) -> None:
-    """Asks drawn questions alone, one after another and concurrently; no result may depend on other questions."""
-    questions = [Question(module_id, hint) for module_id, hint in ctx.case["questions"]]
-    alone: dict[Question, str] = {}
-    varying: set[Question] = set()
-    for question in dict.fromkeys(questions):
-        results = []
-        for _ in range(2):
-            async with ctx.mount() as mounted:
-                if not methods_of(resolver_of(mounted)):
-                    return
-                results.append(await _result(mounted, question))
-        alone[question] = results[0]
-        # A result may depend on the private directory: a digest of a path, for instance.
-        varying |= {question} if results[0] != results[1] else set()
-    async with ctx.mount() as mounted:
-        alone.update({question: await _result(mounted, question) for question in alone if question in varying})
-        for question in [*questions, *varying]:
-            found = await _result(mounted, question)
-            if found != alone[question]:
-                what = f"asked for {question} after other questions it gave {found}"
-                ctx.fault("R6", f"{what}; asked first it gave {alone[question]}")
-                return
-        together: dict[Question, str] = {}
-
-        async def note(question: Question) -> None:
-            together[question] = await _result(mounted, question, is_guarded=False)
-
-        with ctx.watchdog(10.0, "A8", "questions asked at once"):
-            async with anyio.create_task_group() as group:
-                for question in alone:
-                    group.start_soon(note, question)
-        for question, found in together.items():
-            if found != alone[question]:
-                what = f"asked for {question} together with others it gave {found}; alone {alone[question]}"
-                ctx.fault("R6", what)
-                return
-
-
-async def _result(mounted: MountedModule, question: Question, *, is_guarded: bool = True) -> str:
-    """What a question resolves to, without the private directory; there is one watchdog at a time."""
-    method = methods_of(resolver_of(mounted))[0]
-    call = mounted.call if is_guarded else call_with_deadline
-    outcome = await call(locate, method, question, mounted.directory)
-    if outcome.kind == "raised":
-        return f"a {type(outcome.error).__name__}"
-    return "no answer in time" if outcome.kind == "late" else _relative(mounted, outcome.value)
 
 
 # ── errors of the filesystem ──

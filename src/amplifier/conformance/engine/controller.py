@@ -27,6 +27,8 @@ from amplifier._programs import python_command
 from amplifier.conformance.checks.registry import checks_for
 from amplifier.conformance.engine.job import (
     Job,
+    cache_directory,
+    expanded,
     reject_inapplicable,
     reject_unknown,
     reject_unknown_modules,
@@ -101,12 +103,6 @@ def _memory_directory() -> str | None:
     return str(place) if free > _MIN_FREE_BYTES else None
 
 
-def _cache_directory() -> Path:
-    """Where Hypothesis keeps its tables of characters, which take a second to compute; not in the working directory."""
-    given = os.environ.get("XDG_CACHE_HOME")
-    return Path(given if given and Path(given).is_absolute() else Path.home() / ".cache", "amplifier")
-
-
 def _environment(home: str) -> dict[str, str]:
     """The worker's environment variables: what running Python takes, and no credentials."""
     kept = ("PATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")
@@ -121,7 +117,7 @@ def _environment(home: str) -> dict[str, str]:
         else "1",  # so that a file opened without an encoding depends on the locale
         "PYTHONHASHSEED": "0",
         "PYTHONDONTWRITEBYTECODE": "1",
-        "HYPOTHESIS_STORAGE_DIRECTORY": str(_cache_directory() / "hypothesis"),
+        "HYPOTHESIS_STORAGE_DIRECTORY": str(cache_directory() / "hypothesis"),
     }
 
 
@@ -178,6 +174,7 @@ async def check_module(
             this type of module.
     """
     only = only if isinstance(only, str) else list(only)
+    replay = None if replay is None else expanded(replay)
     reject_unknown(backends, only, replay)
     if not static:
         require_packages(backends)

@@ -7,10 +7,13 @@ for a package that is missing here.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -18,6 +21,7 @@ import attrs
 from amplifier._spelling import did_you_mean, nearest_names, suggestion
 from amplifier.conformance.checks.registry import CHECKS, Check, all_clauses, checks_for
 from amplifier.conformance.target.locate import BACKENDS, Target
+from amplifier.contracts import clauses_for
 from amplifier.errors import AmplifierError, MissingExtraError
 from amplifier.loading import ModuleLoader
 from amplifier.plan._things import find_things
@@ -84,6 +88,49 @@ def read_replay_token(text: str) -> tuple[str, Any]:
 
 
 _TOKEN = re.compile(r"[\w.]+:(asyncio|trio):[\w-]+", re.ASCII)
+_LONGEST_CASE = 40
+
+
+def cache_directory() -> Path:
+    """Where the kit keeps what it may compute again: cases of findings, and tables of characters; not in the working directory."""
+    given = os.environ.get("XDG_CACHE_HOME")
+    return Path(given if given and Path(given).is_absolute() else Path.home() / ".cache", "amplifier")
+
+
+def shortened(token: str) -> str:
+    """A token that names a file with its case, if the case is long and the file can be written."""
+    step, _, packed = token.rpartition(":")
+    if len(packed) <= _LONGEST_CASE:
+        return token
+    name = hashlib.sha256(packed.encode()).hexdigest()[:10]
+    try:
+        file = _case_file(name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(packed, encoding="ascii")
+    except OSError:
+        return token
+    return f"{step}:case-{name}"
+
+
+def expanded(token: str) -> str:
+    """A token with its case in it.
+
+    Raises:
+        InvalidSelection: The file with the case is not there.
+    """
+    step, _, name = token.rpartition(":case-")
+    if not step:
+        return token
+    try:
+        return f"{step}:{_case_file(name).read_text(encoding='ascii')}"
+    except (OSError, ValueError):
+        raise InvalidSelection(
+            f"replay {token!r}: the case is not in {_case_file(name)}; examine the module again, on the machine that is to replay it"
+        ) from None
+
+
+def _case_file(name: str) -> Path:
+    return cache_directory() / "cases" / f"{name}.txt"
 
 
 class InvalidSelection(AmplifierError, ValueError):
@@ -163,8 +210,11 @@ def reject_inapplicable(
     if module_type is None:
         return
     replayed = [] if replay is None else [replay.partition(":")[0]]
+    own = {clause.id for clause in clauses_for(module_type)}  # type: ignore[arg-type]  # a known type
     for name in [*only, *replayed]:
-        found = [each for each in checks_for(module_type) if name == each.name or name in each.clauses]
+        found = [
+            each for each in checks_for(module_type) if name == each.name or name in own.intersection(each.clauses)
+        ]
         asked = f"replay {replay!r}" if name in replayed else f"only {name!r}"
         if not found:
             raise InvalidSelection(
@@ -201,7 +251,7 @@ def _nearest(name: str, names: list[str]) -> str:
 def _clauses_of(module_type: str) -> str:
     """The clauses of a type of module, as ranges: A1 to A25 and T1 to T15."""
     groups: dict[str, list[int]] = {}
-    for clause in {clause for check in checks_for(module_type) for clause in check.clauses}:
-        groups.setdefault(clause[0], []).append(int(clause[1:]))
+    for clause in clauses_for(module_type):  # type: ignore[arg-type]  # a known type
+        groups.setdefault(clause.id[0], []).append(int(clause.id[1:]))
     ranges = [f"{letter}{min(numbers)} to {letter}{max(numbers)}" for letter, numbers in sorted(groups.items())]
     return f"expected one of {' and '.join(ranges)}"

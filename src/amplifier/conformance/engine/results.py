@@ -14,9 +14,9 @@ from typing import Any
 import attrs
 
 from amplifier.conformance.checks.registry import CHECKS, Check, all_clauses, checks_for
-from amplifier.conformance.engine.job import Job, replay_token
+from amplifier.conformance.engine.job import Job, replay_token, shortened
 from amplifier.conformance.report.model import ClauseOutcome, Finding, Report, Verdict
-from amplifier.conformance.target.advice import missing_package_hint, source_location
+from amplifier.conformance.target.advice import source_location
 from amplifier.conformance.target.locate import BACKENDS
 from amplifier.conformance.target.mounted import DECLINED, Fault, StepCoverage
 from amplifier.contracts import Clause, clauses_for
@@ -28,7 +28,10 @@ TOO_SLOW = 4
 """The exit code of a worker that took longer than it may."""
 IMPORT = "import"
 """The name of the step before all checks."""
-IMPORT_HINT = "Let importing the module succeed and end at once; leave work that may fail or take long to mount."
+IMPORT_HINT = (
+    "Install what it imports, and declare that in its dependencies. Let importing the module succeed and end at once, also while an event loop runs, as it does when the kernel imports it; "
+    "leave work that may fail or take long to mount, and await it there instead of calling anyio.run or asyncio.run."
+)
 ENDS_PROCESS_HINT = "Let no call end the process: no os._exit, sys.exit or signal, and no crash of an extension."
 
 
@@ -372,7 +375,13 @@ def _merged(findings: list[Finding]) -> list[Finding]:
         first = merged.setdefault((finding.clause, finding.check), finding)
         if finding.backend and first.backend and finding.backend not in first.backend:
             merged[finding.clause, finding.check] = attrs.evolve(first, backend=f"{first.backend}, {finding.backend}")
-    return list(merged.values())
+    return [_with_short_command(finding) for finding in merged.values()]
+
+
+def _with_short_command(finding: Finding) -> Finding:
+    """A finding whose command names a file, if the case is long."""
+    command, _, token = finding.reproduce.rpartition(" --replay ")
+    return attrs.evolve(finding, reproduce=f"{command} --replay {shortened(token)}") if command else finding
 
 
 def _unusable(findings: list[Finding]) -> set[str | None]:
@@ -500,8 +509,7 @@ def _notes(
         if reason == _absence(results):
             notes.append(f"on {backends} {reason}; not examined: {listed}")
         elif reason == DECLINED or reason.startswith("it could not be mounted"):
-            advice = missing_package_hint(results.job.target, reason) or "give the configuration it needs"
-            needed = "" if verdict == "violations" or reason == DECLINED else f"; {advice}"
+            needed = "" if verdict == "violations" or reason == DECLINED else "; give the configuration it needs"
             notes.append(f"{reason}{needed}; not examined: {listed}")
         elif not backends:
             notes += [f"{name} was not examined: {reason}" for name in clauses]

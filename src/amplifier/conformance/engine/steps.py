@@ -32,7 +32,7 @@ from amplifier.conformance.target.locate import LoadedTarget
 from amplifier.conformance.target.mounted import CheckContext, Fault, MountFailed, StepCoverage
 from amplifier.conformance.target.process import started_processes
 from amplifier.conformance.target.process_state import ProcessState
-from amplifier.conformance.target.use import run_typical_operations, schema_of
+from amplifier.conformance.target.use import find_accepted_inputs, run_typical_operations, schema_of
 from amplifier.conformance.target.virtual_clock import machine_load, run_virtually, skipped, unstalled_time
 
 DRAWN: dict[str, Callable[[dict[str, Any]], SearchStrategy[Any]]] = {
@@ -46,7 +46,6 @@ DRAWN: dict[str, Callable[[dict[str, Any]], SearchStrategy[Any]]] = {
     "provider_requests": provider.requests,
     "provider_dialogues": provider.dialogues,
     "provider_answers": provider.answers,
-    "questions": tool.questions,
     "tool_inputs": tool.tool_inputs,
 }
 """From the name of an input to a strategy, a function of the facts about the module."""
@@ -336,7 +335,10 @@ async def _use(stage: CheckContext) -> None:
             schemas = json.dumps([schema_of(tool) for tool in mounted.instances.values()], default=repr).lower()
             if any(f'"{word}' in schemas for word in ("url", "uri")):
                 use_address(f"{service_address()}/page")
+        before = started_processes()
         await run_typical_operations(mounted)
+        if started_processes() == before:
+            await find_accepted_inputs(mounted)
 
 
 async def _gather_facts(stage: CheckContext) -> dict[str, Any]:

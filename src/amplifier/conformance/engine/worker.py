@@ -15,15 +15,15 @@ import time
 from threading import get_native_id
 from typing import Any, NoReturn
 
+import anyio
 import attrs
 
 from amplifier.conformance.engine.job import Job
 from amplifier.conformance.engine.results import ABANDONED, IMPORT, IMPORT_HINT, TOO_SLOW, make_finding
 from amplifier.conformance.engine.steps import Emit, Runner
 from amplifier.conformance.report.model import Finding
-from amplifier.conformance.target.advice import missing_package_hint
 from amplifier.conformance.target.calls import remember_hang
-from amplifier.conformance.target.locate import load
+from amplifier.conformance.target.locate import LoadedTarget, load
 from amplifier.conformance.target.mounted import Fault
 from amplifier.conformance.target.process import mark_descendants
 from amplifier.conformance.target.virtual_clock import KIT_THREAD, cpu_wait, let_time_jump, machine_load, skipped
@@ -59,11 +59,11 @@ def main() -> int:
 
     emit({"start": IMPORT})
     try:
-        loaded = load(job.target, job.config, job.plan)
+        loaded = anyio.run(_load, job, backend=job.backends[0])
     except BaseException as error:  # noqa: BLE001 — third-party code: importing may raise anything, exit included
         what = advise_on_alias(f"it cannot be imported: {type(error).__name__}: {error}", error)
         # Our own error is about an entry point that leads nowhere, for which the clause has the advice.
-        hint = missing_package_hint(job.target, what) or (None if isinstance(error, ModuleLoadError) else IMPORT_HINT)
+        hint = None if isinstance(error, ModuleLoadError) else IMPORT_HINT
         fault = Fault(clause="A1", what=what, location=job.target.location_of(error), hint=hint)
         finding = make_finding(fault, job, module_type=job.target.module_type, check=IMPORT, backend=None)
         emit({"finding": attrs.asdict(finding)})
@@ -86,6 +86,11 @@ def main() -> int:
         runner.run()
     emit({"end": True})
     return 0
+
+
+async def _load(job: Job) -> LoadedTarget:
+    """Import the module as the kernel does, while an event loop runs: a module that runs one of its own fails here, at that line."""
+    return load(job.target, job.config, job.plan)
 
 
 def _watch(runner: Runner, emit: Emit, job: Job, main_thread: int) -> None:

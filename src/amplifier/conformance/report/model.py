@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
@@ -141,12 +142,24 @@ def causes_of(findings: Iterable[Finding]) -> list[Cause]:
     return [Cause(tuple(group)) for group in groups]
 
 
+_RAISED = re.compile(r"\braised (\w+)")
+_LEFT = re.compile(r"the (?:task|thread|process|temporary file|handler) '[^']*'")
+
+
 def _have_one_cause(one: Finding, other: Finding) -> bool:
-    """Whether the same thing was seen at the same place, or by the same check, which sees it once for several clauses."""
+    """Whether the same error came from the same line, the same thing was left behind, or the same was seen at one place or by one check."""
+    if _traces(one) & _traces(other):
+        return True
     if one.what != other.what:
         return False
     same_place = (one.file, one.location) == (other.file, other.location)
     return same_place or (one.check == other.check and one.clause != other.clause)
+
+
+def _traces(found: Finding) -> set[str]:
+    """What identifies a fault whoever sees it: an error with its line, and things that were left behind."""
+    raised = _RAISED.search(found.what) if found.line is not None else None
+    return {*_LEFT.findall(found.what), *([] if raised is None else [f"{raised[1]} {found.file} {found.location}"])}
 
 
 def _unique(texts: Iterable[str]) -> list[str]:
@@ -192,6 +205,7 @@ Paint = Callable[[str, Colour], str]
 _INDENT = "  "
 _NARROWEST = 40
 _LONGEST_INPUT = 300
+_LONGEST_OTHER = 120
 
 
 def no_paint(text: str, _colour: Colour) -> str:
@@ -247,6 +261,11 @@ def details(cause: Cause, longest_input: int) -> dict[str, str]:
         "cancelled at": first.cancelled_at,
         "look at": shown_location(first),
         "fix": " ".join(cause.hints),
+        "also seen in": "; ".join(
+            _unique(
+                f"{each.clause}: {each.what[:_LONGEST_OTHER]}" for each in cause.findings if each.what != first.what
+            )
+        ),
         "found by": ", ".join(cause.checks) if len(cause.checks) > 1 else "",
         "reproduce": first.reproduce,
     }

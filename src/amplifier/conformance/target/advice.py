@@ -1,16 +1,13 @@
-"""What to report to an author beyond what happened: where in the source to look, what to install. Nothing of the module is run."""
+"""What to report to an author beyond what happened: where in the source to look. Nothing of the module is run."""
 
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 
 from amplifier.conformance.target.locate import Target, parsed
 from amplifier.contracts import Clause
-
-# ── where to look ────────────────────────────────────────────────────────────────────────────────
 
 _MAIN_FUNCTIONS: dict[str, tuple[str, ...]] = {
     "tool": ("execute",),
@@ -74,22 +71,3 @@ def _function_named(subject: Target, name: str) -> str | None:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name:
             return subject.location_at(file, node.lineno)
     return None
-
-
-# ── what to install ──────────────────────────────────────────────────────────────────────────────
-
-_MISSING = re.compile(r"No module named '([^']+)'")
-
-
-def missing_package_hint(target: Target, text: str) -> str | None:
-    """What to install, if a text reports that something could not be imported for want of it; None if it does not.
-
-    No name of a distribution is guessed from an import name, because anyone may own that name on a package index.
-    """
-    found = _MISSING.search(text)
-    top = "" if found is None else found[1].partition(".")[0]
-    if found is None or top == "amplifier_core":  # an alias, whose error has its own advice
-        return None
-    if top == target.import_name.partition(".")[0]:
-        return f"The module's own package has no {found[1]!r}; check the spelling, and that the file is part of the package."
-    return f"Install the distribution that provides {top!r}, and declare it in the dependencies of the module."

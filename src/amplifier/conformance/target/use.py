@@ -13,9 +13,9 @@ from typing import Any
 
 import attrs
 
-from amplifier.conformance.inputs.json_schema import acceptor, fingerprint
+from amplifier.conformance.inputs.json_schema import acceptor, fingerprint, resolved
 from amplifier.conformance.inputs.payloads import ordinary_payload, reaching_payloads
-from amplifier.conformance.inputs.values import sample_inputs
+from amplifier.conformance.inputs.values import kinds_of, properties_of, required_of, sample_inputs
 from amplifier.conformance.target.calls import Outcome
 from amplifier.conformance.target.literals import choices_in, inputs_in, texts_in
 from amplifier.conformance.target.mounted import CANARY, MountedModule
@@ -92,6 +92,34 @@ def _tool_exercises(mounted: MountedModule) -> list[Operation]:
     return found
 
 
+_MOST_TRIES = 60
+
+
+async def find_accepted_inputs(mounted: MountedModule) -> None:
+    """Where a tool refuses all samples with a choice, look for keys beside it that it accepts, and use these from now on."""
+    for name, tool in mounted.instances.items():
+        schema = schema_of(tool) or {}
+        samples = _samples.get(fingerprint([name, schema]), [])
+        tries, top = _MOST_TRIES, resolved(schema, schema)
+        fullest = max(samples, key=len, default={})
+        accepted: list[dict[str, Any]] = []
+        for key, part in properties_of(top).items():
+            for choice in resolved(part, schema).get("enum", ())[:8]:
+                having = [each for each in samples if each.get(key) == choice]
+                beside = [each for each in fullest if each != key and each not in required_of(top)]
+                few = {each: fullest[each] for each in fullest if each not in beside} | {key: choice}
+                smaller = (kept for count in range(4) for kept in itertools.combinations(beside, count))
+                for given in itertools.chain(
+                    having, ({**few, **{each: fullest[each] for each in kept}} for kept in smaller)
+                ):
+                    tries -= 1
+                    outcome = await mounted.call(execute, name, given, mounted) if tries > 0 else None
+                    if outcome is None or (outcome.returned and outcome.value[0] is True):
+                        accepted += [given] if outcome is not None and given not in samples else []
+                        break
+        samples[2:2] = accepted
+
+
 def schema_of(tool: Any) -> dict[str, Any] | None:
     """A tool's schema; None when it has none, or an invalid one."""
     try:
@@ -162,13 +190,11 @@ def _context_exercises(mounted: MountedModule) -> list[Operation]:
     async def add_and_read(mounted: MountedModule) -> Any:
         await mounted.instance.add_message({"role": "user", "content": "first"})
         await mounted.instance.add_message({"role": "assistant", "content": "second"})
-        return [await mounted.instance.get_messages(), await mounted.instance.get_messages_for_request()]
+        return [await mounted.instance.get_messages(), *await _views(mounted)]
 
     async def replace_and_compact(mounted: MountedModule) -> Any:
-        await mounted.instance.set_messages(
-            [{"role": "user", "content": "the old man and his dog " * 9} for _ in range(40)]
-        )
-        return len(await mounted.instance.get_messages_for_request(token_budget=400))
+        await mounted.instance.set_messages(_long("the old man"))
+        return await _views(mounted)
 
     async def clear(mounted: MountedModule) -> Any:
         await mounted.instance.clear()
@@ -181,6 +207,14 @@ def _context_exercises(mounted: MountedModule) -> list[Operation]:
         Operation("set_messages and get_messages_for_request", None, replace_and_compact),
         Operation("clear", None, clear),
     ]
+
+
+def _long(text: str) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": f"{text} and his dog " * 9} for _ in range(40)]
+
+
+async def _views(mounted: MountedModule) -> list[Any]:
+    return [await mounted.instance.get_messages_for_request(token_budget=budget) for budget in (400, 2_000, None)]
 
 
 # ── hooks ──
@@ -242,11 +276,15 @@ TURN: dict[str, Any] = {
     "turns": [
         {
             "prompt": "Look and tell.",
-            "answers": [{"blocks": [{"call": "alpha", "steps": 2}, {"call": "beta"}]}, {"blocks": [{"say": "Seen. "}]}],
+            "submit": "inject once",
+            "answers": [
+                {"blocks": [{"call": "alpha", "steps": 2, "post": "inject"}, {"call": "beta", "post": "inject once"}]},
+                {"blocks": [{"say": "Seen. "}]},
+            ],
         }
     ]
 }
-"""A turn with two tool calls and a final answer."""
+"""A turn with two tool calls, after which hooks add to the conversation and to the next request, and a final answer."""
 
 
 _UNSTEADY = re.compile(r"time|date|duration|elapsed|_ms$|_at$|uuid|^id$|_id$")
@@ -263,7 +301,9 @@ def _orchestrator_exercises(mounted: MountedModule) -> list[Operation]:
     async def turn(mounted: MountedModule) -> Any:
         session = ScriptedSession(mounted, TURN)
         try:
-            return {"answer": await session.execute_unguarded(), "stored": _steady(session.context.messages)}
+            answer = await session.execute_unguarded()
+            asked = [entry.data for entry in session.turn.log if entry.kind == "asked"]
+            return {"answer": answer, "stored": _steady(session.context.messages), "asked": _steady(asked)}
         finally:
             session.detach()
 
@@ -304,30 +344,77 @@ _BY_TYPE: dict[str, Callable[[MountedModule], list[Operation]]] = {
 }
 
 
-_PLAIN, _OTHER = "text", "other text"
+FOREIGN = "straße – 名前 ✓"
+"""A text that not every encoding has."""
 
 
-def other_operations(mounted: MountedModule, text: str = _OTHER) -> list[Operation]:
-    """The operations of a tool with other texts, those of a hook in another order; none for the other types."""
+def other_operations(mounted: MountedModule, text: str = "other text", number: int = 5) -> list[Operation]:
+    """The typical operations with another text and another number wherever the module takes any; of a provider and a context with earlier messages."""
     typical = [each for each in typical_operations(mounted) if not each.is_last]
-    if mounted.loaded.module_type == "hook":
-        return typical[::-1]
-    if mounted.loaded.module_type != "tool":
-        return []
+    kind = mounted.loaded.module_type
+    if kind in _WITH_TEXT and mounted.instance is not None:
+        name, run = _WITH_TEXT[kind]
+        return [Operation(name, {"earlier message": text}, partial(run, text))]
     found = []
-    for operation in typical:
-        name, given = operation.given["tool"], operation.given["input"]
-        changed = _with_other_texts(given, text)
-        accepts = acceptor(schema_of(mounted.instances[name]))
-        if changed != given and (accepts is None or accepts(changed)):
-            run = partial(execute, name, changed)
-            found.append(Operation(operation.name, {"tool": name, "input": changed}, run))
+    for operation in typical if kind in ("tool", "hook") else ():
+        given = copy.deepcopy(operation.given)
+        if kind == "hook":
+            given["data"] = _marked(given["data"], text)
+            run = partial(_handle, operation.run.args[0], given["event"], given["data"])  # type: ignore[attr-defined]
+        else:
+            given["input"] = _other_input(given["input"], schema_of(mounted.instances[given["tool"]]), text, number)
+            run = partial(execute, given["tool"], given["input"])
+        if given != operation.given:
+            found.append(Operation(operation.name, given, run))
     return found
 
 
-def _with_other_texts(value: Any, text: str) -> Any:
-    if isinstance(value, dict):
-        return {key: _with_other_texts(member, text) for key, member in value.items()}
-    if isinstance(value, list):
-        return [_with_other_texts(member, text) for member in value]
-    return text if value == _PLAIN else value
+def _other_input(given: dict[str, Any], schema: dict[str, Any] | None, text: str, number: int) -> dict[str, Any]:
+    """An input with a text in every text and another number in every number, as far as the schema accepts it."""
+    found, accepts = dict(given), acceptor(schema)
+    parts = properties_of(resolved(schema, schema)) if schema else {}
+    for key, value in given.items():
+        part = resolved(parts.get(key, {}), schema)
+        changed: Any = value
+        if isinstance(value, str) and "enum" not in part and value != CANARY and kinds_of(part) == ["string"]:
+            changed = f"{text} {key}"
+        elif isinstance(value, int) and not isinstance(value, bool):
+            changed = number
+        elif isinstance(value, list) and value:
+            changed = [number if type(each) is int else each for each in value * (1 + number % 2)]
+            changed = [f"{text} {key}" if isinstance(each, str) else each for each in changed]
+        if accepts is None or accepts({**found, key: changed}):
+            found[key] = changed
+    return found
+
+
+def _marked(data: Any, mark: str) -> Any:
+    """A payload of which every text ends with a mark."""
+    if isinstance(data, dict):
+        return {key: _marked(value, mark) if key != "tool_name" else value for key, value in data.items()}
+    if isinstance(data, list):
+        return [_marked(value, mark) for value in data]
+    return f"{data} {mark}" if isinstance(data, str) else data
+
+
+async def _complete_later(text: str, mounted: MountedModule) -> Any:
+    request = plain_request()
+    request.messages[:0] = [Message(role="user", content=text), Message(role="assistant", content="Yes.")]
+    return _comparable(await mounted.instance.complete(request))
+
+
+async def _store(text: str, mounted: MountedModule) -> Any:
+    for message in (
+        {"role": "user", "content": text},
+        {"role": "assistant", "content": "Yes.", "metadata": {"n": 0.1}},
+    ):
+        await mounted.instance.add_message(message)
+    found = [await mounted.instance.get_messages(), await mounted.instance.get_messages_for_request()]
+    await mounted.instance.set_messages(_long(text))
+    return [*found, *await _views(mounted)]
+
+
+_WITH_TEXT: dict[str, tuple[str, Callable[[str, MountedModule], Coroutine[Any, Any, Any]]]] = {
+    "provider": ("complete after other messages", _complete_later),
+    "context": ("add_message and get_messages", _store),
+}

@@ -12,7 +12,7 @@ from typing import Any
 from amplifier.conformance.checks.context.storage import PLENTY, ObservedContext, Window, observe_context
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.inputs.conversations import Message, built, newest_unit, prose, spoken, tokens, tool_turn
-from amplifier.conformance.oracles.view_rules import is_whole, marks
+from amplifier.conformance.oracles.view_rules import is_whole
 from amplifier.conformance.target.mounted import CheckContext
 from amplifier.errors import ProviderUnavailableError
 
@@ -278,36 +278,6 @@ async def keeps_the_request(ctx: CheckContext) -> None:
         view = await observed.view(4 * tokens(newest))
         if view is not None and not any(message.get("content") == newest[0]["content"] for message in view):
             ctx.fault("C22", "a view with room for the newest request and all after it does not show it word for word")
-
-
-@check("C14", kind="behaviour", types=CONTEXT)
-async def forgets_what_was_replaced(ctx: CheckContext) -> None:
-    """Compares the views of a context that was full and was cleared or replaced with those of a fresh one."""
-    old, new = ([spoken(first + at, "user", words) for at in range(40)] for first, words in ((1000, 150), (2000, 30)))
-    budgets = (None, PLENTY, 3 * tokens(new), tokens(new) // 4)
-    for how in ("clear", "set"):
-        views = []
-        for is_used in (False, True):
-            async with observe_context(ctx) as observed:
-                if observed is None or (is_used and not await _fill(observed, old, budgets, how)):
-                    return
-                if not (await observed.set(new) if how == "set" else await observed.add_all(new)):
-                    return
-                views.append([await observed.view(budget) for budget in budgets])
-        for budget, fresh, used in zip(budgets, *views, strict=True):
-            if None not in (fresh, used) and marks(fresh) != marks(used):
-                shown = f"{len(marks(used))} messages, a fresh one {len(marks(fresh))}, or other ones"
-                ctx.fault("C14", f"after {how} a context that had been full shows {shown}, for the budget {budget}")
-                return
-
-
-async def _fill(observed: ObservedContext, old: list[Message], budgets: tuple[int | None, ...], how: str) -> bool:
-    """Fill a context and use it; return whether that worked."""
-    if not (await observed.set(old[:-9]) and await observed.add_all(old[-9:])):
-        return False
-    for budget in budgets:
-        await observed.view(budget)
-    return how == "set" or await observed.clear()
 
 
 @check("C18", kind="structure", types=CONTEXT)

@@ -12,7 +12,6 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
-import attrs
 
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.inputs.conversations import Message, newest_unit, prose, spoken, tokens, tool_turn
@@ -266,7 +265,7 @@ async def has_five_methods(ctx: CheckContext) -> None:
 
 
 @check(
-    "A9", "C3", "C4", "C6", "C7", "C9", "C10", "C11", "C12", "C13", "C14", "C15", "C16",
+    "A9", "C3", "C4", "C5", "C6", "C7", "C9", "C10", "C11", "C12", "C13", "C14", "C15", "C16",
     kind="behaviour", types=CONTEXT, inputs="context_programs",
 )  # fmt: skip
 async def follows_the_model(ctx: CheckContext) -> None:
@@ -282,12 +281,20 @@ async def follows_the_model(ctx: CheckContext) -> None:
                 return
 
 
+_BASE = [spoken(10, "user", 30), *tool_turn(20, 2, 30), spoken(30, "assistant", 30)]
+_OTHERS = [spoken(50, "user", 5), spoken(60, "assistant", 5)]
+_SMALL = 60
+"""A budget into which `_BASE` does not fit."""
+
+
 class _Program:
     """Runs the steps of one program and checks the clauses that each may break."""
 
     def __init__(self, observed: ObservedContext) -> None:
         self._observed = observed
         self._units = 0
+        self._keeps = False  # whether its messages were there when it was mounted again
+        self._cancelled: tuple[str, list[Message], str] | None = None  # the call, what was stored before, and where
         self._said: Message = {"role": "user", "content": "hello"}
 
     async def do(self, step: dict[str, Any], number: int) -> None:
@@ -310,26 +317,94 @@ class _Program:
             if view:
                 self._observed.ctx.fault("C14", f"{when}, the view still shows {len(view)} messages")
 
-    async def _cancel(self, step: dict[str, Any], when: str) -> None:
-        """Cancel an operation: what is stored is what was there before it, or what it was to leave."""
-        observed, what = self._observed, step["what"]
+    async def _cancel(self, step: dict[str, Any], when: str) -> bool:
+        """Cancel an operation: what is stored is what was there before it, or what it was to leave; return whether it came to that."""
+        observed, what, before = self._observed, step["what"], self._observed.expected
         message = self._messages({"do": "say", "role": "user", "content": step["content"], "extra": {}})[0]
         call, done = {
-            "add_message": ((message,), [*observed.expected, message]),
-            "set_messages": (([message],), [message]),
+            "add_message": ((message,), [*before, message]),
+            "set_messages": (([message, *_OTHERS],), [message, *_OTHERS]),
             "clear": ((), []),
-            "get_messages_for_request": ((), observed.expected),
+            "get_messages_for_request": ((_SMALL,), before),
         }[what]
         with observed.ctx.watchdog(what=f"a cancelled {what}"):
             try:
-                await cancel_at(step["at"], getattr(observed.context, what), *copy.deepcopy(call))
+                native = step.get("native", False)
+                trial = await cancel_at(
+                    step["at"], getattr(observed.context, what), *copy.deepcopy(call), native=native
+                )
             except BaseException as error:  # noqa: BLE001 — foreign code; another check reports what leaves a cancelled call
                 reraise_own_cancellation(error)
+                return False
         stored = await observed.stored("A9")
         if stored is not None and difference(stored, done) is None:
             observed.expected = copy.deepcopy(list(done))
-        elif stored is not None and (found := difference(stored, observed.expected)) is not None:
-            observed.ctx.fault("A9", f"{when}: {what} was cancelled, and {found}")
+        elif stored is not None and (found := difference(stored, before)) is not None:
+            clause = self._lost(what, stored, before)
+            observed.ctx.fault(clause, f"{when}: {what} was cancelled, and {found}", cancelled_at=trial.where)
+        self._cancelled = what, before, trial.where
+        return bool(trial.fired) and not observed.has_faults
+
+    def _lost(self, what: str, stored: list[Any], before: list[Message]) -> str:
+        """The clause that is broken: an acknowledged message is gone, or the state is half written."""
+        replaces = what in ("set_messages", "clear")
+        return "A9" if replaces or difference(stored[: len(before)], before) is None else "C5"
+
+    async def _sweep(self, step: dict[str, Any], when: str) -> None:
+        """Cancel an operation at each of its suspensions, and use the context afterwards, mounted again as well if it keeps its messages."""
+        observed, ctx = self._observed, self._observed.ctx
+        interrupt_compactions(observed.mounted)
+        if await observed.set(_BASE, "C5"):
+            await self._remount(step, when)
+        for k in range(1, ctx.points + 1) if not observed.has_faults else ():
+            fired = False
+            for native in ctx.cancel_modes:
+                # Cleared first, because one that has read its messages from a file may keep these.
+                if not (await observed.clear() and await observed.set(_BASE[:-1], "C5")):
+                    return
+                if not await observed.add(_BASE[-1], "C5"):
+                    return
+                cut = {"what": step["what"], "at": k, "native": native, "content": prose(40, 5)}
+                if await self._cancel(cut, when):
+                    fired = True
+                    await self._use_again(step, when)
+                if observed.has_faults:
+                    return
+            if not fired:
+                return
+
+    async def _use_again(self, step: dict[str, Any], when: str) -> None:
+        """Look at a context after a cancelled call, by views, by adding, and by mounting it again."""
+        observed, where = self._observed, self._cancelled[2] if self._cancelled else ""
+        if self._keeps:
+            await self._remount(step, when)
+        for budget in (PLENTY, _SMALL):
+            view = None if observed.has_faults else await observed.view(budget)
+            for _, what in () if view is None else view_violations(observed.expected, view):
+                observed.ctx.fault("A9", f"{when}: {step['what']} was cancelled, and {what}", cancelled_at=where)
+        if not observed.has_faults and await observed.add(spoken(70, "user", 5), clause="A9"):
+            await observed.compare("A9", f"{when}, after a cancelled {step['what']} and an add_message")
+            if self._keeps and not observed.has_faults:
+                await self._remount(step, when)
+
+    async def _remount(self, step: dict[str, Any], when: str) -> None:
+        """Close it and mount it again: it holds everything, or nothing if it never keeps anything."""
+        observed, before = self._observed, self._observed.expected
+        clause = "A9" if self._cancelled else "C3" if before else "C14"
+        if not await remounted(observed):
+            observed.ctx.fault(clause, f"{when}, it could not be mounted again in the same session")
+            return
+        stored = await observed.stored(clause)
+        if stored is None or not (stored or self._keeps):
+            observed.expected = []
+            return
+        self._keeps = True
+        found = difference(stored, before)
+        if found is not None:
+            name, base, where = self._cancelled or ("", [], "")
+            clause = self._lost(name, stored, base) if name else "C14" if step.get("replaced") else clause
+            cancelled = f" after a cancelled {name}" if name else ""
+            observed.ctx.fault(clause, f"{when}{cancelled}, mounted again, {found}", cancelled_at=where)
 
     async def _overwrite(self, step: dict[str, Any], when: str) -> None:
         observed = self._observed
@@ -498,194 +573,3 @@ async def refuses_what_has_no_role(ctx: CheckContext) -> None:
             ctx.fault("C19", "a message without a role was refused, and stored all the same")
         elif stored is not None and await observed.add(spoken(10, "user", 3)):
             await observed.compare("C3", "after a message that was refused")
-
-
-_BASE = [spoken(10, "user", 30), *tool_turn(20, 2, 30), spoken(30, "assistant", 30)]
-_NEW = spoken(40, "user", 5)
-_OTHERS = [spoken(50, "user", 5), spoken(60, "assistant", 5)]
-
-
-@attrs.frozen
-class _Operation:
-    """A method of contexts, its arguments, and what is stored when it is done."""
-
-    name: str
-    args: list[Any]
-    done: list[Message]
-    options: dict[str, Any] = attrs.field(factory=dict)
-
-
-_OPERATIONS = (
-    _Operation("add_message", [_NEW], [*_BASE, _NEW]),
-    _Operation("get_messages_for_request", [], _BASE, {"token_budget": 60}),
-    _Operation("set_messages", [_OTHERS], _OTHERS),
-    _Operation("clear", [], []),
-)
-
-
-@check("C5", "A9", kind="cancellation", types=CONTEXT)
-async def keeps_what_it_acknowledged(ctx: CheckContext) -> None:
-    """Cancels each operation at each suspension; earlier messages have to be there, and the operation done or not."""
-    remembers = await _remembers(ctx)
-    for operation in _OPERATIONS:
-        for k in range(1, ctx.points + 1):
-            fired = False
-            for native in ctx.cancel_modes:
-                fired |= await _cancelled(ctx, operation, k, native, remembers)
-                if ctx.faults:
-                    return
-            if not fired:
-                break
-
-
-async def _remembers(ctx: CheckContext) -> bool:
-    """Whether it still holds its messages when it is mounted again in the same session."""
-    async with observe_context(ctx) as observed:
-        if observed is None or not await observed.add(_NEW) or not await remounted(observed):
-            return False
-        return bool(await observed.stored())
-
-
-async def _cancelled(ctx: CheckContext, operation: _Operation, k: int, native: bool, remembers: bool) -> bool:
-    """Cancel one operation at its k-th suspension and check the context; return whether it suspends so often."""
-    async with observe_context(ctx) as observed:
-        if observed is None:
-            return False
-        if not (await observed.set(_BASE[:-1], clause="C5") and await observed.add(_BASE[-1], clause="C5")):
-            return False
-        interrupt_compactions(observed.mounted)
-
-        async def run() -> None:
-            await getattr(observed.context, operation.name)(*copy.deepcopy(operation.args), **operation.options)
-
-        with ctx.watchdog(what=f"a cancelled {operation.name}"):
-            try:
-                trial = await cancel_at(k, run, native=native)
-            except BaseException as error:  # noqa: BLE001 — foreign code; another check reports what leaves a cancelled call
-                reraise_own_cancellation(error)
-                return False
-        if not trial.fired:
-            return False
-        await _check_stored(observed, operation, trial.where, remembers)
-        return True
-
-
-async def _check_stored(observed: ObservedContext, operation: _Operation, where: str, remembers: bool) -> None:
-    name, done = operation.name, operation.done
-    stored = await observed.stored("A9")
-    if stored is None:
-        return
-    if difference(stored, _BASE) is None:
-        observed.expected = copy.deepcopy(_BASE)
-    elif difference(stored, done) is None:
-        observed.expected = copy.deepcopy(done)
-    else:
-        has_lost = name in ("add_message", "get_messages_for_request") and difference(stored[: len(_BASE)], _BASE)
-        what = has_lost or f"{len(stored)} messages are there, neither those from before nor those from after"
-        observed.ctx.fault("C5" if has_lost else "A9", f"{name} was cancelled, and {what}", cancelled_at=where)
-        return
-    if remembers:
-        await _check_remounted(observed, name, where)
-    for budget in (PLENTY, 60):
-        view = None if observed.has_faults else await observed.view(budget)
-        for _, what in () if view is None else view_violations(observed.expected, view):
-            observed.ctx.fault("A9", f"{name} was cancelled, and afterwards {what}", cancelled_at=where)
-    if not observed.has_faults and await observed.add(spoken(70, "user", 5), clause="A9"):
-        await observed.compare("A9", f"after a cancelled {name} and an add_message")
-        if remembers and not observed.has_faults:
-            await _check_remounted(observed, name, where)
-
-
-async def _check_remounted(observed: ObservedContext, name: str, where: str) -> None:
-    """Mount it again: it has to hold the same messages."""
-    if not await remounted(observed):
-        observed.ctx.fault("A9", f"after a cancelled {name} it could not be mounted again", cancelled_at=where)
-        return
-    stored = await observed.stored("A9")
-    if stored is None:
-        return
-    found = difference(stored, observed.expected)
-    if found is not None:
-        has_lost = name not in ("clear", "set_messages") and difference(stored[: len(_BASE)], _BASE)
-        what = f"{name} was cancelled, and after mounting again {found}"
-        observed.ctx.fault("C5" if has_lost else "A9", what, cancelled_at=where)
-
-
-@check("C3", "C14", kind="behaviour", types=CONTEXT)
-async def remembers_all_or_nothing(ctx: CheckContext) -> None:
-    """Closes and mounts the context again after adding, replacing and clearing; a file has to hold the last state."""
-    history: list[Message] = [
-        spoken(10, "system", 4),
-        {"role": "user", "content": "a\u2028b\x85c\r\nd é漢字🙂", "metadata": {"n": [1, None]}, "name": None},
-        *tool_turn(20, 2, 4),
-        {"role": "assistant", "content": [{"type": "thinking", "thinking": "so", "signature": "sig=="}]},
-        {"role": "user", "content": ""},
-        {"role": "user", "content": ""},
-        *(spoken(100 + number, "user", 3) for number in range(15)),
-    ]
-    steps: tuple[tuple[str, str, list[Message], list[Message] | None], ...] = (
-        ("adding", "C3", history, None),
-        ("set_messages", "C14", [], history[:2]),
-        ("adding, then set_messages", "C14", history, history[5:]),
-        ("adding, then clear", "C14", history, []),
-    )
-    for name, clause, added, replacement in steps:
-        async with observe_context(ctx) as observed:
-            if observed is None or not await observed.add_all(added):
-                return
-            if replacement is not None and not await (observed.set(replacement) if replacement else observed.clear()):
-                return
-            expected = copy.deepcopy(observed.expected)
-            if not await remounted(observed):
-                ctx.fault(clause, f"after {name} it could not be mounted a second time in the same session")
-                return
-            stored = await observed.stored(clause)
-            if stored is None:
-                return
-            if stored and difference(stored, expected) is not None:
-                what = f"closed after {name} and mounted again, {difference(stored, expected)}"
-                ctx.fault(clause, f"{what}, which is neither everything nor nothing")
-                return
-            if stored and name == "adding":
-                await _clear_what_was_kept(observed)
-        if ctx.faults:
-            return
-
-
-async def _clear_what_was_kept(observed: ObservedContext) -> None:
-    """It keeps its messages; then added ones have to come after the kept ones, and cleared ones must be gone."""
-    observed.expected = await observed.stored()
-    more = spoken(80, "user", 4)
-    if not (await observed.add(more) and await observed.compare("C3", "after adding to what it remembered")):
-        return
-    if await remounted(observed) and await observed.compare("C3", "mounted a third time") and await observed.clear():
-        if not await remounted(observed):
-            return
-        stored = await observed.stored("C14")
-        if stored:
-            observed.ctx.fault("C14", f"cleared, closed and mounted again, it still holds {len(stored)} messages")
-
-
-@check("A16", kind="hygiene", types=CONTEXT)
-async def keeps_sessions_apart(ctx: CheckContext) -> None:
-    """Opens a second session of the same user without settings; it must neither see nor change the first one's messages."""
-    try:
-        async with ctx.mount(config=ctx.loaded.given) as first:
-            if not isinstance(first.instance, ContextManager):
-                return
-            await first.call(first.instance.add_message, spoken(10, "user", 5))
-            async with ctx.mount(config=ctx.loaded.given, beside=first) as second:
-                if not isinstance(second.instance, ContextManager):
-                    return
-                found = await second.call(second.instance.get_messages)
-                if found.value:
-                    ctx.fault("A16", "a new session finds the messages of another one of the same user")
-                    return
-                await second.call(second.instance.add_message, spoken(20, "user", 5))
-                await second.call(second.instance.set_messages, [spoken(30, "user", 5)])
-                await second.call(second.instance.clear)
-            kept = await first.call(first.instance.get_messages)
-            if kept.returned and difference(kept.value, [spoken(10, "user", 5)]) is not None:
-                ctx.fault("A16", "what a second session of the same user does changes what the first one holds")
-    except MountFailed:
-        return

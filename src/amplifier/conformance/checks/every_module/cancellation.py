@@ -15,7 +15,6 @@ import copy
 import gc
 import json
 import random
-import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -148,6 +147,12 @@ def chosen_suspensions(ctx: CheckContext, suspensions: int, most: int | None = N
     if suspensions <= most:
         return list(every)
     return sorted({1, suspensions, *random.Random(ctx.seed).sample(every, most)})
+
+
+def all_files(mounted: MountedModule) -> Contents:
+    """Every file of a module, temporary ones and those in the home too, under names without the session id."""
+    found = files_below(mounted.directory.parent)
+    return {mounted.without_session(name): content for name, content in found.items()}
 
 
 async def cancel_once(mounted: MountedModule, operation: Operation, k: int, *, native: bool = False) -> Any:
@@ -334,86 +339,22 @@ async def _find_leaking_point(ctx: CheckContext, variant: _Variant, tried: list[
             return
 
 
-_STATE_CALLS = 6_000
-_Contents = dict[str, bytes | None]
-_Shown = dict[str, str]
-"""From a path in the results of typical operations to the value there."""
-
-
-@check("A9", "A10", kind="cancellation", needs_success=("A9", "A10"))
-async def tears_nothing(ctx: CheckContext) -> None:
-    """Cancels a call once at each suspension; files, and what a tool or hook shows, are as after no call or as after a completed one."""
-    budget = ctx.budget(_STATE_CALLS)
-    async with ctx.mount() as mounted:
-        operations = typical_operations(mounted)
-    for index, operation in enumerate(operations):
-        if budget.is_spent():
-            return
-        (old_files, old, _), (new_files, new, completed), (again_files, again, _) = [
-            await _state_after(ctx, index, k) for k in (0, NEVER, NEVER)
-        ]
-        files = _Files(old_files, new_files, again_files)
-        # What is not the same every time shows nothing.
-        is_steady = old is not None and new == again and (await _state_after(ctx, index, 0))[1] == old
-        if completed is None or not (is_steady or old_files != new_files):
-            continue
-        for k in chosen_suspensions(ctx, completed.suspensions):
-            if budget.is_spent():
-                return
-            contents, state, trial = await _state_after(ctx, index, k)
-            if trial is None or not trial.fired:
-                continue
-            details = {"given": operation.given, "cancelled_at": trial.where}
-            problem = next(filter(None, (files.problem(*each) for each in contents.items())), None)
-            if problem is not None:
-                ctx.fault("A10", f"{operation.name} was cancelled, and {problem}", **details)
-                return
-            if not is_steady or state is None or old is None or new is None:
-                continue
-            lost, extra = _differences(state, new), _differences(state, old)
-            if lost and extra:
-                if (await _state_after(ctx, index, 0))[1] != old:
-                    break  # what it shows has changed meanwhile by itself, such as a time of day
-                half = f"{_at(state, extra[0])} where there was {_at(old, extra[0])}"
-                other = f"{_at(state, lost[0])} where there was to be {_at(new, lost[0])}"
-                what = f"{operation.name} was cancelled, and what the module shows now is half of what it did"
-                ctx.fault("A9", f"{what}: {half}, {other}", **details)
-                return
-
-
-async def _state_after(ctx: CheckContext, index: int, k: int) -> tuple[_Contents, _Shown | None, Any]:
-    """Files and results after one call that is cancelled at its k-th suspension, or after no call if k is 0; and the trial."""
-    async with ctx.mount() as mounted:
-        trial = await cancel_once(mounted, typical_operations(mounted)[index], k) if k else None
-        # Temporary ones and those in the home too, under names without the session id.
-        contents = {mounted.without_session(name): text for name, text in files_below(mounted.directory.parent).items()}
-        return contents, await _shown(mounted), trial
-
-
-async def _shown(mounted: MountedModule) -> _Shown | None:
-    """What a tool or a hook shows; None for another type, and for one that does not return any more, which another check reports."""
-    if mounted.loaded.module_type not in ("tool", "hook"):
-        return None
-    shown: _Shown = {}
-    for number, each in enumerate(typical_operations(mounted)):
-        outcome = await mounted.call(each.run, mounted)
-        if outcome.kind == "late":
-            return None
-        value = outcome.value if outcome.returned else type(outcome.error).__name__
-        shown |= {path: mounted.without_session(leaf) for path, leaf in _leaves(value, str(number))}
-    return shown
+Contents = dict[str, bytes | None]
 
 
 @attrs.frozen
-class _Files:
+class Files:
     """The files before an undisturbed call, after it, and after another such call in another session."""
 
-    old: _Contents
-    new: _Contents
-    again: _Contents
+    old: Contents
+    new: Contents
+    again: Contents
 
-    def problem(self, name: str, content: bytes | None) -> str | None:
-        """What is wrong with a file after a cancelled call."""
+    def problem(self, contents: Contents) -> str | None:
+        """What is wrong with the files after a cancelled call."""
+        return next(filter(None, (self._problem(*each) for each in contents.items())), None)
+
+    def _problem(self, name: str, content: bytes | None) -> str | None:
         if content is None or (name in self.old and content == self.old[name]) or _is_database(name, content):
             return None
         shown = repr(name.removeprefix("work/"))
@@ -433,7 +374,12 @@ class _Files:
 
 def _is_database(name: str, content: bytes) -> bool:
     """Whether a file belongs to SQLite, which keeps it consistent whatever its bytes."""
-    return content.startswith(b"SQLite format 3") or name.endswith(("-journal", "-wal", "-shm"))
+    return content.startswith(b"SQLite format 3") or is_of_a_database(name)
+
+
+def is_of_a_database(name: str) -> bool:
+    """Whether a file is one that SQLite keeps beside a database while that is open."""
+    return name.endswith(("-journal", "-wal", "-shm"))
 
 
 def _is_readable(name: str, content: bytes, whole: bytes) -> bool:
@@ -447,33 +393,6 @@ def _is_readable(name: str, content: bytes, whole: bytes) -> bool:
     with suppress(ValueError):
         return content.endswith(b"\n") and all(json.loads(line) is not None for line in content.splitlines())
     return False
-
-
-_STATISTICS = re.compile(
-    r"call|request|attempt|start|hit|miss|success|fail|complet|served|finish|stat|time|elapsed|duration|took|second|_ms|since"
-)
-"""Names of figures about the calls themselves, which may count a call that was started and not completed."""
-
-
-def _leaves(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict) and depth < 8:
-        for key, member in value.items():
-            yield from _leaves(member, f"{path}.{key}", depth + 1)
-    elif isinstance(value, (list, tuple)) and depth < 8:
-        yield f"{path}.length", str(len(value))
-        for index, member in enumerate(value):
-            yield from _leaves(member, f"{path}[{index}]", depth + 1)
-    else:
-        yield path, repr(value)
-
-
-def _differences(one: _Shown, other: _Shown) -> list[str]:
-    paths = {path for path in {**one, **other} if one.get(path) != other.get(path)}
-    return sorted(path for path in paths if not _STATISTICS.search(path.lower()))
-
-
-def _at(state: _Shown, path: str) -> str:
-    return state.get(path, "nothing")[:60]
 
 
 _MAX_OPERATIONS = 3

@@ -8,11 +8,8 @@ value occurs nowhere else.
 from __future__ import annotations
 
 import json
-import locale
 import logging
-import os
 import random
-import re
 import sys
 import threading
 import time
@@ -26,13 +23,12 @@ import attrs
 from amplifier.conformance.checks.every_module.cancellation import cancel_once
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.inputs.server_process import is_served
-from amplifier.conformance.oracles.calls import first_difference
 from amplifier.conformance.target.guess_config import SECRET, is_secret, secret_variables, set_environment
 from amplifier.conformance.target.literals import settings_in
 from amplifier.conformance.target.mounted import CheckContext, MountFailed
 from amplifier.conformance.target.process import captured_logs
 from amplifier.conformance.target.process_state import ProcessState
-from amplifier.conformance.target.use import other_operations, schema_of, typical_operations
+from amplifier.conformance.target.use import typical_operations
 from amplifier.conformance.target.virtual_clock import KIT_THREAD, cpu_wait
 
 _TICK = 0.005
@@ -172,63 +168,6 @@ async def _changes(ctx: CheckContext, seed: int) -> dict[str, tuple[str, str, An
     if state:
         state[0].restore()
     return found
-
-
-_ZONES = ("UTC", "XXX-13:45")
-_CLOCK = re.compile(r"(\d\d):\d\d(:\d\d)?(\.\d+)?")
-_SHOWN_NUMBER = re.compile(r"\d{9,}(\.\d+)?")
-_NAMED = re.compile(r"local|time.?zone|locale|\btz\b", re.IGNORECASE)
-_FOREIGN = "straße – 名前 ✓"
-
-
-@check("A25", kind="hygiene")
-async def is_the_same_elsewhere(ctx: CheckContext) -> None:
-    """Compares results in two time zones, and in a locale whose encoding is ASCII, unless the module's description names them."""
-    if ctx.loaded.starts_processes:
-        return  # what programs print is theirs
-    usual = await _results_in(ctx, _ZONES[0], None)
-    for zone, language in ((_ZONES[1], None), (_ZONES[0], "C")):
-        other = await _results_in(ctx, zone, language)
-        found = next((pair for pair in zip(usual, other, strict=False) if pair[0][2] != pair[1][2]), None)
-        if found is None:
-            continue
-        steady = await _results_in(ctx, _ZONES[0], None) == usual and await _results_in(ctx, zone, language) == other
-        if steady and not _NAMED.search(await _described(ctx)):
-            (name, given, here), (_, _, there) = found
-            what = "in another time zone" if language is None else "in a locale whose encoding is ASCII"
-            ctx.fault("A25", f"{what} {name} gave {first_difference(here, there)}", given=given)
-            return
-
-
-async def _results_in(ctx: CheckContext, zone: str, language: str | None) -> list[tuple[str, Any, str]]:
-    """What typical operations return in a time zone and a locale, without the minutes of the day and the numbers that count seconds."""
-    state = ProcessState()
-    os.environ["TZ"] = zone
-    time.tzset()
-    if language is not None:
-        locale.setlocale(locale.LC_ALL, language)
-    found = []
-    try:
-        async with ctx.fresh().mount() as mounted:
-            for operation in [*typical_operations(mounted), *other_operations(mounted, _FOREIGN)]:
-                if not operation.is_last:
-                    outcome = await mounted.call(operation.run, mounted)
-                    text = repr(outcome.value) if outcome.returned else type(outcome.error).__name__
-                    text = _SHOWN_NUMBER.sub("…", _CLOCK.sub(r"\1h", mounted.without_session(text)))
-                    found.append((operation.name, operation.given, text))
-    except MountFailed:
-        return []
-    finally:
-        state.restore()
-    return found
-
-
-async def _described(ctx: CheckContext) -> str:
-    """What the module states about itself: its documentation, and descriptions and schemas of its tools."""
-    async with ctx.fresh().mount() as mounted:
-        tools = [f"{getattr(each, 'description', '')} {schema_of(each)}" for each in mounted.instances.values()]
-        docs = [str(each.__doc__) for each in (ctx.loaded.module, *map(type, mounted.instances.values()))]
-    return " ".join([*tools, *docs])
 
 
 _REFUSALS = ("status-401", "status-503")

@@ -97,6 +97,7 @@ def listed_programs(facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
         say("developer", "m0050 be brief"),
         say("user", ""),
         {"do": "again"},
+        say("user", "  spaces around it \n"),
         say("assistant", None),
         say("user", prose(60, 5)),
         {"do": "again"},
@@ -117,6 +118,14 @@ def listed_programs(facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
         {"do": "set", "messages": [say("user", text), *late]} for text in ("m0699 first", "m0698 other", "m0699 first")
     ]
     yield {"placed": True, "steps": [step for each in alike for step in (each, looks[4], looks[-1])]}
+    # Closed and mounted again: a file holds the last state.
+    again, replaced = {"do": "remount"}, {"do": "remount", "replaced": True}
+    many = [*everything, *(say("user", prose(100 + number, 3)) for number in range(15))]
+    yield {"placed": True, "steps": [*many, again, say("user", "m0600 more"), again, {"do": "clear"}, replaced]}
+    yield {"placed": True, "steps": [{"do": "set", "messages": many[:2]}, replaced]}
+    yield {"placed": True, "steps": [*many, {"do": "set", "messages": many[5:]}, replaced]}
+    for what in ("add_message", "get_messages_for_request", "set_messages", "clear"):
+        yield {"placed": True, "steps": [{"do": "sweep", "what": what}]}
     repeated = [call, say("tool", prose(29, 5), tool_call_id="call-10-0")]
     yield {"placed": True, "steps": repeated}
     yield {"placed": True, "steps": [{"do": "set", "messages": repeated}]}

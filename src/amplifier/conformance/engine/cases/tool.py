@@ -26,14 +26,12 @@ from amplifier.conformance.inputs.values import (
     Values,
     invalid_inputs,
     is_harmless,
-    kinds_of,
     properties_of,
     required_of,
     sample_inputs,
     valid_inputs,
 )
 from amplifier.conformance.target.mounted import CANARY
-from amplifier.conformance.target.resolver_samples import SAMPLES, UNHEARD_OF, ids_in
 
 Facts = dict[str, Any]
 
@@ -69,51 +67,11 @@ def _calls(name: str, schema: Any, facts: Facts) -> SearchStrategy[Any]:
     top = resolved(schema, schema)
     wild = wild_objects(list(dict.fromkeys([*properties_of(top), *words])), choices)
     values = Values(schema or {}, CANARY)
-    parts = {
-        key: st.sampled_from(values.alternatives(part, key)) | _of_kind(resolved(part, schema), schema, choices)
-        for key, part in properties_of(top).items()
-    }
+    parts = {key: st.sampled_from(values.alternatives(part, key)) for key, part in properties_of(top).items()}
     always = {key: parts.get(key, wild_values(choices)) for key in required_of(top)}
     valid = st.fixed_dictionaries(always, optional={key: parts[key] for key in parts if key not in always})
     drawn = st.one_of(valid, st.builds(lambda one, other: {**one, **other}, valid, wild), wild) if schema else wild
     return st.fixed_dictionaries({"tool": st.just(name), "inputs": st.lists(drawn, min_size=1, max_size=5)})
-
-
-def _of_kind(schema: dict[str, Any], root: Any, choices: list[str]) -> SearchStrategy[Any]:
-    """Values of the type that a schema names and in its bounds; other keywords are ignored, so that it may refuse some."""
-    if "enum" in schema or "const" in schema:
-        return st.nothing()
-    low, high = (
-        schema.get(key) if isinstance(schema.get(key), (int, float)) else None for key in ("minimum", "maximum")
-    )
-    low = low if low is not None else -20 if high is None else high - _MAX_DISTANCE
-    high = max(low, low + _MAX_DISTANCE if high is None else min(high, low + 1_000_000))
-    items = schema.get("items", {})
-    of_kind: dict[str, SearchStrategy[Any]] = {
-        "string": _strings(schema, choices),
-        "integer": st.integers(int(low), int(high)),
-        "number": st.floats(low, high, allow_nan=False) | st.integers(int(low), int(high)),
-        "array": st.lists(st.sampled_from(Values(root, CANARY).alternatives(items)), max_size=4),
-        "boolean": st.booleans(),
-        "null": st.none(),
-    }
-    return st.one_of([of_kind.get(kind, wild_values(choices)) for kind in kinds_of(schema)])
-
-
-def _strings(schema: dict[str, Any], choices: list[str]) -> SearchStrategy[str]:
-    pattern = schema.get("pattern")
-    if isinstance(pattern, str):
-        try:
-            # In Python a $ matches before a trailing newline as well, in JSON Schema it does not.
-            drawn = st.from_regex(re.compile(pattern)).map(lambda text: text.rstrip("\n"))
-        except re.error:
-            return texts(choices)
-        return drawn.filter(lambda text: len(text) <= 500 and not text.startswith(("/", "~")) and ".." not in text)
-    least, most = (schema.get(key) for key in ("minLength", "maxLength"))
-    least = least if isinstance(least, int) else 0
-    most = most if isinstance(most, int) else least + _MAX_LENGTH
-    long_enough = texts(choices).map(lambda text: (text + "t" * max(0, least - len(text)))[: max(most, least)])
-    return long_enough | st.just("t" * min(most, least + 5_000))
 
 
 def _harmless(facts: Facts, key: str) -> list[str]:
@@ -202,17 +160,6 @@ def _happening(
         "answer": {**usual, "tool_name": name, "result": answer, "tool_result": answer},
     }[way]
     return {"event": event, "data": data}
-
-
-_HINTS = (None, "a path", "another place", "a file URI", "a missing path", "a missing URI", "an empty text")
-
-
-def questions(facts: dict[str, Any]) -> SearchStrategy[Any]:
-    """Some questions, the same ones again and again among them."""
-    ids = st.sampled_from([*SAMPLES, *ids_in(facts["texts"]), *UNHEARD_OF])
-    one = st.tuples(ids, st.sampled_from(_HINTS)).map(list)
-    some = st.lists(one, min_size=2, max_size=5)
-    return some.map(lambda asked: {"questions": [*asked, *reversed(asked)]})
 
 
 # ── patterns ──

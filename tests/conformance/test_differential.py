@@ -1,10 +1,11 @@
-"""Histories of calls with a cancelled one: a module that only a used instance shows to be torn, and one that counts what was cancelled."""
+"""The same calls under other circumstances: in a used instance, beside another tool, and after a cancelled call."""
 
 from __future__ import annotations
 
 import pytest
 
 from amplifier.conformance.oracles.calls import first_difference
+from tests.conformance.corpus_modules import corpus_module
 from tests.conformance.modules import check, write_module
 
 NAMES = """
@@ -67,6 +68,57 @@ def test_a_state_that_is_torn_after_other_calls_is_found_and_shown_where_it_diff
 def test_a_call_that_was_cancelled_may_be_counted(tmp_path):
     report = check(write_module(tmp_path, WHOLE, "tool_names.py"), only=[CHECK], backends=["trio"])
     assert report.violations == [], str(report)
+
+
+SCALES = """
+    from amplifier import ToolResult
+
+    __amplifier_module_type__ = "tool"
+
+
+    class Scale:
+        name = "scale"
+        description = "Scales a text."
+        input_schema = {
+            "type": "object",
+            "properties": {"text": {"type": "string"}, "times": {"type": "integer", "minimum": 1, "maximum": 9}},
+            "required": ["text", "times"],
+        }
+
+        def __init__(self):
+            self.known = {}
+
+        async def execute(self, input):
+            text, times = input.get("text"), input.get("times")
+            if not isinstance(text, str) or type(times) is not int or not 0 < times < 10:
+                return ToolResult(success=False, error={"message": "text and times, from 1 to 9"})
+            key = (text, times)
+            if key not in self.known:
+                self.known[key] = text * times
+            return ToolResult(output=self.known[key])
+
+
+    async def mount(coordinator, config):
+        coordinator.mount("tools", Scale())
+"""
+USED = "every_module.answers_the_same_when_used"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", ["(text, times)", "text", "times"])
+def test_a_cache_that_gives_one_call_the_result_of_another_is_found(tmp_path, key):
+    source = SCALES.replace("key = (text, times)", f"key = {key}")
+    report = check(write_module(tmp_path, source, "tool_scale.py"), only=[USED], backends=["trio"])
+    assert [found.clause for found in report.violations] == ([] if key == "(text, times)" else ["T10"]), str(report)
+
+
+@pytest.mark.slow
+def test_a_result_that_another_tool_of_the_module_changes_is_found(tmp_path):
+    source = corpus_module("tool/sound/two_tools_of_one_list").source()
+    assert "output=list(self.items)" in source
+    for text, expected in ((source, []), (source.replace("output=list(self.items)", "output=self.items"), ["T10"])):
+        report = check(write_module(tmp_path, text, "tool_list.py"), only=[USED], backends=["asyncio"])
+        assert [found.clause for found in report.violations] == expected, str(report)
 
 
 def test_two_texts_are_shown_where_they_begin_to_differ():

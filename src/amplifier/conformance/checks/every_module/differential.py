@@ -1,0 +1,496 @@
+"""One oracle that needs no description: the same calls, told under other circumstances, are answered the same.
+
+A telling is a sequence of calls, drawn from the typical ones and from others, in a session of a freshly imported module. It is compared with a plain telling: beside a
+session that was used or is being used, in another time zone, in another locale, on the other backend, in a used instance, and after a cancelled call. Results are
+compared as Python writes them, so that 1 and 1.0 differ. A difference counts if it shows each time in the same way.
+"""
+
+from __future__ import annotations
+
+import locale
+import os
+import random
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from typing import Any
+
+import anyio.to_thread
+import attrs
+
+from amplifier.conformance.checks.every_module.cancellation import (
+    Contents,
+    Files,
+    all_files,
+    cancel_once,
+    chosen_suspensions,
+)
+from amplifier.conformance.checks.registry import check
+from amplifier.conformance.oracles.calls import NEVER, first_difference
+from amplifier.conformance.target.calls import Outcome
+from amplifier.conformance.target.literals import texts_in
+from amplifier.conformance.target.locate import load_anew
+from amplifier.conformance.target.mounted import CheckContext, MountedModule, MountFailed
+from amplifier.conformance.target.process_state import ProcessState
+from amplifier.conformance.target.use import FOREIGN, Operation, other_operations, schema_of, typical_operations
+from amplifier.conformance.target.virtual_clock import run_virtually
+
+_ROUNDS = 12
+"""How often the typical calls are made, as shared counters may show late; once by a module that starts processes."""
+_TRIALS = 3
+"""How often a difference has to show in the same way: results may differ by chance."""
+_TEMPORARY_NAME = re.compile(r"0000\d{4}")
+"""Names of new temporary files: here they are numbered, elsewhere they are drawn at random."""
+_CLOCK = re.compile(r"(\d\d):\d\d(:\d\d)?(\.\d+)?")
+_DEEPEST = 8
+_SHOWN_NUMBER = re.compile(r"\d{9,}(\.\d+)?")
+
+
+@attrs.frozen
+class _Answer:
+    """What a call gave.
+
+    Attributes:
+        text: As Python writes it, without what is the session's own, the minutes of the day and the numbers that count seconds.
+        ending: In one word, for a comparison in which values may differ.
+        leaves: The text of each part of a value, by its place.
+    """
+
+    name: str
+    given: Any = attrs.field(eq=False)
+    text: str
+    ending: str = attrs.field(eq=False)
+    leaves: dict[str, str] = attrs.field(eq=False, factory=dict)
+
+
+@attrs.frozen
+class _Scene:
+    """Where calls are told.
+
+    Attributes:
+        mounted: The module that is called.
+        other: The same module in another session of the same user, if there is one.
+        is_used: Whether that one is called in turn.
+    """
+
+    mounted: MountedModule
+    other: MountedModule | None = None
+    is_used: bool = False
+
+    async def call(self, operation: Operation, number: int) -> _Answer:
+        """Make one call, and one in the other session if that is in use."""
+        other = self.other
+        if other is not None and self.is_used:
+            theirs = _lasting(other)
+            os.chdir(other.directory)
+            await other.call(theirs[number % len(theirs)].run, other)
+            os.chdir(self.mounted.directory)
+        outcome = await self.mounted.call(operation.run, self.mounted)
+        text = self._text(repr(outcome.value) if outcome.returned else str(outcome))
+        leaves = dict(_leaves(outcome.value, "")) if outcome.returned else {"": text}
+        leaves = {place: self._text(leaf) for place, leaf in leaves.items() if not _STATISTICS.search(place.lower())}
+        return _Answer(operation.name, operation.given, text, _ending(outcome, self.mounted), leaves)
+
+    def _text(self, text: str) -> str:
+        text = self.mounted.without_session(text)
+        if self.other is not None:  # home and temporary files are the same for both
+            for folder in (self.other.directory.parent / "home", self.other.temporary):
+                text = text.replace(str(folder), f"<place>/{folder.name}")
+            text = text.replace(str(self.other.directory.parent), "<place of another session>")
+        return _TEMPORARY_NAME.sub("<new name>", _SHOWN_NUMBER.sub("…", _CLOCK.sub(r"\1h", text)))
+
+
+_STATISTICS = re.compile(
+    r"call|request|attempt|start|hit|miss|success|fail|complet|served|finish|stat|time|elapsed|duration|took|second|_ms|since"
+)
+"""Names of figures about the calls themselves, which may count a call that was started and not completed."""
+
+
+def _leaves(value: Any, place: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, (dict, list, tuple)) and place.count("/") < _DEEPEST:
+        if not isinstance(value, dict):
+            yield f"{place}/length", str(len(value))
+        for key, member in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _leaves(member, f"{place}/{key}")
+    else:
+        yield place, repr(value)
+
+
+def _ending(outcome: Outcome, mounted: MountedModule) -> str:
+    value, kind = outcome.value, mounted.loaded.module_type
+    if outcome.kind == "late":
+        return "did not end"
+    if outcome.error is not None:
+        return f"raised {type(outcome.error).__name__}"
+    if kind == "resolver":
+        return "found nothing" if value is None else f"found {len(value['files'])} files"
+    if kind == "hook" and isinstance(value, dict):
+        return f"answered {value['action']}"
+    return "failed" if isinstance(value, list) and value and value[0] is False else "worked"
+
+
+_Setting = Callable[[CheckContext], AbstractAsyncContextManager[_Scene]]
+_Program = Callable[[MountedModule], Sequence[Operation]]
+
+
+async def _tell(ctx: CheckContext, setting: _Setting, program: _Program, trial: int = 0) -> list[_Answer]:
+    """The answers of a freshly imported module to a program; that it could not be mounted is an answer, too.
+
+    What a module draws at random is another thing in each trial.
+    """
+    random.seed(ctx.seed + trial)
+    fresh = attrs.evolve(ctx.fresh(), loaded=attrs.evolve(load_anew(ctx.loaded), given=ctx.loaded.given))
+    try:
+        async with setting(fresh) as scene:
+            return [await scene.call(each, number) for number, each in enumerate(program(scene.mounted))]
+    except MountFailed as failed:
+        return [_Answer("mount", None, str(failed), str(failed.outcome))]
+
+
+def _lasting(mounted: MountedModule) -> list[Operation]:
+    """The typical operations without those that end a session: all sessions have to be active."""
+    return [each for each in typical_operations(mounted) if not each.is_last]
+
+
+def _once(mounted: MountedModule) -> list[Operation]:
+    """Calls with other texts, then the typical ones."""
+    others = [*other_operations(mounted), *other_operations(mounted, FOREIGN)]
+    return [*([] if mounted.loaded.starts_processes else others), *_lasting(mounted)]
+
+
+def _drawn(mounted: MountedModule) -> list[Operation]:
+    """The same, and the typical ones again and again in an order that is drawn."""
+    again = _lasting(mounted) * (0 if mounted.loaded.starts_processes else _ROUNDS - 1)
+    random.Random(mounted.ctx.seed).shuffle(again)
+    return [*_once(mounted), *again]
+
+
+# ── circumstances ──
+
+
+@asynccontextmanager
+async def _alone(ctx: CheckContext, zone: str = "UTC", language: str | None = None) -> AsyncIterator[_Scene]:
+    state = ProcessState()
+    os.environ["TZ"] = zone
+    time.tzset()
+    if language is not None:
+        locale.setlocale(locale.LC_ALL, language)
+    try:
+        async with ctx.mount() as mounted:
+            yield _Scene(mounted)
+    finally:
+        state.restore()
+
+
+@asynccontextmanager
+async def _after_another(ctx: CheckContext) -> AsyncIterator[_Scene]:
+    """A second session, while a first one is open that was used before."""
+    async with ctx.mount() as first:
+        calls = _lasting(first)
+        # The first one last, because the last one may clear everything.
+        for operation in [*calls * (1 if ctx.loaded.starts_processes else _ROUNDS), *calls[:1]]:
+            await first.call(operation.run, first)
+        async with _second(ctx, first) as second:
+            yield _Scene(second, first)
+
+
+@asynccontextmanager
+async def _beside_another(ctx: CheckContext) -> AsyncIterator[_Scene]:
+    """A first session, while a second one is used in turn."""
+    async with ctx.mount() as first, _second(ctx, first) as second:
+        yield _Scene(first, second, is_used=bool(_lasting(second)))
+
+
+def _second(ctx: CheckContext, first: MountedModule) -> AbstractAsyncContextManager[MountedModule]:
+    """Another session of the same user: elsewhere, but a context without settings that name a place has to tell sessions apart."""
+    shares_all = ctx.loaded.module_type == "context" and ctx.loaded.config == ctx.loaded.given
+    return ctx.mount(beside=first) if shares_all else ctx.mount(neighbour=first)
+
+
+_ANOTHER = "because of another session"
+_CIRCUMSTANCES: tuple[tuple[str, str, _Setting], ...] = (
+    ("A16", f"{_ANOTHER} that had been used before,", _after_another),
+    ("A16", f"{_ANOTHER} that was used in turn with it,", _beside_another),
+    ("A25", "in another time zone", partial(_alone, zone="XXX-13:45")),
+    ("A25", "in a locale whose encoding is ASCII", partial(_alone, language="C")),
+)
+"""The clause that a difference breaks, how it is reported, and the circumstance."""
+_NAMED = re.compile(r"local|time.?zone|locale|\btz\b", re.IGNORECASE)
+
+
+@check("A16", "A25", kind="hygiene")
+async def answers_the_same_elsewhere(ctx: CheckContext) -> None:
+    """Tells the same drawn calls beside another session that is used, in another time zone and in another locale; the answers are those of a new process."""
+    for config in ctx.configs:
+        of_config = attrs.evolve(ctx, loaded=attrs.evolve(ctx.loaded, config=config))
+        usual: dict[str, list[_Answer]] = {}
+        for clause, what, setting in _CIRCUMSTANCES:
+            if any(fault.clause == clause for fault in ctx.faults) or (clause == "A25" and ctx.loaded.starts_processes):
+                continue  # what programs print is theirs
+            program = _drawn if clause == "A16" else _once
+            if clause not in usual:
+                usual[clause] = await _tell(of_config, _alone, program)
+            found = await _difference(of_config, usual[clause], setting, program)
+            if found is not None and not (clause == "A25" and _NAMED.search(await _described(ctx))):
+                here, there = found
+                shown = first_difference(here.text, there.text)
+                ctx.fault(clause, f"{what} {there.name} gave {shown}", given=there.given)
+
+
+async def _difference(
+    ctx: CheckContext, usual: list[_Answer], setting: _Setting, program: _Program
+) -> tuple[_Answer, _Answer] | None:
+    """The first answer that is another one in a setting, each time in the same way."""
+    other = await _tell(ctx, setting, program)
+    for trial in range(1, _TRIALS):
+        if other == usual or await _tell(ctx, _alone, program, trial) != usual:
+            return None
+        if await _tell(ctx, setting, program, trial) != other:
+            return None
+    return next((pair for pair in zip(usual, other, strict=False) if pair[0] != pair[1]), None)
+
+
+async def _described(ctx: CheckContext) -> str:
+    """What the module states about itself: its documentation, and descriptions and schemas of its tools."""
+    async with ctx.fresh().mount() as mounted:
+        tools = [f"{getattr(each, 'description', '')} {schema_of(each)}" for each in mounted.instances.values()]
+        docs = [str(each.__doc__) for each in (ctx.loaded.module, *map(type, mounted.instances.values()))]
+    return " ".join([*tools, *docs])
+
+
+# ── the other backend ──
+
+
+@check("A18", kind="hygiene")
+async def runs_on_both_backends(ctx: CheckContext) -> None:
+    """Compares how typical calls end on both backends."""
+    if set(ctx.loaded.backends) != {"asyncio", "trio"}:
+        return  # it declares its backend, which is all that the clause demands
+    if ctx.backend != "trio":  # one comparison is enough
+        ctx.coverage.backends.clear()
+        return
+    ctx.coverage.backends.append("asyncio")
+    first = await _ended_differently(ctx)
+    if first is not None and first == await _ended_differently(
+        ctx
+    ):  # what is due to chance does not show twice in the same way
+        name, given, here, there = first
+        ctx.fault("A18", f"{name} {here} on trio and {there} on asyncio", given=given)
+
+
+async def _ended_differently(ctx: CheckContext) -> tuple[str, Any, str, str] | None:
+    """The first call that ends differently: its name, its input and both endings."""
+    other = attrs.evolve(ctx.fresh(), backend="asyncio", abort=None)
+    on_trio = await _tell(ctx, _alone, typical_operations)
+    on_asyncio = await anyio.to_thread.run_sync(
+        partial(run_virtually, _tell, other, _alone, typical_operations, backend="asyncio")
+    )
+    for here, there in zip(on_trio, on_asyncio, strict=False):
+        if here.ending != there.ending:
+            return here.name, here.given, here.ending, there.ending
+    return None
+
+
+# ── a used instance ──
+
+_CALLS = 1_500
+_MOST_PAIRS = 12
+_STALE = {"tool": "T10", "provider": "P14", "hook": "H3"}
+
+
+@check("T10", "P14", "H3", "C14", "R6", kind="behaviour", types=("tool", "provider", "hook", "context", "resolver"))
+async def answers_the_same_when_used(ctx: CheckContext) -> None:
+    """Makes calls in a used instance and in fresh ones: a context that was cleared and a resolver answer as a fresh one, and no call gets the answer to another."""
+    kind = ctx.loaded.module_type
+    if ctx.loaded.starts_processes:
+        return
+    if kind in ("context", "resolver"):
+        await _compare_all(ctx, *_REPLACED if kind == "context" else ("R6", "after other questions"))
+    else:
+        await _find_stale_answer(ctx, _STALE[kind])
+    if kind == "tool":
+        await _find_live_answer(ctx)
+
+
+_REPLACED = ("C14", "when it was used before, and cleared or replaced,")
+
+
+@asynccontextmanager
+async def _used(ctx: CheckContext) -> AsyncIterator[_Scene]:
+    async with _alone(ctx) as scene:
+        for operation in [*other_operations(scene.mounted), *_lasting(scene.mounted)]:
+            await scene.mounted.call(operation.run, scene.mounted)
+        yield scene
+
+
+async def _compare_all(ctx: CheckContext, clause: str, what: str) -> None:
+    """Report a call that a used instance answers in another way than a fresh one; of a context after everything was replaced."""
+    async with ctx.mount() as mounted:
+        names = [each.name for each in _lasting(mounted)]
+    order = list(range(len(names)))
+    random.Random(ctx.seed).shuffle(order)
+    alone = {number: await _tell(ctx, _alone, partial(_at, numbers=(number,))) for number in order}
+    if clause == "R6":
+        order += reversed(order)
+        after = await _tell(ctx, _alone, partial(_at, numbers=order))
+    else:
+        at = [(number,) if names[number].startswith("set") else (names.index("clear"), number) for number in order]
+        after = [(await _tell(ctx, _used, partial(_at, numbers=each)))[-1] for each in at]
+    for number, answer in zip(order, after, strict=False):
+        if [answer] != alone[number] == await _tell(ctx, _alone, partial(_at, numbers=(number,)), trial=1):
+            shown = first_difference(alone[number][0].text, answer.text)
+            ctx.fault(clause, f"{what} {answer.name} gave {shown}", given=answer.given)
+            return
+
+
+def _at(mounted: MountedModule, numbers: Sequence[int]) -> list[Operation]:
+    operations = [*_lasting(mounted), *other_operations(mounted), *other_operations(mounted, FOREIGN)]
+    return [operations[number] for number in numbers]
+
+
+async def _find_stale_answer(ctx: CheckContext, clause: str) -> None:
+    """Report a call that gets exactly what a similar call before it got, and something else in a fresh session."""
+    async with ctx.mount() as mounted:
+        operations = [*_lasting(mounted), *other_operations(mounted), *other_operations(mounted, FOREIGN)]
+    pairs = _similar(operations, set(texts_in(ctx.loaded.target)))
+    budget = ctx.budget(_CALLS)
+    for first, second in pairs[:_MOST_PAIRS]:
+        if budget.is_spent():
+            return
+        tellings = [(first,), (second,), (first, second)]
+        (one,), (alone,), (_, after) = [await _tell(ctx, _alone, partial(_at, numbers=each)) for each in tellings]
+        if (
+            after.text == one.text != alone.text
+            and alone.ending == one.ending
+            and one.ending not in ("failed", "did not end")
+        ):
+            again = [await _tell(ctx, _alone, partial(_at, numbers=each)) for each in tellings]
+            if again == [[one], [alone], [one, after]]:
+                shown = first_difference(alone.text, after.text)
+                given = {"first": one.given, "then": after.given}
+                ctx.fault(clause, f"{after.name} got the answer to the call before it, {shown}", given=given)
+                return
+
+
+async def _find_live_answer(ctx: CheckContext) -> None:
+    """Report a result that later calls, of any tool of the module, have changed."""
+    async with ctx.mount() as mounted:
+        held = []
+        for operation in _drawn(mounted):
+            outcome = await mounted.call(operation.run, mounted)
+            held.append((operation, outcome.value, repr(outcome.value)))
+        for operation, value, text in held:
+            if repr(value) != text:
+                what = f"a result of {operation.name} is changed by later calls: it is {first_difference(text, repr(value))}"
+                ctx.fault("T10", what, given=operation.given)
+                return
+
+
+def _similar(operations: list[Operation], named: set[str]) -> list[tuple[int, int]]:
+    """Pairs of calls of the same thing whose inputs differ in one text or number that the module's source does not name, as it does a choice."""
+    pairs = []
+    for first, one in enumerate(operations):
+        for second, other in enumerate(operations):
+            changes = _changes(one.given, other.given) if one.name == other.name else []
+            if len(changes) == 1 and not named.issuperset(changes[0]):
+                pairs.append((first, second))
+    return pairs
+
+
+def _changes(one: Any, other: Any) -> list[tuple[Any, Any]]:
+    """Where two inputs differ; two places for what is there only once, or is of another type."""
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        return [change for key in one for change in _changes(one[key], other[key])]
+    if one == other:
+        return []
+    is_plain = type(one) is type(other) and isinstance(one, (str, int, float)) and not isinstance(one, bool)
+    return [(one, other)] if is_plain else [(None, None), (None, None)]
+
+
+# ── a cancelled call ──
+
+_LENGTHS = (2, 3, 5, 2, 3, 5)
+"""Of the histories that are drawn."""
+_HISTORY_CALLS = 6_000
+_POINTS = 4
+
+
+_COMPARED = ("tool", "hook", "provider", "resolver")
+"""Types whose typical operations are one call each, which is made or is not."""
+
+
+@check("A9", "A10", kind="cancellation", needs_success=("A9", "A10"))
+async def goes_on_as_if(ctx: CheckContext) -> None:
+    """Cancels each call, and one in each of some drawn histories; files and what follows are as if it had been made, or as if it had not."""
+    async with ctx.mount() as mounted:
+        alone, count = len(_lasting(mounted)), len(_pool(mounted))
+    chance, budget = random.Random(ctx.seed), ctx.budget(_HISTORY_CALLS)
+    for number in range(alone):
+        if budget.is_spent() or await _is_torn(ctx, [number], 0, ctx.points):
+            return
+    budget = ctx.budget(_CALLS)
+    for length in _LENGTHS if count and _is_compared(ctx) else ():
+        history = [chance.randrange(count) for _ in range(length)]
+        if budget.is_spent() or await _is_torn(ctx, history, chance.randrange(length), _POINTS):
+            return
+
+
+def _is_compared(ctx: CheckContext) -> bool:
+    return ctx.loaded.module_type in _COMPARED and not ctx.loaded.starts_processes
+
+
+def _pool(mounted: MountedModule) -> list[Operation]:
+    return [*_lasting(mounted), *other_operations(mounted)] if _is_compared(mounted.ctx) else _lasting(mounted)
+
+
+async def _is_torn(ctx: CheckContext, history: Sequence[int], at: int, points: int) -> bool:
+    made, new, trial = await _history(ctx, history, at, NEVER)
+    left_out, old, _ = await _history(ctx, [*history[:at], *history[at + 1 :]], at, 0)
+    files = Files(old, new, new if old == new else (await _history(ctx, history, at, NEVER))[1])
+    has_points = trial is not None and (_is_compared(ctx) or old != new)
+    async with ctx.mount() as mounted:
+        calls = [_pool(mounted)[index] for index in history]
+    for k in chosen_suspensions(ctx, trial.suspensions, points) if has_points else ():
+        after, contents, cancelled = await _history(ctx, history, at, k)
+        if cancelled is None or not cancelled.fired:
+            continue
+        given = {"calls": [each.given for each in calls], "cancelled": at + 1}
+        details = {"given": given if len(calls) > 1 else calls[0].given, "cancelled_at": cancelled.where}
+        problem = files.problem(contents)
+        if problem is not None:
+            ctx.fault("A10", f"{calls[at].name} was cancelled, and {problem}", **details)
+            return True
+        halves = [_first_other(after, each) for each in (made, left_out)]
+        if None in halves:
+            continue
+        if [(await _history(ctx, history, at, again))[0] for again in (NEVER, k)] != [made, after]:
+            return False  # it is not the same every time
+        usual, found = halves[0] or halves[1] or (made[0], after[0])
+        if found.ending == "did not end":
+            return False  # calls that hang after a cancelled one are found by `survives_cancellation`
+        what = f"{calls[at].name} was cancelled as call {at + 1} of {len(calls)}; after that a call gave"
+        ctx.fault("A9", f"{what} {first_difference(usual.text, found.text)}", **details)
+        return True
+    return False
+
+
+def _first_other(after: list[_Answer], usual: list[_Answer]) -> tuple[_Answer, _Answer] | None:
+    """The first answer of which a part is another one than usual, with the usual one."""
+    return next((pair for pair in zip(usual, after, strict=True) if pair[0].leaves != pair[1].leaves), None)
+
+
+async def _history(ctx: CheckContext, history: Sequence[int], at: int, k: int) -> tuple[list[_Answer], Contents, Any]:
+    """What the calls of a history answer, one of which is cancelled at its k-th suspension unless k is 0; the files then, and that call."""
+    answers, trial = [], None
+    async with ctx.fresh().mount() as mounted:
+        scene, operations = _Scene(mounted), _pool(mounted)
+        for number, index in enumerate(history):
+            if k and number == at:
+                trial = await cancel_once(mounted, operations[index], k)
+            else:
+                answers.append(await scene.call(operations[index], number))
+        files = all_files(mounted)
+        answers += [await scene.call(each, 0) for each in _lasting(mounted) if _is_compared(ctx)]
+    return answers, files, trial
