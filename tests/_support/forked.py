@@ -14,12 +14,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 _PROGRAM = str(Path(__file__).with_name("forking_interpreter.py"))
+_PASSED_ON = ("PYTHONPATH", "PYTHONUTF8", "PYTHON_KEYRING_BACKEND")
 _interpreter: list[socket.socket] = []
 
 
@@ -28,9 +30,12 @@ def forking_interpreter(known_process_state: None) -> Iterator[None]:
     """Start the interpreter; it imports nothing before the first program is wanted."""
     ours, theirs = socket.socketpair()
     with theirs:
-        words = [sys.executable, _PROGRAM, str(theirs.fileno())]
         process = subprocess.Popen(
-            words, pass_fds=[theirs.fileno()], start_new_session=True, stdin=subprocess.DEVNULL, env=_clean(os.environ)
+            [sys.executable, "-X", "utf8", _PROGRAM, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            env={name: text for name, text in os.environ.items() if not name.startswith("PYTHON")},
         )
     with process, ours:
         _interpreter.append(ours)
@@ -93,13 +98,13 @@ class Forked(subprocess.Popen[Any]):
 
 
 def run_forked(
-    words: list[str], *, input: str | bytes | None = None, timeout: float | None = None, **options: Any
+    words: list[str], given: str | bytes | None = None, *, timeout: float | None = None, **options: Any
 ) -> subprocess.CompletedProcess[Any]:
     """`subprocess.run` with captured output, forked."""
     options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     with Forked(words, **options) as process:
         try:
-            output, errors = process.communicate(input, timeout)
+            output, errors = process.communicate(given, timeout)
         except BaseException:
             process.kill()
             raise
@@ -107,15 +112,17 @@ def run_forked(
 
 
 def _can_be_forked(words: Any, variables: Mapping[str, str]) -> bool:
-    usual = [word for word in words[1:2] if word in ("-c", "-m") or not str(word).startswith("-")]
-    return bool(_interpreter and usual and words[0] == sys.executable and variables == {**_clean(variables), **_kept(variables)})
+    """Whether it is a program for this interpreter, without an option or variable that changes how it starts."""
+    options = [word for word in words[1:2] if str(word).startswith("-") and word not in ("-c", "-m")]
+    special = [name for name in variables if name.startswith("PYTHON") and name not in _PASSED_ON]
+    path = filter(None, variables.get("PYTHONPATH", "").split(os.pathsep))
+    is_usual = len(words) > 1 and words[0] == sys.executable and not options and not special
+    return bool(_interpreter) and is_usual and not any(map(_hides_a_package, path))
 
 
-def _clean(variables: Mapping[str, str]) -> dict[str, str]:
-    """Variables without those that an interpreter reads when it starts."""
-    return {**{name: text for name, text in variables.items() if not name.startswith("PYTHON")}, "PYTHONUTF8": "1"}
-
-
-def _kept(variables: Mapping[str, str]) -> dict[str, str]:
-    """What a forked program gets nevertheless: its path is set again."""
-    return {name: variables[name] for name in ("PYTHONPATH", "PYTHONUTF8") if name in variables}
+def _hides_a_package(folder: str) -> bool:
+    """Whether it stands in front of something that may have been imported already."""
+    if folder in sys.path or not os.path.isdir(folder):
+        return False
+    names = {name.partition(".")[0] for name in os.listdir(folder)}
+    return any(name.isidentifier() and PathFinder.find_spec(name) is not None for name in names)

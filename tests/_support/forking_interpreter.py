@@ -11,8 +11,11 @@ import socket
 import sys
 import time
 import types
+from contextlib import suppress
+from typing import Any
 
-def import_everything():
+
+def import_everything() -> None:
     """What the command line, the modules that come with it and both backends consist of."""
     for name in ("anyio._backends._asyncio", "anyio._backends._trio", "amplifier.cli", "amplifier.modules"):
         package = importlib.import_module(name)
@@ -21,14 +24,14 @@ def import_everything():
     gc.freeze()
 
 
-def next_program():
+def next_program() -> Any:
     """Serve requests; returns in each program that was forked, with its request."""
     requests = socket.socket(fileno=int(sys.argv[1]))
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake)
-    running = {}
+    running: dict[int, int] = {}
     while True:
         ready, _, _ = select.select([requests, woken], [], [])
         if woken in ready:
@@ -64,16 +67,14 @@ def next_program():
         os.write(reports, b"%d\n" % pid)
 
 
-def report(descriptor, status):
+def report(descriptor: int, status: int) -> None:
     """Tell how a program has ended."""
-    try:
+    with suppress(BrokenPipeError):  # nobody waits for it
         os.write(descriptor, b"%d\n" % status)
-    except BrokenPipeError:  # nobody waits for it
-        pass
     os.close(descriptor)
 
 
-def become(request):
+def become(request: Any) -> tuple[str, list[str]]:
     """Take over what an interpreter has from its start; returns the program's words."""
     if request["new_session"]:
         os.setsid()
@@ -89,7 +90,7 @@ def become(request):
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         errors = "backslashreplace" if name == "stderr" else "surrogateescape"
         buffering = 1 if number == 2 or os.isatty(number) else -1
-        stream = open(number, "r" if number == 0 else "w", buffering, "utf-8", errors, closefd=False)
+        stream = open(number, "r" if number == 0 else "w", buffering, "utf-8", errors, closefd=False)  # noqa: SIM115
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     return first, words
@@ -98,7 +99,6 @@ def become(request):
 program = next_program()
 first, words = become(program)
 main = types.ModuleType("__main__")
-main.__builtins__ = __builtins__
 if first == "-c":
     sys.argv = ["-c", *words[1:]]
     sys.modules["__main__"] = main

@@ -66,7 +66,7 @@ def run_cli(
 ) -> subprocess.CompletedProcess[str]:
     """Run the command line without a terminal, to its end."""
     given = b"" if stdin is None else stdin.encode() if isinstance(stdin, str) else stdin
-    finished = run_forked(command(*arguments), input=given, cwd=cwd, env=environment(home, extra), timeout=PATIENCE)
+    finished = run_forked(command(*arguments), given, cwd=cwd, env=environment(home, extra), timeout=PATIENCE)
     return subprocess.CompletedProcess(
         finished.args, finished.returncode, finished.stdout.decode(), finished.stderr.decode()
     )

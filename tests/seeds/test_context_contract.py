@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from amplifier import ContextManager, HookRegistry, Message, ModuleCoordinator, from_dict
-from amplifier.testing import EventRecorder, MockContextManager, MockProvider, TestCoordinator
+from amplifier.testing import EventRecorder, MockContextManager, MockProvider
 from tests._support.seed_sessions import seed_session
 
 
@@ -210,18 +210,6 @@ async def test_compaction_is_a_view_and_announced() -> None:
     assert len(await context.get_messages()) == 11
     assert recorder.names() == ["context:pre_compact", "context:post_compact"]
     assert [data["message_count"] for _, data in recorder.events] == [11, 3]
-
-
-async def test_a_context_announces_its_events() -> None:
-    coordinator = TestCoordinator()
-    coordinator.register_contributor(
-        "observability.events",
-        "my-context",
-        lambda: ["context:pre_compact", "context:post_compact"],
-    )
-    assert await coordinator.collect_contributions("observability.events") == [
-        ["context:pre_compact", "context:post_compact"]
-    ]
 
 
 # ── testing; each on the document's context and on our double ──

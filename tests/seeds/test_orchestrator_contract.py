@@ -24,7 +24,6 @@ from amplifier.testing import (
     MockProvider,
     MockTool,
     ScriptedOrchestrator,
-    TestCoordinator,
 )
 from tests._support.seed_sessions import seed_session
 
@@ -247,21 +246,6 @@ def test_a_provider_is_chosen_by_configuration_or_request_else_the_first() -> No
     request_options = {"provider": "second"}
     provider_name = request_options.get("provider", default_provider_name)
     assert provider_name == "second"
-
-
-async def test_an_orchestrator_announces_its_events() -> None:
-    coordinator = TestCoordinator()
-    coordinator.register_contributor(
-        "observability.events",
-        "my-orchestrator",
-        lambda: [
-            "my-orchestrator:loop_started",
-            "my-orchestrator:loop_iteration",
-            "my-orchestrator:loop_completed",
-        ],
-    )
-    [events] = await coordinator.collect_contributions("observability.events")
-    assert len(events) == 3
 
 
 # ── testing ──

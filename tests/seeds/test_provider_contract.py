@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from amplifier import ChatRequest, ChatResponse, ModelInfo, ModuleCoordinator, Provider, ProviderInfo, ToolCall
-from amplifier.testing import MockProvider, TestCoordinator, create_test_coordinator
+from amplifier.testing import MockProvider, create_test_coordinator
 from tests._support.seed_sessions import seed_session
 
 logger = logging.getLogger("seeds")
@@ -103,18 +103,6 @@ async def test_a_returned_provider_is_registered_automatically() -> None:
 
     async with seed_session(providers={"my-provider": mount}) as session:
         assert isinstance(session.coordinator.get("providers", "my-provider"), MyProvider)
-
-
-async def test_a_provider_announces_its_events() -> None:
-    coordinator = TestCoordinator()
-    coordinator.register_contributor(
-        "observability.events",
-        "my-provider",
-        lambda: ["my-provider:rate_limit", "my-provider:retry"],
-    )
-    assert await coordinator.collect_contributions("observability.events") == [
-        ["my-provider:rate_limit", "my-provider:retry"]
-    ]
 
 
 async def test_provider_mount():

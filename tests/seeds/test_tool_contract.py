@@ -10,7 +10,7 @@ import pytest
 
 from amplifier import ModuleCoordinator, Tool, ToolCall, ToolResult, from_json, to_json
 from amplifier.contracts import tool_schema
-from amplifier.testing import MockTool, TestCoordinator
+from amplifier.testing import MockTool
 from tests._support.seed_sessions import seed_session
 
 
@@ -177,18 +177,6 @@ def test_the_optional_schema_is_found() -> None:
     assert schema is not None
     assert schema["required"] == ["required_param"]
     assert schema["properties"]["optional_param"]["default"] == 10
-
-
-async def test_a_tool_announces_its_events() -> None:
-    coordinator = TestCoordinator()
-    coordinator.register_contributor(
-        "observability.events",
-        "my-tool",
-        lambda: ["my-tool:started", "my-tool:completed", "my-tool:error"],
-    )
-    assert await coordinator.collect_contributions("observability.events") == [
-        ["my-tool:started", "my-tool:completed", "my-tool:error"]
-    ]
 
 
 # ── testing ──
