@@ -80,7 +80,7 @@ class Forked(subprocess.Popen[Any]):
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
         if self._report is None:
-            return super()._try_wait(wait_flags)  # type: ignore[misc,no-any-return]
+            return super()._try_wait(wait_flags)  # type: ignore[misc]
         if wait_flags & os.WNOHANG and not select.select([self._report], [], [], 0)[0]:
             return 0, 0
         status = self._reported()
@@ -89,7 +89,7 @@ class Forked(subprocess.Popen[Any]):
 
     def _internal_poll(self, *args: Any, **kwargs: Any) -> int | None:
         if self._report is None:
-            return super()._internal_poll(*args, **kwargs)  # type: ignore[misc,no-any-return]
+            return super()._internal_poll(*args, **kwargs)  # type: ignore[misc]
         if self.returncode is None:
             pid, status = self._try_wait(os.WNOHANG)
             if pid:

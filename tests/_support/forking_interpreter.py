@@ -33,14 +33,14 @@ def next_program() -> Any:
     signal.set_wakeup_fd(wake)
     running: dict[int, int] = {}
     while True:
-        ready, _, _ = select.select([requests, woken], [], [])
+        ready, _, _ = select.select([requests.fileno(), woken], [], [])
         if woken in ready:
             os.read(woken, 4096)
             for pid in list(running):
                 ended, status = os.waitpid(pid, os.WNOHANG)
                 if ended:
                     report(running.pop(pid), status)
-        if requests not in ready:
+        if requests.fileno() not in ready:
             continue
         head, descriptors, _, _ = socket.recv_fds(requests, 8, 4)
         if not head:
