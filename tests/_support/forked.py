@@ -35,7 +35,9 @@ def forking_interpreter(known_process_state: None) -> Iterator[None]:
             pass_fds=[theirs.fileno()],
             start_new_session=True,
             stdin=subprocess.DEVNULL,
-            env={name: text for name, text in os.environ.items() if not name.startswith("PYTHON")},
+            env={
+                name: text for name, text in os.environ.items() if name == "PYTHONPATH" or not name.startswith("PYTHON")
+            },
         )
     with process, ours:
         _interpreter.append(ours)

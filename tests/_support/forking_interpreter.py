@@ -79,13 +79,14 @@ def become(request: Any) -> tuple[str, list[str]]:
     if request["new_session"]:
         os.setsid()
     os.chdir(request["cwd"])
+    own = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ.clear()
     os.environ.update(request["env"])
     time.tzset()
     first, *words = request["words"]
     path = filter(None, request["env"].get("PYTHONPATH", "").split(os.pathsep))
     where = {"-c": "", "-m": os.getcwd()}.get(first, os.path.dirname(os.path.abspath(first)))
-    sys.path[:] = [where, *path, *sys.path[1:]]
+    sys.path[:] = [where, *path, *(entry for entry in sys.path[1:] if entry not in own)]
     importlib.invalidate_caches()
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         errors = "backslashreplace" if name == "stderr" else "surrogateescape"

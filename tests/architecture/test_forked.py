@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import amplifier
 from tests._support.forked import Forked, run_forked
 
 ASK = """
@@ -69,3 +70,8 @@ def test_a_signal_and_an_end_are_reported() -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == -signal.SIGTERM
     assert process.poll() == -signal.SIGTERM
+
+
+def test_a_program_uses_the_package_that_is_tested() -> None:
+    ran = run_forked([sys.executable, "-c", "import amplifier; print(amplifier.__file__)"], text=True)
+    assert ran.stdout.strip() == amplifier.__file__

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 from collections.abc import Callable
@@ -64,17 +63,6 @@ async def mount(coordinator: ModuleCoordinator, config: dict) -> Provider | Call
         await provider.client.close()
 
     return cleanup
-
-
-def test_the_protocol_asks_for_five_members() -> None:
-    assert isinstance(MyProvider("k", {}), Provider)
-    assert isinstance(vars(Provider)["name"], property)
-    assert not inspect.iscoroutinefunction(Provider.get_info)
-    assert inspect.iscoroutinefunction(Provider.list_models)
-    assert inspect.iscoroutinefunction(Provider.complete)
-    assert not inspect.iscoroutinefunction(Provider.parse_tool_calls)
-    assert list(inspect.signature(Provider.complete).parameters) == ["self", "request", "kwargs"]
-    assert list(inspect.signature(Provider.parse_tool_calls).parameters) == ["self", "response"]
 
 
 async def test_mount_registers_the_provider_and_its_cleanup_closes_the_client() -> None:
