@@ -20,7 +20,8 @@ def import_everything() -> None:
     for name in ("anyio._backends._asyncio", "anyio._backends._trio", "amplifier.cli", "amplifier.modules"):
         package = importlib.import_module(name)
         for found in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{name}."):
-            importlib.import_module(found.name)
+            with suppress(ImportError):  # an optional part is not installed
+                importlib.import_module(found.name)
     gc.freeze()
 
 
