@@ -122,6 +122,7 @@ test-slow: parts engines
 # Tests that repeat something a hundred times or at every point: the marker `long`. Their short forms are in the other two.
 test-long: parts engines
 	HYPOTHESIS_PROFILE=$(or $(HYPOTHESIS_PROFILE),search) $(BIN)/python -m pytest $(PARALLEL) -m long $(ARGS)
+	WHOLE_SWEEPS=1 $(BIN)/python -m pytest $(PARALLEL) -m "not long" tests/kernel/sweeps $(ARGS)
 	@$(MAKE) --no-print-directory fault-programme ARGS=
 
 # Ten classes of faults, about 25 minutes on two processors. Started again it goes on where it was stopped; ARGS="--fresh" starts over,

@@ -10,6 +10,7 @@ from __future__ import annotations
 pytest_plugins = [
     "tests._support.backends",
     "tests._support.collected_garbage",
+    "tests._support.forked",
     "tests._support.leaks",
     "tests._support.profiles",
     "tests._support.surroundings",

@@ -9,6 +9,7 @@ import textwrap
 
 import attrs
 
+from tests._support.forked import Forked
 from tests._support.tree import ROOT
 
 _PATIENCE = 60.0
@@ -59,7 +60,7 @@ def run_child(program: str, *arguments: str, signal: signals.Signals | None = No
     """
     code = _PREAMBLE + textwrap.dedent(program)
     command = [sys.executable, "-c", code, *arguments]
-    with subprocess.Popen(
+    with Forked(
         command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as child:
         lines: list[str] = []

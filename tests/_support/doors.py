@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests._support.forked import Forked
+
 
 class Door:
     """A command of ours in a process, which is asked by lines or by HTTP."""
 
     def __init__(self, folder: Path, environment: dict[str, str], *command: str) -> None:
-        self.process = subprocess.Popen(
+        self.process = Forked(
             [sys.executable, *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -24,11 +24,16 @@ CLIENTS = {
 }
 """Exact versions of their packages."""
 
-_BEGIN = """
+_EACH = """
 import json, os
-url, key = os.environ["AGENT_URL"], os.environ["AGENT_KEY"]
-found = {}
+script, results = os.environ["SCRIPT"], []
+for url, key in json.loads(os.environ["AGENTS"]):
+    found = {}
+    exec(script, {"json": json, "url": url, "key": key, "found": found})
+    results.append(found)
+print(json.dumps(results))
 """
+_PATIENCE = 180.0
 
 
 def install(client: str) -> bool:
@@ -37,15 +42,25 @@ def install(client: str) -> bool:
     return python_parts.install(FOLDER / client, CLIENTS[client])
 
 
-def found_by(client: str, script: str, address: str, token: str, patience: float) -> Any:
-    """Run a program that talks to a server with ``url`` and ``key`` and puts what it gets into ``found``."""
+def found_by(client: str, script: str, servers: list[tuple[str, str]]) -> Any:
+    """Run a script that talks to a server with ``url`` and ``key`` and puts what it gets into ``found``.
+
+    Args:
+        client: One of `CLIENTS`.
+        script: Its text.
+        servers: Address and token of each that it is to talk to, one after the other in one process: they take seconds to import.
+
+    Returns:
+        What it has found at each.
+    """
     install(client)
+    agents = json.dumps([(f"{address}/v1", token) for address, token in servers])
     finished = subprocess.run(
-        [str(FOLDER / client / "bin" / "python"), "-c", f"{_BEGIN}{script}\nprint(json.dumps(found))"],
-        env={**os.environ, "AGENT_URL": f"{address}/v1", "AGENT_KEY": token, "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+        [str(FOLDER / client / "bin" / "python"), "-c", _EACH],
+        env={**os.environ, "SCRIPT": script, "AGENTS": agents, "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
         capture_output=True,
         text=True,
-        timeout=patience,
+        timeout=_PATIENCE,
         check=False,
     )
     if finished.returncode:

@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests._support.forked import Forked, run_forked
 from tests._support.tree import ROOT
 
 PATIENCE = 60.0
@@ -65,15 +66,7 @@ def run_cli(
 ) -> subprocess.CompletedProcess[str]:
     """Run the command line without a terminal, to its end."""
     given = b"" if stdin is None else stdin.encode() if isinstance(stdin, str) else stdin
-    finished = subprocess.run(
-        command(*arguments),
-        input=given,
-        cwd=cwd,
-        env=environment(home, extra),
-        capture_output=True,
-        check=False,
-        timeout=PATIENCE,
-    )
+    finished = run_forked(command(*arguments), given, cwd=cwd, env=environment(home, extra), timeout=PATIENCE)
     return subprocess.CompletedProcess(
         finished.args, finished.returncode, finished.stdout.decode(), finished.stderr.decode()
     )
@@ -284,7 +277,7 @@ def open_terminal(
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
     words: Sequence[str] = [*program, *arguments] if program else command(*arguments, at="terminal")
-    process = subprocess.Popen(
+    process = Forked(
         words,
         stdin=slave,
         stdout=slave if stdout is None else stdout,

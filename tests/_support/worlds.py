@@ -8,6 +8,7 @@ is made of are in `world_modules`.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import weakref
 from collections import Counter
@@ -25,6 +26,9 @@ from amplifier.testing import MODES, SweepReport, cancel_everywhere
 LISTENER = "listener of the application"
 
 Scenario = Callable[["World"], Awaitable[object]]
+
+WHOLE = bool(os.environ.get("WHOLE_SWEEPS"))
+"""Whether the second of two cancellations comes after each of the usual numbers of steps, as in `make test-long`, or after one and three."""
 
 TRIALS: list[int] = []
 """How often each scenario that was swept in this process was run; reported at the end of `tests/kernel/sweeps`."""
@@ -300,6 +304,8 @@ def sweep(
         world = World(scenario)
         return world.scenario, lambda: [*world.check(), *(also(world) if also else ())]
 
+    if not WHOLE:
+        options.setdefault("second_after", (1, 3))
     with _silence():
         report = cancel_everywhere(make, modes=modes, **options)
     report.raise_if_broken()

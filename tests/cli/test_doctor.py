@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 
 import pytest
@@ -14,6 +13,7 @@ from amplifier.cli import main
 from amplifier.cli.commands import doctor as _doctor
 from amplifier.cli.sessions.store import SessionRecord, SessionStore
 from amplifier.loading import _installed as installed_modules
+from tests._support.forked import run_forked
 from tests._support.terminal import command, environment
 
 
@@ -156,7 +156,7 @@ def test_the_shell_is_offered_commands_and_ids(words, expected, tmp_path):
         "COMP_WORDS": " ".join(words),
         "COMP_CWORD": str(len(words) - 1),
     }
-    finished = subprocess.run(command(), env=variables, capture_output=True, text=True, check=False)
+    finished = run_forked(command(), env=variables, text=True)
     offered = {line.partition(",")[2] for line in finished.stdout.splitlines()}
     assert expected <= offered, finished.stderr
     assert finished.returncode == 0

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests._support.forked import Forked
 from tests._support.terminal import PATIENCE, command, environment, open_terminal, run_cli
 
 KEY = "sk-ant-" + "q7" * 20
@@ -109,7 +110,7 @@ def test_a_keyring_that_waits_for_its_user_can_be_left(home, workdir, keyring):
     (workdir / "slow_keyring.py").write_text(SLOW)
     path = os.pathsep.join([str(workdir), environment(home)["PYTHONPATH"]])
     variables = environment(home, {"PYTHON_KEYRING_BACKEND": "slow_keyring.Keyring", "PYTHONPATH": path})
-    with subprocess.Popen(command("run", "hello"), cwd=workdir, env=variables, stdin=subprocess.DEVNULL) as process:
+    with Forked(command("run", "hello"), cwd=workdir, env=variables, stdin=subprocess.DEVNULL) as process:
         give_up = time.monotonic() + PATIENCE
         while not (workdir / "asked").exists():
             assert time.monotonic() < give_up

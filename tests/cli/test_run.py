@@ -18,6 +18,7 @@ from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.sessions.home_folder import require_writable
 from amplifier.cli.sessions.store import SessionRecord, SessionStore
 from tests._support.backends import mostly_on
+from tests._support.forked import Forked, run_forked
 from tests._support.terminal import PATIENCE, command, environment, json_of, run_cli
 from tests.cli._scripted_agent import write_plan
 
@@ -499,7 +500,7 @@ def test_a_session_that_another_process_has_open_is_refused(home, workdir, plan)
 
 
 def start(*arguments: str, home: Path, cwd: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return Forked(
         command(*arguments),
         cwd=cwd,
         env=environment(home),
@@ -574,7 +575,7 @@ def test_a_signal_that_the_parent_ignores_stays_ignored(home, workdir, plan):
         "import signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); from amplifier.cli import main; "
         f"sys.exit(main(['run', {prompt!r}, '--plan', {plan!r}]))"
     )
-    with subprocess.Popen(
+    with Forked(
         [command()[0], "-c", program],
         cwd=workdir,
         env=environment(home),
@@ -598,16 +599,7 @@ def test_a_reader_that_has_gone_ends_the_command_quietly(words, home, workdir, p
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        finished = subprocess.run(
-            command(*words, *extra),
-            cwd=workdir,
-            env=environment(home),
-            stdin=subprocess.DEVNULL,
-            stdout=writing,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
+        finished = run_forked(command(*words, *extra), cwd=workdir, env=environment(home), text=True, stdout=writing)
     finally:
         os.close(writing)
     assert finished.returncode == 141

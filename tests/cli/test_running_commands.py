@@ -22,6 +22,7 @@ from amplifier.cli.terminal.output import StandardStreams
 from amplifier.models import from_json
 from amplifier.tracing import TaskTree
 from amplifier.tracing._running_commands import RunningCommand, answer_task_requests, request_tasks, running_commands
+from tests._support.forked import Forked
 from tests._support.terminal import command, environment, open_terminal, run_cli
 
 
@@ -53,7 +54,7 @@ def hanging_run(plan: str, home: Path, workdir: Path, backend: str, *options: st
     """An `amplifier run` whose tool waits for a file that is never created."""
     prompt = f"call wait_for {json.dumps({'path': str(workdir / 'gate')})}"
     words = command("run", prompt, "--plan", plan, "--backend", backend, "--session-id", "hung", *options)
-    process = subprocess.Popen(
+    process = Forked(
         words,
         cwd=workdir,
         env=environment(home),
@@ -184,7 +185,7 @@ def test_a_run_stuck_in_c_code_is_shown_by_its_thread_stacks(backend, home, work
     plan_of_block["tools"] = [{"module": "tool-block", "source": str(package)}]
     (workdir / "plan.json").write_text(json.dumps(plan_of_block))
     words = command("run", "call block {}", "--plan", str(workdir / "plan.json"), "--backend", backend)
-    process = subprocess.Popen(
+    process = Forked(
         words,
         cwd=workdir,
         env=environment(home),

@@ -17,6 +17,7 @@ import pytest
 from amplifier.cli import main
 from amplifier.cli.sessions.store import SessionRecord, SessionStore
 from amplifier.tracing import log_parts
+from tests._support.forked import Forked, run_forked
 from tests._support.terminal import PATIENCE, command, environment
 from tests.cli._scripted_agent import write_plan
 from tests.cli.test_session import keep
@@ -70,16 +71,8 @@ def run_turns(plan: str, backend: str, home: Path, workdir: Path, *prompts: str)
         which = ["--resume", "one"] if number else ["--session-id", "one"]
         commands.append(["run", prompt, *which, "-q", "--plan", plan, "--backend", backend])
     program = "import json, sys; from amplifier.cli import main; [main(words) for words in json.loads(sys.argv[1])]"
-    finished = subprocess.run(
-        [sys.executable, "-c", program, json.dumps(commands)],
-        cwd=workdir,
-        env=environment(home),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    words = [sys.executable, "-c", program, json.dumps(commands)]
+    finished = run_forked(words, cwd=workdir, env=environment(home), text=True, timeout=PATIENCE)
     assert finished.returncode == 0, finished.stderr
 
 
@@ -243,9 +236,7 @@ def test_open_shows_the_page_in_the_browser(store, workdir, home):
     browser.chmod(0o755)
     words = command("session", "trace", "one", "--open")
     variables = environment(home, {"BROWSER": f"{browser} %s"})
-    finished = subprocess.run(
-        words, cwd=workdir, env=variables, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    finished = run_forked(words, cwd=workdir, env=variables, text=True, timeout=PATIENCE)
     assert finished.returncode == 0, finished.stderr
     assert (workdir / "opened").read_text() == (workdir / "trace-one.html").as_uri()
 
@@ -285,7 +276,7 @@ def test_the_journal_of_a_killed_turn_is_shown(backend, store, home, workdir, tm
     file.write_text(json.dumps(plan))
     words = ["run", f"call wait_for {json.dumps({'path': str(workdir / 'never')})}", "--session-id", "one"]
     words += ["--plan", str(file), "--backend", backend]
-    with subprocess.Popen(
+    with Forked(
         command(*words),
         cwd=workdir,
         env=environment(home),

@@ -21,6 +21,7 @@ import pytest
 from amplifier.cli.sessions.store import SessionRecord, SessionStore
 from tests._support.backends import mostly_on
 from tests._support.browser import Tab, open_tab
+from tests._support.forked import Forked
 from tests._support.terminal import PATIENCE, command, environment
 from tests.cli._scripted_agent import write_plan
 from tests.tracing._logs import small_session, turn
@@ -71,7 +72,7 @@ def following(backend: str, home: Path, cwd: Path, *words: str, browser: str = "
     log = cwd / "live.log"
     with (
         log.open("w") as errors,
-        subprocess.Popen(
+        Forked(
             command("session", "trace", "--live", "--backend", backend, *words),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -185,7 +186,7 @@ def test_the_page_follows_a_running_session(backend, home, workdir, tmp_path):
     file.write_text(json.dumps(plan))
     prompt = f"call wait_for {json.dumps({'path': str(workdir / 'gate')})}"
     words = command("run", prompt, "--session-id", "one", "--plan", str(file), "--backend", backend)
-    with subprocess.Popen(
+    with Forked(
         words,
         cwd=workdir,
         env=environment(home),

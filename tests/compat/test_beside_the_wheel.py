@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests._support.doors import Door, by_acp, by_http, by_mcp
+from tests._support.forked import run_forked
 
 from .published_modules import write_modules, write_package
 from .test_install import published_wheel
@@ -39,9 +40,7 @@ def surroundings(folder: Path, *, has_wheel: bool = True) -> dict[str, str]:
 def amplifier(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Our command in an environment with the wheel."""
     command = [sys.executable, "-m", "amplifier", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=280, cwd=folder, check=False, env=surroundings(folder)
-    )
+    return run_forked(command, text=True, timeout=280, cwd=folder, env=surroundings(folder))
 
 
 SPEAKS = """

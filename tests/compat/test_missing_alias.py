@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -15,6 +13,7 @@ from amplifier.cli import main
 from amplifier.conformance import Report, check_module
 from amplifier.errors import ModuleLoadError
 from amplifier.loading import ModuleLoader
+from tests._support.forked import run_forked
 
 ADVICE = "python -m amplifier.compat enable"
 
@@ -115,9 +114,7 @@ def test_a_suite_with_a_process_that_lacks_the_alias_ends_with_the_command(tmp_p
     """
     (tmp_path / "test_it.py").write_text(textwrap.dedent(suite))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, "test_it.py"]
-    ended = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False, env=dict(os.environ)
-    )
+    ended = run_forked(command, text=True, timeout=60, cwd=tmp_path)
     assert ended.returncode == 1, ended.stdout
     assert ended.stdout.count(ADVICE) == 1
 
@@ -125,6 +122,6 @@ def test_a_suite_with_a_process_that_lacks_the_alias_ends_with_the_command(tmp_p
 def test_a_program_that_fails_because_its_child_lacks_the_alias_ends_with_the_command(tmp_path: Path):
     (tmp_path / "program.py").write_text(STARTS_A_CHILD)
     command = [sys.executable, "-m", "amplifier.compat", "program.py"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
+    ended = run_forked(command, text=True, timeout=60, cwd=tmp_path)
     assert ended.returncode == 1
     assert ended.stderr.count(ADVICE) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
+from tests._support.forked import run_forked
 
 from .published_modules import write_modules
 
@@ -129,13 +130,7 @@ def test_a_modules_own_suite_runs_with_the_inherited_tests(tmp_path: Path, modul
         encoding="utf-8",
     )
 
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "amplifier.compat.pytest", "-q", "-p", "no:cacheprovider", "tests"],
-        cwd=place,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=280,
-    )
+    command = [sys.executable, "-m", "pytest", "-p", "amplifier.compat.pytest", "-q", "-p", "no:cacheprovider", "tests"]
+    run = run_forked(command, cwd=place, text=True, timeout=280)
 
     assert f"{INHERITED[kind] + 1} passed" in run.stdout, run.stdout + run.stderr

@@ -9,7 +9,7 @@ import pytest
 
 from amplifier.kernel.coordinator.ownership import Contributions
 from amplifier.kernel.runtime.ledger import Ledger, Owner
-from tests._support.small_agent import agent, give_up_after
+from tests._support.small_agent import agent
 
 pytestmark = pytest.mark.virtual_time
 
@@ -139,20 +139,6 @@ async def test_failing_contributor_is_named_and_the_rest_collected(channels, cap
     channels.register("x", "good", after(0, "good"), None)
     assert await collect(channels) == ["good"]
     assert "Contributor 'bad' of module 'tool-bad' on channel 'x' failed" in caplog.text
-
-
-@pytest.mark.parametrize("how", ["scope", "native"])
-async def test_cancelled_collection_leaves_as_cancellation_not_as_a_short_list(channels, how):
-    asked = []
-    channels.register("x", "n", after(60, 1), None)
-    channels.register("x", "n", lambda: asked.append("second"), None)
-
-    async def collecting():
-        await channels.collect("x", each=None, total=None)
-        asked.append("came back")
-
-    await give_up_after(1, how, collecting)
-    assert asked == []
 
 
 async def test_contributor_may_register_another_for_the_next_collection(channels):

@@ -8,7 +8,6 @@ import anyio
 import pytest
 
 from amplifier import HookResult, ModuleCoordinator
-from amplifier.errors import ApprovalTimeoutError
 from amplifier.models import ApprovalGate
 from tests._support.small_agent import give_up_after
 
@@ -135,12 +134,6 @@ async def test_kernel_ends_the_wait_and_applies_the_default(default, action):
     assert events[-1][1]["reason"].startswith("Approval timeout")
 
 
-@pytest.mark.parametrize(("default", "action"), [("allow", "continue"), ("deny", "deny")])
-async def test_system_that_gave_up_by_itself_gets_the_default_as_well(default, action):
-    coordinator, _, _ = made(ApprovalTimeoutError())
-    assert (await ask(coordinator, question(approval_default=default))).action == action
-
-
 async def test_answer_after_the_deadline_is_no_answer():
     async def stubborn():
         with anyio.CancelScope(shield=True):
@@ -178,18 +171,6 @@ async def test_every_failure_of_the_system_denies_whatever_the_default(error, de
     assert result.reason.startswith("Approval failed")
     assert events[-1][0] == "approval:denied"
     assert "the approval system failed" in caplog.text
-
-
-@pytest.mark.parametrize("default", ["allow", "deny"])
-async def test_without_a_system_every_question_is_denied(default):
-    coordinator = ModuleCoordinator()
-    result = await ask(coordinator, question(approval_default=default))
-    assert (result.action, result.reason) == ("deny", "No approval system available")
-
-
-async def test_object_without_the_method_denies():
-    coordinator = ModuleCoordinator(approval_system=object())
-    assert (await ask(coordinator, question())).action == "deny"
 
 
 async def test_interrupt_out_of_the_system_is_nobodys_denial():

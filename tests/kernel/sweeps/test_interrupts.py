@@ -180,8 +180,8 @@ def run(scenario: Callable[[Resources], Any], backend: str, at: list[int]) -> tu
     return trial, world.problems(trial)
 
 
-def sweep(scenario: Callable[[Resources], Any], backend: str, *, singles: int, pairs: int) -> None:
-    """Interrupt at so many points, and at so many pairs of points."""
+def sweep(scenario: Callable[[Resources], Any], backend: str, *, singles: int, scopes: int, pairs: int) -> None:
+    """Interrupt at so many points, at so many where scopes are entered and left, and at so many pairs of points."""
     run(scenario, backend, [])  # what is done once in a process is done
     undisturbed, found = run(scenario, backend, [])
     assert found == []
@@ -189,7 +189,7 @@ def sweep(scenario: Callable[[Resources], Any], backend: str, *, singles: int, p
     wrong: list[str] = []
     places = chosen_points(undisturbed.points)
     assert len(places) > 200, "the scenario has shrunk"
-    for at in {*spread(places, singles), *scope_points(undisturbed.points, places)}:
+    for at in {*spread(places, singles), *spread(scope_points(undisturbed.points, places), scopes)}:
         trial, found = run(scenario, backend, [at])
         wrong += [f"{at}: {trial.hits[0]}: {problem}" for problem in found]
     per_first = max(1, round(pairs**0.5))
@@ -256,7 +256,8 @@ def test_ctrl_c_while_a_section_wakes_its_caller_leaves_no_error():
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_ctrl_c_at_a_sample_of_the_kernels_code_leaves_nothing_behind(scenario, backend):
-    sweep(scenario, backend, singles=12, pairs=4 if backend != "asyncio-bare" else 0)
+    scopes = 10_000 if scenario is opened_and_closed else 12
+    sweep(scenario, backend, singles=12, scopes=scopes, pairs=4 if backend != "asyncio-bare" else 0)
 
 
 @pytest.mark.long
@@ -264,7 +265,7 @@ def test_ctrl_c_at_a_sample_of_the_kernels_code_leaves_nothing_behind(scenario, 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_ctrl_c_at_every_point_of_the_kernels_code_leaves_nothing_behind(scenario, backend):
-    sweep(scenario, backend, singles=10_000, pairs=1_500 if backend != "asyncio-bare" else 0)
+    sweep(scenario, backend, singles=10_000, scopes=10_000, pairs=1_500 if backend != "asyncio-bare" else 0)
 
 
 UNHEARD = """

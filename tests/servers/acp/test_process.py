@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests._support.forked import Forked, run_forked
 from tests._support.terminal import environment, run_cli
 from tests.servers.acp._editor import PATIENCE, acp_command, plan_with
 
@@ -31,7 +32,7 @@ class Agent:
     """The process, and messages written by hand."""
 
     def __init__(self, backend: str, plan: str | Path, home: Path, cwd: Path) -> None:
-        self.process = subprocess.Popen(
+        self.process = Forked(
             acp_command(backend, plan),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -115,15 +116,8 @@ def test_standard_input_may_be_a_file(backend, home, workdir, plan):
     line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}})
     (workdir / "input").write_text(f"{line}\nnonsense\n")
     with (workdir / "input").open("rb") as source:
-        finished = subprocess.run(
-            acp_command(backend, plan),
-            stdin=source,
-            capture_output=True,
-            env=environment(home),
-            cwd=workdir,
-            timeout=PATIENCE,
-            check=False,
-        )
+        words = acp_command(backend, plan)
+        finished = run_forked(words, stdin=source, env=environment(home), cwd=workdir, timeout=PATIENCE)
     answers = [json.loads(line) for line in finished.stdout.splitlines()]
     assert finished.returncode == 0
     assert -32700 in [answer.get("error", {}).get("code") for answer in answers]

@@ -14,6 +14,7 @@ from typing import Any
 
 import attrs
 
+from tests._support.forked import Forked
 from tests._support.terminal import command, environment
 
 PATIENCE = 60.0
@@ -53,7 +54,7 @@ def running(backend: str, plan: str | Path, home: Path, cwd: Path, *options: str
     arguments = command("serve", str(plan), "--backend", backend, "--port", "0", *options)
     with (
         log.open("a") as errors,
-        subprocess.Popen(
+        Forked(
             arguments,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import secrets
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests._support.node_parts import node, program
 from tests.cli._scripted_agent import write_plan
 from tests.cli.conftest import backend, home, plan, workdir
 from tests.modules.hooks.otel.conftest import traces
 from tests.servers.http._server import Server, running
 
-__all__ = ["backend", "home", "plan", "server", "traces", "workdir"]
+__all__ = ["ag_ui", "backend", "home", "plan", "server", "traces", "workdir"]
 
 
 @pytest.fixture(scope="module", params=["asyncio", "trio"])
@@ -24,3 +30,20 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     (folder / "work").mkdir()
     with running(request.param, write_plan(folder), folder / "home", folder / "work") as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+def ag_ui() -> Iterator[Callable[..., Any]]:
+    """Runs an agent with each prompt or answer in turn; returns what the client has seen. One process of Node for all tests of a file."""
+    script = str(Path(__file__).with_name("_ag_ui_client.mjs"))
+    words = [node(), script, program("@ag-ui/client", "dist/index.mjs")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
+
+        def run(server: Server, *steps: Any, **more: Any) -> Any:
+            at = {"url": f"{server.address}/ag-ui", "token": server.token, "thread": secrets.token_hex(4)}
+            given = {**at, "messages": [], "tools": [], "context": [], "steps": steps, **more}
+            print(json.dumps(given), file=client.stdin, flush=True)
+            assert client.stdout is not None
+            return json.loads(client.stdout.readline())
+
+        yield run

@@ -3,47 +3,16 @@
 from __future__ import annotations
 
 import json
-import secrets
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests._support.node_parts import node, program
-from tests.servers.http._server import PATIENCE, Server
 
 
 def call(tool: str, **given: object) -> str:
     return f"call {tool} {json.dumps(given)}"
 
 
-def ag_ui(
-    server: Server, *steps: Any, thread: str | None = None, messages: Any = (), tools: Any = (), context: Any = ()
-) -> Any:
-    """Run an agent with each prompt or answer in turn; what the client has seen."""
-    library = program("@ag-ui/client", "dist/index.mjs")
-    script = Path(__file__).with_name("_ag_ui_client.mjs")
-    given = {
-        "url": f"{server.address}/ag-ui",
-        "token": server.token,
-        "steps": steps,
-        "messages": messages,
-        "tools": tools,
-        "context": context,
-    }
-    finished = subprocess.run(
-        [node(), str(script), library, json.dumps({**given, "thread": thread or secrets.token_hex(4)})],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr
-    return json.loads(finished.stdout.splitlines()[-1])
-
-
-def test_ag_ui_client_accepts_every_event_and_keeps_the_conversation(server, workdir):
+def test_ag_ui_client_accepts_every_event_and_keeps_the_conversation(ag_ui, server, workdir):
     (workdir / "gate").touch()
     found = ag_ui(server, call("wait_for", path=str(workdir / "gate")), call("nowhere"), "history", "fail")
     assert found["failures"] == [None, None, None, "the quota is used up"]
@@ -59,7 +28,7 @@ def test_ag_ui_client_accepts_every_event_and_keeps_the_conversation(server, wor
 
 
 @pytest.mark.slow
-def test_ag_ui_client_keeps_calls_of_one_answer_in_one_message(server):
+def test_ag_ui_client_keeps_calls_of_one_answer_in_one_message(ag_ui, server):
     town = {"type": "object", "properties": {"town": {"type": "string"}}}
     weather = {"name": "weather", "description": "The weather of a town.", "parameters": town}
     inputs = [{"tool": "weather", "town": town} for town in ("Oslo", "Rome")]
@@ -70,7 +39,7 @@ def test_ag_ui_client_keeps_calls_of_one_answer_in_one_message(server):
 
 
 @pytest.mark.slow
-def test_ag_ui_client_answers_questions(server, workdir):
+def test_ag_ui_client_answers_questions(ag_ui, server, workdir):
     answers: list[Any] = [
         {"status": "resolved", "payload": {"approved": True}},
         {"status": "resolved", "payload": {"approved": False}},
@@ -89,7 +58,7 @@ def test_ag_ui_client_answers_questions(server, workdir):
 
 
 @pytest.mark.slow
-def test_ag_ui_client_can_be_restarted_before_it_answers(server, workdir):
+def test_ag_ui_client_can_be_restarted_before_it_answers(ag_ui, server, workdir):
     asked = ag_ui(server, call("risky", path=str(workdir / "trace")))
     (question,) = asked["interrupts"]
     wrong = {"resume": [{"interruptId": "q-never", "status": "resolved", "payload": {"approved": True}}]}
@@ -103,7 +72,7 @@ def test_ag_ui_client_can_be_restarted_before_it_answers(server, workdir):
 
 
 @pytest.mark.slow
-def test_ag_ui_client_carries_out_a_tool_of_its_own(server):
+def test_ag_ui_client_carries_out_a_tool_of_its_own(ag_ui, server):
     town = {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]}
     weather = {"name": "weather", "description": "The weather of a town.", "parameters": town}
     found = ag_ui(server, call("weather", town="Oslo"), {"result": "rain"}, tools=[weather])
@@ -114,7 +83,7 @@ def test_ag_ui_client_carries_out_a_tool_of_its_own(server):
 
 
 @pytest.mark.slow
-def test_ag_ui_client_shows_its_page_to_the_model(server):
+def test_ag_ui_client_shows_its_page_to_the_model(ag_ui, server):
     """What CopilotKit sends for `useCopilotReadable`."""
     context = [{"description": "The page", "value": "a map of Oslo"}]
     found = ag_ui(server, "notes", "history", context=context)

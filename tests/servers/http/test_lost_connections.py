@@ -12,7 +12,6 @@ import pytest
 from amplifier.servers.http import Limits
 from tests.servers.http._asgi_client import Client, Exchange, serving
 from tests.servers.http._server import Server
-from tests.servers.http.test_ag_ui_client import ag_ui
 from tests.servers.http.test_openai_python import openai_client
 
 RESPONSES = "/v1/responses"
@@ -204,7 +203,7 @@ async def test_slow_client_holds_the_run_and_another_one_reads_it_too(tmp_path):
 
 
 @pytest.mark.slow
-def test_ag_ui_client_goes_on_with_the_run_it_lost(server, workdir):
+def test_ag_ui_client_goes_on_with_the_run_it_lost(ag_ui, server, workdir):
     """The official client is broken off after the call began, and asks for the same run again."""
     found = ag_ui(server, {"lost": call("wait_for", path=str(workdir / "gate")), "gate": str(workdir / "gate")})
     assert (found["failures"], found["outcomes"]) == ([None], ["success"])

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from amplifier.store import SessionIndex
+from tests._support.forked import Forked
 from tests._support.terminal import command, environment, run_cli
 from tests.servers.http._server import PATIENCE, Server, ask, connect, running
 
@@ -39,7 +40,7 @@ def test_ui_opens_the_page_of_the_default_agent_in_the_browser(backend, home, wo
     browser.chmod(0o755)
     words = command("ui", "-p", "offline", "--backend", backend)
     variables = environment(home, {"BROWSER": f"{browser} %s"})
-    with subprocess.Popen(words, cwd=workdir, env=variables, stdout=subprocess.PIPE, text=True) as process:
+    with Forked(words, cwd=workdir, env=variables, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         page = [process.stdout.readline() for _ in range(4)][1].removeprefix("Chat page: ").strip()
         give_up = time.monotonic() + PATIENCE

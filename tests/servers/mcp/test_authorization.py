@@ -23,6 +23,7 @@ from mcp.server.auth.settings import AuthSettings
 
 from amplifier import AmplifierSession
 from amplifier.servers.mcp import serve
+from tests._support.forked import Forked, run_forked
 from tests._support.tree import ROOT
 from tests.modules.tools.mcp.desk import Desk, new_session, opened
 
@@ -44,7 +45,7 @@ def program(*arguments: str, **variables: str) -> Iterator[str]:
     """Run a Python program; what it prints when it is ready."""
     command = [sys.executable, *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+    with Forked(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         try:
             yield process.stdout.readline().strip()
@@ -147,7 +148,7 @@ def commanded(folder: Path, issuer: str, backend: str) -> Iterator[str]:
     oauth = ["--oauth", issuer, "--introspection", f"{issuer}/introspect"]
     command = [sys.executable, "-m", "amplifier", "mcp", "serve", "plan.json", *options, *oauth]
     environment = {**os.environ, "AMPLIFIER_HOME": str(folder / "home")}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, cwd=folder) as process:
+    with Forked(command, stderr=subprocess.PIPE, text=True, env=environment, cwd=folder) as process:
         assert process.stderr is not None
         try:
             yield process.stderr.readline().removeprefix("listening on ").strip()
@@ -170,7 +171,7 @@ async def test_the_command_asks_an_authorization_server_about_tokens(guarded, tm
 def test_options_about_oauth_that_do_not_go_together_are_refused(given, tmp_path: Path):
     (tmp_path / "plan.json").write_text(json.dumps(PLAN))
     command = [sys.executable, "-m", "amplifier", "mcp", "serve", "plan.json", *given]
-    ended = subprocess.run(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, timeout=60, check=False)
+    ended = run_forked(command, text=True, cwd=tmp_path, timeout=60)
     assert (ended.returncode, "--oauth and --introspection belong together" in ended.stderr) == (2, True)
 
 

@@ -26,6 +26,7 @@ from amplifier import AmplifierSession
 from amplifier.cli import main
 from amplifier.servers.mcp import serve
 from amplifier.testing import wait_for
+from tests._support.forked import Forked
 from tests._support.tree import ROOT
 
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|httpcore2|mcp):ResourceWarning")
@@ -64,18 +65,8 @@ class Agent:
 
 STDIO = [("asyncio", "stdio", "auto"), ("trio", "stdio", "legacy")]
 HTTP = [("asyncio", "http", "legacy"), ("trio", "http", "auto")]
-OTHERS = [
-    ("asyncio", "stdio", "legacy"),
-    ("asyncio", "http", "auto"),
-    ("trio", "stdio", "auto"),
-    ("trio", "http", "legacy"),
-]
-"""Backend of the server, transport, form of the protocol; each with a client on both backends."""
-
-
-def slow(*ways: tuple[str, str, str]) -> list[Any]:
-    """A server on standard streams serves one client, and takes seconds to start."""
-    return [pytest.param(way, marks=pytest.mark.slow) for way in ways]
+"""Backend of the server, transport, form of the protocol; each with a client on both backends. What the agent answers does not depend on
+them. A server on standard streams takes seconds to start and serves one client, so it is asked where the transport has a part in it."""
 
 
 @pytest.fixture(scope="module")
@@ -85,9 +76,7 @@ def http_servers() -> Iterator[dict[str, str]]:
     with ExitStack() as stack:
         started = {
             backend: stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, PROGRAM, backend, "http"], stdout=subprocess.PIPE, text=True, env=environment
-                )
+                Forked([sys.executable, PROGRAM, backend, "http"], stdout=subprocess.PIPE, text=True, env=environment)
             )
             for backend in ("asyncio", "trio")
         }
@@ -102,7 +91,7 @@ def http_servers() -> Iterator[dict[str, str]]:
                 process.send_signal(signal.SIGINT)
 
 
-@pytest.fixture(params=[*HTTP, *slow(STDIO[-1])], ids="-".join)
+@pytest.fixture(params=HTTP, ids="-".join)
 def agent(request: pytest.FixtureRequest, http_servers: dict[str, str], tmp_path: Path) -> Agent:
     """A served agent."""
     server_backend, transport, mode = request.param
@@ -124,7 +113,7 @@ async def run(client: Client, prompt: str, **given: Any) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("agent", [*HTTP, *STDIO, *slow(*OTHERS)], ids="-".join, indirect=True)
+@pytest.mark.parametrize("agent", [*HTTP, *STDIO], ids="-".join, indirect=True)
 async def test_a_client_runs_turns_asks_and_reads_its_conversation(agent):
     questions: list[str] = []
     steps: list[str | None] = []
@@ -151,7 +140,6 @@ async def test_a_client_runs_turns_asks_and_reads_its_conversation(agent):
         assert [message["role"] for message in json.loads(page.contents[0].text)][:2] == ["user", "assistant"]
 
 
-@pytest.mark.slow
 async def test_a_denied_or_unanswerable_question_denies(agent):
     async with agent.client(decided("Deny")) as client:
         assert "denied" in (await run(client, "ask")).content[0].text
@@ -163,6 +151,8 @@ async def test_a_denied_or_unanswerable_question_denies(agent):
         assert "denied" in (await run(client, "ask")).content[0].text
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("agent", [*HTTP, STDIO[-1]], ids="-".join, indirect=True)
 async def test_a_cancelled_call_stops_the_turn_and_the_session_stays_usable(agent):
     async with agent.client() as client:
         session = (await run(client, "hello")).structured_content["session_id"]
@@ -305,7 +295,7 @@ def test_the_command_refuses_to_serve_everyone(words, message, tmp_path, capsys)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_ends_at_a_signal_while_it_waits_for_its_client(number, server_backend, tmp_path):
     command = [sys.executable, "-m", "amplifier", "mcp", "serve", mock_plan(tmp_path), "--backend", server_backend]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with Forked(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
