@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from amplifier import ContextManager, HookRegistry, Message, ModuleCoordinator, from_dict
-from amplifier.testing import EventRecorder, MockContextManager, MockProvider
+from amplifier.testing import EventRecorder, MockContextManager, MockProvider, TestCoordinator
 from tests._support.seed_sessions import seed_session
 
 
@@ -124,6 +125,20 @@ async def mount(coordinator: ModuleCoordinator, config: dict) -> ContextManager 
     return context
 
 
+def test_the_protocol_asks_for_five_async_methods() -> None:
+    assert isinstance(MyContextManager(1), ContextManager)
+    for name, parameters in {
+        "add_message": ["self", "message"],
+        "get_messages_for_request": ["self", "token_budget", "provider"],
+        "get_messages": ["self"],
+        "set_messages": ["self", "messages"],
+        "clear": ["self"],
+    }.items():
+        method = getattr(ContextManager, name)
+        assert inspect.iscoroutinefunction(method)
+        assert list(inspect.signature(method).parameters) == parameters
+
+
 MESSAGES: list[dict[str, Any]] = [
     {"role": "user", "content": "User's input text"},
     {"role": "assistant", "content": "Assistant's response"},
@@ -195,6 +210,18 @@ async def test_compaction_is_a_view_and_announced() -> None:
     assert len(await context.get_messages()) == 11
     assert recorder.names() == ["context:pre_compact", "context:post_compact"]
     assert [data["message_count"] for _, data in recorder.events] == [11, 3]
+
+
+async def test_a_context_announces_its_events() -> None:
+    coordinator = TestCoordinator()
+    coordinator.register_contributor(
+        "observability.events",
+        "my-context",
+        lambda: ["context:pre_compact", "context:post_compact"],
+    )
+    assert await coordinator.collect_contributions("observability.events") == [
+        ["context:pre_compact", "context:post_compact"]
+    ]
 
 
 # ── testing; each on the document's context and on our double ──

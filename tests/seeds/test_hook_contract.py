@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
-from amplifier import HookResult, ModuleCoordinator
+import pytest
+
+from amplifier import HookHandler, HookRegistry, HookResult, ModuleCoordinator
+from amplifier.events import ALL_EVENTS
 from amplifier.testing import EventRecorder, TestCoordinator
 from tests._support.seed_sessions import seed_session
 
@@ -35,6 +39,47 @@ async def mount(coordinator: ModuleCoordinator, config: dict) -> Callable | None
     return cleanup
 
 
+def test_the_protocol_is_an_async_call_with_event_and_data() -> None:
+    class MyHandler:
+        async def __call__(self, event: str, data: dict[str, Any]) -> HookResult:
+            return HookResult()
+
+    assert isinstance(MyHandler(), HookHandler)
+    assert isinstance(my_validation_hook, HookHandler)
+    assert inspect.iscoroutinefunction(HookHandler.__call__)
+    assert list(inspect.signature(HookHandler.__call__).parameters) == ["self", "event", "data"]
+
+
+def test_the_four_results_of_the_document() -> None:
+    assert HookResult(action="continue") == HookResult()
+
+    denial = HookResult(action="deny", reason="Access denied")
+    assert (denial.action, denial.reason) == ("deny", "Access denied")
+
+    feedback = HookResult(
+        action="inject_context",
+        context_injection="Found 3 linting errors...",
+        user_message="Linting issues detected",
+    )
+    assert (feedback.context_injection_role, feedback.ephemeral, feedback.user_message_level) == (
+        "system",
+        False,
+        "info",
+    )
+
+    request = HookResult(
+        action="ask_user",
+        approval_prompt="Allow write to production file?",
+        approval_default="deny",
+    )
+    assert (request.approval_timeout, request.approval_options) == (300.0, None)
+
+
+@pytest.mark.parametrize("action", ["continue", "deny", "modify", "inject_context", "ask_user"])
+def test_every_action_of_the_table_is_one(action: Any) -> None:
+    assert HookResult(action=action).action == action
+
+
 async def test_mount_registers_handlers_and_its_cleanup_unregisters_them() -> None:
     async with seed_session(hooks={"my-hook": mount}) as session:
         hooks = session.coordinator.hooks
@@ -43,6 +88,53 @@ async def test_mount_registers_handlers_and_its_cleanup_unregisters_them() -> No
         assert (await hooks.emit("tool:pre", {"tool_name": "Write", "tool_input": {}})).action == "continue"
         assert (await hooks.emit("tool:post", {})).context_injection == "Found 3 linting errors..."
     assert (await session.coordinator.hooks.emit("tool:post", {})).action == "continue"
+
+
+async def test_a_handler_is_registered_with_priority_and_name() -> None:
+    coordinator = TestCoordinator()
+    order: list[str] = []
+
+    async def my_handler(event: str, data: dict[str, Any]) -> HookResult:
+        order.append("mine")
+        return HookResult(action="continue")
+
+    async def other(event: str, data: dict[str, Any]) -> HookResult:
+        order.append("other")
+        return HookResult(action="continue")
+
+    registry: HookRegistry = coordinator.hooks
+    registry.register("tool:post", other, priority=11)
+
+    unregister = registry.register(
+        event="tool:post",
+        handler=my_handler,
+        priority=10,
+        name="my_handler",
+    )
+
+    await registry.emit("tool:post", {})
+    assert order == ["mine", "other"]
+    assert registry.list_handlers("tool:post")["tool:post"][0] == "my_handler"
+    unregister()
+    await registry.emit("tool:post", {})
+    assert order == ["mine", "other", "other"]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        "session:start",
+        "session:end",
+        "prompt:submit",
+        "tool:pre",
+        "tool:post",
+        "tool:error",
+        "provider:request",
+        "provider:response",
+    ],
+)
+def test_the_common_events_are_canonical(event: str) -> None:
+    assert event in ALL_EVENTS
 
 
 async def test_a_hook_announces_its_events() -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
-from amplifier.testing import MockProvider, MockTool
+import anyio
+import pytest
+
+from amplifier import HookResult
+from amplifier.events import ALL_EVENTS
+from amplifier.testing import EventRecorder, MockProvider, MockTool
 from tests._support.seed_sessions import module, mount_context, mount_loop, seed_session
 
 # ── mount ──
@@ -52,6 +58,91 @@ async def test_mount_is_a_free_function_called_once_in_phase_order() -> None:
         ]
 
 
+@pytest.mark.parametrize("returned", [None, {"not": "callable"}, 42, "text"])
+async def test_a_return_value_that_cannot_be_called_is_ignored(returned: Any) -> None:
+    async def mount(coordinator, config=None):
+        return returned
+
+    async with seed_session(tools={"tool-x": mount}) as session:
+        assert session.failures == []
+    assert session.cleanup_failures == []
+
+
+@pytest.mark.parametrize("form", ["sync", "returns a coroutine", "async"])
+async def test_a_returned_callable_is_called_without_arguments_and_awaited_if_need_be(form: str) -> None:
+    cleaned: list[str] = []
+
+    async def later() -> None:
+        await anyio.lowlevel.checkpoint()
+        cleaned.append(form)
+
+    cleanups: dict[str, Any] = {
+        "sync": lambda: cleaned.append(form),
+        "returns a coroutine": lambda: later(),  # noqa: PLW0108 - a function that returns a coroutine
+        "async": later,
+    }
+
+    async def mount(coordinator, config=None):
+        return cleanups[form]
+
+    async with seed_session(tools={"tool-x": mount}):
+        assert cleaned == []
+    assert cleaned == [form]
+
+
+async def test_the_canonical_cleanup_is_a_nested_closure() -> None:
+    class MyClient:
+        def __init__(self, url: str | None) -> None:
+            self.url = url
+            self.is_open = True
+
+        @classmethod
+        async def connect(cls, url: str | None) -> MyClient:
+            return cls(url)
+
+        async def aclose(self) -> None:
+            self.is_open = False
+
+    async def mount(coordinator, config: dict[str, Any] | None = None):
+        client = await MyClient.connect((config or {}).get("url"))
+        coordinator.register_capability("my.client", client)
+
+        async def cleanup() -> None:
+            await client.aclose()
+
+        return cleanup
+
+    async with seed_session(tools={"tool-x": mount}, configs={"tool-x": {"url": "https://example.org"}}) as session:
+        client = session.coordinator.get_capability("my.client")
+        assert client.url == "https://example.org"
+        assert client.is_open
+    assert not client.is_open
+
+
+async def test_cleanups_run_in_reverse_and_a_failing_one_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    order: list[str] = []
+
+    def mounting(name: str, broken: bool = False):
+        async def mount(coordinator, config=None):
+            def cleanup() -> None:
+                order.append(name)
+                if broken:
+                    raise OSError("stuck")
+
+            return cleanup
+
+        return mount
+
+    with caplog.at_level(logging.WARNING, logger="amplifier"):
+        async with seed_session(
+            tools={"tool-a": mounting("a"), "tool-b": mounting("b", broken=True)}, hooks={"hooks-c": mounting("c")}
+        ) as session:
+            pass
+    assert order == ["c", "b", "a"]
+    assert "stuck" in caplog.text
+    assert [failure.module for failure in session.cleanup_failures] == ["tool-b"]
+
+
 # ── on_session_ready ──
 
 
@@ -90,6 +181,59 @@ async def test_ready_runs_after_all_mounts_in_mount_order_and_before_session_for
         assert story == [*(f"mount {n}" for n in names), *(f"ready {n}" for n in names), "session:fork"]
 
 
+async def test_ready_is_optional_and_its_return_value_ignored() -> None:
+    called: list[str] = []
+
+    async def on_session_ready(coordinator) -> Any:
+        return lambda: called.append("not a cleanup")
+
+    async with seed_session(tools={"tool-a": module(nothing, on_session_ready), "tool-b": nothing}) as session:
+        assert session.failures == []
+    assert called == []
+
+
+async def test_a_sync_ready_is_skipped_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    called: list[str] = []
+
+    def on_session_ready(coordinator) -> None:
+        called.append("called")
+
+    with caplog.at_level(logging.WARNING, logger="amplifier"):
+        async with seed_session(tools={"tool-x": module(nothing, on_session_ready)}) as session:
+            assert session.initialized
+    assert called == []
+    assert "on_session_ready" in caplog.text
+    assert "tool-x" in caplog.text
+
+
+async def test_a_failing_ready_is_logged_announced_and_isolated(caplog: pytest.LogCaptureFixture) -> None:
+    """The document has ``exc_info=True``; the kernel writes the traceback into the message, with secrets removed."""
+    ready: list[str] = []
+    recorder = EventRecorder()
+
+    async def fails(coordinator) -> None:
+        raise LookupError("no peers")
+
+    async def works(coordinator) -> None:
+        ready.append("works")
+
+    async def mount_recorder(coordinator, config=None):
+        recorder.listen(coordinator.hooks, "module:on_session_ready_failed")
+
+    with caplog.at_level(logging.WARNING, logger="amplifier"):
+        async with seed_session(
+            tools={"tool-a": module(nothing, fails), "tool-b": module(nothing, works)},
+            hooks={"hooks-x": mount_recorder},
+        ) as session:
+            assert await session.execute("go on") == "answer to go on"
+    assert ready == ["works"]
+    [(_, data)] = recorder.events
+    assert (data["module_id"], data["error"]) == ("tool-a", "no peers")
+    [record] = [record for record in caplog.records if "on_session_ready" in record.message]
+    assert record.levelno == logging.WARNING
+    assert "Traceback" in record.getMessage()
+
+
 async def test_a_child_has_its_own_mounts_and_its_own_ready() -> None:
     story: list[tuple[str, str]] = []
 
@@ -105,7 +249,63 @@ async def test_a_child_has_its_own_mounts_and_its_own_ready() -> None:
     assert story == [("mount", "parent"), ("ready", "parent"), ("mount", "child"), ("ready", "child")]
 
 
+@pytest.mark.virtual_time
+async def test_a_ready_that_hangs_is_cut_off_and_reported() -> None:
+    """The document promises that there is no timeout; decided otherwise (DESIGN 7: ``ready``, 60 seconds, and None in
+    the plan for none): nothing waits for ever.
+    """
+
+    async def hangs(coordinator) -> None:
+        await anyio.sleep_forever()
+
+    began = anyio.current_time()
+    async with seed_session(tools={"tool-x": module(nothing, hangs)}) as session:
+        assert anyio.current_time() - began == pytest.approx(60)
+        [failure] = session.failures
+        assert isinstance(failure.error, TimeoutError)
+
+    async def slow(coordinator) -> None:
+        await anyio.sleep(3600)
+
+    async with seed_session(
+        tools={"tool-x": module(nothing, slow)}, settings={"deadlines": {"ready": None}}
+    ) as session:
+        assert session.failures == []
+
+
 # ── patterns ──
+
+
+async def test_the_anti_pattern_before_shares_a_coordinator_between_sessions() -> None:
+    """What the document warns of: the last session to mount serves the requests of all.
+
+    It writes ``get("tools", {})``, as if that were a dict's ``get``; the second argument is a name, so only the first
+    is given here.
+    """
+    _coordinator: Any = None
+
+    async def mount(coordinator, config: dict | None = None) -> None:
+        nonlocal _coordinator
+        _coordinator = coordinator
+
+    async def handle_request(request):
+        if _coordinator and _coordinator.get("tools").get("search"):
+            return await _coordinator.get("tools")["search"].execute(**request.params)
+        return None
+
+    def searching(tool: MockTool):
+        async def mount_search(coordinator, config=None):
+            return tool
+
+        return mount_search
+
+    first, second = MockTool("search", output="first"), MockTool("search", output="second")
+    request = SimpleNamespace(params={"input": {"query": "x"}})
+    async with seed_session(tools={"tool-search": searching(first)}, hooks={"hooks-x": mount}):
+        assert (await handle_request(request)).output == "first"
+        async with seed_session(tools={"tool-search": searching(second)}, hooks={"hooks-x": mount}):
+            assert (await handle_request(request)).output == "second"
+    assert first.call_count == second.call_count == 1
 
 
 async def test_the_correct_pattern_wires_per_session_in_on_session_ready() -> None:
@@ -155,3 +355,35 @@ async def test_a_resource_of_ready_registers_its_cleanup_itself() -> None:
     async with seed_session(tools={"tool-x": module(nothing, on_session_ready)}):
         assert cleaned == []
     assert cleaned == ["done"]
+
+
+async def test_the_canonical_use_subscribes_to_every_announced_event() -> None:
+    heard: list[str] = []
+
+    async def my_handler(event: str, data: dict[str, Any]) -> HookResult:
+        heard.append(event)
+        return HookResult(action="continue")
+
+    async def mount(coordinator, config: dict | None = None):
+        pass
+
+    async def on_session_ready(coordinator) -> None:
+        all_events = set(ALL_EVENTS)
+        contributions = await coordinator.collect_contributions("observability.events")
+        for event_list in contributions:
+            all_events.update(event_list)
+        for event in all_events:
+            coordinator.hooks.register(event, my_handler, name="my-module")
+
+    async def mount_delegate(coordinator, config=None):
+        coordinator.register_contributor(
+            "observability.events", "tool-delegate", lambda: ["delegate:agent_spawned", "delegate:agent_completed"]
+        )
+
+    async with seed_session(
+        tools={"tool-delegate": mount_delegate}, hooks={"hooks-logging": module(mount, on_session_ready)}
+    ) as session:
+        await session.coordinator.hooks.emit("delegate:agent_spawned", {})
+        await session.coordinator.hooks.emit("delegate:not_announced", {})
+        await session.execute("hello")
+    assert heard == ["delegate:agent_spawned", "session:start", "session:end"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,7 @@ from amplifier.testing import (
     MockProvider,
     MockTool,
     ScriptedOrchestrator,
+    TestCoordinator,
 )
 from tests._support.seed_sessions import seed_session
 
@@ -132,6 +134,20 @@ async def mount(coordinator: ModuleCoordinator, config: dict) -> Orchestrator | 
     return orchestrator  # type: ignore[return-value]  # the document's loop takes no **kwargs
 
 
+def test_the_protocol_takes_prompt_context_providers_tools_and_hooks() -> None:
+    """Our Protocol takes ``**kwargs`` as well; a loop without them gets only the keywords it accepts (DESIGN 3)."""
+    assert isinstance(MyOrchestrator({}), Orchestrator)
+    assert inspect.iscoroutinefunction(Orchestrator.execute)
+    assert list(inspect.signature(Orchestrator.execute).parameters)[:6] == [
+        "self",
+        "prompt",
+        "context",
+        "providers",
+        "tools",
+        "hooks",
+    ]
+
+
 async def test_mount_at_session_by_name_is_understood_and_a_turn_runs() -> None:
     provider, tool = MockProvider([("test_tool", {"x": 1}), "All done."]), MockTool("test_tool")
 
@@ -213,6 +229,12 @@ async def test_a_request_for_approval_decides_whether_the_tool_runs(approve: boo
     assert context.messages[2]["content"] == ("ok" if approve else "User denied")
 
 
+def test_is_error_is_no_field_of_a_result() -> None:
+    """The document's ``ToolResult(is_error=True, …)``: unknown keywords are ignored, so it would pass for a success."""
+    assert not hasattr(ToolResult(), "is_error")
+    assert ToolResult(is_error=True, output="x").success is True  # type: ignore[call-arg]  # the document's mistake
+
+
 def test_a_provider_is_chosen_by_configuration_or_request_else_the_first() -> None:
     providers = {"first": MockProvider(name="first"), "second": MockProvider(name="second")}
 
@@ -225,6 +247,21 @@ def test_a_provider_is_chosen_by_configuration_or_request_else_the_first() -> No
     request_options = {"provider": "second"}
     provider_name = request_options.get("provider", default_provider_name)
     assert provider_name == "second"
+
+
+async def test_an_orchestrator_announces_its_events() -> None:
+    coordinator = TestCoordinator()
+    coordinator.register_contributor(
+        "observability.events",
+        "my-orchestrator",
+        lambda: [
+            "my-orchestrator:loop_started",
+            "my-orchestrator:loop_iteration",
+            "my-orchestrator:loop_completed",
+        ],
+    )
+    [events] = await coordinator.collect_contributions("observability.events")
+    assert len(events) == 3
 
 
 # ── testing ──

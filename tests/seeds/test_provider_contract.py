@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from amplifier import ChatRequest, ChatResponse, ModelInfo, ModuleCoordinator, Provider, ProviderInfo, ToolCall
-from amplifier.testing import MockProvider, create_test_coordinator
+from amplifier.testing import MockProvider, TestCoordinator, create_test_coordinator
 from tests._support.seed_sessions import seed_session
 
 logger = logging.getLogger("seeds")
@@ -65,6 +66,17 @@ async def mount(coordinator: ModuleCoordinator, config: dict) -> Provider | Call
     return cleanup
 
 
+def test_the_protocol_asks_for_five_members() -> None:
+    assert isinstance(MyProvider("k", {}), Provider)
+    assert isinstance(vars(Provider)["name"], property)
+    assert not inspect.iscoroutinefunction(Provider.get_info)
+    assert inspect.iscoroutinefunction(Provider.list_models)
+    assert inspect.iscoroutinefunction(Provider.complete)
+    assert not inspect.iscoroutinefunction(Provider.parse_tool_calls)
+    assert list(inspect.signature(Provider.complete).parameters) == ["self", "request", "kwargs"]
+    assert list(inspect.signature(Provider.parse_tool_calls).parameters) == ["self", "response"]
+
+
 async def test_mount_registers_the_provider_and_its_cleanup_closes_the_client() -> None:
     session = seed_session(providers={"my-provider": mount}, configs={"my-provider": {"api_key": "k", "debug": True}})
     async with session:
@@ -91,6 +103,18 @@ async def test_a_returned_provider_is_registered_automatically() -> None:
 
     async with seed_session(providers={"my-provider": mount}) as session:
         assert isinstance(session.coordinator.get("providers", "my-provider"), MyProvider)
+
+
+async def test_a_provider_announces_its_events() -> None:
+    coordinator = TestCoordinator()
+    coordinator.register_contributor(
+        "observability.events",
+        "my-provider",
+        lambda: ["my-provider:rate_limit", "my-provider:retry"],
+    )
+    assert await coordinator.collect_contributions("observability.events") == [
+        ["my-provider:rate_limit", "my-provider:retry"]
+    ]
 
 
 async def test_provider_mount():

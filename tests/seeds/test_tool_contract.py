@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
-from amplifier import ModuleCoordinator, Tool, ToolResult
-from amplifier.testing import MockTool
+import pytest
+
+from amplifier import ModuleCoordinator, Tool, ToolCall, ToolResult, from_json, to_json
+from amplifier.contracts import tool_schema
+from amplifier.testing import MockTool, TestCoordinator
 from tests._support.seed_sessions import seed_session
 
 
@@ -97,6 +101,40 @@ async def test_the_quick_start_pattern_mounts_an_instance_and_returns_it() -> No
     assert session.cleanup_failures == []
 
 
+async def test_the_placeholder_of_the_quick_start_is_no_mount_point() -> None:
+    async def mount(coordinator, config):
+        await coordinator.mount("category", object(), name="my-module")
+
+    async with seed_session(tools={"my-module": mount}) as session:
+        [failure] = session.failures
+    assert failure.module_id == "my-module"
+    assert "Unknown mount point: category" in str(failure.error)
+
+
+# ── protocol and data ──
+
+
+def test_the_protocol_asks_for_name_description_and_async_execute() -> None:
+    assert isinstance(MyTool({}), Tool)
+    assert not isinstance(object(), Tool)
+    assert isinstance(vars(Tool)["name"], property)
+    assert isinstance(vars(Tool)["description"], property)
+    assert inspect.iscoroutinefunction(Tool.execute)
+    assert list(inspect.signature(Tool.execute).parameters) == ["self", "input"]
+
+
+def test_a_tool_call_has_id_name_and_arguments() -> None:
+    call = ToolCall(id="call_1", name="my_tool", arguments={"required_param": "x"})
+    assert (call.id, call.name, call.arguments) == ("call_1", "my_tool", {"required_param": "x"})
+    assert from_json(ToolCall, to_json(call)) == call
+
+
+def test_a_tool_result_has_the_documented_defaults() -> None:
+    result = ToolResult()
+    assert (result.success, result.output, result.error) == (True, None, None)
+    assert from_json(ToolResult, to_json(result)) == result
+
+
 # ── mount ──
 
 
@@ -106,6 +144,19 @@ async def test_mount_registers_the_tool_and_may_return_it() -> None:
         assert isinstance(tool, MyTool)
         assert tool.config == {"max_size": 1048576}
         assert list(session.coordinator.get("tools")) == ["my-tool"]
+
+
+@pytest.mark.parametrize("kind", ["instance", "cleanup", "none"])
+async def test_mount_may_return_an_instance_a_cleanup_or_none(kind: str) -> None:
+    cleaned: list[str] = []
+
+    async def mount(coordinator, config):
+        return {"instance": MyTool(config), "cleanup": lambda: cleaned.append("x"), "none": None}[kind]
+
+    async with seed_session(tools={"my-tool": mount}) as session:
+        assert session.failures == []
+        assert list(session.coordinator.get("tools")) == (["my_tool"] if kind == "instance" else [])
+    assert cleaned == (["x"] if kind == "cleanup" else [])
 
 
 # ── implementation ──
@@ -119,6 +170,25 @@ async def test_execute_handles_its_input_and_its_errors() -> None:
     assert refused.error == {"message": "required_param is required"}
     failed = await tool.execute({"required_param": "explode"})
     assert failed.error == {"message": "nothing there", "type": "LookupError"}
+
+
+def test_the_optional_schema_is_found() -> None:
+    schema = tool_schema(MyTool({}))
+    assert schema is not None
+    assert schema["required"] == ["required_param"]
+    assert schema["properties"]["optional_param"]["default"] == 10
+
+
+async def test_a_tool_announces_its_events() -> None:
+    coordinator = TestCoordinator()
+    coordinator.register_contributor(
+        "observability.events",
+        "my-tool",
+        lambda: ["my-tool:started", "my-tool:completed", "my-tool:error"],
+    )
+    assert await coordinator.collect_contributions("observability.events") == [
+        ["my-tool:started", "my-tool:completed", "my-tool:error"]
+    ]
 
 
 # ── testing ──

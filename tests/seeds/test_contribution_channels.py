@@ -1,0 +1,149 @@
+"""Contribution channels: every snippet of that document, and its prose around them."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from amplifier import ModuleCoordinator
+from amplifier.testing import EventRecorder, TestCoordinator
+
+CHANNEL = "observability.events"
+
+
+@pytest.fixture
+def coordinator() -> TestCoordinator:
+    return TestCoordinator()
+
+
+def test_register_contributor_takes_channel_name_and_callback(coordinator: TestCoordinator) -> None:
+    assert list(inspect.signature(coordinator.register_contributor).parameters) == ["channel", "name", "callback"]
+    assert coordinator.register_contributor(channel="a.b", name="x", callback=lambda: 1) is None  # type: ignore[func-returns-value]  # that is the point
+
+
+async def test_collect_contributions_takes_a_channel_and_gives_a_list(coordinator: TestCoordinator) -> None:
+    assert list(inspect.signature(ModuleCoordinator.collect_contributions).parameters) == ["self", "channel"]
+    contributions: list[Any] = await coordinator.collect_contributions(channel=CHANNEL)
+    assert contributions == []
+
+
+async def test_a_module_registers_in_mount_and_a_consumer_flattens(coordinator: TestCoordinator) -> None:
+    async def mount(coordinator, config):
+        coordinator.register_contributor(
+            "observability.events",
+            "tool-filesystem",
+            lambda: [
+                "filesystem:read",
+                "filesystem:write",
+                "filesystem:delete",
+            ],
+        )
+
+    await mount(coordinator, {})
+
+    events = await coordinator.collect_contributions("observability.events")
+    flattened: list[str] = []
+    for contribution in events:
+        if isinstance(contribution, list):
+            flattened.extend(contribution)
+
+    assert flattened == ["filesystem:read", "filesystem:write", "filesystem:delete"]
+
+
+async def test_a_logging_module_registers_a_handler_for_every_announced_event(coordinator: TestCoordinator) -> None:
+    coordinator.register_contributor(
+        "observability.events",
+        "module-hooks-streaming-ui",
+        lambda: [
+            "streaming-ui:content-block-start",
+            "streaming-ui:content-block-end",
+        ],
+    )
+    recorder = EventRecorder()
+
+    def register_handler(event_name: str) -> None:
+        coordinator.hooks.register(event_name, recorder)
+
+    discovered = await coordinator.collect_contributions("observability.events")
+    for contribution in discovered:
+        for event_name in contribution or []:
+            register_handler(event_name)
+
+    await coordinator.hooks.emit("streaming-ui:content-block-start", {})
+    await coordinator.hooks.emit("streaming-ui:something-else", {})
+    await coordinator.hooks.emit("streaming-ui:content-block-end", {})
+    assert recorder.names() == ["streaming-ui:content-block-start", "streaming-ui:content-block-end"]
+
+
+async def test_a_module_mounted_later_is_in_the_next_collection(coordinator: TestCoordinator) -> None:
+    coordinator.register_contributor(CHANNEL, "first", lambda: "a")
+    assert await coordinator.collect_contributions(CHANNEL) == ["a"]
+    coordinator.register_contributor(CHANNEL, "second", lambda: "b")
+    assert await coordinator.collect_contributions(CHANNEL) == ["a", "b"]
+
+
+async def test_callbacks_may_be_sync_async_or_return_a_coroutine(coordinator: TestCoordinator) -> None:
+    async def later() -> str:
+        return "async function"
+
+    coordinator.register_contributor(CHANNEL, "a", lambda: "function")
+    coordinator.register_contributor(CHANNEL, "b", later)
+    coordinator.register_contributor(CHANNEL, "c", lambda: later())  # noqa: PLW0108 - a function that returns a coroutine
+    assert await coordinator.collect_contributions(CHANNEL) == ["function", "async function", "async function"]
+
+
+async def test_none_is_filtered_out_and_everything_else_is_passed_as_it_is(coordinator: TestCoordinator) -> None:
+    marker = object()
+    for value in (None, marker, [], 0, None, {"a": 1}):
+        coordinator.register_contributor(CHANNEL, "x", partial(getattr, SimpleNamespace(value=value), "value"))
+    assert await coordinator.collect_contributions(CHANNEL) == [marker, [], 0, {"a": 1}]
+
+
+async def test_a_failing_contributor_is_logged_with_name_and_channel_and_skipped(
+    coordinator: TestCoordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("broken metrics")
+
+    coordinator.register_contributor(CHANNEL, "first", lambda: 1)
+    coordinator.register_contributor(CHANNEL, "the-broken-one", fail)
+    coordinator.register_contributor(CHANNEL, "last", lambda: 3)
+    with caplog.at_level(logging.WARNING, logger="amplifier"):
+        assert await coordinator.collect_contributions(CHANNEL) == [1, 3]
+    assert "the-broken-one" in caplog.text
+    assert CHANNEL in caplog.text
+    assert "broken metrics" in caplog.text
+
+
+async def test_callbacks_run_one_after_another_in_registration_order_equal_names_allowed(
+    coordinator: TestCoordinator,
+) -> None:
+    running: list[str] = []
+
+    def contributor(label: str):
+        async def contribute() -> str:
+            assert running == []
+            running.append(label)
+            running.remove(label)
+            return label
+
+        return contribute
+
+    for label in ("a", "b", "c"):
+        coordinator.register_contributor(CHANNEL, "same-name", contributor(label))
+    assert await coordinator.collect_contributions(CHANNEL) == ["a", "b", "c"]
+    assert await coordinator.collect_contributions(CHANNEL) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    "channel", ["capabilities.catalog", "session.metadata", "toolkit:debug-metrics", "capabilities"]
+)
+async def test_channels_of_every_naming_are_kept_apart(coordinator: TestCoordinator, channel: str) -> None:
+    coordinator.register_contributor(CHANNEL, "other", lambda: "other")
+    coordinator.register_contributor(channel, "mine", lambda: channel)
+    assert await coordinator.collect_contributions(channel) == [channel]

@@ -1,0 +1,347 @@
+"""Coordinator API, last part: the capability system and the examples."""
+
+# ruff: noqa: G004, RET504 - the snippets as the document writes them
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from amplifier import AmplifierSession, HookResult
+from amplifier.testing import MockTool, TestCoordinator, create_test_coordinator
+from tests._support.seed_sessions import seed_session
+
+logger = logging.getLogger("seeds")
+
+
+class MyTool:
+    """The tool of the examples."""
+
+    def __init__(self, setting: str = "default") -> None:
+        self.setting = setting
+        self.is_open = True
+
+    async def execute(self, input: dict[str, Any]) -> str:  # noqa: A002 - the contract's name
+        return f"executed {input['param']}"
+
+    def validate(self) -> bool:
+        return True
+
+    def get_config(self) -> dict[str, str]:
+        return {"setting": self.setting}
+
+    async def shutdown(self) -> None:
+        self.is_open = False
+
+
+@pytest.fixture
+def coordinator() -> TestCoordinator:
+    return TestCoordinator()
+
+
+# ── capability system ──
+
+
+async def mount_capability_provider(coordinator, config):
+    tool = MyTool()
+
+    coordinator.register_capability("my-tool.execute", tool.execute)
+    coordinator.register_capability("my-tool.validate", tool.validate)
+    coordinator.register_capability("my-tool.config", tool.get_config)
+
+
+@pytest.mark.parametrize("is_available", [True, False])
+async def test_one_module_offers_capabilities_and_another_uses_them(
+    is_available: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    results: list[str] = []
+
+    async def mount_consumer(coordinator, config):
+        execute_fn = coordinator.get_capability("my-tool.execute")
+
+        if execute_fn:
+            result = await execute_fn({"param": "value"})
+            results.append(result)
+        else:
+            logger.info("my-tool not available, using fallback")
+
+    tools = {"tool-provider": mount_capability_provider} if is_available else {}
+    with caplog.at_level(logging.INFO, logger="seeds"):
+        async with seed_session(tools=tools, hooks={"hooks-consumer": mount_consumer}) as session:
+            assert session.failures == []
+    assert results == (["executed value"] if is_available else [])
+    assert caplog.messages == ([] if is_available else ["my-tool not available, using fallback"])
+
+
+def test_capabilities_are_named_in_namespaces(coordinator: TestCoordinator) -> None:
+    def any_function() -> None:
+        raise NotImplementedError
+
+    list_agents = get_agent_config = spawn_agent = read_file = write_file = emit_metric = flush_metrics = any_function
+
+    coordinator.register_capability("agents.list", list_agents)
+    coordinator.register_capability("agents.get", get_agent_config)
+    coordinator.register_capability("agents.spawn", spawn_agent)
+
+    coordinator.register_capability("workspace.path", "/home/user/project")
+    coordinator.register_capability("workspace.read_file", read_file)
+    coordinator.register_capability("workspace.write_file", write_file)
+
+    coordinator.register_capability("observability.emit", emit_metric)
+    coordinator.register_capability("observability.flush", flush_metrics)
+
+    assert coordinator.to_dict()["capabilities"] == [
+        "agents.list",
+        "agents.get",
+        "agents.spawn",
+        "workspace.path",
+        "workspace.read_file",
+        "workspace.write_file",
+        "observability.emit",
+        "observability.flush",
+    ]
+
+
+async def test_a_capability_is_used_by_its_type(coordinator: TestCoordinator) -> None:
+    async def spawn(agent_id: str, options: dict) -> str:
+        return f"{agent_id}-{options['max_iterations']}"
+
+    coordinator.register_capability("agents.spawn", spawn)
+
+    SpawnAgentFn = Callable[[str, dict], Awaitable[str]]
+
+    spawn_agent: SpawnAgentFn | None = coordinator.get_capability("agents.spawn")
+    session_id = None
+    if spawn_agent:
+        session_id = await spawn_agent("researcher", {"max_iterations": 10})
+    assert session_id == "researcher-10"
+
+
+async def test_capabilities_are_discovered_through_a_channel(
+    coordinator: TestCoordinator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tool = MyTool()
+
+    def contribute_capabilities():
+        return {
+            "my-tool.execute": tool.execute,
+            "my-tool.validate": tool.validate,
+        }
+
+    coordinator.register_contributor(
+        channel="capabilities",
+        name="my-tool",
+        callback=contribute_capabilities,
+    )
+
+    all_capabilities = await coordinator.collect_contributions("capabilities")
+    merged = {}
+    for cap_dict in all_capabilities:
+        if isinstance(cap_dict, dict):
+            merged.update(cap_dict)
+
+    for name, _capability in merged.items():
+        print(f"Available: {name}")
+    assert capsys.readouterr().out == "Available: my-tool.execute\nAvailable: my-tool.validate\n"
+
+
+# ── examples ──
+
+
+async def test_basic_module_mounting(caplog: pytest.LogCaptureFixture) -> None:
+    tools: list[Any] = []
+
+    async def mount(coordinator, config):
+        tool = MyTool(config.get("setting", "default"))
+
+        logger.info(f"Mounting in session {coordinator.session_id}")
+
+        await coordinator.mount("tools", tool, name="my-tool")
+
+        async def cleanup():
+            await tool.shutdown()
+            logger.info("Tool cleanup complete")
+
+        coordinator.register_cleanup(cleanup)
+        tools.append(tool)
+        return cleanup
+
+    session = seed_session(
+        tools={"tool-mine": mount}, configs={"tool-mine": {"setting": "special"}}, session_id="the-session"
+    )
+    with caplog.at_level(logging.INFO, logger="seeds"):
+        async with session:
+            assert session.coordinator.get("tools", "my-tool") is tools[0]
+    assert tools[0].setting == "special"
+    assert caplog.messages == ["Mounting in session the-session", "Tool cleanup complete"]
+
+
+async def mount_tool_logger(coordinator, config):
+    """The document's hook module that works with other modules; its ``datetime.now()`` is aware here."""
+    context = coordinator.get("context")
+    all_tools = coordinator.get("tools")
+    bash_tool = coordinator.get("tools", "bash")
+    assert all_tools.get("bash") is bash_tool
+
+    if context is None:
+        raise RuntimeError("Context manager required")
+
+    async def tool_logger(event: str, data: dict) -> HookResult:
+        tool_name = data.get("tool_name")
+
+        logger.info(f"Tool {tool_name} executing")
+
+        if tool_name == "bash":
+            await context.add_message(
+                {
+                    "role": "system",
+                    "content": f"Bash command logged at {datetime.now(UTC)}",
+                }
+            )
+
+        return HookResult(action="continue")
+
+    coordinator.hooks.register("tool:pre", tool_logger, priority=10)
+
+
+async def test_a_hook_reaches_the_context_and_the_tools(caplog: pytest.LogCaptureFixture) -> None:
+    coordinator = create_test_coordinator()
+    await coordinator.mount("tools", MockTool("bash"))
+    await mount_tool_logger(coordinator, {})
+    with caplog.at_level(logging.INFO, logger="seeds"):
+        await coordinator.hooks.emit("tool:pre", {"tool_name": "echo"})
+        assert (await coordinator.hooks.emit("tool:pre", {"tool_name": "bash"})).action == "continue"
+    assert caplog.messages == ["Tool echo executing", "Tool bash executing"]
+    [message] = coordinator.get("context").messages
+    assert message["content"].startswith("Bash command logged at ")
+
+
+async def test_a_hook_that_needs_a_context_reports_it() -> None:
+    with pytest.raises(RuntimeError, match="Context manager required"):
+        await mount_tool_logger(TestCoordinator(), {})
+
+
+async def test_an_agent_system_registers_capabilities_that_spawn_children(seed_plan: dict[str, Any]) -> None:
+    async def mount(coordinator, config):
+        agent_configs = config.get("agents", {})
+
+        async def list_agents() -> list[str]:
+            return list(agent_configs.keys())
+
+        async def get_agent_config(agent_id: str) -> dict:
+            return agent_configs.get(agent_id, {})
+
+        async def spawn_agent(agent_id: str, task: str) -> str:
+            agent_config = agent_configs.get(agent_id)
+            if not agent_config:
+                raise ValueError(f"Unknown agent: {agent_id}")
+
+            child_config = coordinator.session._merge_configs(
+                coordinator.config,
+                agent_config,
+            )
+            child_config["tools"] = []  # our agent system itself is in process and the child's loader is its own
+
+            child = AmplifierSession(
+                config=child_config,
+                parent_id=coordinator.session_id,
+            )
+
+            async with child as session:
+                result = await session.execute(task)
+                return result
+
+        coordinator.register_capability("agents.list", list_agents)
+        coordinator.register_capability("agents.get", get_agent_config)
+        coordinator.register_capability("agents.spawn", spawn_agent)
+
+        logger.info("Agent capabilities registered")
+
+    agents = {"researcher": {"session": {"metadata": {"role": "researcher"}}}}
+    seed_plan["tools"] = [{"module": "tool-agents", "config": {"agents": agents}}]
+    session = AmplifierSession(seed_plan, session_id="the-parent")
+    session.loader.register("tool-agents", mount)
+    async with session:
+        get_capability = session.coordinator.get_capability
+        assert await get_capability("agents.list")() == ["researcher"]
+        assert await get_capability("agents.get")("researcher") == agents["researcher"]
+        answer = await get_capability("agents.spawn")("researcher", "find it")
+        with pytest.raises(ValueError, match="Unknown agent: stranger"):
+            await get_capability("agents.spawn")("stranger", "find it")
+    assert answer.startswith("find it, by ")
+    assert answer.endswith(" under the-parent")
+
+
+async def test_events_are_contributed_and_collected(caplog: pytest.LogCaptureFixture) -> None:
+    async def mount(coordinator, config):
+        def contribute_events():
+            return [
+                "my-module:started",
+                "my-module:completed",
+                "my-module:error",
+            ]
+
+        coordinator.register_contributor(
+            channel="observability.events",
+            name="my-module",
+            callback=contribute_events,
+        )
+
+    async def collect_all_events(coordinator):
+        contributions = await coordinator.collect_contributions("observability.events")
+
+        all_events = []
+        for contribution in contributions:
+            if isinstance(contribution, list):
+                all_events.extend(contribution)
+
+        unique_events = sorted(set(all_events))
+
+        logger.info(f"System emits {len(unique_events)} unique events")
+        return unique_events
+
+    async with seed_session(tools={"tool-a": mount, "tool-b": mount}) as session:
+        with caplog.at_level(logging.INFO, logger="seeds"):
+            events = await collect_all_events(session.coordinator)
+    assert events == ["my-module:completed", "my-module:error", "my-module:started"]
+    assert caplog.messages == ["System emits 3 unique events"]
+
+
+async def test_a_task_is_delegated_to_a_child_session(
+    seed_plan: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    children: list[AmplifierSession] = []
+
+    async def delegate_task(coordinator, task: str, agent_config: dict) -> str:
+        parent = coordinator.session
+
+        child_config = parent._merge_configs(parent.config, agent_config)
+
+        child = AmplifierSession(
+            config=child_config,
+            session_id=None,
+            parent_id=coordinator.session_id,
+        )
+        children.append(child)
+
+        async with child as session:
+            logger.info(f"Child session {session.session_id} spawned from {coordinator.session_id}")
+            result = await session.execute(task)
+            return result
+
+    async with AmplifierSession(seed_plan) as session:
+        with caplog.at_level(logging.INFO, logger="seeds"):
+            answer = await delegate_task(session.coordinator, "summarize", {"session": {"metadata": {"a": 1}}})
+        parent_context = session.coordinator.get("context")
+        assert await parent_context.get_messages() == []
+    [child] = children
+    assert child.session_id != session.session_id
+    assert child.config["session"]["metadata"] == {"a": 1}
+    assert "metadata" not in seed_plan["session"]
+    assert answer == f"summarize, by {child.session_id} under {session.session_id}"
+    assert caplog.messages == [f"Child session {child.session_id} spawned from {session.session_id}"]
+    assert not child.initialized

@@ -1,0 +1,369 @@
+"""Coordinator API, first part: how a coordinator is made and the seven properties it shows to modules."""
+
+# ruff: noqa: G004, RET504 - the snippets as the document writes them
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from amplifier import AmplifierSession, HookRegistry, HookResult, ModuleCoordinator, ModuleLoader
+from amplifier.plan import parse_plan
+from amplifier.testing import EventRecorder, MockProvider, MockTool
+from tests._support.seed_sessions import Loop, seed_session
+
+logger = logging.getLogger("seeds")
+
+PROPERTIES = ["session", "session_id", "parent_id", "config", "loader", "hooks", "mount_points"]
+
+
+async def test_the_session_makes_the_coordinator_and_every_mount_receives_it(seed_plan: dict[str, Any]) -> None:
+    """The intro. Each module gets a view of the one coordinator (decided, DESIGN 6), so identity is not asserted."""
+    config = seed_plan
+    session = AmplifierSession(config)
+    coordinator = session.coordinator
+    assert isinstance(coordinator, ModuleCoordinator)
+
+    seen: dict[str, Any] = {}
+
+    def my_function() -> str:
+        return "called"
+
+    def cleanup_function() -> None:
+        seen["cleaned"] = True
+
+    async def mount(coordinator, config):
+        session_id = coordinator.session_id
+        parent_id = coordinator.parent_id
+
+        context = coordinator.get("context")
+        providers = coordinator.get("providers")
+
+        coordinator.register_capability("my_feature.action", my_function)
+
+        seen.update(session_id=session_id, parent_id=parent_id, context=context, providers=providers)
+        return cleanup_function
+
+    session.loader.register("tool-mine", mount)
+    config["tools"] = [{"module": "tool-mine"}]
+    async with session:
+        assert seen["session_id"] == session.session_id
+        assert seen["parent_id"] is None
+        assert seen["context"] is coordinator.get("context")
+        assert seen["providers"] == {}
+        assert coordinator.get_capability("my_feature.action")() == "called"
+        assert "cleaned" not in seen
+    assert seen["cleaned"]
+
+
+@pytest.mark.parametrize("name", PROPERTIES)
+async def test_every_property_of_the_table_is_there_for_the_session_and_for_modules(name: str) -> None:
+    views: list[Any] = []
+
+    async def mount(coordinator, config):
+        views.append(coordinator)
+
+    async with seed_session(tools={"tool-mine": mount}) as session:
+        getattr(session.coordinator, name)
+        getattr(views[0], name)
+
+
+@pytest.mark.parametrize("name", ["session", "session_id", "parent_id", "config", "hooks", "mount_points"])
+def test_properties_are_read_only(name: str) -> None:
+    """All but ``loader``, which the session sets after it made the coordinator."""
+    with pytest.raises(AttributeError):
+        setattr(seed_session().coordinator, name, "changed")
+
+
+async def test_typical_property_usage(caplog: pytest.LogCaptureFixture) -> None:
+    heard: list[str] = []
+    seen: dict[str, Any] = {}
+
+    async def my_hook(event: str, data: dict[str, Any]) -> HookResult:
+        heard.append(event)
+        return HookResult(action="continue")
+
+    async def mount(coordinator, config):
+        logger.info(f"Mounting in session {coordinator.session_id}")
+        if coordinator.parent_id:
+            logger.info(f"  Child of session {coordinator.parent_id}")
+
+        my_config = config
+        session_config = coordinator.config.get("session", {})
+
+        coordinator.hooks.register("tool:pre", my_hook, priority=10)
+
+        providers = coordinator.mount_points["providers"]
+        seen.update(my_config=my_config, session_config=session_config, providers=providers)
+
+    provider = MockProvider()
+
+    async def mount_provider(coordinator, config):
+        return provider
+
+    session = seed_session(
+        providers={"provider-x": mount_provider},
+        hooks={"hooks-x": mount},
+        configs={"hooks-x": {"level": 3}},
+        session_id="the-child",
+        parent_id="the-parent",
+    )
+    with caplog.at_level(logging.INFO, logger="seeds"):
+        async with session:
+            await session.coordinator.hooks.emit("tool:pre", {})
+            assert seen["providers"] == {"mock": provider}
+    assert caplog.messages == ["Mounting in session the-child", "  Child of session the-parent"]
+    assert seen["my_config"] == {"level": 3}
+    assert seen["session_config"]["orchestrator"] == "loop-seed"
+    assert heard == ["tool:pre"]
+
+
+# ── session ──
+
+
+async def test_session_spawns_a_child_session(seed_plan: dict[str, Any]) -> None:
+    async def delegate_task(coordinator, task):
+        parent_session = coordinator.session
+
+        child_config = parent_session._merge_configs(
+            parent_session.config,
+            {"agents": {"researcher": {"max_iterations": 5}}},
+        )
+
+        child_session = AmplifierSession(
+            config=child_config,
+            parent_id=coordinator.session_id,
+        )
+
+        async with child_session as session:
+            assert session.config["agents"] == {"researcher": {"max_iterations": 5}}
+            result = await session.execute(task)
+            return result
+
+    async with AmplifierSession(seed_plan, session_id="parent") as session:
+        assert isinstance(session.coordinator.session, AmplifierSession)
+        answer = await delegate_task(session.coordinator, "look it up")
+    assert answer.startswith("look it up, by ")
+    assert answer.endswith(" under parent")
+    assert "agents" not in seed_plan
+
+
+# ── session_id and parent_id ──
+
+
+async def test_session_id_serves_correlation_and_is_in_every_event() -> None:
+    seen: dict[str, Any] = {}
+
+    async def mount(coordinator, config):
+        session_id = coordinator.session_id
+
+        logger.info(f"Tool initialized in session {session_id}")
+
+        cache_key = f"cache:{session_id}:results"
+        seen["cache_key"] = cache_key
+
+    recorder = EventRecorder()
+    async with seed_session(tools={"tool-mine": mount}) as session:
+        recorder.listen(session.coordinator.hooks)
+        await session.coordinator.hooks.emit("custom:event", {})
+        assert isinstance(session.coordinator.session_id, str)
+        assert seen["cache_key"] == f"cache:{session.session_id}:results"
+    assert recorder.events[0][1]["session_id"] == session.session_id
+
+
+@pytest.mark.parametrize(("parent_id", "message"), [("s-0", "Child session of s-0"), (None, "Root session")])
+async def test_parent_id_distinguishes_a_child_from_a_root(
+    parent_id: str | None, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def mount(coordinator, config):
+        if coordinator.parent_id:
+            logger.info(f"Child session of {coordinator.parent_id}")
+        else:
+            logger.info("Root session")
+
+    with caplog.at_level(logging.INFO, logger="seeds"):
+        async with seed_session(tools={"tool-mine": mount}, parent_id=parent_id) as session:
+            assert session.coordinator.parent_id == parent_id
+    assert caplog.messages == [message]
+
+
+async def test_a_child_emits_session_fork_and_all_its_events_carry_both_ids() -> None:
+    recorder = EventRecorder()
+
+    async def mount(coordinator, config):
+        recorder.listen(coordinator.hooks)
+
+    async with seed_session(hooks={"hooks-x": mount}, session_id="child", parent_id="parent") as session:
+        await session.execute("hello")
+    assert "session:fork" in recorder.names()
+    assert recorder.names().index("session:fork") < recorder.names().index("session:start")
+    assert {(data["session_id"], data["parent_id"]) for _, data in recorder.events} == {("child", "parent")}
+
+
+# ── config ──
+
+
+def test_the_structure_of_a_configuration_is_a_valid_plan() -> None:
+    """The document's dict; its ``{...}`` placeholders are empty dicts here."""
+    config = {
+        "session": {
+            "orchestrator": "loop-basic",
+            "context": "context-simple",
+            "injection_budget_per_turn": 50000,
+            "injection_size_limit": 100000,
+        },
+        "providers": [{"module": "provider-anthropic", "config": {}}],
+        "tools": [{"module": "tool-bash", "config": {}}],
+        "hooks": [{"module": "hook-linter", "config": {}}],
+        "agents": {
+            "researcher": {"max_iterations": 10},
+        },
+    }
+    plan = parse_plan(config)
+    assert plan.warnings == []
+    assert (plan.orchestrator.module, plan.context.module) == ("loop-basic", "context-simple")
+    assert [spec.module for spec in (*plan.providers, *plan.tools, *plan.hooks)] == [
+        "provider-anthropic",
+        "tool-bash",
+        "hook-linter",
+    ]
+    assert plan.agents == {"researcher": {"max_iterations": 10}}
+    session = AmplifierSession(config)
+    assert session.coordinator.config is config
+    assert session.coordinator.injection_budget_per_turn == 50000
+    assert session.coordinator.injection_size_limit == 100000
+
+
+async def test_configuration_is_read_in_a_module() -> None:
+    seen: dict[str, Any] = {}
+
+    async def mount(coordinator, config):
+        my_setting = config.get("timeout", 30)
+
+        session_config = coordinator.config.get("session", {})
+        orchestrator_name = session_config.get("orchestrator")
+
+        tool_configs = coordinator.config.get("tools", [])
+        seen.update(my_setting=my_setting, orchestrator_name=orchestrator_name, tool_configs=tool_configs)
+
+    async with seed_session(tools={"tool-mine": mount}, configs={"tool-mine": {"other": 1}}):
+        assert seen == {
+            "my_setting": 30,
+            "orchestrator_name": "loop-seed",
+            "tool_configs": [{"module": "tool-mine", "config": {"other": 1}}],
+        }
+
+
+# ── loader ──
+
+
+async def test_loader_loads_a_module_at_run_time() -> None:
+    cleaned: list[str] = []
+
+    async def mount_dynamic(coordinator, config):
+        await coordinator.mount("tools", MockTool("dynamic"))
+        return lambda: cleaned.append("dynamic")
+
+    async def mount(coordinator, config):
+        tool_id = config.get("dynamic_tool")
+
+        if tool_id:
+            tool_mount = await coordinator.loader.load(tool_id, {})
+            cleanup = await tool_mount(coordinator)
+            if cleanup:
+                coordinator.register_cleanup(cleanup)
+
+    session = seed_session(tools={"tool-mine": mount}, configs={"tool-mine": {"dynamic_tool": "tool-dynamic"}})
+    session.loader.register("tool-dynamic", mount_dynamic)
+    async with session:
+        assert isinstance(session.coordinator.loader, ModuleLoader)
+        assert "dynamic" in session.coordinator.get("tools")
+        assert cleaned == []
+    assert cleaned == ["dynamic"]
+
+
+# ── hooks ──
+
+
+async def test_hooks_register_emit_and_unregister_on_shutdown() -> None:
+    """A cleanup that is the ``unregister`` of a handler runs before the session is closed."""
+    recorder = EventRecorder()
+    validated: list[dict[str, Any]] = []
+
+    async def my_validation_hook(event: str, data: dict[str, Any]) -> HookResult:
+        validated.append(data)
+        return HookResult(action="continue")
+
+    async def mount(coordinator, config):
+        recorder.listen(coordinator.hooks, "custom:event")
+        unregister = coordinator.hooks.register(
+            event="tool:pre",
+            handler=my_validation_hook,
+            priority=10,
+        )
+
+        await coordinator.hooks.emit("custom:event", {"data": "example"})
+
+        coordinator.register_cleanup(unregister)
+
+    session = seed_session(hooks={"hooks-x": mount}, session_id="s-1")
+    async with session:
+        assert isinstance(session.coordinator.hooks, HookRegistry)
+        await session.coordinator.hooks.emit("tool:pre", {"tool_name": "bash"})
+    assert validated[0]["tool_name"] == "bash"
+    [(_, data)] = recorder.events
+    assert data["data"] == "example"
+    assert (data["session_id"], data["parent_id"]) == ("s-1", None)
+    await session.coordinator.hooks.emit("tool:pre", {})
+    assert len(validated) == 1
+
+
+# ── mount_points ──
+
+
+async def test_mount_points_have_the_structure_of_the_document() -> None:
+    async def mount_provider(coordinator, config):
+        return MockProvider()
+
+    async def mount_tool(coordinator, config):
+        return MockTool()
+
+    async with seed_session(providers={"provider-x": mount_provider}, tools={"tool-x": mount_tool}) as session:
+        points = session.coordinator.mount_points
+        assert set(points) == {"orchestrator", "context", "providers", "tools", "hooks", "module-source-resolver"}
+        assert isinstance(points["orchestrator"], Loop)
+        assert points["context"] is session.coordinator.get("context")
+        assert list(points["providers"]) == ["mock"]
+        assert list(points["tools"]) == ["mock_tool"]
+        assert points["hooks"] is session.coordinator.hooks
+        assert points["module-source-resolver"] is None
+
+
+async def test_mount_points_serve_introspection(caplog: pytest.LogCaptureFixture) -> None:
+    async def mount(coordinator, config):
+        if coordinator.mount_points["orchestrator"] is None:
+            raise RuntimeError("No orchestrator mounted")
+
+        for name, _provider in coordinator.mount_points["providers"].items():
+            logger.info(f"Provider available: {name}")
+
+        tool_count = len(coordinator.mount_points["tools"])
+        logger.info(f"Session has {tool_count} tools mounted")
+
+    async def mount_provider(coordinator, config):
+        return MockProvider(name="anthropic")
+
+    async def mount_tool(coordinator, config):
+        return MockTool("bash")
+
+    with caplog.at_level(logging.INFO, logger="seeds"):
+        async with seed_session(
+            providers={"provider-x": mount_provider}, tools={"tool-x": mount_tool}, hooks={"hooks-x": mount}
+        ) as session:
+            assert session.failures == []
+    assert caplog.messages == ["Provider available: anthropic", "Session has 1 tools mounted"]
+
+    with pytest.raises(RuntimeError, match="No orchestrator mounted"):
+        await mount(seed_session().coordinator, {})

@@ -1,0 +1,211 @@
+"""The module source protocol, which is in two of the documents: sources, resolvers, the loader, its errors."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amplifier import AmplifierError, AmplifierSession, ModuleLoader, ModuleLoadError, ModuleNotFoundError
+from amplifier.contracts import ModuleSource, ModuleSourceResolver
+from amplifier.loading import AmplifierModuleLoader
+from amplifier.testing import TestCoordinator
+from tests._support.seed_sessions import seed_session
+
+TOOL_ON_DISK = """
+from amplifier.testing import MockTool
+
+
+async def mount(coordinator, config):
+    return MockTool(config.get("name", "from_disk"))
+"""
+
+
+class FileSource:
+    """A source as an application would write it: a place in the filesystem."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def resolve(self) -> Path:
+        if not self.path.is_dir():
+            raise ModuleNotFoundError(f"nothing at {self.path}")
+        return self.path
+
+
+class MyCustomResolver:
+    """The document's example of an application's policy; its package source is a file source here."""
+
+    def __init__(self, overrides: dict[str, Path], packages: Path) -> None:
+        self.overrides = overrides
+        self.packages = packages
+        self.asked: list[tuple[str, Any]] = []
+
+    def parse_profile_hint(self, profile_hint: Any) -> ModuleSource:
+        return FileSource(Path(profile_hint))
+
+    def resolve(self, module_id: str, profile_hint: Any = None) -> ModuleSource:
+        self.asked.append((module_id, profile_hint))
+        if module_id in self.overrides:
+            return FileSource(self.overrides[module_id])
+
+        if profile_hint:
+            return self.parse_profile_hint(profile_hint)
+
+        return FileSource(self.packages / f"myapp-module-{module_id}")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, seed_plan: dict[str, Any]) -> Path:
+    """A directory that holds the importable package of tool-disk; what is imported is forgotten by ``seed_plan``."""
+    package = tmp_path / "checkout" / "amplifier_module_tool_disk"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(TOOL_ON_DISK, encoding="utf-8")
+    return package.parent
+
+
+@pytest.fixture
+def make_loader() -> Iterator[Callable[..., ModuleLoader]]:
+    loaders: list[ModuleLoader] = []
+
+    def make(*args: Any, **kwargs: Any) -> ModuleLoader:
+        loaders.append(AmplifierModuleLoader(*args, **kwargs))
+        return loaders[-1]
+
+    yield make
+    for loader in loaders:
+        loader.cleanup()
+
+
+# ── protocols ──
+
+
+def test_a_source_resolves_to_a_path_and_a_resolver_to_a_source(tmp_path: Path) -> None:
+    resolver: ModuleSourceResolver = MyCustomResolver({}, tmp_path)
+    source: ModuleSource = resolver.resolve("tool-disk", str(tmp_path))
+    assert isinstance(source, ModuleSource)
+    assert isinstance(resolver, ModuleSourceResolver)
+    assert source.resolve() == tmp_path
+    assert list(inspect.signature(ModuleSource.resolve).parameters) == ["self"]
+    parameters = inspect.signature(ModuleSourceResolver.resolve).parameters
+    assert list(parameters) == ["self", "module_id", "profile_hint"]
+    assert parameters["profile_hint"].default is None
+
+
+# ── loader ──
+
+
+def test_the_loader_has_the_documented_signature() -> None:
+    """``load`` also takes ``source_hint``, the newer name of ``profile_source``, and takes precedence (DESIGN 9)."""
+    assert AmplifierModuleLoader is ModuleLoader
+    coordinator = TestCoordinator()
+    assert ModuleLoader(coordinator).coordinator is coordinator
+    parameters = inspect.signature(ModuleLoader.load).parameters
+    assert list(parameters)[:3] == ["self", "module_id", "config"]
+    assert parameters["config"].default is None
+    assert parameters["profile_source"].default is None
+    assert inspect.iscoroutinefunction(ModuleLoader.load)
+
+
+async def test_a_mounted_resolver_is_asked_with_the_profile_source(
+    checkout: Path, tmp_path: Path, make_loader: Callable[..., ModuleLoader]
+) -> None:
+    """The document mounts without ``await``: mounting happens at the call (DESIGN 6)."""
+    coordinator = TestCoordinator()
+    resolver = MyCustomResolver({}, tmp_path)
+
+    coordinator.mount("module-source-resolver", resolver)
+
+    loader = make_loader(coordinator)
+    loaded = await loader.load("tool-disk", {"name": "given"}, profile_source=str(checkout))
+
+    assert resolver.asked == [("tool-disk", str(checkout))]
+    assert loaded.path == checkout / "amplifier_module_tool_disk"
+    tool = await loaded(coordinator)
+    assert tool.name == "given"
+
+
+async def test_the_custom_resolver_prefers_overrides_then_hints_then_its_default(
+    checkout: Path, tmp_path: Path, make_loader: Callable[..., ModuleLoader]
+) -> None:
+    coordinator = TestCoordinator()
+    resolver = MyCustomResolver({"tool-disk": checkout}, tmp_path)
+    await coordinator.mount("module-source-resolver", resolver)
+    loader = make_loader(coordinator)
+    loaded = await loader.load("tool-disk", profile_source="elsewhere")
+    assert loaded.path == checkout / "amplifier_module_tool_disk"
+    with pytest.raises(ModuleNotFoundError, match="myapp-module-tool-other"):
+        await loader.load("tool-other")
+
+
+async def test_a_session_loads_through_the_resolver_with_the_source_of_the_plan(checkout: Path, tmp_path: Path) -> None:
+    """Modules the resolver does not know are found in the ordinary way: here, in process."""
+    session = seed_session()
+    resolver = MyCustomResolver({}, tmp_path)
+    session.config["tools"] = [{"module": "tool-disk", "source": str(checkout)}]
+    await session.coordinator.mount("module-source-resolver", resolver)
+    async with session:
+        assert list(session.coordinator.get("tools")) == ["from_disk"]
+    assert ("tool-disk", str(checkout)) in resolver.asked
+
+
+async def test_without_a_resolver_entry_points_and_search_paths_are_searched(seed_plan: dict[str, Any]) -> None:
+    async with AmplifierSession(seed_plan) as session:
+        assert session.coordinator.get("module-source-resolver") is None
+        assert (await session.execute("hello")).startswith("hello, by ")
+
+
+async def test_a_coordinator_without_that_mount_point_counts_as_none(
+    seed_plan: dict[str, Any], make_loader: Callable[..., ModuleLoader]
+) -> None:
+    class OldCoordinator:
+        def get(self, mount_point: str) -> Any:
+            raise ValueError(f"Unknown mount point: {mount_point}")
+
+    assert (await make_loader(OldCoordinator()).load("loop-seed")).module_id == "loop-seed"
+    assert (await make_loader(None).load("loop-seed")).module_id == "loop-seed"
+
+
+# ── errors ──
+
+
+async def test_a_missing_module_is_module_not_found_and_lists_where_we_looked(
+    seed_plan: dict[str, Any], make_loader: Callable[..., ModuleLoader]
+) -> None:
+    with pytest.raises(ModuleNotFoundError) as caught:
+        await make_loader(TestCoordinator()).load("loop-sead")
+    message = str(caught.value)
+    assert "'loop-sead'" in message
+    assert "entry points" in message
+    assert "did you mean 'loop-seed'" in message
+    assert isinstance(caught.value, AmplifierError)
+
+
+async def test_a_resolvers_not_found_is_passed_on_with_its_words(
+    tmp_path: Path, make_loader: Callable[..., ModuleLoader]
+) -> None:
+    coordinator = TestCoordinator()
+    await coordinator.mount("module-source-resolver", MyCustomResolver({}, tmp_path))
+    with pytest.raises(ModuleNotFoundError, match=r"nothing at .*myapp-module-tool-nowhere"):
+        await make_loader(coordinator).load("tool-nowhere")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("def (:", "SyntaxError"),
+        ("import a_dependency_that_is_missing", "a_dependency_that_is_missing"),
+        ("def something_else(): ...", "mount"),
+    ],
+)
+async def test_a_module_that_is_found_but_unusable_is_a_load_error(
+    checkout: Path, make_loader: Callable[..., ModuleLoader], code: str, words: str
+) -> None:
+    (checkout / "amplifier_module_tool_disk" / "__init__.py").write_text(code, encoding="utf-8")
+    with pytest.raises(ModuleLoadError, match=words) as caught:
+        await make_loader(TestCoordinator()).load("tool-disk", source_hint=str(checkout))
+    assert caught.value.module_id == "tool-disk"
+    assert not isinstance(caught.value, ModuleNotFoundError)
