@@ -349,7 +349,7 @@ async def test_a_call_waits_for_one_of_another_worker_if_the_limit_is_shared(kin
             with pytest.raises(ValueError, match=r"no limits over all workers, got 'pay' with shared=True"):
                 await engine.work(make_session, limits={"pay": limit})
             return
-        store = engine._turns
+        store: Any = engine._turns
         elsewhere = await engine.start("other", "go")
         claimed = await store.claim(elsewhere, "elsewhere")
         place_taken = (name, limit, elsewhere, claimed.attempt, "1/1/first")
@@ -387,14 +387,15 @@ async def test_calls_of_two_workers_are_spread_over_time_if_the_limit_is_shared(
         pytest.skip("has no such limits")
     limit = CallLimit(per_second=0.001, shared=True)
     async with open_engine(kind, place) as engine:
+        store: Any = engine._turns
         first, second = [await engine.start(session, "go") for session in ("anna", "bert")]
         for turn in (first, second):
-            await engine._turns.claim(turn, "worker")
-        assert await engine._turns.enter("pay", limit, first, 1, "1/1/a") == 0.0
-        assert 900 < await engine._turns.enter("pay", limit, second, 1, "1/1/a") <= 1000
+            await store.claim(turn, "worker")
+        assert await store.enter("pay", limit, first, 1, "1/1/a") == 0.0
+        assert 900 < await store.enter("pay", limit, second, 1, "1/1/a") <= 1000
         ahead = time.time() + 86400  # the clock of another machine
-        await engine._turns._do(lambda run: run("UPDATE amplifier_limits SET next_at = :at RETURNING 1", at=ahead))
-        assert await engine._turns.enter("pay", limit, second, 1, "1/1/a") == 0.0
+        await store._do(lambda run: run("UPDATE amplifier_limits SET next_at = :at RETURNING 1", at=ahead))
+        assert await store.enter("pay", limit, second, 1, "1/1/a") == 0.0
 
 
 @pytest.mark.parametrize(("repeatable", "calls"), [(True, 3), (False, 1), (None, 1)])
@@ -535,9 +536,10 @@ async def test_turns_that_were_due_while_no_worker_ran_are_made_up_for_by_one(ki
     if kind == "temporal":
         pytest.skip("the server looks at its own clock; that it makes up for one is its catch-up window")
     async with open_engine(kind, place) as engine:
+        store: Any = engine._turns
         await engine.schedule("hourly", "anna", "go", every=3600)
         earlier = time.time() - 5.5 * 3600
-        await engine._turns._do(lambda run: run("UPDATE amplifier_schedules SET next_at = :at RETURNING 1", at=earlier))
+        await store._do(lambda run: run("UPDATE amplifier_schedules SET next_at = :at RETURNING 1", at=earlier))
         assert await engine.list() == []
         async with working(engine, agent(answering("Done."))):
 
