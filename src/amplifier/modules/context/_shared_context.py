@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import Any, TypeGuard
 
 import anyio
@@ -69,13 +68,17 @@ class SharedContext:
         self._conversation = Conversation(options.chars_per_token, options.plan_tools)
         self._calibration = Calibration()
         self._can_count = True
-        self._listen: Callable[[], object] | None = None
+        self._listen: Callable[[], None] | None = None
 
     def observe(self, coordinator: Coordinator, module: str) -> None:
         """Announce the events of a context, and learn from what responses report how tokens are counted, as soon as that matters."""
         coordinator.register_contributor("observability.events", module, lambda: list(_ANNOUNCED))
-        register = coordinator.hooks.register
-        self._listen = partial(register, PROVIDER_RESPONSE, self._learn, name=module, fields=("usage",))
+
+        def listen() -> None:
+            register = coordinator.hooks.register
+            coordinator.register_cleanup(register(PROVIDER_RESPONSE, self._learn, name=module, fields=("usage",)))
+
+        self._listen = listen
 
     def _learn(self, event: str, data: dict[str, Any]) -> None:
         usage = data.get("usage")
