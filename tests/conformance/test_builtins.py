@@ -15,7 +15,7 @@ from tests.conformance.modules import check, write_module
 
 THOROUGH = bool(os.environ.get("THOROUGH_CONFORMANCE"))
 SEEDS = (0, 1, 2) if THOROUGH else (0,)
-SMALL_SERVER = str(TESTS / "modules" / "tool_mcp" / "small_server.py")
+SMALL_SERVER = str(TESTS / "modules" / "tools" / "mcp" / "small_server.py")
 SERVICE = {"api_key": "a-key-that-opens-nothing", "base_url": "{service}/auto", "max_retries": 0}
 CHECKED: dict[str, dict[str, Any]] = {
     "context-persistent": {"config": {"path": "{directory}/sessions"}},
@@ -106,6 +106,7 @@ def unexamined(report: Report) -> set[str]:
 
 def test_no_module_is_forgotten():
     assert set(CHECKED) == {each.name for each in entry_points(group="amplifier.builtin_modules")}
+    assert Path(SMALL_SERVER).is_file()
 
 
 @pytest.mark.timeout(3600 if THOROUGH else 600)

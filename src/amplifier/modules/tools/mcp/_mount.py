@@ -84,7 +84,8 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
                     coordinator.register_capability(SERVERS, dict(own))
                 coordinator.register_capability(STATUS, partial(_status, connections, tools.names))
                 if any(connection.offer is None for connection in connections.values()):
-                    coordinator.hooks.register(EXECUTION_START, partial(_retry, connections), name=MODULE, fields=())
+                    retry = partial(_retry, connections)
+                    listening.callback(coordinator.hooks.register(EXECUTION_START, retry, name=MODULE, fields=()))
                 coordinator.register_contributor("observability.events", MODULE, lambda: list(_EVENTS))
                 coordinator.register_contributor("instructions", MODULE, partial(_instructions, connections))
                 yield
