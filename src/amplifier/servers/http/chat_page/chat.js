@@ -46,6 +46,7 @@ function make(name, className, text) {
   const made = document.createElement(name);
   if (className) made.className = className;
   if (text !== undefined) made.textContent = text;
+  if (name === "pre") made.tabIndex = 0; // it scrolls
   return made;
 }
 
@@ -142,7 +143,6 @@ function block(parent, text, language) {
   const shown = make("pre");
   const elements = language ? Markdown.highlight(language, text) : null;
   if (elements) shown.append(elements); else shown.textContent = text;
-  shown.tabIndex = 0;
   parent.append(shown);
   return shown;
 }
@@ -175,7 +175,6 @@ function showCall(id, name, input) {
 
 function changesOf(diff) {
   const changes = make("pre", "diff");
-  changes.tabIndex = 0;
   for (const line of diff) changes.append(make("span", { "+": "add", "-": "remove", "@": "at" }[line[0]] ?? "", line));
   return changes;
 }
