@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,13 @@ def test_built_in_modules_keep_the_laws_under_a_fault(name, backend):
 def test_built_in_modules_keep_the_laws_when_the_model_fails(error, backend):
     played = case((call("faulty_tool", does="nothing"),), {"error": error})
     prove_plan(plan(), case={**played, "cancel": _at(backend, 0)})
+
+
+def test_a_process_that_is_not_the_plans_does_not_make_time_real(tmp_path):
+    played = case((call("faulty_tool", does="nothing"),), {"error": "hang"})  # for minutes, in real time
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        prove_plan(plan(), case={**played, "cancel": _at("trio", 0)})
+        assert other.poll() is None
 
 
 def _at(backend: str, point: int) -> dict[str, Any]:

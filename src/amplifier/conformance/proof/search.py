@@ -26,7 +26,7 @@ from amplifier.conformance.engine.job import reject_unknown, require_packages
 from amplifier.conformance.inputs.values import sample_inputs
 from amplifier.conformance.proof.world import CHOICES, FAULTY, KINDS, LAWS, Case, PlanWorld
 from amplifier.conformance.target.process import PATIENCE, Resources, mark_descendants, started_processes
-from amplifier.conformance.target.virtual_clock import has_children
+from amplifier.conformance.target.virtual_clock import child_processes
 from amplifier.errors import AmplifierError, ExecutionCancelled
 from amplifier.loading._found import SEARCH_PATH_VARIABLE
 from amplifier.plan import merge_plans
@@ -287,10 +287,13 @@ def _law_of(violation: Violation) -> tuple[str, str]:
 
 
 class _Children(TimeWatch):
-    """Lets time pass as on the wall while a child process runs, of which trio's clock does not know."""
+    """Lets time pass as on the wall while a process runs that was started in the trial, of which trio's clock does not know."""
+
+    def __init__(self) -> None:
+        self._others = child_processes()
 
     def is_busy(self) -> bool:
-        return has_children()
+        return not child_processes() <= self._others
 
 
 def _run(world: PlanWorld, cancel: Mapping[str, Any], seed: int) -> SweepReport:

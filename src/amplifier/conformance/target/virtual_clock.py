@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import get_native_id
 from typing import Any
@@ -261,7 +261,7 @@ def _expired() -> list[anyio.CancelScope]:
 
 def is_busy_outside() -> bool:
     """Whether there is a thread or a child process that may still do something."""
-    return any(_may_act(thread) for thread in threading.enumerate()) or has_children()
+    return any(_may_act(thread) for thread in threading.enumerate()) or bool(child_processes())
 
 
 def _may_act(thread: threading.Thread) -> bool:
@@ -277,17 +277,13 @@ def _may_act(thread: threading.Thread) -> bool:
     return worker is None or worker not in getattr(cache, "_idle_workers", ())
 
 
-def has_children() -> bool:
-    """Whether this process has a child, other than the kit's own server."""
-    own = server_ids()
+def child_processes() -> set[int]:
+    """The children of this process, other than the kit's own server."""
+    found: set[int] = set()
     for thread in threading.enumerate():
-        try:
-            text = (_TASKS / str(thread.native_id) / "children").read_text()
-        except OSError:
-            continue
-        if any(int(pid) not in own for pid in text.split()):
-            return True
-    return False
+        with suppress(OSError):
+            found.update(map(int, (_TASKS / str(thread.native_id) / "children").read_text().split()))
+    return found.difference(server_ids())
 
 
 class _Watch(TimeWatch):
