@@ -470,7 +470,8 @@ async def _is_torn(ctx: CheckContext, history: Sequence[int], at: int, points: i
         usual, found = halves[0] or halves[1] or (made[0], after[0])
         if found.ending == "did not end":
             return False  # calls that hang after a cancelled one are found by `survives_cancellation`
-        what = f"{calls[at].name} was cancelled as call {at + 1} of {len(calls)}; after that a call gave"
+        ended = "" if found.text.startswith("raised ") else "gave "
+        what = f"{calls[at].name} was cancelled as call {at + 1} of {len(calls)}; after that a call {ended}".rstrip()
         ctx.fault("A9", f"{what} {first_difference(usual.text, found.text)}", **details)
         return True
     return False
