@@ -102,7 +102,7 @@ class Resources:
 
     def problems(self, trial: Trial) -> list[str]:
         found = list(trial.problems())
-        if any(hit.function in UNPROTECTED and hit.is_entry for hit in trial.hits):
+        if trial.hits and trial.hits[-1].function in UNPROTECTED and trial.hits[-1].is_entry:
             return ["it hangs" for _ in "x" if isinstance(trial.error, Hang)]
         found += ["a step of the closing failed" for _ in "x" if trial.names("failed to close in one of its steps")]
         was_dropped = trial.names("was dropped while it was open")
