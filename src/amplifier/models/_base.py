@@ -12,7 +12,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform, overload
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, dataclass_transform, overload
 
 import attrs
 
@@ -21,6 +21,7 @@ from amplifier.errors import ModelError
 
 T = TypeVar("T")
 ModelT = TypeVar("ModelT", bound="type[Model]")
+Warn: TypeAlias = Callable[["type[Model]", Mapping[str, Any]], None]
 
 EXTRA_ALIAS = "_extra_"
 """The keyword `attrs.evolve` passes `OpenModel.extra` by; ``extra=`` itself is an unknown keyword like any other."""
@@ -117,18 +118,6 @@ def resolved_hints(cls: type) -> dict[str, Any]:
     return hints
 
 
-def _keywords(cls: type[Model], members: Mapping[str, Any]) -> dict[str, Any]:
-    """The declared ones of the members, coerced.
-
-    Raises:
-        ModelError: With everything that is wrong.
-    """
-    try:
-        return _keyword_reader(cls)(members, None)
-    except ExceptionGroup as error:
-        raise converter_module().model_error(cls, error) from None
-
-
 @per_class
 def _keyword_reader(cls: type[Model]) -> Callable[[Mapping[str, Any], Any], dict[str, Any]]:
     reader: Callable[[Mapping[str, Any], Any], dict[str, Any]] = converter_module().keyword_reader(cls)
@@ -146,7 +135,10 @@ def coerced_field(cls: type[Model], name: str, value: Any) -> Any:
     Raises:
         ModelError: It does not fit.
     """
-    return _keywords(cls, {name: value})[name]
+    try:
+        return _keyword_reader(cls)({name: value}, None)[name]
+    except ExceptionGroup as error:
+        raise converter_module().model_error(cls, error) from None
 
 
 # ── the classes ──────────────────────────────────────────────────────────────────────────────────
@@ -193,32 +185,44 @@ class Model:
             return self.__vars__()
 
         def __init__(self, /, *positional: Any, **keywords: Any) -> None:
-            cls = self.__class__
             if positional:
-                first = next((field.name for field in declared_fields(cls)), "name")
-                raise TypeError(f"{cls.__name__} takes keyword arguments only, for example {cls.__name__}({first}=...)")
-            if not keywords and not _has_required(cls):  # nothing to coerce; most hooks return this
+                name, first = type(self).__name__, next((field.name for field in declared_fields(type(self))), "name")
+                raise TypeError(f"{name} takes keyword arguments only, for example {name}({first}=...)")
+            if not keywords and not _has_required(self.__class__):  # nothing to coerce; most hooks return this
                 self.__attrs_init__()
-                return
-            evolved = None
-            if not _declared_names(cls).issuperset(keywords):
-                evolved = keywords.pop(EXTRA_ALIAS, None)
-                _warn_about_misspelt(cls, keywords)
-            self._fill(keywords)
-            if evolved:
+            elif EXTRA_ALIAS in keywords:  # as `attrs.evolve` calls it
+                evolved = keywords.pop(EXTRA_ALIAS)
+                self._fill(keywords, _warn_about_misspelt)
                 self.extra = {**evolved, **self.extra}
+            else:
+                self._fill(keywords, _warn_about_misspelt)
 
     @classmethod
     def _before_first_use(cls) -> None:
         """A layer above may make a bare subclass a model here."""
 
-    def _fill(self, members: Mapping[str, Any]) -> None:
-        """Set every field of a new instance from keywords or from a mapping.
+    def _fill(self, members: Mapping[str, Any], warn: Warn | None = None) -> None:
+        """Set every field of a new instance from keywords or from a mapping; ``warn`` hears of unknown ones.
 
         Raises:
             ModelError: With everything that is wrong.
         """
-        self.__attrs_init__(**_keywords(self.__class__, members))
+        cls = self.__class__
+        try:
+            known = _keyword_reader(cls)(members, None)
+        except ExceptionGroup as error:
+            if warn is not None:
+                warn(cls, members)
+            raise converter_module().model_error(cls, error) from None
+        if len(known) == len(members):
+            self.__attrs_init__(**known)
+            return
+        if warn is not None:
+            warn(cls, members)
+        self._fill_with_unknown(known, members)
+
+    def _fill_with_unknown(self, known: dict[str, Any], members: Mapping[str, Any]) -> None:
+        self.__attrs_init__(**known)
 
     def _in_order(self, members: dict[str, Any]) -> dict[str, Any]:
         """The members of the JSON object in the order in which they are written."""
@@ -245,14 +249,11 @@ class OpenModel(Model):
 
     extra: dict[str, Any] = attrs.field(factory=dict, alias="_extra_", kw_only=True)
 
-    def _fill(self, members: Mapping[str, Any]) -> None:
-        known = _keywords(self.__class__, members)
-        if len(known) == len(members):
-            return self.__attrs_init__(**known)
+    def _fill_with_unknown(self, known: dict[str, Any], members: Mapping[str, Any]) -> None:
         unknown = {name: members[name] for name in members if name not in known}
         if not all(isinstance(name, str) for name in unknown):
             raise ModelError([("", "expected str keys")], subject=type(self).__name__)
-        return self.__attrs_init__(**known, _extra_=unknown)
+        self.__attrs_init__(**known, _extra_=unknown)
 
 
 # ── misspelt keywords ────────────────────────────────────────────────────────────────────────────

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from itertools import repeat, takewhile
-from operator import methodcaller
 from typing import Any, Final, Literal, TypeVar, get_args
 
 import attrs
@@ -40,7 +39,6 @@ def checked_messages(context: ContextManager, method: str, messages: Any) -> lis
     )
 
 
-_HAS_METADATA: Final = methodcaller("__contains__", "metadata")
 _ROLES: Final = frozenset(get_args(Role))
 _TEXTS: Final = frozenset({"role", "content", "name", "tool_call_id"})
 _PLAIN_JSON: Final = (
@@ -65,7 +63,7 @@ def is_instruction(message: dict[str, Any]) -> bool:
 
 def _with_latest_instructions(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The instructions that were stored last, at the beginning, in place of all that were stored before."""
-    given = [*filter(is_instruction, filter(_HAS_METADATA, messages))]  # few have any, and there may be thousands
+    given = [message for message in messages if "metadata" in message and is_instruction(message)]
     if not given or (given[0] is messages[0] and len(given) == 1):
         return messages
     return [given[-1], *(message for message in messages if not is_instruction(message))]
