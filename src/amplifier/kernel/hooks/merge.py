@@ -54,9 +54,9 @@ class InvalidAnswer(ValueError):
 
 
 def continued(payload: dict[str, Any]) -> HookResult:
-    """The result of an event that goes on; assigned, because the constructor checks and copies what the kernel has made itself."""
-    result = HookResult()
-    result.data = payload
+    """The result of an event that goes on, by attrs' own constructor: the model's checks and copies what the kernel has made itself."""
+    result = HookResult.__new__(HookResult)
+    result.__attrs_init__(data=payload)
     return result
 
 
