@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
@@ -43,6 +42,9 @@ LEAST_SHARE = 0.1
 
 PATIENCE = 30.0
 """Seconds that a task waits at the end of the loop for its session to close, where no ``deadlines.teardown`` is set."""
+
+MOST_LATE = 32
+"""How many calls that went on after their cancellation a session keeps for its report."""
 
 ROUNDS_TO_BEGIN = 2
 """Turns of the loop after which a new task has made its first step, on every backend, if it ever will."""
@@ -247,7 +249,7 @@ class TaskHost:
         self.is_shut: bool = False
         self.running: set[SessionTask] = set()
         self.fatal: list[BaseException] = []
-        self.late: deque[tuple[float, str | None, str, float]] = deque(maxlen=32)
+        self.late: list[tuple[float, str | None, str, float]] = []
 
     @property
     def coordinator(self) -> Any:
@@ -394,7 +396,8 @@ class TaskHost:
     def unresponsive(self, report: Unresponsive) -> None:
         """Log a call that goes on after its deadline and emit ``module:unresponsive``."""
         module, operation = describe_label(report.label)
-        self.late.append((time.monotonic(), module, f"{operation}, which waits at {report.where}", report.overdue))
+        late = time.monotonic(), module, f"{operation}, which waits at {report.where}", report.overdue
+        self.late = [*self.late[1 - MOST_LATE :], late]
         logger.error(
             "%s does not answer to its cancellation: it had %g s and is %.0f s over; task %r waits at %s",
             operation,
