@@ -289,6 +289,19 @@ async def test_a_handler_of_the_island_that_overruns_is_cut_off(caplog: pytest.L
     assert "'hang'" in caplog.text
 
 
+@pytest.mark.virtual_time
+async def test_an_island_that_waits_for_the_other_side_does_not_hold_virtual_time():
+    async def work(given: Any, coordinator: Any) -> None:
+        await coordinator.get_capability("an hour")()
+
+    async with agent(tool=tool_module(work)) as session:
+        session.coordinator.register_capability("an hour", lambda: anyio.sleep(3600))
+        began = anyio.current_time()
+        with anyio.fail_after(7200):
+            await session.coordinator.get("tools")["work"].execute({})
+        assert 3600 <= anyio.current_time() - began < 3700
+
+
 # ── streams ──────────────────────────────────────────────────────────────────────────────────────
 
 

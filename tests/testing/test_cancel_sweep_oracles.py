@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import os
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -459,3 +460,28 @@ def test_expected_exceptions_are_legitimate_outcomes() -> None:
     assert not cancel_everywhere(lambda: scenario).ok
     report = cancel_everywhere(lambda: scenario, expect=(Stopped,))
     assert report.ok, str(report)
+
+
+def test_hanging_scenario_that_waits_for_a_system_task_is_ended():
+    """As a call of an asyncio island does: the wait cannot be cut off, and its end is reported through trio's own queue."""
+    trio = pytest.importorskip("trio")
+
+    async def scenario() -> None:
+        waiting, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
+
+        async def beside() -> None:
+            try:
+                with trio.CancelScope(shield=True):
+                    await trio.sleep_forever()
+            finally:
+                for _ in range(3):  # so that whatever else was cancelled has ended
+                    await trio.lowlevel.cancel_shielded_checkpoint()
+                token.run_sync_soon(trio.lowlevel.reschedule, waiting)
+
+        trio.lowlevel.spawn_system_task(beside, context=contextvars.copy_context())
+        await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+        ended.append("ended")
+
+    ended: list[str] = []
+    report = cancel_everywhere(lambda: scenario, modes=("trio",), max_points=0, max_steps=300, budget=1000)
+    assert ([violation.kind for violation in report.violations], ended) == (["HANG"], ["ended"])

@@ -179,8 +179,11 @@ class Island(threading.Thread):
         return f"<asyncio island of session {self._session_id!r}, {state}>"
 
     def is_awaited(self) -> bool:
-        """Whether anything waits for the island; virtual clocks ask."""
-        return self._is_stopping or bool(self._waiting)
+        """Whether anything waits for the island; virtual clocks ask.
+
+        A call whose code waits for trio in turn does not count: as many as trio is busy with for the island.
+        """
+        return self._is_stopping or len(self._waiting) > sum(isinstance(work, _Call) for work in self._on_trio)
 
     def is_awaited_on(self, token: trio.lowlevel.TrioToken) -> bool:
         """Whether a task of that trio run waits for the island."""

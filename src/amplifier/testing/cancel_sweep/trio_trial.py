@@ -131,6 +131,8 @@ class _TrioTrial(trio.abc.Instrument):
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         if not self.injection.killing or task.context.get(CURRENT_INJECTION) is not self.injection:
             return
+        if task in self._system_tasks():  # one that fails is the end of trio, before that of the trial
+            return
         _require(task, "_next_send_fn")
         task._next_send_fn = lambda _value: kill(task.coro)
 
@@ -151,9 +153,11 @@ class _TrioTrial(trio.abc.Instrument):
         self.injection.tasks.pop(task, None)
 
     def _enclosing_scopes(self, task: trio.lowlevel.Task) -> Iterator[trio.CancelScope]:
-        """The scopes around a task up to the trial's own, innermost first."""
+        """The scopes around a task up to the trial's own, or trio's around a system task, innermost first."""
         status = _require(task, "_cancel_status")
-        while status is not None and (scope := _require(status, "_scope")) is not self.scope:
+        root = trio.lowlevel.current_root_task()
+        trios = [] if root is None else [nursery.cancel_scope for nursery in root.child_nurseries]
+        while status is not None and (scope := _require(status, "_scope")) is not self.scope and scope not in trios:
             yield scope
             status = _require(status, "_parent")
 
