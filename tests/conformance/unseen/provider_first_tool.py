@@ -17,6 +17,7 @@ from amplifier import (
     ToolCall,
     ToolCallBlock,
     Usage,
+    to_dict,
 )
 
 __amplifier_module_type__ = "provider"
@@ -59,7 +60,9 @@ class DryRunProvider:
     async def complete(self, request: ChatRequest, **kwargs: Any) -> ChatResponse:
         await self._hooks.emit("llm:request", {"provider": self.name, "model": MODEL})
         response = self._answer(request)
-        await self._hooks.emit("llm:response", {"provider": self.name, "model": MODEL, "status": "ok"})
+        await self._hooks.emit(
+            "llm:response", {"provider": self.name, "model": MODEL, "status": "ok", "usage": to_dict(response.usage)}
+        )
         return response
 
     def _answer(self, request: ChatRequest) -> ChatResponse:

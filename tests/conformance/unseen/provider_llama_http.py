@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from amplifier import ChatRequest, ChatResponse, Message, ModelInfo, ProviderInfo, TextBlock, ToolCall, Usage
+from amplifier import ChatRequest, ChatResponse, Message, ModelInfo, ProviderInfo, TextBlock, ToolCall, Usage, to_dict
 
 __amplifier_module_type__ = "provider"
 logger = logging.getLogger(__name__)
@@ -89,7 +89,9 @@ class LlamaProvider:
             text, used = f"Sorry, the model could not be reached: {error}", {}
         asked, answered = int(used.get("prompt_tokens", 0)), int(used.get("completion_tokens", 0))
         usage = Usage(input_tokens=asked, output_tokens=answered, total_tokens=asked + answered)
-        await self._hooks.emit("llm:response", {"provider": self.name, "model": model, "status": "ok"})
+        await self._hooks.emit(
+            "llm:response", {"provider": self.name, "model": model, "status": "ok", "usage": to_dict(usage)}
+        )
         return ChatResponse(content=[TextBlock(text=text)], usage=usage, finish_reason="stop")
 
     def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:

@@ -10,7 +10,7 @@ import logging
 from collections import OrderedDict
 from typing import Any
 
-from amplifier import ChatRequest, ChatResponse, Message, ModelInfo, ProviderInfo, TextBlock, ToolCall, Usage
+from amplifier import ChatRequest, ChatResponse, Message, ModelInfo, ProviderInfo, TextBlock, ToolCall, Usage, to_dict
 
 __amplifier_module_type__ = "provider"
 logger = logging.getLogger(__name__)
@@ -52,7 +52,9 @@ class OutlineProvider:
                 self._cache.popitem(last=False)
         asked = sum(len(text_of(each)) for each in request.messages) // 4 + 1
         usage = Usage(input_tokens=asked, output_tokens=len(text) // 4 + 1, total_tokens=asked + len(text) // 4 + 1)
-        await self._hooks.emit("llm:response", {"provider": self.name, "model": MODEL, "status": "ok"})
+        await self._hooks.emit(
+            "llm:response", {"provider": self.name, "model": MODEL, "status": "ok", "usage": to_dict(usage)}
+        )
         return ChatResponse(content=[TextBlock(text=text)], usage=usage, finish_reason="stop")
 
     def _outline(self, request: ChatRequest) -> str:

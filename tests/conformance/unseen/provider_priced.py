@@ -9,7 +9,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
-from amplifier import ChatRequest, ChatResponse, ModelInfo, ProviderInfo, TextBlock, ToolCall, Usage
+from amplifier import ChatRequest, ChatResponse, ModelInfo, ProviderInfo, TextBlock, ToolCall, Usage, to_dict
 from amplifier.models import Pricing
 
 __amplifier_module_type__ = "provider"
@@ -60,7 +60,9 @@ class PricedProvider:
             total_tokens=asked + answered,
             cost_usd=cost.quantize(Decimal("0.000001")),
         )
-        await self._hooks.emit("llm:response", {"provider": self.name, "model": MODEL, "status": "ok"})
+        await self._hooks.emit(
+            "llm:response", {"provider": self.name, "model": MODEL, "status": "ok", "usage": to_dict(usage)}
+        )
         return ChatResponse(content=[TextBlock(text=text)], usage=usage, finish_reason="stop")
 
     def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 
-from amplifier import ChatRequest, ChatResponse, ModelInfo, ProviderInfo, TextBlock, ToolCall, Usage
+from amplifier import ChatRequest, ChatResponse, ModelInfo, ProviderInfo, TextBlock, ToolCall, Usage, to_dict
 
 __amplifier_module_type__ = "provider"
 MODEL = "shout-1"
@@ -38,10 +38,13 @@ class ShoutProvider:
         text = self._draft.upper()[:1_500] or "?"
         asked = sum(len(str(each.content)) for each in request.messages) // 4 + 1
         answered = len(text) // 4 + 1
-        await self._hooks.emit("llm:response", {"provider": self.name, "model": MODEL, "status": "ok"})
+        usage = Usage(input_tokens=asked, output_tokens=answered, total_tokens=asked + answered)
+        await self._hooks.emit(
+            "llm:response", {"provider": self.name, "model": MODEL, "status": "ok", "usage": to_dict(usage)}
+        )
         return ChatResponse(
             content=[TextBlock(text=text)],
-            usage=Usage(input_tokens=asked, output_tokens=answered, total_tokens=asked + answered),
+            usage=usage,
             finish_reason="stop",
         )
 

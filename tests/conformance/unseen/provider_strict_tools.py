@@ -19,6 +19,7 @@ from amplifier import (
     ToolCallBlock,
     ToolSpec,
     Usage,
+    to_dict,
 )
 
 __amplifier_module_type__ = "provider"
@@ -71,7 +72,9 @@ class RulesProvider:
         chosen = None
         if newest is not None and newest.role == "user" and request.tool_choice != "none":
             chosen = next((each for each in tools if each["name"] in str(newest.content)), None)
-        await self._hooks.emit("llm:response", {"provider": self.name, "model": MODEL, "status": "ok"})
+        await self._hooks.emit(
+            "llm:response", {"provider": self.name, "model": MODEL, "status": "ok", "usage": to_dict(usage)}
+        )
         if chosen is None:
             text = f"I know {len(tools)} tools and need none of them."
             return ChatResponse(content=[TextBlock(text=text)], usage=usage, finish_reason="stop")

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from amplifier import ChatRequest, ChatResponse, ModelInfo, ProviderInfo, TextBlock, ToolCall, Usage
+from amplifier import ChatRequest, ChatResponse, ModelInfo, ProviderInfo, TextBlock, ToolCall, Usage, to_dict
 from amplifier.models import StreamChunk
 
 __amplifier_module_type__ = "provider"
@@ -92,7 +92,9 @@ class TypewriterProvider:
         async with self._slots:
             await anyio.lowlevel.checkpoint()
             response = self._response(request)
-        await self._hooks.emit("llm:response", {"provider": self.name, "model": MODEL, "status": "ok"})
+        await self._hooks.emit(
+            "llm:response", {"provider": self.name, "model": MODEL, "status": "ok", "usage": to_dict(response.usage)}
+        )
         return response
 
     def stream(self, request: ChatRequest, **kwargs: Any) -> WordStream:
