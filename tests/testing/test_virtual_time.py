@@ -425,3 +425,17 @@ def test_importing_testing_loads_neither_trio_nor_pytest_nor_hypothesis() -> Non
     )
     shown = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=280)
     assert shown.stdout.strip() == "[]"
+
+
+def test_end_of_a_child_whose_start_was_cancelled_is_waited_for_in_real_time():
+    async def main() -> float:
+        starting = asyncio.ensure_future(asyncio.create_subprocess_exec("sleep", "60"))
+        for _ in range(2):  # then the child runs, and its pipes are being connected
+            await asyncio.sleep(0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(starting, 1000)  # asyncio kills the child and waits for its end
+        return asyncio.get_running_loop().time()
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        assert runner.run(main()) < 60

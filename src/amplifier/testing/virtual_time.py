@@ -184,9 +184,12 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """Whether this is one of AnyIO's worker threads with a call in hand, or a thread that a task of this loop waits for.
 
         AnyIO hands work over through a queue it marks done only after reporting the result, so a count of zero means
-        the loop has been notified already. The names are AnyIO's own and read with care: should they vanish, the clock
+        the loop has been notified already. asyncio's thread that waits for a child process has to report its end, also of a child whose
+        start was cancelled. The names are AnyIO's and the standard library's own and read with care: should they vanish, the clock
         merely jumps too early, and `tests/testing/test_virtual_time.py` notices.
         """
+        if thread.name.startswith("asyncio-waitpid-"):
+            return self in getattr(thread, "_args", ())
         if getattr(thread, "loop", None) is not self:
             return hasattr(thread, "is_awaited_on") and bool(thread.is_awaited_on(self))
         return bool(getattr(getattr(thread, "queue", None), "unfinished_tasks", 0))
