@@ -49,6 +49,7 @@ class _Call:
         self._notify = notify
         self._scope: anyio.CancelScope | None = None
         self._is_cancelled = False
+        self.is_cut_off: bool = False
         self._waiting: trio.lowlevel.Task | None = None
 
     async def wait_on_trio(self, tell: Post) -> None:
@@ -57,6 +58,7 @@ class _Call:
 
         def abort(raise_cancel: Callable[[], Any]) -> trio.lowlevel.Abort:
             raised.append(raise_cancel)  # of a scope, or of Ctrl-C
+            self.is_cut_off = True
             tell(self.cancel)
             return trio.lowlevel.Abort.FAILED
 
@@ -181,9 +183,10 @@ class Island(threading.Thread):
     def is_awaited(self) -> bool:
         """Whether anything waits for the island; virtual clocks ask.
 
-        A call whose code waits for trio in turn does not count: as many as trio is busy with for the island.
+        A call whose code waits for trio in turn does not count, unless it was cancelled: as many as trio is busy with for the island.
         """
-        return self._is_stopping or len(self._waiting) > sum(isinstance(work, _Call) for work in self._on_trio)
+        on_trio = sum(isinstance(work, _Call) for work in self._on_trio)
+        return self._is_stopping or len(self._waiting) > on_trio or any(call.is_cut_off for call in self._waiting)
 
     def is_awaited_on(self, token: trio.lowlevel.TrioToken) -> bool:
         """Whether a task of that trio run waits for the island."""
