@@ -43,10 +43,6 @@ _CONTENT_ERRORS = (DurableError, TypeError, ValueError, OverflowError, Recursion
 logger = logging.getLogger("amplifier.durable")
 
 
-class _PlanChanged(Exception):
-    pass
-
-
 class RunningTurn:
     """A turn while a worker runs it; also the approval system of its session.
 
@@ -201,14 +197,15 @@ class RunningTurn:
             return await self._end_unopened(late)
         try:
             session = self._session = made(make_session, self.turn.session_id)
-            if self._stop_wanted is None:
-                await self._check_plan(session)
-        except _PlanChanged as changed:
-            return Outcome(state="held", error_type=PLAN_CHANGED, error=str(changed))
+            problem = None if self.turn.plan is None else plan_problem(session, self.turn.plan)
         except Exception as exc:  # noqa: BLE001 — the application's code; the turn fails with it
             return await self._end_unopened(_failed(exc, None))
         if self._stop_wanted is not None:
             return await self._end_unopened(Outcome(state="stopped"))
+        if problem is not None:
+            return Outcome(state="held", error_type=PLAN_CHANGED, error=problem)
+        if self.turn.plan is None:
+            self._steps.calls.plan = module_hashes(session.config)
         session.coordinator.register_step_wrapper(self._steps)
         session.coordinator.register_capability(CHILD_STEPS, self._steps.of_child)
         if session.coordinator.approval_system is None:
@@ -255,13 +252,6 @@ class RunningTurn:
         self.turn = attrs.evolve(self.turn, deadline_at=None)
         async with session:
             return await self._execute(session)
-
-    async def _check_plan(self, session: AmplifierSession) -> None:
-        now = module_hashes(session.config)
-        if self.turn.plan is None:
-            await self._store.note_plan(self.turn, now)
-        elif (problem := plan_problem(session, self.turn.plan)) is not None:
-            raise _PlanChanged(problem)
 
     async def _execute(self, session: AmplifierSession) -> Outcome:
         context: Any = session.coordinator.get("context")

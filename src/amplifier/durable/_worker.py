@@ -171,6 +171,12 @@ class Worker(TurnRunner):
         """
         if self._is_leaving:
             return False
+        adopts = turn_id in self._adopted
+        self._adopted.discard(turn_id)
+        async with self._admission.admit(turn_id, 0, 0.0):
+            turn = await self._store.claim(turn_id, self.name, adopts=adopts, but_not=self._settings.suspect)
+            if turn is not None:
+                return await self.run_turn(self._store, turn, self._duty.make_session)
         waiting = await self._store.queued(turn_id)
         if waiting is None:
             return True
@@ -181,8 +187,7 @@ class Worker(TurnRunner):
             return await self._store.queued(turn_id) is not None
 
         async with self._admission.admit(turn_id, deaths, pause, still_waits):
-            turn = await self._store.claim(turn_id, self.name, adopts=turn_id in self._adopted)
-            self._adopted.discard(turn_id)
+            turn = await self._store.claim(turn_id, self.name, adopts=adopts)
             return turn is None or await self.run_turn(self._store, turn, self._duty.make_session)
 
     async def adopt(self, begin: Callable[[str], Awaitable[object]]) -> None:

@@ -92,7 +92,7 @@ class _SqlRun:
     def __call__(self, statement: str, /, **values: Any) -> list[Row]:
         safe = storable_values(values, allows_nul=self._is_sqlite)
         if self._is_sqlite:
-            statement = statement.removesuffix(FOR_UPDATE)
+            statement = statement.replace(FOR_UPDATE, "")
         result = self.connection.execute(sa.text(statement), safe)
         return [tuple(row) for row in result] if result.returns_rows else []
 
@@ -113,8 +113,7 @@ class _SqlDatabase:
                 url,
                 hide_parameters=True,
                 pool_size=8,
-                max_overflow=2,
-                pool_pre_ping=True,
+                max_overflow=2,  # no pings: work is done again after a connection that was lost
                 connect_args={"connect_timeout": 5},
             )
             sa.event.listen(self._engine, "connect", partial(_prepare_postgres, _transaction_seconds(settings)))
@@ -315,9 +314,8 @@ async def open_dbos_engine(
     parsed = _parsed(url)
     logging.getLogger("dbos").setLevel(logging.WARNING)
 
-    def enqueue(run: Run, turn_id: str) -> None:
+    def enqueue(run: Run, turn_id: str, priority: int, due_at: float | None) -> None:
         assert isinstance(run, _SqlRun)
-        [(priority, due_at)] = run("SELECT priority, due_at FROM amplifier_turns WHERE turn_id = :turn", turn=turn_id)
         queued: Any = {"queue_name": _QUEUE, "workflow_name": _WORKFLOW, "app_version": _VERSION, "priority": priority}
         if due_at is not None and due_at > time.time():
             queued["delay_seconds"] = due_at - time.time()

@@ -137,7 +137,7 @@ class SqliteDatabase:
 
 
 def _run_statement(connection: sqlite3.Connection, statement: str, /, **values: Any) -> list[Row]:
-    return connection.execute(statement.removesuffix(FOR_UPDATE), storable_values(values, allows_nul=True)).fetchall()
+    return connection.execute(statement.replace(FOR_UPDATE, ""), storable_values(values, allows_nul=True)).fetchall()
 
 
 class Transactions:

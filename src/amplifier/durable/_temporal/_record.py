@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any, Final
 
 import anyio
@@ -14,7 +13,7 @@ import orjson
 from .._engine import Question
 from .._errors import DurableError, TurnLost
 from .._storable import as_json, storable_key, storable_text
-from .._turn_rows import ClaimedTurn, Outcome, StepName, StopRequest
+from .._turn_rows import ClaimedTurn, Outcome, Plan, StepName, StopRequest
 from ._server import Refused, Server, WorkflowGone
 from ._workflows import LOST, STOPPED, TurnWorkflow, turn_workflow_id
 
@@ -71,10 +70,6 @@ class TurnRecord:
             results=results,
         )
 
-    async def note_plan(self, turn: ClaimedTurn, plan: Mapping[str, str]) -> None:
-        """See `AttemptStore.note_plan`."""
-        await self._signal(TurnWorkflow.note_plan, turn.attempt, dict(plan))
-
     # ── steps ──
 
     async def begun(self) -> dict[str, Any]:
@@ -86,15 +81,17 @@ class TurnRecord:
         """Note that a worker came to run the turn and has another plan."""
         await self._signal(TurnWorkflow.hold, attempt, problem)
 
-    async def begin_step(self, turn: ClaimedTurn, step: StepName) -> StopRequest | None:
+    async def begin_step(self, turn: ClaimedTurn, step: StepName, plan: Plan | None) -> StopRequest | None:
         """See `AttemptStore.begin_step`."""
         try:
-            await self._update(TurnWorkflow.begin_step, turn.attempt, storable_key(step.key))
+            await self._update(TurnWorkflow.begin_step, turn.attempt, storable_key(step.key), plan and dict(plan))
         except Refused as stopped:
             return StopRequest(**orjson.loads(str(stopped)))
         return None
 
-    async def finish_step(self, turn: ClaimedTurn, step: StepName, result: str) -> StopRequest | None:
+    async def finish_step(
+        self, turn: ClaimedTurn, step: StepName, result: str, plan: Plan | None
+    ) -> StopRequest | None:
         """See `AttemptStore.finish_step`."""
         if len(result) > _LARGEST:
             raise DurableError(
@@ -102,7 +99,7 @@ class TurnRecord:
                 "let the tool return less, or use an engine on a database"
             )
         name = storable_text(f"{step.kind} {step.name}".strip()[:_LONGEST_NAME], allows_nul=False)
-        await self._signal(name, turn.attempt, storable_key(step.key), result)
+        await self._signal(name, turn.attempt, storable_key(step.key), result, plan and dict(plan))
         return None
 
     async def close(self) -> None:
@@ -141,9 +138,12 @@ class TurnRecord:
                 batch = []
 
     async def finish(self, turn: ClaimedTurn, outcome: Outcome, last_position: int, events: list[str]) -> None:
-        """See `AttemptStore.finish`; the outcome is what the turn's activity returns."""
-        await self.add_events(turn, last_position, events)
+        """See `AttemptStore.finish`; the outcome is what the turn's activity returns, with the last events if they are not too many."""
         found = attrs.asdict(outcome)
+        if sum(map(len, events)) > _LARGEST_BATCH:
+            await self.add_events(turn, last_position, events)
+        elif events and self._takes_events:
+            found["events"] = (last_position, turn.attempt, f"[{','.join(events)}]")
         for name in ("answer", "error_type", "error"):
             if found[name] is not None:
                 found[name] = storable_text(found[name], allows_nul=True)

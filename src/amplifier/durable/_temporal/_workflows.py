@@ -133,6 +133,8 @@ class TurnWorkflow:
             self._is_released = False
             if outcome["state"] == "queued":
                 continue
+            if "events" in outcome:
+                self._events.append(outcome["events"])
             if outcome["state"] == "completed" and self._is_stopped_at_once():
                 outcome["state"] = "stopped"
             self._show(**{name: outcome.get(name) for name in ("state", "answer", "error_type", "error")})
@@ -229,12 +231,13 @@ class TurnWorkflow:
             raise ApplicationError("another worker has the turn, or it has ended", type=LOST, non_retryable=True)
 
     @workflow.update
-    def begin_step(self, attempt: int, key: str) -> None:
+    def begin_step(self, attempt: int, key: str, plan: dict[str, str] | None = None) -> None:
         """Note that a tool call begins now."""
+        self._plan = plan or self._plan
         self._started.append(key)
 
     @begin_step.validator
-    def _check_begin_step(self, attempt: int, key: str) -> None:
+    def _check_begin_step(self, attempt: int, key: str, plan: dict[str, str] | None = None) -> None:
         self._demand(attempt)
         if self._is_stopped_at_once():
             raise ApplicationError(json.dumps(self._stop), type=STOPPED, non_retryable=True)
@@ -243,8 +246,10 @@ class TurnWorkflow:
     def finish_step(self, name: str, args: Sequence[RawValue]) -> None:
         """Keep the result of a call; the signal has the name of the call, for Temporal's pages."""
         if name.startswith(STEPS):
-            attempt, key, result = (workflow.payload_converter().from_payload(each.payload) for each in args)
+            given = (workflow.payload_converter().from_payload(each.payload) for each in args)
+            attempt, key, result, plan = (*given, None)[:4]
             if self._is_current(attempt):
+                self._plan = plan or self._plan
                 self._results.setdefault(key, result)
 
     @workflow.update
@@ -263,12 +268,6 @@ class TurnWorkflow:
         """Show a question no more that no one waits for; an answer that is on its way counts if it is asked again."""
         if attempt == self._status["attempt"]:
             self._withdrawn.add(question_id)
-
-    @workflow.signal
-    def note_plan(self, attempt: int, plan: dict[str, str]) -> None:
-        """Keep the plan that the turn began with."""
-        if attempt == self._status["attempt"]:
-            self._plan = plan
 
     @workflow.signal
     def add_events(self, attempt: int, last_position: int, events: str) -> None:
