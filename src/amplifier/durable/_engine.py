@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -57,6 +58,7 @@ Its context has to begin empty, as context-simple does: the engine keeps the con
 """
 
 _REPORT_SECONDS = 10.0
+_ADDRESS = re.compile(r"https?://[!-~]{1,4000}")
 
 BLOCKS = "\x1eblocks:"
 """Begins a stored prompt that is JSON: a list of blocks, a text that begins like this, or an object with the prompt and the schema of its answer."""
@@ -146,6 +148,7 @@ class TurnPolicy:
     priority: int = 3
     due_at: float | None = None
     deadline_at: float | None = None
+    notify: str | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -248,6 +251,7 @@ class DurableEngine:
         delay: float = 0.0,
         deadline: float | None = None,
         result_type: Any = None,
+        notify: str | None = None,
     ) -> str:
         """Hand a turn over; on return it is stored, and a worker will run it.
 
@@ -262,6 +266,8 @@ class DurableEngine:
             deadline: Seconds after which it fails, counted from now, whatever it does then; one that waits fails when its turn comes.
             result_type: The type of the answer, as for `AmplifierSession.execute`. Its JSON Schema is stored, and `TurnStatus.answer` is
                 JSON; give `result` the type as well.
+            notify: An address (http or https) that gets the `TurnStatus` as JSON in a POST when the turn has ended, at least once; again
+                later if it does not answer with a success.
 
         Returns:
             The turn's id.
@@ -270,7 +276,7 @@ class DurableEngine:
             SessionBusyError: The session has an open turn, and this one was not to be queued.
             TurnConflictError: The id belongs to another turn.
             PlanError: The session id is wrong.
-            ValueError: The turn id is wrong, the prompt has NUL or lone surrogates, or one of the numbers makes no sense.
+            ValueError: The turn id or the address is wrong, the prompt has NUL or lone surrogates, or one of the numbers makes no sense.
             TypeError: ``result_type`` has no JSON Schema.
         """
         validate_session_id(session_id)
@@ -289,7 +295,10 @@ class DurableEngine:
             priority=priority,
             due_at=now + delay if delay else None,
             deadline_at=None if deadline is None else now + deadline,
+            notify=notify,
         )
+        if notify is not None and not _ADDRESS.fullmatch(notify):
+            raise ValueError(f"notify must be an address that begins with http:// or https://, got {notify!r:.80}")
         stored = stored_prompt(prompt, None if result_type in (None, str) else _format_of(result_type).schema)
         if turn_id is not None:
             _check_turn_id(turn_id)

@@ -44,6 +44,7 @@ async def _work(store: TurnStore, settings: Settings, duty: Duty) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(worker.beat)
             group.start_soon(worker.listen)
+            group.start_soon(worker.notify)
             group.start_soon(worker.adopt, begin)
             duty.on_start()
             while not duty.leaving.is_set():

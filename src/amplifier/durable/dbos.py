@@ -224,6 +224,7 @@ class _Workers:
                     async with self._launched(dispatch, worker, duty.concurrency):
                         group.start_soon(worker.beat)
                         group.start_soon(worker.listen)
+                        group.start_soon(worker.notify)
                         group.start_soon(worker.adopt, begin)
                         duty.on_start()
                         await duty.leaving.wait()

@@ -91,6 +91,14 @@ _TABLES = (
         PRIMARY KEY (name, turn_id, step)
     )
     """,
+    """
+    CREATE TABLE IF NOT EXISTS amplifier_notices (
+        turn_id TEXT PRIMARY KEY,
+        url TEXT NOT NULL,
+        tries INTEGER NOT NULL,
+        next_at DOUBLE PRECISION NOT NULL
+    )
+    """,
     "CREATE TABLE IF NOT EXISTS amplifier_workers (worker TEXT PRIMARY KEY, beats INTEGER NOT NULL)",
 )
 

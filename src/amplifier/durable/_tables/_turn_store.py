@@ -21,6 +21,7 @@ import orjson
 
 from .._engine import Question, Schedule, TurnCounts, TurnPolicy, TurnStatus, WatchedEvent
 from .._errors import TurnConflictError, TurnLost
+from .._notices import pause_after
 from .._storable import as_json, storable_key
 from .._suspects import LONGEST_PAUSE, CallLimit
 from .._turn_rows import (
@@ -135,6 +136,8 @@ class TurnStore:
                 open=is_open,
                 **attrs.asdict(policy),
             )
+            if added and policy.notify is not None:
+                insert(run, "amplifier_notices", turn_id=name, url=policy.notify, tries=0, next_at=0.0)
             return bool(added)
 
         while not add(1):
@@ -287,9 +290,9 @@ class TurnStore:
 
     @_transaction()
     def forget(self, run: Run, before: float) -> int:
-        """Forget turns that ended before a moment, with their events and questions."""
+        """Forget turns that ended before a moment, with what else there is of them."""
         old = "is_open = 0 AND ended_at < :before"
-        for table in ("amplifier_events", "amplifier_questions"):
+        for table in ("amplifier_events", "amplifier_questions", "amplifier_notices"):
             run(
                 f"DELETE FROM {table} WHERE turn_id IN (SELECT turn_id FROM amplifier_turns WHERE {old}) RETURNING 1",
                 before=before,
@@ -594,6 +597,32 @@ class TurnStore:
 
         if self._do.once(lambda run: _read_schedules(run, now), only_reads=True):
             self._do.once(work)
+
+    @_transaction(only_reads=True)
+    def due_notices(self, run: Run) -> list[tuple[str, str, int]]:
+        """Turns that have ended and whose starter is to be called back now: id, address, and how often that was tried."""
+        found = run(
+            "SELECT n.turn_id, n.url, n.tries FROM amplifier_notices AS n JOIN amplifier_turns AS t ON t.turn_id = n.turn_id "
+            "WHERE t.is_open = 0 AND n.next_at <= :now ORDER BY n.next_at LIMIT 20",
+            now=time.time(),
+        )
+        return [(turn_id, url, tries) for turn_id, url, tries in found]
+
+    @_transaction()
+    def take_notice(self, run: Run, turn_id: str, tries: int) -> TurnStatus | None:
+        """Note one more try; None if another worker makes it."""
+        taken = run(
+            "UPDATE amplifier_notices SET tries = tries + 1, next_at = :next WHERE turn_id = :turn AND tries = :tries RETURNING 1",
+            next=time.time() + pause_after(tries),
+            turn=turn_id,
+            tries=tries,
+        )
+        return read_status(run, turn_id) if taken else None
+
+    @_transaction()
+    def end_notice(self, run: Run, turn_id: str) -> None:
+        """Forget a notice that was taken, or is given up."""
+        delete(run, "amplifier_notices", turn_id=turn_id)
 
     def read(self, statement: str, **values: Any) -> list[Row]:
         """Run a statement that only reads."""

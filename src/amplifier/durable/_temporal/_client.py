@@ -20,6 +20,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 
 from .._engine import Schedule, TurnCounts, TurnPolicy, TurnStatus, WatchedEvent
 from .._errors import DurableError, UnknownTurnError, unknown_turn_error
+from .._notices import post
 from .._storable import storable_text
 from .._suspects import Enter, Settings
 from .._turn_rows import OPEN, busy_error, check_answer, check_same_turn, read_question, watched_events
@@ -29,6 +30,7 @@ from ._workflows import (
     CLOSED,
     CONFLICT,
     MEMO,
+    NOTIFY,
     START_TURN,
     ScheduledWorkflow,
     SessionWorkflow,
@@ -106,6 +108,12 @@ class TemporalTurns:
         await self.server.send_update_with_start(
             self._session(session_id), SessionWorkflow.start_turn, given, f"scheduled-{turn_id}"
         )
+
+    @staticmethod
+    @activity.defn(name=NOTIFY)
+    async def notify(url: str, status: dict[str, Any]) -> None:
+        """Call back the one who started a turn; in the asyncio thread."""
+        await post(url, _read_status(status))
 
     async def schedule(self, wanted: Schedule) -> None:
         """See `DurableEngine.schedule`."""
@@ -186,7 +194,7 @@ class TemporalTurns:
             found = await self.server.query(turn_workflow_id(self.queue, turn_id), TurnWorkflow.status)
         except WorkflowGone:
             raise unknown_turn_error(turn_id) from None
-        return TurnStatus(**{**found, "questions": tuple(read_question(each) for each in found["questions"])})
+        return _read_status(found)
 
     async def find(self, state: str | None, session: str | None, since: float | None, limit: int) -> list[TurnStatus]:
         """See `DurableEngine.list`."""
@@ -293,3 +301,7 @@ class TemporalTurns:
                 messages: list[dict[str, Any]] = orjson.loads(found["messages"])
                 return messages
             await anyio.sleep(_MOMENT)  # the session has not heard of the end of its turn yet
+
+
+def _read_status(found: dict[str, Any]) -> TurnStatus:
+    return TurnStatus(**{**found, "questions": tuple(read_question(each) for each in found["questions"])})

@@ -21,9 +21,12 @@ from temporalio import workflow
 from temporalio.common import Priority, RawValue, RetryPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, WorkflowAlreadyStartedError
 
+from .._notices import FIRST_PAUSE, LONGEST_PAUSE, MOST_TRIES
+
 RUN_TURN = "amplifier-run-turn"
 HEAR_NEWS = "amplifier-news"
 START_TURN = "amplifier-start-turn"
+NOTIFY = "amplifier-notify"
 
 LOST = "TurnLost"
 BUSY = "SessionBusy"
@@ -144,6 +147,13 @@ class TurnWorkflow:
             await workflow.wait_condition(lambda: self._is_resumed or self._stop is not None)
             self._show(state="queued", error_type=None, error=None)
         self._questions.clear()
+        if spec.get("notify") is not None:
+            await workflow.start_child_workflow(
+                NoticeWorkflow.run,
+                args=[spec["notify"], self.status()],
+                id=f"{workflow.info().workflow_id}-notice",
+                parent_close_policy=workflow.ParentClosePolicy.ABANDON,
+            )
         await workflow.wait_condition(workflow.all_handlers_finished)
         messages: str | None = outcome.get("messages")
         return messages
@@ -376,6 +386,25 @@ class TurnWorkflow:
                 start_to_close_timeout=self._lease,
             )
             handle.add_done_callback(lambda _: handle.cancelled() or handle.exception())
+
+
+@workflow.defn(name="amplifier-notice")
+class NoticeWorkflow:
+    """Calls back the one who started a turn; of its own, so that the session does not wait for it."""
+
+    @workflow.run
+    async def run(self, url: str, status: dict[str, Any]) -> None:
+        """Do it, again if it is not taken; after the last try this fails, to be seen on Temporal's pages."""
+        await workflow.execute_local_activity(
+            NOTIFY,
+            args=[url, status],
+            start_to_close_timeout=timedelta(minutes=1),
+            retry_policy=RetryPolicy(
+                initial_interval=timedelta(seconds=FIRST_PAUSE),
+                maximum_interval=timedelta(seconds=LONGEST_PAUSE),
+                maximum_attempts=MOST_TRIES,
+            ),
+        )
 
 
 @workflow.defn(name="amplifier-scheduled")
