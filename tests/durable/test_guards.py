@@ -19,7 +19,18 @@ from amplifier.durable._tables._turn_store import TurnStore
 from amplifier.durable._temporal._workflows import TurnWorkflow
 from amplifier.durable._turn_rows import StepName
 from amplifier.durable._worker import LoopWatch
-from tests.durable.agents import ENGINES, agent, answering, asking_agent, die_with, open_engine, tool, until, working
+from tests.durable.agents import (
+    ENGINES,
+    agent,
+    answering,
+    asking_agent,
+    die_with,
+    eventually,
+    open_engine,
+    tool,
+    until,
+    working,
+)
 
 KINDS = pytest.mark.parametrize("kind", ENGINES)
 TABLES = pytest.mark.parametrize(
@@ -368,3 +379,24 @@ async def test_a_suspect_waits_longer_each_time():
     options = Settings(poll=0.1, lease=5.0)
     assert [options.pause_after(deaths) for deaths in range(7)] == [0, 0, 0, 5.0, 10.0, 0, 0]
     assert Settings(poll=0.1, lease=5.0, attempts=100).pause_after(99) == 60.0
+
+
+@TABLES
+async def test_turns_that_were_due_while_no_worker_ran_are_made_up_for_by_one(kind, place):
+    async with open_engine(kind, place) as engine:
+        store = store_of(engine)
+        await engine.schedule("hourly", "anna", "go", every=3600)
+        earlier = time.time() - 5.5 * 3600
+        await store._do(lambda run: run("UPDATE amplifier_schedules SET next_at = :at RETURNING 1", at=earlier))
+        assert await engine.list() == []
+        async with working(engine, agent(answering("Done."))):
+
+            async def has_looked() -> bool:
+                [found] = await engine.schedules()
+                return found.next_at > time.time()
+
+            await eventually(has_looked)
+            [turn] = await engine.list()
+            assert await engine.result(turn.turn_id) == "Done."
+        [found] = await engine.schedules()
+        assert found.next_at == pytest.approx(earlier + 6 * 3600)
