@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, get_args, overload
 
 import anyio
 import attrs
@@ -27,7 +27,11 @@ from amplifier.plan import validate_session_id
 from ._errors import TurnFailedError, TurnHeldError, TurnStoppedError, unknown_turn_error
 from ._metrics import is_measured, note_counts
 from ._storable import storable_text, without_compactions
-from ._suspects import CallLimit, CallLimits, Enter, Settings
+from ._suspects import CallLimit, CallLimits, Settings
+
+if TYPE_CHECKING:
+    from ._tables._turn_store import TurnStore
+    from ._temporal._client import TemporalTurns
 
 __all__ = [
     "DurableEngine",
@@ -119,6 +123,9 @@ class TurnCounts:
     takeovers: int = 0
 
 
+ClientStore: TypeAlias = "TurnStore | TemporalTurns"
+"""Where clients find turns; what the methods promise is said in `TurnStore`, and their errors in `DurableEngine`."""
+
 _Statuses: TypeAlias = list[TurnStatus]  # `DurableEngine.list` hides the name of the type
 _Messages: TypeAlias = list[dict[str, Any]]
 _Schedules: TypeAlias = "list[Schedule]"
@@ -173,38 +180,6 @@ class Schedule:
     def turn_id(self) -> str:
         """Of the next turn: the name and the date."""
         return f"{self.name}-{datetime.fromtimestamp(self.next_at, UTC):%Y-%m-%dT%H:%M:%SZ}"
-
-
-class ClientStore(Protocol):
-    """Where clients find turns; methods and errors as in `DurableEngine`."""
-
-    @property
-    def enter(self) -> Enter | None:
-        """For limits over all workers, if there are any."""
-        ...
-
-    async def start(self, session_id: str, prompt: str, turn_id: str | None, queue: bool, policy: TurnPolicy) -> str:
-        """Store a turn; `queue` is whether it may wait behind another one."""
-        ...
-
-    async def status(self, turn_id: str) -> TurnStatus: ...
-    async def find(
-        self, state: str | None, session: str | None, since: float | None, limit: int
-    ) -> list[TurnStatus]: ...
-    async def counts(self, *, only_open: bool = False) -> TurnCounts: ...
-    async def events_after(self, turn_id: str, position: int) -> tuple[list[WatchedEvent], TurnStatus]:
-        """Events behind a position, and what the turn did when there were no more."""
-        ...
-
-    async def answer(self, turn_id: str, question_id: str, option: str) -> None: ...
-    async def request_stop(self, turn_id: str, graceful: bool, reason: str | None) -> None: ...
-    async def resume(self, turn_id: str) -> None: ...
-    async def release(self, turn_id: str) -> None: ...
-    async def messages(self, session_id: str) -> list[dict[str, Any]]: ...
-    async def forget(self, before: float) -> int: ...
-    async def schedule(self, wanted: Schedule) -> None: ...
-    async def schedules(self) -> list[Schedule]: ...
-    async def unschedule(self, name: str) -> bool: ...
 
 
 @attrs.frozen(kw_only=True)
@@ -519,9 +494,20 @@ class DurableEngine:
             EngineUnavailableError: The engine cannot be reached any more; its turns go on with other workers, or with this one
                 when it is started again.
             EngineClosedError: The engine's block was left.
-            ValueError: A limit is shared, and the engine has none over all workers.
+            TypeError: The first is a plan or a session, which would belong to one process, and no function that makes one.
+            ValueError: The concurrency is less than 1, or a limit is shared and the engine has none over all workers.
         """
-        check_work(make_session, concurrency)
+        factory: object = make_session  # of any kind
+        if not callable(factory):
+            example = "lambda session_id: AmplifierSession(plan, session_id=session_id)"
+            raise TypeError(
+                "expected a function that makes the session of a turn, because every worker process makes its own, got "
+                f"{type(factory).__name__}; write {example}"
+            )
+        if concurrency < 1:
+            raise ValueError(
+                f"concurrency must be at least 1, got {concurrency}: it is the number of turns run at a time"
+            )
         leaving, ended = anyio.Event(), anyio.Event()
         duty = Duty(
             make_session=make_session,
@@ -558,23 +544,6 @@ class DurableEngine:
             counts = await self._turns.counts(only_open=True)
             note_counts(counts.states, counts.oldest)
             await anyio.sleep(max(self._lease, _REPORT_SECONDS))
-
-
-def check_work(make_session: object, concurrency: int) -> None:
-    """Refuse what no worker can work with.
-
-    Raises:
-        TypeError: The first is a plan or a session, which would belong to one process, and no function that makes one.
-        ValueError: The number of turns is less than 1.
-    """
-    if not callable(make_session):
-        example = "lambda session_id: AmplifierSession(plan, session_id=session_id)"
-        raise TypeError(
-            "expected a function that makes the session of a turn, because every worker process makes its own, got "
-            f"{type(make_session).__name__}; write {example}"
-        )
-    if concurrency < 1:
-        raise ValueError(f"concurrency must be at least 1, got {concurrency}: it is the number of turns run at a time")
 
 
 class InterruptedWorker(Exception):
@@ -614,16 +583,12 @@ def stored_prompt(given: Prompt, schema: dict[str, Any] | None = None) -> str:
         return BLOCKS + to_json({"prompt": prompt, "schema": schema})
     if isinstance(prompt, list) or prompt.startswith(BLOCKS):
         return BLOCKS + to_json(prompt)
-    _check_text(prompt)
-    return prompt
-
-
-def _check_text(prompt: str) -> None:
     if prompt != storable_text(prompt, allows_nul=False):
         raise ValueError(
             f"a prompt must be text without NUL and lone surrogates, which databases do not store, got {prompt!r:.80}; remove them "
             "from the text, or decode it with errors='replace'"
         )
+    return prompt
 
 
 def _is_seconds(value: object) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 import orjson
@@ -16,12 +16,22 @@ from ._engine import BLOCKS, Question, TurnState, TurnStatus, WatchedEvent
 from ._errors import QuestionClosedError, TurnConflictError, TurnLost, unknown_turn_error
 from ._tables._database import Row, Run
 
+if TYPE_CHECKING:
+    from ._tables._turn_store import TurnStore
+    from ._temporal._record import TurnRecord
+
 OPEN = ("queued", "running", "held")
 WAITS = 2
 """The value of ``is_open`` of a turn that waits behind the open one of its session."""
 PLAN_CHANGED = "PlanChanged"
 """The error type of a turn that is held because workers have another plan."""
 
+
+AttemptStore: TypeAlias = "TurnStore | TurnRecord"
+"""Records one attempt of a turn; what the methods promise is said in `TurnStore`.
+
+Each raises `TurnLost` when another worker has the turn, and `EngineUnavailableError` when nothing could be recorded.
+"""
 
 Plan: TypeAlias = Mapping[str, str]
 """Hashes of the modules of a plan."""
@@ -103,42 +113,6 @@ class Outcome:
     error_type: str | None = None
     error: str | None = None
     messages: list[dict[str, Any]] | None = None
-
-
-class AttemptStore(Protocol):
-    """Records one attempt of a turn.
-
-    Every method raises `TurnLost` when another worker has the turn, and `EngineUnavailableError` when nothing could be recorded.
-    """
-
-    async def begin_step(self, turn: ClaimedTurn, step: StepName, plan: Plan | None) -> StopRequest | None:
-        """Record that a tool call begins now, with the plan of a new turn; not if an immediate stop is stored. Returns the stop."""
-        ...
-
-    async def finish_step(
-        self, turn: ClaimedTurn, step: StepName, result: str, plan: Plan | None
-    ) -> StopRequest | None:
-        """Record the result of a step, with the plan of a new turn. Returns a stop, if known.
-
-        The step may never have begun: a hook may have denied the call.
-        """
-        ...
-
-    async def ask(self, turn: ClaimedTurn, question: Question) -> str | None:
-        """Store a question, if it is not there; returns the answer, if that is."""
-        ...
-
-    async def withdraw(self, turn: ClaimedTurn, question_id: str) -> None:
-        """Remove a question that no one waits for any more, unless it was answered."""
-        ...
-
-    async def add_events(self, turn: ClaimedTurn, last_position: int, events: list[str]) -> None:
-        """Store events for watchers, each as JSON; the last one has this position."""
-        ...
-
-    async def finish(self, turn: ClaimedTurn, outcome: Outcome, last_position: int, events: list[str]) -> None:
-        """End a turn, or hold it: its outcome, the conversation and the last events at once."""
-        ...
 
 
 def insert(run: Run, table: str, /, **values: Any) -> bool:

@@ -26,7 +26,6 @@ from ._suspects import EngineOptions, Settings
 from ._tables._database import (
     FOR_UPDATE,
     DatabaseBusy,
-    DatabaseConflict,
     DatabaseDown,
     Row,
     Run,
@@ -128,8 +127,8 @@ class _SqlDatabase:
                 connection.begin(),
             ):
                 return work(_SqlRun(connection, is_sqlite=self._is_sqlite))
-        except sa.exc.IntegrityError as error:
-            raise DatabaseConflict(str(error)) from error
+        except sa.exc.IntegrityError as error:  # another process creates the tables at the same moment
+            raise DatabaseBusy(str(error)) from error
         except sa.exc.DataError as error:
             raise unstorable(self.name, error.orig) from error
         except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:

@@ -9,7 +9,7 @@ import anyio
 import anyio.to_thread
 
 from .._errors import DurableError
-from ._database import Database, DatabaseConflict, Run, Transactions
+from ._database import Database, Run, Transactions
 
 FORMAT = 1
 """Of the tables and what is in them; a version that changes it has to read the ones before."""
@@ -139,10 +139,7 @@ async def open_store(database: Database, patience: float) -> AsyncIterator[Trans
     """
     transactions = Transactions(database, patience)
     try:
-        try:
-            await transactions(create_tables, patience=0)
-        except DatabaseConflict:  # another process was creating them at the same moment
-            await transactions(create_tables, patience=0)
+        await transactions(create_tables, patience=0)
         yield transactions
     finally:
         with anyio.CancelScope(shield=True):  # closing a connection does not wait for a server

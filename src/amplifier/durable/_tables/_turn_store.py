@@ -111,7 +111,7 @@ class TurnStore:
     # ── for clients ──
 
     async def start(self, session_id: str, prompt: str, turn_id: str | None, queue: bool, policy: TurnPolicy) -> str:
-        """Store a turn and make it ready for a worker, or let it wait behind the open one of its session."""
+        """Store a turn and make it ready for a worker, or, with `queue`, let it wait behind the open one of its session."""
         name = str(uuid.uuid4()) if turn_id is None else turn_id
 
         def work(run: Run) -> None:
@@ -385,13 +385,16 @@ class TurnStore:
         return await self._do(work)
 
     async def begin_step(self, turn: ClaimedTurn, step: StepName, plan: Plan | None = None) -> StopRequest | None:
-        """See `AttemptStore.begin_step`."""
+        """Record that a tool call begins now, with the plan of a new turn; not if an immediate stop is stored. Returns the stop."""
         return await self._record(turn, step, f"started {turn.attempt}", None, plan)
 
     async def finish_step(
         self, turn: ClaimedTurn, step: StepName, result: str, plan: Plan | None = None
     ) -> StopRequest | None:
-        """See `AttemptStore.finish_step`."""
+        """Record the result of a step, with the plan of a new turn. Returns a stop, if known.
+
+        The step may never have begun: a hook may have denied the call.
+        """
         return await self._record(turn, step, "finished", result, plan)
 
     @_transaction()

@@ -27,7 +27,7 @@ _LONGEST_NAME: Final = 100
 
 
 class TurnRecord:
-    """Records one attempt of a turn; an `AttemptStore`.
+    """Records one attempt of a turn, as `TurnStore` does.
 
     Args:
         server: The server.
@@ -82,7 +82,6 @@ class TurnRecord:
         await self._signal(TurnWorkflow.hold, attempt, problem)
 
     async def begin_step(self, turn: ClaimedTurn, step: StepName, plan: Plan | None) -> StopRequest | None:
-        """See `AttemptStore.begin_step`."""
         try:
             await self._update(TurnWorkflow.begin_step, turn.attempt, storable_key(step.key), plan and dict(plan))
         except Refused as stopped:
@@ -92,7 +91,6 @@ class TurnRecord:
     async def finish_step(
         self, turn: ClaimedTurn, step: StepName, result: str, plan: Plan | None
     ) -> StopRequest | None:
-        """See `AttemptStore.finish_step`."""
         if len(result) > _LARGEST:
             raise DurableError(
                 f"the result of step {step.key!r} has {len(result):,} characters; Temporal keeps at most {_LARGEST:,} in one value: "
@@ -113,16 +111,14 @@ class TurnRecord:
     # ── questions and events ──
 
     async def ask(self, turn: ClaimedTurn, question: Question) -> str | None:
-        """See `AttemptStore.ask`."""
         answer: str | None = await self._update(TurnWorkflow.ask, turn.attempt, attrs.asdict(question))
         return answer
 
     async def withdraw(self, turn: ClaimedTurn, question_id: str) -> None:
-        """See `AttemptStore.withdraw`."""
         await self._signal(TurnWorkflow.withdraw, turn.attempt, question_id)
 
     async def add_events(self, turn: ClaimedTurn, last_position: int, events: list[str]) -> None:
-        """See `AttemptStore.add_events`; none any more when the history is so long that it would end the turn."""
+        """Store events for watchers; none any more when the history is so long that it would end the turn."""
         position = last_position - len(events)
         batch: list[str] = []
         for event in events:
@@ -138,7 +134,7 @@ class TurnRecord:
                 batch = []
 
     async def finish(self, turn: ClaimedTurn, outcome: Outcome, last_position: int, events: list[str]) -> None:
-        """See `AttemptStore.finish`; the outcome is what the turn's activity returns, with the last events if they are not too many."""
+        """End a turn, or hold it; the outcome is what the turn's activity returns, with the last events if they are not too many."""
         found = attrs.asdict(outcome)
         if sum(map(len, events)) > _LARGEST_BATCH:
             await self.add_events(turn, last_position, events)

@@ -148,7 +148,7 @@ class TurnWorkflow:
             self._show(state="queued", error_type=None, error=None)
         self._questions.clear()
         if spec.get("notify") is not None:
-            await workflow.start_child_workflow(
+            _ = await workflow.start_child_workflow(
                 NoticeWorkflow.run,
                 args=[spec["notify"], self.status()],
                 id=f"{workflow.info().workflow_id}-notice",
