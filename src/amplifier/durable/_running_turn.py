@@ -29,9 +29,9 @@ from ._recorded_steps import RecordedSteps
 from ._storable import as_json, storable_text, with_compactions, without_compactions
 from ._suspects import MOST_DEATHS, NO_LIMITS, CallLimits
 from ._turn_rows import PLAN_CHANGED, AttemptStore, ClaimedTurn, Outcome, StopRequest, prompt_of
-from ._unopened import playback_session
 
 _LAST = 2**31
+_MOST_ITERATIONS = 1_000_000  # of a turn that is played back; its own loop had a limit
 _LARGEST_EVENT = 16_384
 _LONGEST_ERROR = 20_000
 _LONGEST_REASON = 1000
@@ -246,7 +246,7 @@ class RunningTurn:
 
     async def _play_back(self) -> Outcome:
         """The turn as far as it has come: run in another session, and stopped where its records end."""
-        session = playback_session(self.turn, self._session)
+        session = _playback_session(self.turn.session_id, self._session)
         session.coordinator.register_step_wrapper(self._steps)
         self._session, self._stopped, self._is_behind, self._is_played_back = session, False, False, True
         self.turn = attrs.evolve(self.turn, deadline_at=None)
@@ -352,6 +352,23 @@ class RunningTurn:
         self._given_up.discard(name)
         answer = str(await self._questions.ask(question))
         return offered.get(answer, answer)
+
+
+def _playback_session(session_id: str, session: AmplifierSession | None) -> AmplifierSession:
+    """A session that can always be opened; its model is never asked, since the turn is stopped at its first call without a record.
+
+    Args:
+        session_id: Of the turn.
+        session: The turn's own, if it could be made; its loop may begin conversations with a system prompt.
+    """
+    own: Any = {} if session is None else session.config["session"]["orchestrator"]
+    found = (own.get("config") or {}).get("system_prompt") if isinstance(own, dict) else None
+    loop = {"max_iterations": _MOST_ITERATIONS, "system_prompt": found if isinstance(found, str) else None}
+    parts = {
+        "orchestrator": {"module": "loop-basic", "config": loop},
+        "context": {"module": "context-simple", "config": {"summary_seconds": None}},
+    }
+    return AmplifierSession({"session": parts, "providers": ["provider-mock"]}, session_id=session_id)
 
 
 async def _conversation(context: Any) -> list[dict[str, Any]]:
