@@ -80,7 +80,7 @@ async def test_transactions_and_statements_of_a_turn(kind, place, tmp_path, monk
         "start": (1, 1),
         "claim": (1, 2),
         "_record": (RECORDS, RECORDS + 1 + shown),  # the first one has the plan
-        "finish": (1, 6),
+        "finish": (1, 5),
     }
 
 

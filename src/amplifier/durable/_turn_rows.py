@@ -143,7 +143,7 @@ def move(run: Run, turn_id: str, state: str, attempt: int, /, **changes: Any) ->
     changes locks the row until the end of the transaction.
 
     Returns:
-        Its priority and when it is due; nothing if it was not changed.
+        Its priority, when it is due, its stop and whether it is open; nothing if it was not changed.
     """
     if "state" in changes:
         changes["is_open"] = int(changes["state"] in OPEN)
@@ -152,7 +152,7 @@ def move(run: Run, turn_id: str, state: str, attempt: int, /, **changes: Any) ->
     assignments = ", ".join(f"{name} = :new_{name}" for name in changes) or "attempt = attempt"
     return run(
         f"UPDATE amplifier_turns SET {assignments} WHERE turn_id = :turn AND state = :state AND attempt = :attempt "
-        "RETURNING priority, due_at",
+        "RETURNING priority, due_at, stop, is_open",
         turn=turn_id,
         state=state,
         attempt=attempt,
@@ -272,8 +272,15 @@ def read_messages(run: Run, session_id: str) -> list[dict[str, Any]]:
     return found
 
 
-def insert_events(run: Run, turn: ClaimedTurn, last_position: int, events: list[str]) -> None:
-    """Store events of a turn; the last one has this position."""
-    if events:
-        batch = {"last_position": last_position, "attempt": turn.attempt, "events": f"[{','.join(events)}]"}
-        insert(run, "amplifier_events", turn_id=turn.turn_id, **batch)
+def insert_events(run: Run, turn: ClaimedTurn, last_position: int, events: list[str]) -> bool:
+    """Store events of a turn, the last one of which has this position; returns whether they were new, and the turn's attempt still is this."""
+    added = events and run(
+        "INSERT INTO amplifier_events (turn_id, last_position, attempt, events) SELECT turn_id, CAST(:last AS INTEGER), attempt, "
+        "CAST(:events AS TEXT) FROM amplifier_turns WHERE turn_id = :turn AND attempt = :attempt AND state <> 'queued' "
+        "ON CONFLICT DO NOTHING RETURNING 1",
+        last=last_position,
+        events=f"[{','.join(events)}]",
+        turn=turn.turn_id,
+        attempt=turn.attempt,
+    )
+    return bool(added)

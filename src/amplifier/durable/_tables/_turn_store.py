@@ -236,9 +236,10 @@ class TurnStore:
         wanted = as_json({"graceful": graceful, "reason": reason})
         while not (status := read_status(run, turn_id)).is_final:
             state, attempt = status.state, status.attempt
-            if not move(run, turn_id, state, attempt):  # locks it, so that no other stop comes between
+            moved = move(run, turn_id, state, attempt)  # locks it, so that no other stop comes between
+            if not moved:
                 continue
-            [(stored, is_open)] = select(run, "stop, is_open", "amplifier_turns", turn_id=turn_id)
+            [(_, _, stored, is_open)] = moved
             known = read_stop_request(stored)
             if graceful and known is not None and not known.graceful:
                 return  # an immediate stop that was acknowledged stays one
@@ -270,7 +271,7 @@ class TurnStore:
         """Make a turn ready for another worker; false if it is no longer as it was read."""
         changes = {"state": "queued", "queued_at": time.time(), "error_type": None, "error": None, **changes}
         moved = move(run, turn_id, state, attempt, **changes)
-        for priority, due_at in moved:
+        for priority, due_at, *_ in moved:
             self._enqueue(run, turn_id, priority, due_at)
         return bool(moved)
 
@@ -279,7 +280,7 @@ class TurnStore:
         first = "SELECT turn_id FROM amplifier_turns WHERE session_id = :session AND is_open = :waits ORDER BY number LIMIT 1"
         while waiting := run(first, session=session_id, waits=WAITS):
             [(turn_id,)] = waiting
-            for priority, due_at in move(run, turn_id, "queued", 0, is_open=1, queued_at=time.time()):
+            for priority, due_at, *_ in move(run, turn_id, "queued", 0, is_open=1, queued_at=time.time()):
                 self._enqueue(run, turn_id, priority, due_at)
                 return  # else it was stopped meanwhile
 
@@ -505,27 +506,26 @@ class TurnStore:
     @_transaction()
     def add_events(self, run: Run, turn: ClaimedTurn, last_position: int, events: list[str]) -> None:
         """Store events for watchers; the last one has this position."""
-        hold_turn(run, turn)
-        insert_events(run, turn, last_position, events)
+        if not insert_events(run, turn, last_position, events):
+            hold_turn(run, turn)  # it is lost, or the connection was while this was committed
 
     @_transaction()
     def finish(self, run: Run, turn: ClaimedTurn, outcome: Outcome, last_position: int, events: list[str]) -> None:
         """End a turn, or hold it: its outcome, the conversation and the last events at once."""
         state: str = outcome.state
-        try:
-            stop = hold_turn(run, turn)
-        except TurnLost:
+        fields = {"answer": outcome.answer, "error_type": outcome.error_type, "error": outcome.error}
+        moved = move(run, turn.turn_id, "running", turn.attempt, state=state, **fields)
+        if not moved:
             known = select(run, "attempt, state", "amplifier_turns", turn_id=turn.turn_id)
             if known and known[0][0] == turn.attempt and known[0][1] in (state, "stopped"):
                 return  # the connection was lost while this was committed
-            raise
+            raise TurnLost
+        stop = read_stop_request(moved[0][2])
         if state == "held" and stop is not None:  # it came after the worker looked; the next one obeys it
-            self._requeue(run, turn.turn_id, "running", turn.attempt)
+            self._requeue(run, turn.turn_id, state, turn.attempt)
             return
         if state == "completed" and stop is not None and not stop.graceful:
-            state = "stopped"
-        fields = {"answer": outcome.answer, "error_type": outcome.error_type, "error": outcome.error}
-        move(run, turn.turn_id, "running", turn.attempt, state=state, **fields)
+            move(run, turn.turn_id, state, turn.attempt, state="stopped")
         insert_events(run, turn, last_position, events)
         if outcome.messages is not None:
             run(
