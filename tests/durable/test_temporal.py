@@ -17,13 +17,13 @@ from amplifier.durable import (
     TurnConflictError,
     TurnStoppedError,
 )
-from amplifier.durable._engine import TurnPolicy
 from amplifier.durable._temporal import _hosting
 from amplifier.durable._temporal._asyncio_thread import open_asyncio_thread
 from amplifier.durable._temporal._client import TemporalTurns
 from amplifier.durable._temporal._hosting import Host
 from amplifier.durable._temporal._record import TurnRecord
 from amplifier.durable._temporal._server import Server, WorkflowGone
+from amplifier.durable._values import TurnPolicy
 from amplifier.errors import SessionBusyError
 from tests.durable import agents
 from tests.durable.agents import MAY_LEAVE, agent, answering, asking_agent, eventually, tool, until, working

@@ -18,8 +18,9 @@ import click
 
 from amplifier._json import visible_text
 
-from ._engine import DurableEngine, SessionFactory, TurnState, TurnStatus
+from ._engine import DurableEngine, SessionFactory
 from ._local import open_engine
+from ._values import TurnState, TurnStatus
 
 __all__ = ["turns"]
 

@@ -11,7 +11,7 @@ import anyio.to_thread
 import attrs
 import orjson
 
-from ._engine import TurnStatus
+from ._values import TurnStatus
 
 MOST_TRIES = 12
 """Over about an hour and a half; then the notice is given up, with a warning."""

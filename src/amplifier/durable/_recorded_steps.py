@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 import attrs
@@ -24,7 +24,17 @@ from amplifier.models import ChatResponse, ToolResult, from_dict, to_dict
 from ._errors import DurableError
 from ._storable import as_json, storable_key
 from ._suspects import CallLimits
-from ._turn_rows import AttemptStore, ClaimedTurn, Plan, StepName, StopRequest
+from ._turn_rows import ClaimedTurn, Plan, StepName, StopRequest
+
+if TYPE_CHECKING:
+    from ._tables._turn_store import TurnStore
+    from ._temporal._record import TurnRecord
+
+AttemptStore: TypeAlias = "TurnStore | TurnRecord"
+"""Records one attempt of a turn; what the methods promise is said in `TurnStore`.
+
+Each raises `TurnLost` when another worker has the turn, and `EngineUnavailableError` when nothing could be recorded.
+"""
 
 
 class RunningCalls:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 import orjson
 
 from amplifier.contracts import CallKind
 from amplifier.errors import SessionBusyError
+from amplifier.live import Question
 
-from ._engine import BLOCKS, Question, TurnState, TurnStatus, WatchedEvent
 from ._errors import QuestionClosedError, TurnConflictError, TurnLost, unknown_turn_error
 from ._tables._database import Row, Run
-
-if TYPE_CHECKING:
-    from ._tables._turn_store import TurnStore
-    from ._temporal._record import TurnRecord
+from ._values import BLOCKS, TurnState, TurnStatus, WatchedEvent
 
 OPEN = ("queued", "running", "held")
 WAITS = 2
@@ -26,12 +23,6 @@ WAITS = 2
 PLAN_CHANGED = "PlanChanged"
 """The error type of a turn that is held because workers have another plan."""
 
-
-AttemptStore: TypeAlias = "TurnStore | TurnRecord"
-"""Records one attempt of a turn; what the methods promise is said in `TurnStore`.
-
-Each raises `TurnLost` when another worker has the turn, and `EngineUnavailableError` when nothing could be recorded.
-"""
 
 Plan: TypeAlias = Mapping[str, str]
 """Hashes of the modules of a plan."""

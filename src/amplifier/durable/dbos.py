@@ -96,7 +96,7 @@ class _SqlRun:
         return [tuple(row) for row in result] if result.returns_rows else []
 
 
-class SqlDatabase:
+class _SqlDatabase:
     """A database through SQLAlchemy, which DBOS brings."""
 
     def __init__(self, url: sa.URL, settings: Settings) -> None:
@@ -118,7 +118,7 @@ class SqlDatabase:
             sa.event.listen(self._engine, "connect", partial(_prepare_postgres, _transaction_seconds(settings)))
 
     def transaction(self, work: Callable[[Run], _T], *, only_reads: bool = False) -> _T:
-        """As `SqliteDatabase.transaction`."""
+        """Do some work atomically."""
         if self._is_closed:
             raise closed_error(self.name)
         try:
@@ -338,7 +338,7 @@ async def open_dbos_engine(
             workflow = _workflows[turn_id]
             run(noted, workflow=workflow, name=name, output=result, since=since, now=now, app=_APPLICATION)
 
-    async with open_store(SqlDatabase(parsed, settings), settings.patience) as transactions:
+    async with open_store(_SqlDatabase(parsed, settings), settings.patience) as transactions:
         name = parsed.render_as_string(hide_password=True)
         client = await anyio.to_thread.run_sync(_open_client, text, name, _transaction_seconds(settings))
         try:

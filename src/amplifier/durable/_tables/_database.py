@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -20,15 +20,9 @@ from amplifier.store import StoreDamagedError
 from .._errors import DurableError, EngineUnavailableError, closed_error
 from .._storable import storable_text
 
-if TYPE_CHECKING:
-    from ..dbos import SqlDatabase
-
 T = TypeVar("T")
 
 Row = tuple[Any, ...]
-
-Database: TypeAlias = "SqliteDatabase | SqlDatabase"
-"""A database whose calls block; what the methods promise is said in `SqliteDatabase`."""
 
 FOR_UPDATE = " FOR UPDATE"
 """Locks the rows that a statement reads until the end of the transaction; SQLite has one writer at a time, and no such words."""
@@ -56,6 +50,34 @@ def is_busy(error: BaseException | None) -> bool:
     return code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
+class Database(Protocol):
+    """A database whose calls block.
+
+    Attributes:
+        name: For messages, without credentials.
+    """
+
+    name: str
+
+    def transaction(self, work: Callable[[Run], T], *, only_reads: bool = False) -> T:
+        """Do some work atomically; what it raises rolls back.
+
+        Args:
+            work: Gets a function that runs statements.
+            only_reads: It changes nothing, so it need not wait for others that do.
+
+        Raises:
+            DatabaseDown: There is no connection.
+            EngineClosedError: It was closed.
+            DurableError: It does not take a value, which is too large for example.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close all connections, and refuse transactions from now on; may be called again."""
+        ...
+
+
 def unstorable(name: str, error: object) -> DurableError:
     """The error about a value that a database does not take, although it is there."""
     return DurableError(f"the database {name} does not store a value: {str(error).strip()}; expected a smaller one")
@@ -70,11 +92,7 @@ def storable_values(values: dict[str, Any], *, allows_nul: bool) -> dict[str, An
 
 
 class SqliteDatabase:
-    """A file of SQLite, see `amplifier.store`; opened with the first transaction.
-
-    Attributes:
-        name: For messages, without credentials.
-    """
+    """A file of SQLite, see `amplifier.store`; opened with the first transaction."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path).absolute()
@@ -84,13 +102,7 @@ class SqliteDatabase:
         self._opening = threading.Lock()
 
     def transaction(self, work: Callable[[Run], T], *, only_reads: bool = False) -> T:
-        """Do some work atomically; what it raises rolls back. One that only reads need not wait for others that write.
-
-        Raises:
-            DatabaseDown: There is no connection.
-            EngineClosedError: It was closed.
-            DurableError: It does not take a value, which is too large for example.
-        """
+        """Do some work atomically."""
         try:
             database = self._opened()
             return database.transaction(lambda db: work(partial(_run_statement, db)), only_reads=only_reads)
@@ -109,7 +121,7 @@ class SqliteDatabase:
             return self._database
 
     def close(self) -> None:
-        """Close all connections, and refuse transactions from now on; may be called again."""
+        """Close the connection."""
         with self._opening:
             self._is_closed = True
             if self._database is not None:

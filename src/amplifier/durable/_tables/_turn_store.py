@@ -19,7 +19,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import attrs
 import orjson
 
-from .._engine import Question, Schedule, TurnCounts, TurnPolicy, TurnStatus, WatchedEvent
+from amplifier.live import Question
+
 from .._errors import TurnConflictError, TurnLost
 from .._notices import pause_after
 from .._storable import as_json, storable_key
@@ -48,6 +49,7 @@ from .._turn_rows import (
     select,
     watched_events,
 )
+from .._values import Schedule, TurnCounts, TurnPolicy, TurnStatus, WatchedEvent
 from ._database import DatabaseDown, Row, Run, Transactions
 
 P = ParamSpec("P")

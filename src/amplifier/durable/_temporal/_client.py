@@ -18,12 +18,12 @@ from temporalio import activity
 from temporalio.client import WithStartWorkflowOperation
 from temporalio.common import WorkflowIDConflictPolicy
 
-from .._engine import Schedule, TurnCounts, TurnPolicy, TurnStatus, WatchedEvent
 from .._errors import DurableError, UnknownTurnError, unknown_turn_error
 from .._notices import post
 from .._storable import storable_text
 from .._suspects import Enter, Settings
 from .._turn_rows import OPEN, busy_error, check_answer, check_same_turn, read_question, watched_events
+from .._values import Schedule, TurnCounts, TurnPolicy, TurnStatus, WatchedEvent
 from ._server import Refused, Server, WorkflowGone
 from ._workflows import (
     BUSY,

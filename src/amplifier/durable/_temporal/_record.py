@@ -10,7 +10,8 @@ import anyio
 import attrs
 import orjson
 
-from .._engine import Question
+from amplifier.live import Question
+
 from .._errors import DurableError, TurnLost
 from .._storable import as_json, storable_key, storable_text
 from .._turn_rows import ClaimedTurn, Outcome, Plan, StepName, StopRequest
