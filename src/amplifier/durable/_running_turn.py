@@ -185,9 +185,7 @@ class RunningTurn:
             await self._store.finish(self.turn, failed, self._position, [])
 
     async def _attempt(self, make_session: SessionFactory) -> Outcome:
-        if (
-            self.turn.deaths > self._most_deaths
-        ):  # to put what it has done into the conversation ends its workers as well
+        if self.turn.deaths > self._most_deaths:  # to play it back ends its workers as well
             return self._too_many_deaths()
         if self.turn.deaths == self._most_deaths:
             return await self._end_unopened(self._too_many_deaths())

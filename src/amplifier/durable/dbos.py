@@ -140,9 +140,7 @@ class _SqlDatabase:
             # The others are errors of a statement, unless the server has ended the connection (`_transaction_seconds`).
             if type(error) is not sa.exc.DatabaseError and not error.connection_invalidated:
                 raise
-            raise DatabaseDown(
-                str(error.orig).strip()
-            ) from error  # or a file of SQLite that is damaged or something else
+            raise DatabaseDown(str(error.orig).strip()) from error  # or a file that is damaged or something else
 
     def close(self) -> None:
         """Close all connections."""

@@ -105,9 +105,8 @@ class TurnWorkflow:
         self._run_number = 0
         self._claimed = (0, 0)
         self._deaths = 0
-        self._has_left = (
-            True  # the latest worker ended in good order; else it counts as dead when the next one claims the turn
-        )
+        # The latest worker ended in good order; else it counts as dead when the next one claims the turn.
+        self._has_left = True
         self._is_released = False
         self._plan: dict[str, str] | None = None
         self._stop: dict[str, Any] | None = None
