@@ -197,14 +197,13 @@ class RunningTurn:
         try:
             session = self._session = made(make_session, self.turn.session_id)
             problem = None if self.turn.plan is None else plan_problem(session, self.turn.plan)
+            self._steps.calls.plan = module_hashes(session.config) if self.turn.plan is None else None
         except Exception as exc:  # noqa: BLE001 — the application's code; the turn fails with it
             return await self._end_unopened(_failed(exc, None))
         if self._stop_wanted is not None:
             return await self._end_unopened(Outcome(state="stopped"))
         if problem is not None:
             return Outcome(state="held", error_type=PLAN_CHANGED, error=problem)
-        if self.turn.plan is None:
-            self._steps.calls.plan = module_hashes(session.config)
         session.coordinator.register_step_wrapper(self._steps)
         session.coordinator.register_capability(CHILD_STEPS, self._steps.of_child)
         if session.coordinator.approval_system is None:
