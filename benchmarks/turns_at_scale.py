@@ -1,7 +1,8 @@
-"""Queued turns against workers: ``python -m benchmarks.turns_at_scale [--turns 10000] [--finished 100000] [postgres temporal]``.
+"""Queued turns against workers: ``python -m benchmarks.turns_at_scale [--turns 10000] [--seconds 600] [--finished 100000] [postgres temporal]``.
 
-A turn has two model calls and one tool call that do nothing. Per engine and 1, 2, 4 and 8 worker processes: turns per second, and the delay
-from the start of a turn until a worker begins it, with turns that are started as quickly as possible. For Postgres also what one turn costs the database
+A turn has two model calls and one tool call that do nothing. Per engine and 1, 2, 4 and 8 worker processes, each with an empty database: the
+delay from the start of a turn until a worker begins it, with 4 turns per second; then turns per second, with all turns queued as quickly as
+possible. A line ends when all of them have ended, or after so many seconds. For Postgres also what one turn costs the database
 (statements, commits, bytes of its log), and how that grows with finished turns in the tables. ``simulate`` estimates from these
 figures what 1,000 workers and ten million turns a day need.
 """
@@ -28,7 +29,27 @@ LEASE = 10.0
 POLL = 0.2
 
 
-async def throughput(kind: str, place: str, folder: Path, processes: int, turns: int) -> str:
+LIGHT = 40
+"""Turns of which the delay is measured, one every quarter of a second."""
+
+
+def empty_place(kind: str, place: str, name: str) -> str:
+    """A place on the same server, or in the same folder, without turns."""
+    if kind == "temporal":
+        return f"{place}-{name}"
+    if kind != "postgres":
+        folder = Path(place, name)
+        folder.mkdir()
+        return str(folder)
+    url = sa.make_url(place).set(drivername="postgresql+psycopg")
+    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(sa.text(f"CREATE DATABASE {name}"))
+    engine.dispose()
+    return url.set(drivername="postgresql", database=name).render_as_string()
+
+
+async def throughput(kind: str, place: str, folder: Path, processes: int, turns: int, seconds: float) -> str:
     """One line of the table."""
     with worker_processes(kind, "asyncio", place, folder, "quick", lease=LEASE, poll=POLL) as workers:
         async with open_engine(kind, place, lease=LEASE, poll=POLL, patience=60.0) as engine:
@@ -36,15 +57,32 @@ async def throughput(kind: str, place: str, folder: Path, processes: int, turns:
                 await anyio.to_thread.run_sync(workers.start)
             for turn in [await engine.start(f"first-{processes}-{number}", "go") for number in range(4 * processes)]:
                 await engine.result(turn)
-            began = time.time()
-            started = [await engine.start(f"w{processes}-{number}", "go") for number in range(turns)]
-            for turn in started:
+            light = []
+            for number in range(LIGHT):
+                light.append(await engine.start(f"light-{processes}-{number}", "go"))
+                await anyio.sleep(0.25)
+            for turn in light:
                 await engine.result(turn)
-            seconds = time.time() - began
-            found = [await engine.status(turn) for turn in started]
-    delays = sorted(float((folder / f"{each.session_id}.begun").read_text()) - each.started for each in found)
+            found = [await engine.status(turn) for turn in light]
+            delays = sorted(float((folder / f"{each.session_id}.begun").read_text()) - each.started for each in found)
+            began, numbers = time.monotonic(), iter(range(turns))
+
+            async def start_turns() -> None:
+                for number in numbers:
+                    await engine.start(f"w{processes}-{number}", "go")
+
+            with anyio.move_on_after(seconds):
+                async with anyio.create_task_group() as group:
+                    for _ in range(8):
+                        group.start_soon(start_turns)
+                while True:
+                    if not (await engine._turns.counts(only_open=True)).states:  # cheap, unlike counts()
+                        break
+                    await anyio.sleep(0.5)
+            took = time.monotonic() - began
+            ended = len(await engine.list(state="completed", limit=10**9)) - LIGHT - 4 * processes
     p50, p99 = delays[len(delays) // 2], delays[int(len(delays) * 0.99)]
-    return f"| {kind} | {processes} | {turns} | {turns / seconds:.1f} | {p50:.1f} | {p99:.1f} |"
+    return f"| {kind} | {processes} | {ended} of {turns} | {ended / took:.1f} | {p50:.2f} | {p99:.2f} |"
 
 
 async def database_cost(place: str, folder: Path, turns: int) -> str:
@@ -156,17 +194,18 @@ def simulate(
     }
 
 
-async def measure(kinds: list[str], turns: int, finished: int) -> None:
+async def measure(kinds: list[str], workers: list[int], turns: int, seconds: float, finished: int) -> None:
     """Print the tables."""
     print("| engine | workers | turns | turns/s | p50 of the delay, s | p99 |\n|---|---|---|---|---|---|", flush=True)
     costs: list[str] = []
     for kind in kinds:
         with tempfile.TemporaryDirectory(prefix="amplifier-scale-") as name, place_of(kind, Path(name)) as place:
-            for processes in (1, 2, 4, 8):
-                print(await throughput(kind, place, Path(name), processes, turns), flush=True)
+            for processes in workers:
+                empty = await anyio.to_thread.run_sync(empty_place, kind, place, f"scale{processes}")
+                print(await throughput(kind, empty, Path(name), processes, turns, seconds), flush=True)
             if kind == "postgres":
                 few = max(20, min(turns, 200))
-                costs.append(f"| {4 * turns} | {await database_cost(place, Path(name), few)} |")
+                costs.append(f"| {few} | {await database_cost(place, Path(name), few)} |")
                 await anyio.to_thread.run_sync(add_finished, place, finished)
                 costs.append(f"| {finished} | {await database_cost(place, Path(name), few)} |")
     if costs:
@@ -184,10 +223,12 @@ def main() -> None:
     """Read the arguments."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("kinds", nargs="*", default=["postgres", "temporal"])
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--turns", type=int, default=10_000)
+    parser.add_argument("--seconds", type=float, default=600.0, help="at most so long for the turns of one line")
     parser.add_argument("--finished", type=int, default=100_000)
     given = parser.parse_args()
-    anyio.run(measure, given.kinds, given.turns, given.finished)
+    anyio.run(measure, given.kinds, given.workers, given.turns, given.seconds, given.finished)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from amplifier.durable import TurnConflictError, TurnFailedError
-from amplifier.durable._engine import BLOCKS
+from amplifier.durable._values import BLOCKS
 from amplifier.models import ChatResponse, HookResult, ToolCall, ToolResult, file, to_dict
 from tests.durable.agents import ENGINES, agent, answering, open_engine, tool, until, working
 

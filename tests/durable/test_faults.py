@@ -159,7 +159,7 @@ async def test_a_file_that_is_locked_when_the_engine_is_opened_is_waited_for(tmp
     assert len(refused) == 1
 
 
-@pytest.mark.parametrize("which", ["start", "claim", "note_plan", "_record", "add_events", "finish"])
+@pytest.mark.parametrize("which", ["start", "claim", "_record", "add_events", "finish"])
 async def test_a_connection_that_is_lost_while_a_change_is_committed_loses_nothing(which, tmp_path, monkeypatch):
     """The change was made, and the one who made it is not told. Trying again must not take it for somebody else's."""
     lost: list[str] = []

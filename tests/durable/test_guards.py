@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from typing import Any
@@ -19,7 +20,18 @@ from amplifier.durable._tables._turn_store import TurnStore
 from amplifier.durable._temporal._workflows import TurnWorkflow
 from amplifier.durable._turn_rows import StepName
 from amplifier.durable._worker import LoopWatch
-from tests.durable.agents import ENGINES, agent, answering, asking_agent, die_with, open_engine, tool, until, working
+from tests.durable.agents import (
+    ENGINES,
+    agent,
+    answering,
+    asking_agent,
+    die_with,
+    eventually,
+    open_engine,
+    tool,
+    until,
+    working,
+)
 
 KINDS = pytest.mark.parametrize("kind", ENGINES)
 TABLES = pytest.mark.parametrize(
@@ -162,6 +174,39 @@ async def test_a_call_does_not_undo_what_happens_to_the_turn_meanwhile(kind, pla
                     first.commit()
         status = await engine.status(turn)
     assert (status.state, status.attempt) == (meanwhile, 1 + is_open)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["postgres"])
+@pytest.mark.parametrize("graceful", [True, False])
+async def test_a_call_whose_beginning_waits_for_a_stop_hears_of_it(kind, place, graceful):
+    """The stop is not committed yet when the beginning is recorded, and acknowledged before that is done."""
+    step = StepName(key="1/1/c", kind="tool", name="pay")
+    other = sa.create_engine(sa.make_url(place).set(drivername="postgresql+psycopg"), poolclass=sa.pool.NullPool)
+    waiting = sa.text("SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+    heard = []
+    async with open_engine(kind, place) as engine:
+        store = store_of(engine)
+        turn_id = await engine.start("s", "go")
+        turn = await store.claim(turn_id, "worker")
+        assert turn is not None
+
+        async def begin() -> None:
+            heard.append(await store.begin_step(turn, step))
+
+        with other.connect() as first, other.connect().execution_options(isolation_level="AUTOCOMMIT") as watching:
+            stop = json.dumps({"graceful": graceful, "reason": None})
+            first.execute(sa.text("UPDATE amplifier_turns SET stop = :stop"), {"stop": stop})
+            with anyio.fail_after(60):
+                async with anyio.create_task_group() as group:
+                    group.start_soon(begin)
+                    await until(engine, turn_id, lambda status: watching.execute(waiting).scalar_one() == 1)
+                    first.commit()
+        await engine.release(turn_id)
+        again = await store.claim(turn_id, "worker")
+    assert [each is not None and each.graceful for each in heard] == [graceful]
+    assert again is not None
+    assert again.started == ({"1/1/c": 1} if graceful else {})
 
 
 @TABLES
@@ -368,3 +413,24 @@ async def test_a_suspect_waits_longer_each_time():
     options = Settings(poll=0.1, lease=5.0)
     assert [options.pause_after(deaths) for deaths in range(7)] == [0, 0, 0, 5.0, 10.0, 0, 0]
     assert Settings(poll=0.1, lease=5.0, attempts=100).pause_after(99) == 60.0
+
+
+@TABLES
+async def test_turns_that_were_due_while_no_worker_ran_are_made_up_for_by_one(kind, place):
+    async with open_engine(kind, place) as engine:
+        store = store_of(engine)
+        await engine.schedule("hourly", "anna", "go", every=3600)
+        earlier = time.time() - 5.5 * 3600
+        await store._do(lambda run: run("UPDATE amplifier_schedules SET next_at = :at RETURNING 1", at=earlier))
+        assert await engine.list() == []
+        async with working(engine, agent(answering("Done."))):
+
+            async def has_looked() -> bool:
+                [found] = await engine.schedules()
+                return found.next_at > time.time()
+
+            await eventually(has_looked)
+            [turn] = await engine.list()
+            assert await engine.result(turn.turn_id) == "Done."
+        [found] = await engine.schedules()
+        assert found.next_at == pytest.approx(earlier + 6 * 3600)

@@ -532,28 +532,6 @@ async def _is_empty(engine) -> bool:
     return not await engine.schedules()
 
 
-async def test_turns_that_were_due_while_no_worker_ran_are_made_up_for_by_one(kind, place):
-    if kind == "temporal":
-        pytest.skip("the server looks at its own clock; that it makes up for one is its catch-up window")
-    async with open_engine(kind, place) as engine:
-        store: Any = engine._turns
-        await engine.schedule("hourly", "anna", "go", every=3600)
-        earlier = time.time() - 5.5 * 3600
-        await store._do(lambda run: run("UPDATE amplifier_schedules SET next_at = :at RETURNING 1", at=earlier))
-        assert await engine.list() == []
-        async with working(engine, agent(answering("Done."))):
-
-            async def has_looked() -> bool:
-                [found] = await engine.schedules()
-                return found.next_at > time.time()
-
-            await eventually(has_looked)
-            [turn] = await engine.list()
-            assert await engine.result(turn.turn_id) == "Done."
-        [found] = await engine.schedules()
-        assert found.next_at == pytest.approx(earlier + 6 * 3600)
-
-
 @pytest.mark.parametrize(
     "wrong",
     [{"every": 0}, {"every": 1.5}, {"every": True}, {"every": 60, "first": -1.0}, {"every": 60, "name": "x" * 171}],

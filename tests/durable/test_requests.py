@@ -23,7 +23,7 @@ from amplifier.durable import (
     open_local_engine,
 )
 from amplifier.models import ChatResponse, ToolCall
-from tests.durable.agents import ENGINES, agent, answering, asking_agent, open_engine, tool, until, working
+from tests.durable.agents import ENGINES, agent, answering, asking_agent, eventually, open_engine, tool, until, working
 
 KINDS = pytest.mark.parametrize("kind", ENGINES)
 FILES = pytest.mark.parametrize("kind", ["local", pytest.param("dbos", marks=pytest.mark.slow)])
@@ -214,32 +214,41 @@ async def test_of_two_answers_at_the_same_moment_the_first_one_counts(kind, plac
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["postgres"])
 async def test_a_turn_that_two_processes_start_at_the_same_moment_is_started_once(kind, place, monkeypatch):
-    """The second one has looked for the turn and not found it when the first one starts it."""
+    """The first one has not committed when the second one wants to add the turn."""
     run_statement = dbos_module._SqlRun.__call__
-    has_looked, go_on = threading.Event(), threading.Event()
+    has_added, go_on = threading.Event(), threading.Event()
 
     def run_slowly(run, statement, /, **values):
         rows = run_statement(run, statement, **values)
-        if statement.startswith("SELECT") and "FROM amplifier_turns" in statement and not has_looked.is_set():
-            has_looked.set()
+        if statement.startswith("INSERT INTO amplifier_turns") and not has_added.is_set():
+            has_added.set()
             assert go_on.wait(60)
         return rows
 
-    async with open_engine(kind, place) as engine:
+    waiting = sa.text("SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+    other = sa.create_engine(sa.make_url(place).set(drivername="postgresql+psycopg"), poolclass=sa.pool.NullPool)
+    started = []
+    async with open_engine(kind, place, lease=240.0) as engine:
         monkeypatch.setattr(dbos_module._SqlRun, "__call__", run_slowly)
-        started = []
 
         async def start():
             started.append(await engine.start("s", "go", turn_id="order-17"))
 
-        async with anyio.create_task_group() as group:
-            group.start_soon(start)
-            await anyio.to_thread.run_sync(has_looked.wait, 60)
-            try:
-                await start()
-            finally:
-                go_on.set()
-        assert started == ["order-17", "order-17"]
+        with other.connect().execution_options(isolation_level="AUTOCOMMIT") as watching:
+
+            async def is_waiting():
+                return watching.execute(waiting).scalar_one() == 1
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(start)
+                await anyio.to_thread.run_sync(has_added.wait, 60)
+                group.start_soon(start)
+                try:
+                    await eventually(is_waiting)
+                finally:
+                    go_on.set()
+        assert len(await engine.list()) == 1
+    assert started == ["order-17", "order-17"]
 
 
 async def test_a_local_engine_can_be_opened_again_after_it_was_closed(tmp_path):

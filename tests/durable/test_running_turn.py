@@ -69,8 +69,8 @@ async def test_a_call_does_not_begin_after_a_stop_that_arrives_while_its_beginni
         running = await claimed_turn(engine, turn)
         begin_step = store_of(engine).begin_step
 
-        async def begin_and_stop(claimed, step):
-            await begin_step(claimed, step)
+        async def begin_and_stop(claimed, step, plan):
+            await begin_step(claimed, step, plan)
             if step.kind == "tool":
                 running.stop(StopRequest(graceful=False, reason=None))
                 for _ in range(3):  # the stop reaches the turn, but not the transaction

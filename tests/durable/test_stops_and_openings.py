@@ -166,8 +166,8 @@ async def test_recorded_results_beside_a_call_that_was_cut_off_are_kept_when_the
     store_class = TurnRecord if kind == "temporal" else TurnStore
     finish_step = store_class.finish_step
 
-    async def finish_and_note(store, turn, step, result):
-        await finish_step(store, turn, step, result)
+    async def finish_and_note(store, turn, step, result, plan):
+        await finish_step(store, turn, step, result, plan)
         if step.kind == "tool":
             recorded.set()
 

@@ -7,6 +7,7 @@ from functools import partial
 
 import anyio
 import pytest
+from temporalio.client import Client
 
 import amplifier.durable.temporal as module
 from amplifier.durable import (
@@ -16,15 +17,16 @@ from amplifier.durable import (
     TurnConflictError,
     TurnStoppedError,
 )
-from amplifier.durable._engine import TurnPolicy
 from amplifier.durable._temporal import _hosting
+from amplifier.durable._temporal._asyncio_thread import open_asyncio_thread
 from amplifier.durable._temporal._client import TemporalTurns
 from amplifier.durable._temporal._hosting import Host
 from amplifier.durable._temporal._record import TurnRecord
 from amplifier.durable._temporal._server import Server, WorkflowGone
+from amplifier.durable._values import TurnPolicy
 from amplifier.errors import SessionBusyError
 from tests.durable import agents
-from tests.durable.agents import MAY_LEAVE, agent, answering, asking_agent, tool, until, working
+from tests.durable.agents import MAY_LEAVE, agent, answering, asking_agent, eventually, tool, until, working
 
 pytestmark = [pytest.mark.slow, MAY_LEAVE, pytest.mark.parametrize("kind", ["temporal"])]
 
@@ -299,3 +301,27 @@ async def test_a_refusal_of_the_server_leaves_no_error_that_no_one_took(kind, pl
             await engine.start("s", "go")
     gc.collect()
     assert "never retrieved" not in caplog.text
+
+
+async def test_turns_that_were_due_while_no_engine_was_open_are_made_up_for_by_one(kind, place):
+    """The server keeps the time: it starts one workflow, which waits, and skips what is due meanwhile."""
+    address, _, queue = place.partition("/")
+    async with open_engine(kind, place) as engine:
+        await engine.schedule("tick", "anna", "go", every=1)
+    async with open_asyncio_thread() as thread:
+        client = await thread.call(partial(Client.connect, address, runtime=module._sdk_runtime()))
+        schedule = client.get_schedule_handle(f"{queue}-schedule-tick")
+
+        async def has_skipped() -> bool:
+            return (await thread.call(schedule.describe)).info.num_actions_skipped_overlap >= 2
+
+        await eventually(has_skipped)
+        await thread.call(schedule.delete)
+    async with open_engine(kind, place) as engine, working(engine, agent(answering(*["Done."] * 9))):
+
+        async def has_run() -> bool:
+            return bool(await engine.list(state="completed"))
+
+        await eventually(has_run)
+        [turn] = await engine.list()
+    assert turn.turn_id.startswith("tick-2")

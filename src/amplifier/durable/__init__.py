@@ -7,7 +7,7 @@
 Workers, in this process or others, run ``await engine.work(make_session)``.
 """
 
-from ._engine import DurableEngine, Schedule, SessionFactory, TurnCounts, TurnState, TurnStatus, WatchedEvent
+from ._engine import DurableEngine, SessionFactory
 from ._errors import (
     DurableError,
     EngineClosedError,
@@ -21,6 +21,7 @@ from ._errors import (
 )
 from ._local import open_engine, open_local_engine
 from ._suspects import CallLimit, EngineOptions
+from ._values import Schedule, TurnCounts, TurnState, TurnStatus, WatchedEvent
 
 __all__ = [
     "CallLimit",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, get_args, overload
 
 import anyio
 import attrs
@@ -18,7 +19,6 @@ from anyio.abc import TaskStatus
 
 from amplifier.errors import PlanError
 from amplifier.kernel import AmplifierSession
-from amplifier.live import Question
 from amplifier.models import Prompt, to_json
 from amplifier.models._prompts import read_prompt
 from amplifier.plan import validate_session_id
@@ -26,27 +26,20 @@ from amplifier.plan import validate_session_id
 from ._errors import TurnFailedError, TurnHeldError, TurnStoppedError, unknown_turn_error
 from ._metrics import is_measured, note_counts
 from ._storable import storable_text, without_compactions
-from ._suspects import CallLimit, CallLimits, Enter, Settings
+from ._suspects import CallLimit, CallLimits, Settings
+from ._values import BLOCKS, Schedule, TurnCounts, TurnPolicy, TurnState, TurnStatus, WatchedEvent
 
-__all__ = [
-    "DurableEngine",
-    "Question",
-    "Schedule",
-    "SessionFactory",
-    "TurnCounts",
-    "TurnState",
-    "TurnStatus",
-    "WatchedEvent",
-]
+if TYPE_CHECKING:
+    from ._tables._turn_store import TurnStore
+    from ._temporal._client import TemporalTurns
+
+__all__ = ["DurableEngine", "SessionFactory"]
 
 T = TypeVar("T")
 
 _MOST_SECONDS: Final = 100 * 365 * 86400.0
 _LONGEST_NAME: Final = 170
 """Of a schedule; the ids of its turns are longer by the date."""
-
-TurnState: TypeAlias = Literal["queued", "running", "held", "completed", "failed", "stopped"]
-"""What a turn does: the first three are open, the others final. A ``held`` turn waits for a worker with its plan, or for `DurableEngine.resume`."""
 
 SessionFactory: TypeAlias = Callable[[str], AmplifierSession]
 """Makes the session of an id, not opened; called by workers for every attempt of a turn, on their event loop.
@@ -57,151 +50,14 @@ Its context has to begin empty, as context-simple does: the engine keeps the con
 """
 
 _REPORT_SECONDS = 10.0
+_ADDRESS = re.compile(r"https?://[!-~]{1,4000}")
 
-BLOCKS = "\x1eblocks:"
-"""Begins a stored prompt that is JSON: a list of blocks, a text that begins like this, or an object with the prompt and the schema of its answer."""
-
-
-@attrs.frozen(kw_only=True)
-class TurnStatus:
-    """A turn at one moment.
-
-    Attributes:
-        turn_id: The turn.
-        session_id: Its session.
-        state: What it does.
-        attempt: How often a worker has begun it or gone on with it.
-        takeovers: How many workers have died while they ran it, so that another one took it over.
-        started: When it was handed over with `DurableEngine.start`, in seconds since 1970.
-        ended: When it ended; None while it is open.
-        worker: Who runs it, or ran it last.
-        answer: The text of a completed turn; of one that was stopped gracefully, the text so far.
-        error_type: The class of the error that it failed with or is held for.
-        error: Its message.
-        questions: What waits for an answer; empty in `DurableEngine.list`.
-    """
-
-    turn_id: str
-    session_id: str
-    state: TurnState
-    attempt: int
-    takeovers: int = 0
-    started: float = 0.0
-    ended: float | None = None
-    worker: str | None = None
-    answer: str | None = None
-    error_type: str | None = None
-    error: str | None = None
-    questions: tuple[Question, ...] = ()
-
-    @property
-    def is_final(self) -> bool:
-        """Whether it has ended."""
-        return self.state in ("completed", "failed", "stopped")
-
-
-@attrs.frozen(kw_only=True)
-class TurnCounts:
-    """The turns of an engine at one moment.
-
-    Attributes:
-        states: How many there are in each state.
-        oldest: Seconds for which the oldest open turn has been open; 0 if there is none.
-        attempts: Of the open turns together.
-        takeovers: Of the open turns together.
-    """
-
-    states: Mapping[TurnState, int]
-    oldest: float = 0.0
-    attempts: int = 0
-    takeovers: int = 0
-
+ClientStore: TypeAlias = "TurnStore | TemporalTurns"
+"""Where clients find turns; what the methods promise is said in `TurnStore`, and their errors in `DurableEngine`."""
 
 _Statuses: TypeAlias = list[TurnStatus]  # `DurableEngine.list` hides the name of the type
 _Messages: TypeAlias = list[dict[str, Any]]
 _Schedules: TypeAlias = "list[Schedule]"
-
-
-@attrs.frozen(kw_only=True)
-class WatchedEvent:
-    """An event of a turn as a watcher sees it.
-
-    Attributes:
-        position: Counted from 1 over all attempts; `DurableEngine.watch` goes on after one.
-        attempt: The attempt that emitted it. Events of an attempt that was killed may be missing, and come again in the next.
-        name: The event.
-        data: Its payload as JSON, without secrets; of a very large one only the plain values.
-    """
-
-    position: int
-    attempt: int
-    name: str
-    data: dict[str, Any]
-
-
-@attrs.frozen(kw_only=True)
-class TurnPolicy:
-    """How a turn is to be run; moments are in seconds since 1970."""
-
-    priority: int = 3
-    due_at: float | None = None
-    deadline_at: float | None = None
-
-
-@attrs.frozen(kw_only=True)
-class Schedule:
-    """Starts turns of a session again and again, see `DurableEngine.schedule`.
-
-    Attributes:
-        name: Its own.
-        session_id: The session.
-        prompt: Of each turn, as the engine stores it: one in blocks is JSON.
-        every: Seconds from one turn to the next.
-        next_at: When the next one is due, in seconds since 1970.
-    """
-
-    name: str
-    session_id: str
-    prompt: str
-    every: int
-    next_at: float
-
-    @property
-    def turn_id(self) -> str:
-        """Of the next turn: the name and the date."""
-        return f"{self.name}-{datetime.fromtimestamp(self.next_at, UTC):%Y-%m-%dT%H:%M:%SZ}"
-
-
-class ClientStore(Protocol):
-    """Where clients find turns; methods and errors as in `DurableEngine`."""
-
-    @property
-    def enter(self) -> Enter | None:
-        """For limits over all workers, if there are any."""
-        ...
-
-    async def start(self, session_id: str, prompt: str, turn_id: str | None, queue: bool, policy: TurnPolicy) -> str:
-        """Store a turn; `queue` is whether it may wait behind another one."""
-        ...
-
-    async def status(self, turn_id: str) -> TurnStatus: ...
-    async def find(
-        self, state: str | None, session: str | None, since: float | None, limit: int
-    ) -> list[TurnStatus]: ...
-    async def counts(self, *, only_open: bool = False) -> TurnCounts: ...
-    async def events_after(self, turn_id: str, position: int) -> tuple[list[WatchedEvent], TurnStatus]:
-        """Events behind a position, and what the turn did when there were no more."""
-        ...
-
-    async def answer(self, turn_id: str, question_id: str, option: str) -> None: ...
-    async def request_stop(self, turn_id: str, graceful: bool, reason: str | None) -> None: ...
-    async def resume(self, turn_id: str) -> None: ...
-    async def release(self, turn_id: str) -> None: ...
-    async def messages(self, session_id: str) -> list[dict[str, Any]]: ...
-    async def forget(self, before: float) -> int: ...
-    async def schedule(self, wanted: Schedule) -> None: ...
-    async def schedules(self) -> list[Schedule]: ...
-    async def unschedule(self, name: str) -> bool: ...
 
 
 @attrs.frozen(kw_only=True)
@@ -248,6 +104,7 @@ class DurableEngine:
         delay: float = 0.0,
         deadline: float | None = None,
         result_type: Any = None,
+        notify: str | None = None,
     ) -> str:
         """Hand a turn over; on return it is stored, and a worker will run it.
 
@@ -262,6 +119,8 @@ class DurableEngine:
             deadline: Seconds after which it fails, counted from now, whatever it does then; one that waits fails when its turn comes.
             result_type: The type of the answer, as for `AmplifierSession.execute`. Its JSON Schema is stored, and `TurnStatus.answer` is
                 JSON; give `result` the type as well.
+            notify: An address (http or https) that gets the `TurnStatus` as JSON in a POST when the turn has ended, at least once; again
+                later if it does not answer with a success.
 
         Returns:
             The turn's id.
@@ -270,7 +129,7 @@ class DurableEngine:
             SessionBusyError: The session has an open turn, and this one was not to be queued.
             TurnConflictError: The id belongs to another turn.
             PlanError: The session id is wrong.
-            ValueError: The turn id is wrong, the prompt has NUL or lone surrogates, or one of the numbers makes no sense.
+            ValueError: The turn id or the address is wrong, the prompt has NUL or lone surrogates, or one of the numbers makes no sense.
             TypeError: ``result_type`` has no JSON Schema.
         """
         validate_session_id(session_id)
@@ -289,7 +148,10 @@ class DurableEngine:
             priority=priority,
             due_at=now + delay if delay else None,
             deadline_at=None if deadline is None else now + deadline,
+            notify=notify,
         )
+        if notify is not None and not _ADDRESS.fullmatch(notify):
+            raise ValueError(f"notify must be an address that begins with http:// or https://, got {notify!r:.80}")
         stored = stored_prompt(prompt, None if result_type in (None, str) else _format_of(result_type).schema)
         if turn_id is not None:
             _check_turn_id(turn_id)
@@ -510,9 +372,20 @@ class DurableEngine:
             EngineUnavailableError: The engine cannot be reached any more; its turns go on with other workers, or with this one
                 when it is started again.
             EngineClosedError: The engine's block was left.
-            ValueError: A limit is shared, and the engine has none over all workers.
+            TypeError: The first is a plan or a session, which would belong to one process, and no function that makes one.
+            ValueError: The concurrency is less than 1, or a limit is shared and the engine has none over all workers.
         """
-        check_work(make_session, concurrency)
+        factory: object = make_session  # of any kind
+        if not callable(factory):
+            example = "lambda session_id: AmplifierSession(plan, session_id=session_id)"
+            raise TypeError(
+                "expected a function that makes the session of a turn, because every worker process makes its own, got "
+                f"{type(factory).__name__}; write {example}"
+            )
+        if concurrency < 1:
+            raise ValueError(
+                f"concurrency must be at least 1, got {concurrency}: it is the number of turns run at a time"
+            )
         leaving, ended = anyio.Event(), anyio.Event()
         duty = Duty(
             make_session=make_session,
@@ -549,23 +422,6 @@ class DurableEngine:
             counts = await self._turns.counts(only_open=True)
             note_counts(counts.states, counts.oldest)
             await anyio.sleep(max(self._lease, _REPORT_SECONDS))
-
-
-def check_work(make_session: object, concurrency: int) -> None:
-    """Refuse what no worker can work with.
-
-    Raises:
-        TypeError: The first is a plan or a session, which would belong to one process, and no function that makes one.
-        ValueError: The number of turns is less than 1.
-    """
-    if not callable(make_session):
-        example = "lambda session_id: AmplifierSession(plan, session_id=session_id)"
-        raise TypeError(
-            "expected a function that makes the session of a turn, because every worker process makes its own, got "
-            f"{type(make_session).__name__}; write {example}"
-        )
-    if concurrency < 1:
-        raise ValueError(f"concurrency must be at least 1, got {concurrency}: it is the number of turns run at a time")
 
 
 class InterruptedWorker(Exception):
@@ -605,16 +461,12 @@ def stored_prompt(given: Prompt, schema: dict[str, Any] | None = None) -> str:
         return BLOCKS + to_json({"prompt": prompt, "schema": schema})
     if isinstance(prompt, list) or prompt.startswith(BLOCKS):
         return BLOCKS + to_json(prompt)
-    _check_text(prompt)
-    return prompt
-
-
-def _check_text(prompt: str) -> None:
     if prompt != storable_text(prompt, allows_nul=False):
         raise ValueError(
             f"a prompt must be text without NUL and lone surrogates, which databases do not store, got {prompt!r:.80}; remove them "
             "from the text, or decode it with errors='replace'"
         )
+    return prompt
 
 
 def _is_seconds(value: object) -> bool:

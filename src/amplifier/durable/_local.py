@@ -26,9 +26,7 @@ async def _work(store: TurnStore, settings: Settings, duty: Duty) -> None:
     async def run(turn_id: str) -> None:
         try:
             await worker.take(turn_id)
-        except (
-            KeyboardInterrupt
-        ) as exc:  # in this task it would end the whole event loop, and AnyIO's threads would stay
+        except KeyboardInterrupt as exc:  # here it would end the whole event loop, and AnyIO's threads would stay
             raise InterruptedWorker from exc
         finally:
             in_hand.remove(turn_id)
@@ -44,6 +42,7 @@ async def _work(store: TurnStore, settings: Settings, duty: Duty) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(worker.beat)
             group.start_soon(worker.listen)
+            group.start_soon(worker.notify)
             group.start_soon(worker.adopt, begin)
             duty.on_start()
             while not duty.leaving.is_set():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 import attrs
@@ -24,7 +24,17 @@ from amplifier.models import ChatResponse, ToolResult, from_dict, to_dict
 from ._errors import DurableError
 from ._storable import as_json, storable_key
 from ._suspects import CallLimits
-from ._turn_rows import AttemptStore, ClaimedTurn, StepName, StopRequest
+from ._turn_rows import ClaimedTurn, Plan, StepName, StopRequest
+
+if TYPE_CHECKING:
+    from ._tables._turn_store import TurnStore
+    from ._temporal._record import TurnRecord
+
+AttemptStore: TypeAlias = "TurnStore | TurnRecord"
+"""Records one attempt of a turn; what the methods promise is said in `TurnStore`.
+
+Each raises `TurnLost` when another worker has the turn, and `EngineUnavailableError` when nothing could be recorded.
+"""
 
 
 class RunningCalls:
@@ -32,10 +42,12 @@ class RunningCalls:
 
     Attributes:
         keys: Of the calls' records, by session and step.
+        plan: Of a turn of which nothing is recorded; goes with the first record.
     """
 
     def __init__(self) -> None:
         self.keys: dict[tuple[str, str], str] = {}
+        self.plan: Plan | None = None
         self._running: set[str] = set()
         self._on_idle: Callable[[], None] | None = None
 
@@ -99,7 +111,8 @@ class RecordedSteps:
         try:
             result = await self._tried(name, run)
             if isinstance(result, kind):
-                stop = await self.store.finish_step(self.turn, name, _as_json(step, result))
+                stop = await self.store.finish_step(self.turn, name, _as_json(step, result), self.calls.plan)
+                self.calls.plan = None
                 if stop is not None:
                     self.on_stop(stop)
         finally:
@@ -141,7 +154,8 @@ class RecordedSteps:
         await self.calls.begin(step.key)
         if step.kind != "tool":
             return  # a model call can always be made again, so its beginning need not be known
-        stop = await self.store.begin_step(self.turn, step)
+        stop = await self.store.begin_step(self.turn, step, self.calls.plan)
+        self.calls.plan = None
         if stop is not None:
             self.on_stop(stop)
             if not stop.graceful:

@@ -22,16 +22,17 @@ from amplifier.kernel import AmplifierSession
 from amplifier.live import Question, Questions
 from amplifier.plan._things import module_hashes, plan_changes
 
-from ._engine import SessionFactory, TurnState
+from ._engine import SessionFactory
 from ._errors import DurableError, EngineClosedError, EngineUnavailableError, TurnLost
 from ._metrics import count_attempt, count_end
-from ._recorded_steps import RecordedSteps
+from ._recorded_steps import AttemptStore, RecordedSteps
 from ._storable import as_json, storable_text, with_compactions, without_compactions
 from ._suspects import MOST_DEATHS, NO_LIMITS, CallLimits
-from ._turn_rows import PLAN_CHANGED, AttemptStore, ClaimedTurn, Outcome, StopRequest, prompt_of
-from ._unopened import playback_session
+from ._turn_rows import PLAN_CHANGED, ClaimedTurn, Outcome, StopRequest, prompt_of
+from ._values import TurnState
 
 _LAST = 2**31
+_MOST_ITERATIONS = 1_000_000  # of a turn that is played back; its own loop had a limit
 _LARGEST_EVENT = 16_384
 _LONGEST_ERROR = 20_000
 _LONGEST_REASON = 1000
@@ -41,10 +42,6 @@ _CONTENT_ERRORS = (DurableError, TypeError, ValueError, OverflowError, Recursion
 """About what is to be stored, unless they are `_ENGINE_ERRORS`. Others end the worker, and the turn goes on elsewhere."""
 
 logger = logging.getLogger("amplifier.durable")
-
-
-class _PlanChanged(Exception):
-    pass
 
 
 class RunningTurn:
@@ -188,9 +185,7 @@ class RunningTurn:
             await self._store.finish(self.turn, failed, self._position, [])
 
     async def _attempt(self, make_session: SessionFactory) -> Outcome:
-        if (
-            self.turn.deaths > self._most_deaths
-        ):  # to put what it has done into the conversation ends its workers as well
+        if self.turn.deaths > self._most_deaths:  # to play it back ends its workers as well
             return self._too_many_deaths()
         if self.turn.deaths == self._most_deaths:
             return await self._end_unopened(self._too_many_deaths())
@@ -201,14 +196,14 @@ class RunningTurn:
             return await self._end_unopened(late)
         try:
             session = self._session = made(make_session, self.turn.session_id)
-            if self._stop_wanted is None:
-                await self._check_plan(session)
-        except _PlanChanged as changed:
-            return Outcome(state="held", error_type=PLAN_CHANGED, error=str(changed))
+            problem = None if self.turn.plan is None else plan_problem(session, self.turn.plan)
+            self._steps.calls.plan = module_hashes(session.config) if self.turn.plan is None else None
         except Exception as exc:  # noqa: BLE001 — the application's code; the turn fails with it
             return await self._end_unopened(_failed(exc, None))
         if self._stop_wanted is not None:
             return await self._end_unopened(Outcome(state="stopped"))
+        if problem is not None:
+            return Outcome(state="held", error_type=PLAN_CHANGED, error=problem)
         session.coordinator.register_step_wrapper(self._steps)
         session.coordinator.register_capability(CHILD_STEPS, self._steps.of_child)
         if session.coordinator.approval_system is None:
@@ -249,19 +244,12 @@ class RunningTurn:
 
     async def _play_back(self) -> Outcome:
         """The turn as far as it has come: run in another session, and stopped where its records end."""
-        session = playback_session(self.turn, self._session)
+        session = _playback_session(self.turn.session_id, self._session)
         session.coordinator.register_step_wrapper(self._steps)
         self._session, self._stopped, self._is_behind, self._is_played_back = session, False, False, True
         self.turn = attrs.evolve(self.turn, deadline_at=None)
         async with session:
             return await self._execute(session)
-
-    async def _check_plan(self, session: AmplifierSession) -> None:
-        now = module_hashes(session.config)
-        if self.turn.plan is None:
-            await self._store.note_plan(self.turn, now)
-        elif (problem := plan_problem(session, self.turn.plan)) is not None:
-            raise _PlanChanged(problem)
 
     async def _execute(self, session: AmplifierSession) -> Outcome:
         context: Any = session.coordinator.get("context")
@@ -362,6 +350,23 @@ class RunningTurn:
         self._given_up.discard(name)
         answer = str(await self._questions.ask(question))
         return offered.get(answer, answer)
+
+
+def _playback_session(session_id: str, session: AmplifierSession | None) -> AmplifierSession:
+    """A session that can always be opened; its model is never asked, since the turn is stopped at its first call without a record.
+
+    Args:
+        session_id: Of the turn.
+        session: The turn's own, if it could be made; its loop may begin conversations with a system prompt.
+    """
+    own: Any = {} if session is None else session.config["session"]["orchestrator"]
+    found = (own.get("config") or {}).get("system_prompt") if isinstance(own, dict) else None
+    loop = {"max_iterations": _MOST_ITERATIONS, "system_prompt": found if isinstance(found, str) else None}
+    parts = {
+        "orchestrator": {"module": "loop-basic", "config": loop},
+        "context": {"module": "context-simple", "config": {"summary_seconds": None}},
+    }
+    return AmplifierSession({"session": parts, "providers": ["provider-mock"]}, session_id=session_id)
 
 
 async def _conversation(context: Any) -> list[dict[str, Any]]:

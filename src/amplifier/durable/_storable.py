@@ -45,9 +45,8 @@ def _storable_value(value: Any, frames: Sequence[Frame]) -> Any:
     if isinstance(value, str):
         return storable_text(value, allows_nul=True)
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
-        return (
-            str(value) if value.bit_length() < 10_000 else hex(value)
-        )  # Python refuses to write very long ones in decimal
+        # Python refuses to write very long ones in decimal.
+        return str(value) if value.bit_length() < 10_000 else hex(value)
     if isinstance(value, dict):
         return {storable_text(str(key), allows_nul=True): each for key, each in value.items()}
     return value

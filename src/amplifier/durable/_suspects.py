@@ -59,15 +59,16 @@ class Settings:
         if self.attempts != int(self.attempts):
             raise ValueError(f"attempts must be a whole number, got {self.attempts!r}")
 
-    def is_suspect(self, deaths: int) -> bool:
-        """Whether a turn that so many workers have died with may be the cause, and is tried again."""
-        return (self.attempts + 1) // 2 <= deaths < self.attempts
+    @property
+    def suspect(self) -> range:
+        """With how many dead workers a turn may be the cause, and is tried again."""
+        return range((self.attempts + 1) // 2, self.attempts)
 
     def pause_after(self, deaths: int) -> float:
         """Seconds before such a turn is tried again."""
-        if not self.is_suspect(deaths):
+        if deaths not in self.suspect:
             return 0.0
-        return min(self.lease * 2.0 ** min(deaths - (self.attempts + 1) // 2, 10), LONGEST_PAUSE)
+        return min(self.lease * 2.0 ** min(deaths - self.suspect.start, 10), LONGEST_PAUSE)
 
 
 @attrs.frozen(kw_only=True)
@@ -178,7 +179,7 @@ class Admission:
             still_waits: Asked while a suspect waits for others; if not, there is nothing to wait for.
         """
         ticket = object()
-        is_suspect = self._settings.is_suspect(deaths)
+        is_suspect = deaths in self._settings.suspect
         if is_suspect:
             await anyio.sleep(max(pause, 0.0))
             self._suspects.append(ticket)

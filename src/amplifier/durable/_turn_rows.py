@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import attrs
 import orjson
 
 from amplifier.contracts import CallKind
 from amplifier.errors import SessionBusyError
+from amplifier.live import Question
 
-from ._engine import BLOCKS, Question, TurnState, TurnStatus, WatchedEvent
 from ._errors import QuestionClosedError, TurnConflictError, TurnLost, unknown_turn_error
 from ._tables._database import Row, Run
+from ._values import BLOCKS, TurnState, TurnStatus, WatchedEvent
 
 OPEN = ("queued", "running", "held")
 WAITS = 2
 """The value of ``is_open`` of a turn that waits behind the open one of its session."""
 PLAN_CHANGED = "PlanChanged"
 """The error type of a turn that is held because workers have another plan."""
+
+
+Plan: TypeAlias = Mapping[str, str]
+"""Hashes of the modules of a plan."""
 
 
 @attrs.frozen(kw_only=True)
@@ -63,7 +68,7 @@ class ClaimedTurn:
     Attributes:
         number: Of the turn in its session, counted from 1.
         attempt: The fencing number of this worker.
-        plan: Hashes of the plan that the turn began with; None for a new turn.
+        plan: Of the worker that recorded something first; None if nothing is recorded.
         messages: The conversation before the turn.
         results: Of steps that have finished, by key.
         started: How often tool calls have begun, by key.
@@ -79,7 +84,7 @@ class ClaimedTurn:
     number: int
     prompt: str
     attempt: int
-    plan: dict[str, str] | None
+    plan: Plan | None
     messages: list[dict[str, Any]]
     results: dict[str, Any]
     started: Mapping[str, int]
@@ -99,41 +104,6 @@ class Outcome:
     error_type: str | None = None
     error: str | None = None
     messages: list[dict[str, Any]] | None = None
-
-
-class AttemptStore(Protocol):
-    """Records one attempt of a turn.
-
-    Every method raises `TurnLost` when another worker has the turn, and `EngineUnavailableError` when nothing could be recorded.
-    """
-
-    async def note_plan(self, turn: ClaimedTurn, plan: Mapping[str, str]) -> None:
-        """Record the plan that a turn begins with."""
-        ...
-
-    async def begin_step(self, turn: ClaimedTurn, step: StepName) -> StopRequest | None:
-        """Record that a tool call begins now; not if an immediate stop is stored. Returns the stop."""
-        ...
-
-    async def finish_step(self, turn: ClaimedTurn, step: StepName, result: str) -> StopRequest | None:
-        """Record the result of a step, which may never have begun: a hook may have denied the call. Returns a stop, if known."""
-        ...
-
-    async def ask(self, turn: ClaimedTurn, question: Question) -> str | None:
-        """Store a question, if it is not there; returns the answer, if that is."""
-        ...
-
-    async def withdraw(self, turn: ClaimedTurn, question_id: str) -> None:
-        """Remove a question that no one waits for any more, unless it was answered."""
-        ...
-
-    async def add_events(self, turn: ClaimedTurn, last_position: int, events: list[str]) -> None:
-        """Store events for watchers, each as JSON; the last one has this position."""
-        ...
-
-    async def finish(self, turn: ClaimedTurn, outcome: Outcome, last_position: int, events: list[str]) -> None:
-        """End a turn, or hold it: its outcome, the conversation and the last events at once."""
-        ...
 
 
 def insert(run: Run, table: str, /, **values: Any) -> bool:
@@ -157,28 +127,31 @@ def _all(where: Iterable[str]) -> str:
     return " AND ".join(f"{name} = :{name}" for name in where)
 
 
-def move(run: Run, turn_id: str, state: str, attempt: int, /, **changes: Any) -> bool:
-    """Change a turn, if it is in this state and attempt still; every change of a turn's row is made here.
+def move(run: Run, turn_id: str, state: str, attempt: int, /, **changes: Any) -> list[Row]:
+    """Change a turn, if it is in this state and attempt still; every change of a turn's row is made here, or is its claim.
 
     On Postgres another transaction may have changed it since this one has read it; then the caller reads again. One without
     changes locks the row until the end of the transaction.
+
+    Returns:
+        Its priority, when it is due, its stop and whether it is open; nothing if it was not changed.
     """
     if "state" in changes:
         changes["is_open"] = int(changes["state"] in OPEN)
         if not changes["is_open"]:
             changes["ended_at"] = time.time()
     assignments = ", ".join(f"{name} = :new_{name}" for name in changes) or "attempt = attempt"
-    moved = run(
-        f"UPDATE amplifier_turns SET {assignments} WHERE turn_id = :turn AND state = :state AND attempt = :attempt RETURNING 1",
+    return run(
+        f"UPDATE amplifier_turns SET {assignments} WHERE turn_id = :turn AND state = :state AND attempt = :attempt "
+        "RETURNING priority, due_at, stop, is_open",
         turn=turn_id,
         state=state,
         attempt=attempt,
         **{f"new_{name}": value for name, value in changes.items()},
     )
-    return bool(moved)
 
 
-def hold_turn(run: Run, turn: ClaimedTurn, **changes: Any) -> StopRequest | None:
+def hold_turn(run: Run, turn: ClaimedTurn) -> StopRequest | None:
     """Make sure, until the end of the transaction, that the turn belongs to this attempt; returns the stop that is stored.
 
     Raises:
@@ -189,7 +162,7 @@ def hold_turn(run: Run, turn: ClaimedTurn, **changes: Any) -> StopRequest | None
         turn=turn.turn_id,
         attempt=turn.attempt,
     )
-    if not held or (changes and not move(run, turn.turn_id, "running", turn.attempt, **changes)):
+    if not held:
         raise TurnLost
     return read_stop_request(held[0][0])
 
@@ -264,6 +237,8 @@ def read_status(run: Run, turn_id: str) -> TurnStatus:
     found = read_turns(run, "turn_id = :turn", turn=turn_id)
     if not found:
         raise unknown_turn_error(turn_id)
+    if found[0].is_final:
+        return found[0]
     asked = run(
         "SELECT details FROM amplifier_questions WHERE turn_id = :turn AND answer IS NULL ORDER BY question_id",
         turn=turn_id,
@@ -288,14 +263,15 @@ def read_messages(run: Run, session_id: str) -> list[dict[str, Any]]:
     return found
 
 
-def insert_events(run: Run, turn: ClaimedTurn, last_position: int, events: list[str]) -> None:
-    """Store events of a turn; the last one has this position."""
-    if events:
-        batch = {"last_position": last_position, "attempt": turn.attempt, "events": f"[{','.join(events)}]"}
-        insert(run, "amplifier_events", turn_id=turn.turn_id, **batch)
-
-
-def forget_steps(run: Run, turn_id: str) -> None:
-    """The conversation has the results now."""
-    for table in ("amplifier_steps", "amplifier_questions"):
-        delete(run, table, turn_id=turn_id)
+def insert_events(run: Run, turn: ClaimedTurn, last_position: int, events: list[str]) -> bool:
+    """Store events of a turn, the last one of which has this position; returns whether they were new, and the turn's attempt still is this."""
+    added = events and run(
+        "INSERT INTO amplifier_events (turn_id, last_position, attempt, events) SELECT turn_id, CAST(:last AS INTEGER), attempt, "
+        "CAST(:events AS TEXT) FROM amplifier_turns WHERE turn_id = :turn AND attempt = :attempt AND state <> 'queued' "
+        "ON CONFLICT DO NOTHING RETURNING 1",
+        last=last_position,
+        events=f"[{','.join(events)}]",
+        turn=turn.turn_id,
+        attempt=turn.attempt,
+    )
+    return bool(added)

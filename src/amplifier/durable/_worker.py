@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
@@ -19,11 +20,13 @@ from amplifier.contracts._containment import text_of
 
 from ._engine import Duty, SessionFactory
 from ._errors import EngineClosedError
+from ._notices import MOST_TRIES, NOT_TAKEN, post
+from ._recorded_steps import AttemptStore
 from ._running_turn import RunningTurn, made, plan_problem
 from ._suspects import Admission, Settings
 from ._tables._database import DatabaseDown
 from ._tables._turn_store import TurnStore
-from ._turn_rows import AttemptStore, ClaimedTurn
+from ._turn_rows import ClaimedTurn
 
 logger = logging.getLogger("amplifier.durable")
 
@@ -171,6 +174,12 @@ class Worker(TurnRunner):
         """
         if self._is_leaving:
             return False
+        adopts = turn_id in self._adopted
+        self._adopted.discard(turn_id)
+        async with self._admission.admit(turn_id, 0, 0.0):
+            turn = await self._store.claim(turn_id, self.name, adopts=adopts, but_not=self._settings.suspect)
+            if turn is not None:
+                return await self.run_turn(self._store, turn, self._duty.make_session)
         waiting = await self._store.queued(turn_id)
         if waiting is None:
             return True
@@ -181,8 +190,7 @@ class Worker(TurnRunner):
             return await self._store.queued(turn_id) is not None
 
         async with self._admission.admit(turn_id, deaths, pause, still_waits):
-            turn = await self._store.claim(turn_id, self.name, adopts=turn_id in self._adopted)
-            self._adopted.discard(turn_id)
+            turn = await self._store.claim(turn_id, self.name, adopts=adopts)
             return turn is None or await self.run_turn(self._store, turn, self._duty.make_session)
 
     async def adopt(self, begin: Callable[[str], Awaitable[object]]) -> None:
@@ -205,6 +213,27 @@ class Worker(TurnRunner):
                         self._adopted.add(turn_id)
                         await begin(turn_id)
             await anyio.sleep(self._settings.lease / _LOOKS)
+
+    async def notify(self) -> None:
+        """Call back those who asked for it when turns have ended, for ever."""
+        while True:
+            async with anyio.create_task_group() as group:
+                for turn_id, url, tries in await self._store.due_notices():
+                    group.start_soon(self._notify, turn_id, url, tries)
+            await anyio.sleep(self._settings.lease / _LOOKS)
+
+    async def _notify(self, turn_id: str, url: str, tries: int) -> None:
+        status = await self._store.take_notice(turn_id, tries)
+        if status is None:
+            return
+        try:
+            await post(url, status)
+        except NOT_TAKEN as error:
+            logger.info("the end of turn %s was not taken by %s: %s", turn_id, urlsplit(url).netloc, text_of(error))
+            if tries + 1 < MOST_TRIES:
+                return
+            logger.warning("the end of turn %s is not told any more, after %d tries", turn_id, MOST_TRIES)
+        await self._store.end_notice(turn_id)
 
     async def _ask_for_news(self) -> None:
         running = dict(self._running)

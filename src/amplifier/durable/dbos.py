@@ -26,7 +26,6 @@ from ._suspects import EngineOptions, Settings
 from ._tables._database import (
     FOR_UPDATE,
     DatabaseBusy,
-    DatabaseConflict,
     DatabaseDown,
     Row,
     Run,
@@ -92,7 +91,7 @@ class _SqlRun:
     def __call__(self, statement: str, /, **values: Any) -> list[Row]:
         safe = storable_values(values, allows_nul=self._is_sqlite)
         if self._is_sqlite:
-            statement = statement.removesuffix(FOR_UPDATE)
+            statement = statement.replace(FOR_UPDATE, "")
         result = self.connection.execute(sa.text(statement), safe)
         return [tuple(row) for row in result] if result.returns_rows else []
 
@@ -113,8 +112,7 @@ class _SqlDatabase:
                 url,
                 hide_parameters=True,
                 pool_size=8,
-                max_overflow=2,
-                pool_pre_ping=True,
+                max_overflow=2,  # no pings: work is done again after a connection that was lost
                 connect_args={"connect_timeout": 5},
             )
             sa.event.listen(self._engine, "connect", partial(_prepare_postgres, _transaction_seconds(settings)))
@@ -129,8 +127,8 @@ class _SqlDatabase:
                 connection.begin(),
             ):
                 return work(_SqlRun(connection, is_sqlite=self._is_sqlite))
-        except sa.exc.IntegrityError as error:
-            raise DatabaseConflict(str(error)) from error
+        except sa.exc.IntegrityError as error:  # another process creates the tables at the same moment
+            raise DatabaseBusy(str(error)) from error
         except sa.exc.DataError as error:
             raise unstorable(self.name, error.orig) from error
         except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
@@ -142,9 +140,7 @@ class _SqlDatabase:
             # The others are errors of a statement, unless the server has ended the connection (`_transaction_seconds`).
             if type(error) is not sa.exc.DatabaseError and not error.connection_invalidated:
                 raise
-            raise DatabaseDown(
-                str(error.orig).strip()
-            ) from error  # or a file of SQLite that is damaged or something else
+            raise DatabaseDown(str(error.orig).strip()) from error  # or a file that is damaged or something else
 
     def close(self) -> None:
         """Close all connections."""
@@ -225,6 +221,7 @@ class _Workers:
                     async with self._launched(dispatch, worker, duty.concurrency):
                         group.start_soon(worker.beat)
                         group.start_soon(worker.listen)
+                        group.start_soon(worker.notify)
                         group.start_soon(worker.adopt, begin)
                         duty.on_start()
                         await duty.leaving.wait()
@@ -315,9 +312,8 @@ async def open_dbos_engine(
     parsed = _parsed(url)
     logging.getLogger("dbos").setLevel(logging.WARNING)
 
-    def enqueue(run: Run, turn_id: str) -> None:
+    def enqueue(run: Run, turn_id: str, priority: int, due_at: float | None) -> None:
         assert isinstance(run, _SqlRun)
-        [(priority, due_at)] = run("SELECT priority, due_at FROM amplifier_turns WHERE turn_id = :turn", turn=turn_id)
         queued: Any = {"queue_name": _QUEUE, "workflow_name": _WORKFLOW, "app_version": _VERSION, "priority": priority}
         if due_at is not None and due_at > time.time():
             queued["delay_seconds"] = due_at - time.time()

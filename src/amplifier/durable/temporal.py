@@ -33,7 +33,7 @@ try:
     from ._temporal._client import TemporalTurns
     from ._temporal._hosting import Host, polling
     from ._temporal._server import Server, unavailable
-    from ._temporal._workflows import ScheduledWorkflow, SessionWorkflow, TurnWorkflow
+    from ._temporal._workflows import NoticeWorkflow, ScheduledWorkflow, SessionWorkflow, TurnWorkflow
 except ModuleNotFoundError as _error:
     if _error.name is None or not _error.name.startswith("temporalio"):
         raise
@@ -154,8 +154,8 @@ def _workflow_worker(turns: TemporalTurns) -> Worker:
     return Worker(
         turns.server.client,
         task_queue=turns.queue,
-        workflows=[ScheduledWorkflow, SessionWorkflow, TurnWorkflow],
-        activities=[turns.start_scheduled],
+        workflows=[NoticeWorkflow, ScheduledWorkflow, SessionWorkflow, TurnWorkflow],
+        activities=[turns.start_scheduled, turns.notify],
         no_remote_activities=True,  # turns are for those who work
         workflow_runner=UnsandboxedWorkflowRunner(),  # the workflows import nothing that is not deterministic
         # A process that dies is waited for as long as that with the workflows that it has in memory.

@@ -50,10 +50,6 @@ def is_busy(error: BaseException | None) -> bool:
     return code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-class DatabaseConflict(Exception):
-    """A uniqueness rule was violated, so the work was not done. Stays inside the package."""
-
-
 class Database(Protocol):
     """A database whose calls block.
 
@@ -73,7 +69,6 @@ class Database(Protocol):
         Raises:
             DatabaseDown: There is no connection.
             EngineClosedError: It was closed.
-            DatabaseConflict: A uniqueness rule was violated.
             DurableError: It does not take a value, which is too large for example.
         """
         ...
@@ -111,8 +106,6 @@ class SqliteDatabase:
         try:
             database = self._opened()
             return database.transaction(lambda db: work(partial(_run_statement, db)), only_reads=only_reads)
-        except sqlite3.IntegrityError as error:
-            raise DatabaseConflict(str(error)) from error
         except sqlite3.DataError as error:
             raise unstorable(self.name, error) from error
         except (OSError, StoreDamagedError) as error:
@@ -137,7 +130,7 @@ class SqliteDatabase:
 
 
 def _run_statement(connection: sqlite3.Connection, statement: str, /, **values: Any) -> list[Row]:
-    return connection.execute(statement.removesuffix(FOR_UPDATE), storable_values(values, allows_nul=True)).fetchall()
+    return connection.execute(statement.replace(FOR_UPDATE, ""), storable_values(values, allows_nul=True)).fetchall()
 
 
 class Transactions:

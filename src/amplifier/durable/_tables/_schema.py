@@ -9,7 +9,7 @@ import anyio
 import anyio.to_thread
 
 from .._errors import DurableError
-from ._database import Database, DatabaseConflict, Run, Transactions
+from ._database import Database, Run, Transactions
 
 FORMAT = 1
 """Of the tables and what is in them; a version that changes it has to read the ones before."""
@@ -91,6 +91,14 @@ _TABLES = (
         PRIMARY KEY (name, turn_id, step)
     )
     """,
+    """
+    CREATE TABLE IF NOT EXISTS amplifier_notices (
+        turn_id TEXT PRIMARY KEY,
+        url TEXT NOT NULL,
+        tries INTEGER NOT NULL,
+        next_at DOUBLE PRECISION NOT NULL
+    )
+    """,
     "CREATE TABLE IF NOT EXISTS amplifier_workers (worker TEXT PRIMARY KEY, beats INTEGER NOT NULL)",
 )
 
@@ -131,10 +139,7 @@ async def open_store(database: Database, patience: float) -> AsyncIterator[Trans
     """
     transactions = Transactions(database, patience)
     try:
-        try:
-            await transactions(create_tables, patience=0)
-        except DatabaseConflict:  # another process was creating them at the same moment
-            await transactions(create_tables, patience=0)
+        await transactions(create_tables, patience=0)
         yield transactions
     finally:
         with anyio.CancelScope(shield=True):  # closing a connection does not wait for a server

@@ -11,7 +11,7 @@ import math
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -19,8 +19,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import attrs
 import orjson
 
-from .._engine import Question, Schedule, TurnCounts, TurnPolicy, TurnStatus, WatchedEvent
+from amplifier.live import Question
+
 from .._errors import TurnConflictError, TurnLost
+from .._notices import pause_after
 from .._storable import as_json, storable_key
 from .._suspects import LONGEST_PAUSE, CallLimit
 from .._turn_rows import (
@@ -29,13 +31,13 @@ from .._turn_rows import (
     WAITS,
     ClaimedTurn,
     Outcome,
+    Plan,
     StepName,
     StopRequest,
     busy_error,
     check_answer,
     check_same_turn,
     delete,
-    forget_steps,
     hold_turn,
     insert,
     insert_events,
@@ -47,15 +49,21 @@ from .._turn_rows import (
     select,
     watched_events,
 )
-from ._database import DatabaseConflict, DatabaseDown, Row, Run, Transactions
+from .._values import Schedule, TurnCounts, TurnPolicy, TurnStatus, WatchedEvent
+from ._database import DatabaseDown, Row, Run, Transactions
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 _FULL_SECONDS = 0.05
 
-Enqueue = Callable[[Run, str], None]
-"""Called inside the transaction that makes a turn ready for a worker, with the turn's id."""
+_CLAIMED = (
+    "session_id, number, prompt, attempt, plan, stop, deaths, started_at, deadline_at, (SELECT messages FROM amplifier_conversations "
+    "WHERE amplifier_conversations.session_id = amplifier_turns.session_id)"
+)
+
+Enqueue = Callable[[Run, str, int, float | None], None]
+"""Called inside the transaction that makes a turn ready for a worker: with the turn's id, its priority, and when it is due."""
 NoteStep = Callable[[Run, str, StepName, str], None]
 """Called inside the transaction that records the result of a step, with the turn's id and the result."""
 
@@ -95,7 +103,7 @@ class TurnStore:
     def __init__(
         self,
         transactions: Transactions,
-        enqueue: Enqueue = lambda run, turn_id: None,
+        enqueue: Enqueue = lambda run, turn_id, priority, due_at: None,
         note_step: NoteStep = lambda run, turn_id, step, result: None,
     ) -> None:
         self._do = transactions
@@ -105,51 +113,54 @@ class TurnStore:
     # ── for clients ──
 
     async def start(self, session_id: str, prompt: str, turn_id: str | None, queue: bool, policy: TurnPolicy) -> str:
-        """Store a turn and make it ready for a worker, or let it wait behind the open one of its session."""
+        """Store a turn and make it ready for a worker, or, with `queue`, let it wait behind the open one of its session."""
         name = str(uuid.uuid4()) if turn_id is None else turn_id
 
         def work(run: Run) -> None:
             self._start(run, session_id, prompt, name, queue, policy)
 
-        try:
-            await self._do(work)
-        except DatabaseConflict:
-            await self._do(work)  # someone else was faster by a moment; now that is seen
+        await self._do(work)
         return name
 
     def _start(self, run: Run, session_id: str, prompt: str, name: str, queue: bool, policy: TurnPolicy) -> None:
-        # One statement: on Postgres a second one may see a turn that another process has started since the first.
-        found = run(
-            "SELECT turn_id, session_id, prompt, state, attempt FROM amplifier_turns "
-            "WHERE turn_id = :turn OR (session_id = :session AND is_open = 1)",
-            turn=name,
-            session=session_id,
-        )
-        for other, its_session, its_prompt, _, _ in found:
-            if other == name:
-                check_same_turn(name, (session_id, prompt), (its_session, its_prompt))
-                return
-        for other, _, _, state, attempt in found:
-            if not queue:
-                raise busy_error(session_id, other, state)
-            if not move(run, other, state, attempt):  # locks it, so that it does not end before this one waits
-                self._start(run, session_id, prompt, name, queue, policy)
-                return
-        run(
-            "INSERT INTO amplifier_turns (turn_id, session_id, number, prompt, state, is_open, attempt, "
-            "queued_at, started_at, deaths, priority, due_at, deadline_at) SELECT CAST(:turn AS TEXT), CAST(:session AS TEXT), COALESCE(MAX(number), 0) + 1, "
-            "CAST(:prompt AS TEXT), 'queued', CAST(:open AS INTEGER), 0, :now, :now, 0, CAST(:priority AS INTEGER), "
-            "CAST(:due_at AS DOUBLE PRECISION), CAST(:deadline_at AS DOUBLE PRECISION) FROM amplifier_turns "
-            "WHERE session_id = :session RETURNING turn_id",
-            now=time.time(),
-            turn=name,
-            session=session_id,
-            prompt=prompt,
-            open=WAITS if found else 1,
-            **attrs.asdict(policy),
-        )
-        if not found:
-            self._enqueue(run, name)
+        def add(is_open: int) -> bool:
+            """Unless the id, or the place of the session's open turn, is taken; then that is seen by the next statement."""
+            added = run(
+                "INSERT INTO amplifier_turns (turn_id, session_id, number, prompt, state, is_open, attempt, queued_at, started_at, "
+                "deaths, priority, due_at, deadline_at) SELECT CAST(:turn AS TEXT), CAST(:session AS TEXT), COALESCE(MAX(number), 0) + 1, "
+                "CAST(:prompt AS TEXT), 'queued', CAST(:open AS INTEGER), 0, :now, :now, 0, CAST(:priority AS INTEGER), "
+                "CAST(:due_at AS DOUBLE PRECISION), CAST(:deadline_at AS DOUBLE PRECISION) FROM amplifier_turns "
+                "WHERE session_id = :session ON CONFLICT DO NOTHING RETURNING 1",
+                now=time.time(),
+                turn=name,
+                session=session_id,
+                prompt=prompt,
+                open=is_open,
+                **attrs.asdict(policy),
+            )
+            if added and policy.notify is not None:
+                insert(run, "amplifier_notices", turn_id=name, url=policy.notify, tries=0, next_at=0.0)
+            return bool(added)
+
+        while not add(1):
+            # One statement: on Postgres a second one may see a turn that another process has started since the first.
+            found = run(
+                "SELECT turn_id, session_id, prompt, state, attempt FROM amplifier_turns "
+                "WHERE turn_id = :turn OR (session_id = :session AND is_open = 1)",
+                turn=name,
+                session=session_id,
+            )
+            for other, its_session, its_prompt, _, _ in found:
+                if other == name:
+                    check_same_turn(name, (session_id, prompt), (its_session, its_prompt))
+                    return
+            for other, _, _, state, attempt in found:
+                if not queue:
+                    raise busy_error(session_id, other, state)
+                # Locks it, so that it does not end before this one waits.
+                if move(run, other, state, attempt) and add(WAITS):
+                    return
+        self._enqueue(run, name, policy.priority, policy.due_at)
 
     @_transaction(only_reads=True)
     def status(self, run: Run, turn_id: str) -> TurnStatus:
@@ -204,7 +215,8 @@ class TurnStore:
         """Store the answer to a question."""
         while True:
             status = read_status(run, turn_id)
-            if select(run, "answer", "amplifier_questions", turn_id=turn_id, question_id=question_id) == [(option,)]:
+            known = select(run, "answer", "amplifier_questions", turn_id=turn_id, question_id=question_id)
+            if known == [(option,)] and not status.is_final:
                 return  # the same answer again, for example because the connection was lost meanwhile
             check_answer(status, question_id, option)
             stored = run(
@@ -226,9 +238,10 @@ class TurnStore:
         wanted = as_json({"graceful": graceful, "reason": reason})
         while not (status := read_status(run, turn_id)).is_final:
             state, attempt = status.state, status.attempt
-            if not move(run, turn_id, state, attempt):  # locks it, so that no other stop comes between
+            moved = move(run, turn_id, state, attempt)  # locks it, so that no other stop comes between
+            if not moved:
                 continue
-            [(stored, is_open)] = select(run, "stop, is_open", "amplifier_turns", turn_id=turn_id)
+            [(_, _, stored, is_open)] = moved
             known = read_stop_request(stored)
             if graceful and known is not None and not known.graceful:
                 return  # an immediate stop that was acknowledged stays one
@@ -259,19 +272,19 @@ class TurnStore:
     def _requeue(self, run: Run, turn_id: str, state: str, attempt: int, /, **changes: Any) -> bool:
         """Make a turn ready for another worker; false if it is no longer as it was read."""
         changes = {"state": "queued", "queued_at": time.time(), "error_type": None, "error": None, **changes}
-        is_queued = move(run, turn_id, state, attempt, **changes)
-        if is_queued:
-            self._enqueue(run, turn_id)
-        return is_queued
+        moved = move(run, turn_id, state, attempt, **changes)
+        for priority, due_at, *_ in moved:
+            self._enqueue(run, turn_id, priority, due_at)
+        return bool(moved)
 
     def _begin_next(self, run: Run, session_id: str) -> None:
         """Make the turn ready for a worker that waits behind one that has just ended."""
         first = "SELECT turn_id FROM amplifier_turns WHERE session_id = :session AND is_open = :waits ORDER BY number LIMIT 1"
         while waiting := run(first, session=session_id, waits=WAITS):
             [(turn_id,)] = waiting
-            if move(run, turn_id, "queued", 0, is_open=1, queued_at=time.time()):  # else it was stopped meanwhile
-                self._enqueue(run, turn_id)
-                return
+            for priority, due_at, *_ in move(run, turn_id, "queued", 0, is_open=1, queued_at=time.time()):
+                self._enqueue(run, turn_id, priority, due_at)
+                return  # else it was stopped meanwhile
 
     @_transaction(only_reads=True)
     def messages(self, run: Run, session_id: str) -> list[dict[str, Any]]:
@@ -280,12 +293,13 @@ class TurnStore:
 
     @_transaction()
     def forget(self, run: Run, before: float) -> int:
-        """Forget turns that ended before a moment, with their events."""
+        """Forget turns that ended before a moment, with what else there is of them."""
         old = "is_open = 0 AND ended_at < :before"
-        run(
-            f"DELETE FROM amplifier_events WHERE turn_id IN (SELECT turn_id FROM amplifier_turns WHERE {old}) RETURNING 1",
-            before=before,
-        )
+        for table in ("amplifier_events", "amplifier_questions", "amplifier_notices"):
+            run(
+                f"DELETE FROM {table} WHERE turn_id IN (SELECT turn_id FROM amplifier_turns WHERE {old}) RETURNING 1",
+                before=before,
+            )
         return len(run(f"DELETE FROM amplifier_turns WHERE {old} RETURNING 1", before=before))
 
     @_transaction()
@@ -335,7 +349,9 @@ class TurnStore:
         found = select(run, "turn_id, attempt, session_id, plan", "amplifier_turns", **changed)
         return [(turn_id, attempt, session, orjson.loads(plan)) for turn_id, attempt, session, plan in found if plan]
 
-    async def claim(self, turn_id: str, worker: str, *, adopts: bool = False) -> ClaimedTurn | None:
+    async def claim(
+        self, turn_id: str, worker: str, *, adopts: bool = False, but_not: range = range(0)
+    ) -> ClaimedTurn | None:
         """Take a turn that waits; None if it does not wait any more.
 
         The worker is noted as alive in the same transaction: one that was forgotten while it was suspended is known again, so
@@ -345,45 +361,71 @@ class TurnStore:
             turn_id: The turn.
             worker: Who takes it.
             adopts: The turn is held, and the worker has its plan.
+            but_not: Not if so many workers have died while they ran it.
         """
-        mine: tuple[Any, ...] | None = None
+        mine: int | None = None
 
         def work(run: Run) -> ClaimedTurn | None:
             nonlocal mine
             _note_life(run, worker)
-            turn, state, attempt, owner = _read_claimed(run, turn_id)
-            if (state, attempt, owner) != mine:  # else it was committed, and the connection was lost meanwhile
-                turn = attrs.evolve(turn, attempt=attempt + 1)
-                claim = {"state": "running", "attempt": turn.attempt, "worker": worker}
-                wanted = "held" if adopts else "queued"
-                if state != wanted or not move(run, turn_id, state, attempt, **claim, error_type=None, error=None):
-                    return None
-                mine = tuple(claim.values())
+            which: dict[str, Any] = {"turn": turn_id, "worker": worker}
+            claimed = run(
+                "UPDATE amplifier_turns SET state = 'running', attempt = attempt + 1, worker = :worker, error_type = NULL, error = NULL "
+                "WHERE turn_id = :turn AND state = :state AND is_open = 1 AND NOT (deaths >= :fewest AND deaths < :most) "
+                f"RETURNING {_CLAIMED}",
+                **which,
+                state="held" if adopts else "queued",
+                fewest=but_not.start,
+                most=but_not.stop,
+            )
+            if not claimed and mine is not None:  # it may have been committed, and the connection lost meanwhile
+                known = "turn_id = :turn AND state = 'running' AND worker = :worker AND attempt = :mine"
+                claimed = run(f"SELECT {_CLAIMED} FROM amplifier_turns WHERE {known}", **which, mine=mine)
+            turn = _read_claimed(run, turn_id, claimed[0]) if claimed else None
+            mine = mine if turn is None else turn.attempt
             return turn
 
         return await self._do(work)
 
+    async def begin_step(self, turn: ClaimedTurn, step: StepName, plan: Plan | None = None) -> StopRequest | None:
+        """Record that a tool call begins now, with the plan of a new turn; not if an immediate stop is stored. Returns the stop."""
+        return await self._record(turn, step, f"started {turn.attempt}", None, plan)
+
+    async def finish_step(
+        self, turn: ClaimedTurn, step: StepName, result: str, plan: Plan | None = None
+    ) -> StopRequest | None:
+        """Record the result of a step, with the plan of a new turn. Returns a stop, if known.
+
+        The step may never have begun: a hook may have denied the call.
+        """
+        return await self._record(turn, step, "finished", result, plan)
+
     @_transaction()
-    def note_plan(self, run: Run, turn: ClaimedTurn, plan: Mapping[str, str]) -> None:
-        """Record the plan that a turn begins with."""
-        hold_turn(run, turn, plan=as_json(dict(plan)))
-
-    async def begin_step(self, turn: ClaimedTurn, step: StepName) -> StopRequest | None:
-        """See `AttemptStore.begin_step`."""
-        return await self._record(turn, step, f"started {turn.attempt}", None)
-
-    async def finish_step(self, turn: ClaimedTurn, step: StepName, result: str) -> StopRequest | None:
-        """See `AttemptStore.finish_step`."""
-        return await self._record(turn, step, "finished", result)
-
-    @_transaction()
-    def _record(self, run: Run, turn: ClaimedTurn, step: StepName, what: str, result: str | None) -> StopRequest | None:
-        stop = hold_turn(run, turn)
-        if result is not None or stop is None or stop.graceful:  # a call does not begin after an immediate stop
-            key = storable_key(step.key)
-            is_new = insert(run, "amplifier_steps", turn_id=turn.turn_id, step=key, what=what, result=result)
-            if is_new and result is not None:
-                self._note_step(run, turn.turn_id, step, result)
+    def _record(
+        self, run: Run, turn: ClaimedTurn, step: StepName, what: str, result: str | None, plan: Plan | None
+    ) -> StopRequest | None:
+        if plan is not None:
+            move(run, turn.turn_id, "running", turn.attempt, plan=as_json(dict(plan)))
+        row = {"turn_id": turn.turn_id, "step": storable_key(step.key), "what": what}
+        # The row of a beginning has the stop: what RETURNING reads elsewhere is, on Postgres, older than a stop that this waits for.
+        added = run(
+            "INSERT INTO amplifier_steps (turn_id, step, what, result) SELECT turn_id, CAST(:step AS TEXT), CAST(:what AS TEXT), "
+            "COALESCE(CAST(:result AS TEXT), stop) FROM amplifier_turns WHERE turn_id = :turn_id AND state = 'running' "
+            "AND attempt = :attempt FOR UPDATE ON CONFLICT DO NOTHING RETURNING result, (SELECT stop FROM amplifier_turns "
+            "WHERE amplifier_turns.turn_id = amplifier_steps.turn_id)",
+            **row,
+            result=result,
+            attempt=turn.attempt,
+        )
+        if not added:  # the turn is lost, or the connection was while this was committed
+            return hold_turn(run, turn)
+        [(stored, seen)] = added
+        if result is not None:
+            self._note_step(run, turn.turn_id, step, result)
+            return read_stop_request(seen)
+        stop = read_stop_request(stored)
+        if stop is not None and not stop.graceful:  # a call does not begin after an immediate stop
+            delete(run, "amplifier_steps", **row)
         return stop
 
     @_transaction()
@@ -466,27 +508,26 @@ class TurnStore:
     @_transaction()
     def add_events(self, run: Run, turn: ClaimedTurn, last_position: int, events: list[str]) -> None:
         """Store events for watchers; the last one has this position."""
-        hold_turn(run, turn)
-        insert_events(run, turn, last_position, events)
+        if not insert_events(run, turn, last_position, events):
+            hold_turn(run, turn)  # it is lost, or the connection was while this was committed
 
     @_transaction()
     def finish(self, run: Run, turn: ClaimedTurn, outcome: Outcome, last_position: int, events: list[str]) -> None:
         """End a turn, or hold it: its outcome, the conversation and the last events at once."""
         state: str = outcome.state
-        try:
-            stop = hold_turn(run, turn)
-        except TurnLost:
+        fields = {"answer": outcome.answer, "error_type": outcome.error_type, "error": outcome.error}
+        moved = move(run, turn.turn_id, "running", turn.attempt, state=state, **fields)
+        if not moved:
             known = select(run, "attempt, state", "amplifier_turns", turn_id=turn.turn_id)
             if known and known[0][0] == turn.attempt and known[0][1] in (state, "stopped"):
                 return  # the connection was lost while this was committed
-            raise
+            raise TurnLost
+        stop = read_stop_request(moved[0][2])
         if state == "held" and stop is not None:  # it came after the worker looked; the next one obeys it
-            self._requeue(run, turn.turn_id, "running", turn.attempt)
+            self._requeue(run, turn.turn_id, state, turn.attempt)
             return
         if state == "completed" and stop is not None and not stop.graceful:
-            state = "stopped"
-        fields = {"answer": outcome.answer, "error_type": outcome.error_type, "error": outcome.error}
-        move(run, turn.turn_id, "running", turn.attempt, state=state, **fields)
+            move(run, turn.turn_id, state, turn.attempt, state="stopped")
         insert_events(run, turn, last_position, events)
         if outcome.messages is not None:
             run(
@@ -496,7 +537,7 @@ class TurnStore:
                 messages=as_json(outcome.messages),
             )
         if state != "held":
-            forget_steps(run, turn.turn_id)
+            delete(run, "amplifier_steps", turn_id=turn.turn_id)  # the conversation has the results now
             self._begin_next(run, turn.session_id)
 
     # ── workers among each other; plain functions block, for a thread that does not depend on the event loop ──
@@ -560,8 +601,33 @@ class TurnStore:
                         self._start(run, each.session_id, each.prompt, each.turn_id, True, TurnPolicy())
 
         if self._do.once(lambda run: _read_schedules(run, now), only_reads=True):
-            with suppress(DatabaseConflict):  # someone else was faster by a moment; the next look sees that
-                self._do.once(work)
+            self._do.once(work)
+
+    @_transaction(only_reads=True)
+    def due_notices(self, run: Run) -> list[tuple[str, str, int]]:
+        """Turns that have ended and whose starter is to be called back now: id, address, and how often that was tried."""
+        found = run(
+            "SELECT n.turn_id, n.url, n.tries FROM amplifier_notices AS n JOIN amplifier_turns AS t ON t.turn_id = n.turn_id "
+            "WHERE t.is_open = 0 AND n.next_at <= :now ORDER BY n.next_at LIMIT 20",
+            now=time.time(),
+        )
+        return [(turn_id, url, tries) for turn_id, url, tries in found]
+
+    @_transaction()
+    def take_notice(self, run: Run, turn_id: str, tries: int) -> TurnStatus | None:
+        """Note one more try; None if another worker makes it."""
+        taken = run(
+            "UPDATE amplifier_notices SET tries = tries + 1, next_at = :next WHERE turn_id = :turn AND tries = :tries RETURNING 1",
+            next=time.time() + pause_after(tries),
+            turn=turn_id,
+            tries=tries,
+        )
+        return read_status(run, turn_id) if taken else None
+
+    @_transaction()
+    def end_notice(self, run: Run, turn_id: str) -> None:
+        """Forget a notice that was taken, or is given up."""
+        delete(run, "amplifier_notices", turn_id=turn_id)
 
     def read(self, statement: str, **values: Any) -> list[Row]:
         """Run a statement that only reads."""
@@ -593,25 +659,21 @@ def _note_life(run: Run, worker: str) -> None:
     )
 
 
-def _read_claimed(run: Run, turn_id: str) -> tuple[ClaimedTurn, str, int, str | None]:
-    """A turn with what is recorded of it, and its state, attempt and worker."""
-    [(session_id, number, prompt, state, attempt, worker, plan, stop, deaths, since, deadline_at)] = run(
-        "SELECT session_id, number, prompt, state, attempt, worker, plan, stop, deaths, started_at, deadline_at "
-        "FROM amplifier_turns WHERE turn_id = :turn FOR UPDATE",
-        turn=turn_id,
-    )
+def _read_claimed(run: Run, turn_id: str, claimed: Row) -> ClaimedTurn:
+    """A turn with what is recorded of it; given what `_CLAIMED` names."""
+    session_id, number, prompt, attempt, plan, stop, deaths, since, deadline_at, messages = claimed
     steps, last = [], 0
-    if attempt > 0:  # else nothing is recorded
+    if attempt > 1:  # else nothing is recorded
         steps = select(run, "step, what, result", "amplifier_steps", turn_id=turn_id)
         [(last,)] = select(run, "COALESCE(MAX(last_position), 0)", "amplifier_events", turn_id=turn_id)
-    turn = ClaimedTurn(
+    return ClaimedTurn(
         turn_id=turn_id,
         session_id=session_id,
         number=number,
         prompt=prompt,
         attempt=attempt,
         plan=None if plan is None else orjson.loads(plan),
-        messages=read_messages(run, session_id),
+        messages=orjson.loads(messages) if messages else [],
         results={step: orjson.loads(result) for step, what, result in steps if what == "finished"},
         started=Counter(step for step, what, _ in steps if what.startswith("started")),
         last_position=last,
@@ -620,4 +682,3 @@ def _read_claimed(run: Run, turn_id: str) -> tuple[ClaimedTurn, str, int, str | 
         since=since,
         deadline_at=deadline_at,
     )
-    return turn, state, attempt, worker

@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import CancelledError, Future
 from contextlib import asynccontextmanager
+from functools import partial
 from threading import Thread
 from typing import Any, TypeVar
 
@@ -39,10 +40,8 @@ class AsyncioThread:
         Raises:
             EngineClosedError: The thread was ended, before the call or meanwhile.
         """
-        self._check_open()
         ended = anyio.Event()
-        future: Future[T] = self._portal.start_task_soon(fn, *args)
-        future.add_done_callback(lambda _: self._host.soon(ended.set))
+        future = self.start(partial(fn, *args), ended.set)
         try:
             await ended.wait()
         except BaseException:
@@ -53,14 +52,15 @@ class AsyncioThread:
         except CancelledError:
             raise closed_error(_NAME) from None
 
-    def start(self, fn: Callable[[], Awaitable[None]], on_end: Callable[[], None]) -> Future[None]:
+    def start(self, fn: Callable[[], Awaitable[T]], on_end: Callable[[], None]) -> Future[T]:
         """Start an async function in the thread; ``on_end`` is called on the host when it has ended.
 
         Raises:
             EngineClosedError: The thread was ended.
         """
-        self._check_open()
-        future: Future[None] = self._portal.start_task_soon(fn)
+        if self._is_closed:
+            raise closed_error(_NAME)
+        future: Future[T] = self._portal.start_task_soon(fn)
         future.add_done_callback(lambda _: self._host.soon(on_end))
         return future
 
@@ -76,10 +76,6 @@ class AsyncioThread:
     def close(self) -> None:
         """Take no more calls; from the host."""
         self._is_closed = True
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise closed_error(_NAME)
 
 
 @asynccontextmanager

@@ -18,17 +18,19 @@ from temporalio import activity
 from temporalio.client import WithStartWorkflowOperation
 from temporalio.common import WorkflowIDConflictPolicy
 
-from .._engine import Schedule, TurnCounts, TurnPolicy, TurnStatus, WatchedEvent
 from .._errors import DurableError, UnknownTurnError, unknown_turn_error
+from .._notices import post
 from .._storable import storable_text
 from .._suspects import Enter, Settings
 from .._turn_rows import OPEN, busy_error, check_answer, check_same_turn, read_question, watched_events
+from .._values import Schedule, TurnCounts, TurnPolicy, TurnStatus, WatchedEvent
 from ._server import Refused, Server, WorkflowGone
 from ._workflows import (
     BUSY,
     CLOSED,
     CONFLICT,
     MEMO,
+    NOTIFY,
     START_TURN,
     ScheduledWorkflow,
     SessionWorkflow,
@@ -42,7 +44,7 @@ _MOMENT: Final = 0.02
 
 
 class TemporalTurns:
-    """The turns on a server; a `ClientStore`.
+    """The turns on a server, for clients.
 
     Args:
         server: The server.
@@ -59,7 +61,6 @@ class TemporalTurns:
         self.settings = settings
 
     async def start(self, session_id: str, prompt: str, turn_id: str | None, queue: bool, policy: TurnPolicy) -> str:
-        """See `ClientStore.start`."""
         name = uuid.uuid4().hex if turn_id is None else turn_id
         if turn_id is not None and await self._is_there(name, session_id, prompt):
             return name
@@ -107,8 +108,13 @@ class TemporalTurns:
             self._session(session_id), SessionWorkflow.start_turn, given, f"scheduled-{turn_id}"
         )
 
+    @staticmethod
+    @activity.defn(name=NOTIFY)
+    async def notify(url: str, status: dict[str, Any]) -> None:
+        """Call back the one who started a turn; in the asyncio thread."""
+        await post(url, _read_status(status))
+
     async def schedule(self, wanted: Schedule) -> None:
-        """See `DurableEngine.schedule`."""
         await self.unschedule(wanted.name)
         prefix = self._schedule_id("")
         every = timedelta(seconds=wanted.every)
@@ -137,7 +143,6 @@ class TemporalTurns:
             await self.schedule(wanted)
 
     async def schedules(self) -> list[Schedule]:
-        """See `DurableEngine.schedules`."""
 
         async def read() -> list[Schedule]:
             found: list[Schedule] = []
@@ -152,7 +157,6 @@ class TemporalTurns:
         return await self.server.call(read)
 
     async def unschedule(self, name: str) -> bool:
-        """See `DurableEngine.unschedule`."""
         handle = self.server.client.get_schedule_handle(self._schedule_id(name))
         try:
             await self.server.call(handle.delete)
@@ -181,15 +185,13 @@ class TemporalTurns:
         return True
 
     async def status(self, turn_id: str) -> TurnStatus:
-        """See `ClientStore.status`."""
         try:
             found = await self.server.query(turn_workflow_id(self.queue, turn_id), TurnWorkflow.status)
         except WorkflowGone:
             raise unknown_turn_error(turn_id) from None
-        return TurnStatus(**{**found, "questions": tuple(read_question(each) for each in found["questions"])})
+        return _read_status(found)
 
     async def find(self, state: str | None, session: str | None, since: float | None, limit: int) -> list[TurnStatus]:
-        """See `DurableEngine.list`."""
         which = "" if state is None else f" AND ExecutionStatus {'=' if state in OPEN else '!='} 'Running'"
         if since is not None:
             which += f" AND StartTime >= '{datetime.fromtimestamp(since, UTC).isoformat()}'"
@@ -199,7 +201,6 @@ class TemporalTurns:
         return sorted(found, key=lambda each: each.started, reverse=True)
 
     async def counts(self, *, only_open: bool = False) -> TurnCounts:
-        """See `DurableEngine.counts`."""
         which = " AND ExecutionStatus = 'Running'" if only_open else ""
         found = await self._listed(which, lambda each: True, sys.maxsize)
         opened = [each for each in found if not each.is_final]
@@ -229,20 +230,17 @@ class TemporalTurns:
         return await self.server.call(read)
 
     async def forget(self, before: float) -> int:
-        """See `DurableEngine.forget`."""
         raise DurableError(
             "Temporal forgets workflows that have ended after the retention period of the namespace; change that instead: "
             "temporal operator namespace update --retention 30d"
         )
 
     async def events_after(self, turn_id: str, position: int) -> tuple[list[WatchedEvent], TurnStatus]:
-        """See `ClientStore.events_after`."""
         status = await self.status(turn_id)  # first: events of a turn that has ended are all there
         batches = await self.server.query(turn_workflow_id(self.queue, turn_id), TurnWorkflow.events_after, position)
         return watched_events(batches, position), status
 
     async def answer(self, turn_id: str, question_id: str, option: str) -> None:
-        """See `ClientStore.answer`."""
         while True:
             try:
                 await self.server.update(
@@ -261,16 +259,13 @@ class TemporalTurns:
                 return
 
     async def request_stop(self, turn_id: str, graceful: bool, reason: str | None) -> None:
-        """See `ClientStore.request_stop`."""
         text = None if reason is None else storable_text(reason, allows_nul=True)
         await self._signal(turn_id, TurnWorkflow.stop, {"graceful": graceful, "reason": text})
 
     async def resume(self, turn_id: str) -> None:
-        """See `ClientStore.resume`."""
         await self._signal(turn_id, TurnWorkflow.resume)
 
     async def release(self, turn_id: str) -> None:
-        """See `ClientStore.release`."""
         await self._signal(turn_id, TurnWorkflow.release)
 
     async def _signal(self, turn_id: str, signal: Any, *args: Any) -> None:
@@ -280,7 +275,6 @@ class TemporalTurns:
             await self.status(turn_id)  # nothing happens to a turn that has ended
 
     async def messages(self, session_id: str) -> list[dict[str, Any]]:
-        """See `ClientStore.messages`."""
         while True:
             try:
                 found = await self.server.query(
@@ -293,3 +287,7 @@ class TemporalTurns:
                 messages: list[dict[str, Any]] = orjson.loads(found["messages"])
                 return messages
             await anyio.sleep(_MOMENT)  # the session has not heard of the end of its turn yet
+
+
+def _read_status(found: dict[str, Any]) -> TurnStatus:
+    return TurnStatus(**{**found, "questions": tuple(read_question(each) for each in found["questions"])})

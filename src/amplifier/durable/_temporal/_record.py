@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any, Final
 
 import anyio
 import attrs
 import orjson
 
-from .._engine import Question
+from amplifier.live import Question
+
 from .._errors import DurableError, TurnLost
 from .._storable import as_json, storable_key, storable_text
-from .._turn_rows import ClaimedTurn, Outcome, StepName, StopRequest
+from .._turn_rows import ClaimedTurn, Outcome, Plan, StepName, StopRequest
 from ._server import Refused, Server, WorkflowGone
 from ._workflows import LOST, STOPPED, TurnWorkflow, turn_workflow_id
 
@@ -28,7 +28,7 @@ _LONGEST_NAME: Final = 100
 
 
 class TurnRecord:
-    """Records one attempt of a turn; an `AttemptStore`.
+    """Records one attempt of a turn, as `TurnStore` does.
 
     Args:
         server: The server.
@@ -71,10 +71,6 @@ class TurnRecord:
             results=results,
         )
 
-    async def note_plan(self, turn: ClaimedTurn, plan: Mapping[str, str]) -> None:
-        """See `AttemptStore.note_plan`."""
-        await self._signal(TurnWorkflow.note_plan, turn.attempt, dict(plan))
-
     # ── steps ──
 
     async def begun(self) -> dict[str, Any]:
@@ -86,23 +82,23 @@ class TurnRecord:
         """Note that a worker came to run the turn and has another plan."""
         await self._signal(TurnWorkflow.hold, attempt, problem)
 
-    async def begin_step(self, turn: ClaimedTurn, step: StepName) -> StopRequest | None:
-        """See `AttemptStore.begin_step`."""
+    async def begin_step(self, turn: ClaimedTurn, step: StepName, plan: Plan | None) -> StopRequest | None:
         try:
-            await self._update(TurnWorkflow.begin_step, turn.attempt, storable_key(step.key))
+            await self._update(TurnWorkflow.begin_step, turn.attempt, storable_key(step.key), plan and dict(plan))
         except Refused as stopped:
             return StopRequest(**orjson.loads(str(stopped)))
         return None
 
-    async def finish_step(self, turn: ClaimedTurn, step: StepName, result: str) -> StopRequest | None:
-        """See `AttemptStore.finish_step`."""
+    async def finish_step(
+        self, turn: ClaimedTurn, step: StepName, result: str, plan: Plan | None
+    ) -> StopRequest | None:
         if len(result) > _LARGEST:
             raise DurableError(
                 f"the result of step {step.key!r} has {len(result):,} characters; Temporal keeps at most {_LARGEST:,} in one value: "
                 "let the tool return less, or use an engine on a database"
             )
         name = storable_text(f"{step.kind} {step.name}".strip()[:_LONGEST_NAME], allows_nul=False)
-        await self._signal(name, turn.attempt, storable_key(step.key), result)
+        await self._signal(name, turn.attempt, storable_key(step.key), result, plan and dict(plan))
         return None
 
     async def close(self) -> None:
@@ -116,16 +112,14 @@ class TurnRecord:
     # ── questions and events ──
 
     async def ask(self, turn: ClaimedTurn, question: Question) -> str | None:
-        """See `AttemptStore.ask`."""
         answer: str | None = await self._update(TurnWorkflow.ask, turn.attempt, attrs.asdict(question))
         return answer
 
     async def withdraw(self, turn: ClaimedTurn, question_id: str) -> None:
-        """See `AttemptStore.withdraw`."""
         await self._signal(TurnWorkflow.withdraw, turn.attempt, question_id)
 
     async def add_events(self, turn: ClaimedTurn, last_position: int, events: list[str]) -> None:
-        """See `AttemptStore.add_events`; none any more when the history is so long that it would end the turn."""
+        """Store events for watchers; none any more when the history is so long that it would end the turn."""
         position = last_position - len(events)
         batch: list[str] = []
         for event in events:
@@ -141,9 +135,12 @@ class TurnRecord:
                 batch = []
 
     async def finish(self, turn: ClaimedTurn, outcome: Outcome, last_position: int, events: list[str]) -> None:
-        """See `AttemptStore.finish`; the outcome is what the turn's activity returns."""
-        await self.add_events(turn, last_position, events)
+        """End a turn, or hold it; the outcome is what the turn's activity returns, with the last events if they are not too many."""
         found = attrs.asdict(outcome)
+        if sum(map(len, events)) > _LARGEST_BATCH:
+            await self.add_events(turn, last_position, events)
+        elif events and self._takes_events:
+            found["events"] = (last_position, turn.attempt, f"[{','.join(events)}]")
         for name in ("answer", "error_type", "error"):
             if found[name] is not None:
                 found[name] = storable_text(found[name], allows_nul=True)

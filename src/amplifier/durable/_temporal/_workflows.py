@@ -21,9 +21,12 @@ from temporalio import workflow
 from temporalio.common import Priority, RawValue, RetryPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, WorkflowAlreadyStartedError
 
+from .._notices import FIRST_PAUSE, LONGEST_PAUSE, MOST_TRIES
+
 RUN_TURN = "amplifier-run-turn"
 HEAR_NEWS = "amplifier-news"
 START_TURN = "amplifier-start-turn"
+NOTIFY = "amplifier-notify"
 
 LOST = "TurnLost"
 BUSY = "SessionBusy"
@@ -102,9 +105,8 @@ class TurnWorkflow:
         self._run_number = 0
         self._claimed = (0, 0)
         self._deaths = 0
-        self._has_left = (
-            True  # the latest worker ended in good order; else it counts as dead when the next one claims the turn
-        )
+        # The latest worker ended in good order; else it counts as dead when the next one claims the turn.
+        self._has_left = True
         self._is_released = False
         self._plan: dict[str, str] | None = None
         self._stop: dict[str, Any] | None = None
@@ -133,6 +135,8 @@ class TurnWorkflow:
             self._is_released = False
             if outcome["state"] == "queued":
                 continue
+            if "events" in outcome:
+                self._events.append(outcome["events"])
             if outcome["state"] == "completed" and self._is_stopped_at_once():
                 outcome["state"] = "stopped"
             self._show(**{name: outcome.get(name) for name in ("state", "answer", "error_type", "error")})
@@ -142,6 +146,13 @@ class TurnWorkflow:
             await workflow.wait_condition(lambda: self._is_resumed or self._stop is not None)
             self._show(state="queued", error_type=None, error=None)
         self._questions.clear()
+        if spec.get("notify") is not None:
+            _ = await workflow.start_child_workflow(
+                NoticeWorkflow.run,
+                args=[spec["notify"], self.status()],
+                id=f"{workflow.info().workflow_id}-notice",
+                parent_close_policy=workflow.ParentClosePolicy.ABANDON,
+            )
         await workflow.wait_condition(workflow.all_handlers_finished)
         messages: str | None = outcome.get("messages")
         return messages
@@ -229,12 +240,13 @@ class TurnWorkflow:
             raise ApplicationError("another worker has the turn, or it has ended", type=LOST, non_retryable=True)
 
     @workflow.update
-    def begin_step(self, attempt: int, key: str) -> None:
+    def begin_step(self, attempt: int, key: str, plan: dict[str, str] | None = None) -> None:
         """Note that a tool call begins now."""
+        self._plan = plan or self._plan
         self._started.append(key)
 
     @begin_step.validator
-    def _check_begin_step(self, attempt: int, key: str) -> None:
+    def _check_begin_step(self, attempt: int, key: str, plan: dict[str, str] | None = None) -> None:
         self._demand(attempt)
         if self._is_stopped_at_once():
             raise ApplicationError(json.dumps(self._stop), type=STOPPED, non_retryable=True)
@@ -243,8 +255,10 @@ class TurnWorkflow:
     def finish_step(self, name: str, args: Sequence[RawValue]) -> None:
         """Keep the result of a call; the signal has the name of the call, for Temporal's pages."""
         if name.startswith(STEPS):
-            attempt, key, result = (workflow.payload_converter().from_payload(each.payload) for each in args)
+            given = (workflow.payload_converter().from_payload(each.payload) for each in args)
+            attempt, key, result, plan = (*given, None)[:4]
             if self._is_current(attempt):
+                self._plan = plan or self._plan
                 self._results.setdefault(key, result)
 
     @workflow.update
@@ -263,12 +277,6 @@ class TurnWorkflow:
         """Show a question no more that no one waits for; an answer that is on its way counts if it is asked again."""
         if attempt == self._status["attempt"]:
             self._withdrawn.add(question_id)
-
-    @workflow.signal
-    def note_plan(self, attempt: int, plan: dict[str, str]) -> None:
-        """Keep the plan that the turn began with."""
-        if attempt == self._status["attempt"]:
-            self._plan = plan
 
     @workflow.signal
     def add_events(self, attempt: int, last_position: int, events: str) -> None:
@@ -377,6 +385,25 @@ class TurnWorkflow:
                 start_to_close_timeout=self._lease,
             )
             handle.add_done_callback(lambda _: handle.cancelled() or handle.exception())
+
+
+@workflow.defn(name="amplifier-notice")
+class NoticeWorkflow:
+    """Calls back the one who started a turn; of its own, so that the session does not wait for it."""
+
+    @workflow.run
+    async def run(self, url: str, status: dict[str, Any]) -> None:
+        """Do it, again if it is not taken; after the last try this fails, to be seen on Temporal's pages."""
+        await workflow.execute_local_activity(
+            NOTIFY,
+            args=[url, status],
+            start_to_close_timeout=timedelta(minutes=1),
+            retry_policy=RetryPolicy(
+                initial_interval=timedelta(seconds=FIRST_PAUSE),
+                maximum_interval=timedelta(seconds=LONGEST_PAUSE),
+                maximum_attempts=MOST_TRIES,
+            ),
+        )
 
 
 @workflow.defn(name="amplifier-scheduled")

@@ -1,0 +1,139 @@
+"""A caller that is called back when its turn has ended, by whichever worker is there then."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from amplifier.durable import _notices
+from amplifier.durable._temporal import _workflows
+from tests.durable.agents import MAY_LEAVE, agent, answering, eventually, open_engine, working
+
+KINDS = pytest.mark.parametrize(
+    "kind",
+    [
+        "local",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("dbos", "postgres")),
+        pytest.param("temporal", marks=[pytest.mark.slow, MAY_LEAVE]),
+    ],
+)
+
+
+class Receiver:
+    """Takes notices; the first ones get these answers, and those that are None get none at all."""
+
+    def __init__(self, *answers: int | None) -> None:
+        self.answers = list(answers)
+        self.taken: list[dict] = []
+        self.is_over = threading.Event()
+        self.url = ""
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(handler):
+                self.taken.append(json.loads(handler.rfile.read(int(handler.headers["Content-Length"]))))
+                answer = self.answers.pop(0) if self.answers else 204
+                if answer is None:
+                    self.is_over.wait()
+                    return
+                handler.send_response(answer)
+                handler.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+            self.url = f"http://127.0.0.1:{server.server_port}/ended"
+            serving = threading.Thread(target=server.serve_forever)
+            serving.start()
+            try:
+                yield
+            finally:
+                self.is_over.set()
+                server.shutdown()
+                serving.join()
+
+    async def has(self, count: int) -> bool:
+        return len(self.taken) >= count
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(_notices, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(_notices, "POST_SECONDS", 0.5)
+    monkeypatch.setattr(_workflows, "FIRST_PAUSE", 0.01)
+
+
+@KINDS
+async def test_the_caller_is_called_back_until_it_takes_the_notice(kind, place):
+    receiver = Receiver(500, None, 301)
+    with receiver.serving():
+        async with open_engine(kind, place) as engine, working(engine, agent(answering("Yes."))):
+            turn = await engine.start("s", "is it open?", notify=receiver.url)
+            assert await engine.result(turn) == "Yes."
+            await eventually(lambda: receiver.has(4))
+            status = await engine.status(turn)
+    assert [(each["turn_id"], each["state"], each["answer"]) for each in receiver.taken] == [
+        (turn, "completed", "Yes.")
+    ] * 4
+    assert receiver.taken[0]["ended"] == status.ended
+
+
+@KINDS
+async def test_the_end_of_a_turn_that_no_worker_had_is_told(kind, place):
+    receiver = Receiver()
+    with receiver.serving():
+        async with open_engine(kind, place) as engine:
+            turn = await engine.start("s", "go", delay=3600, notify=receiver.url)
+            await engine.stop(turn)
+        async with open_engine(kind, place) as engine, working(engine, agent(answering())):
+            await eventually(lambda: receiver.has(1))
+    assert [(each["turn_id"], each["state"]) for each in receiver.taken] == [(turn, "stopped")]
+
+
+@pytest.mark.parametrize("kind", ["local", pytest.param("postgres", marks=pytest.mark.slow)])
+async def test_a_notice_that_a_worker_has_left_is_told_by_the_next_one(kind, place):
+    receiver = Receiver(None)
+    with receiver.serving():
+        async with open_engine(kind, place) as engine:
+            turn = await engine.start("s", "go", notify=receiver.url)
+            async with working(engine, agent(answering("Yes."))):
+                await eventually(lambda: receiver.has(1))
+            async with working(engine, agent(answering())):
+                await eventually(lambda: receiver.has(2))
+                store = engine._turns
+
+                async def is_forgotten() -> bool:
+                    return not await store._do(lambda run: run("SELECT 1 FROM amplifier_notices"))
+
+                await eventually(is_forgotten)
+    assert [each["turn_id"] for each in receiver.taken] == [turn, turn]
+
+
+async def test_a_notice_that_no_one_takes_is_given_up(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("amplifier.durable._worker.MOST_TRIES", 2)
+    receiver = Receiver(*[500] * 9)
+    with receiver.serving():
+        async with open_engine("local", tmp_path) as engine, working(engine, agent(answering("Yes."))):
+            turn = await engine.start("s", "go", notify=receiver.url)
+
+            async def is_given_up() -> bool:
+                return "after 2 tries" in caplog.text
+
+            await eventually(is_given_up)
+            assert (await engine.status(turn)).state == "completed"
+    assert len(receiver.taken) == 2
+
+
+@pytest.mark.parametrize("address", ["ftp://host/x", "host", "http://", "file:///etc/passwd", "http://a b"])
+async def test_what_is_no_address_is_refused(tmp_path, address):
+    async with open_engine("local", tmp_path) as engine:
+        with pytest.raises(ValueError, match="begins with http:// or https://"):
+            await engine.start("s", "go", notify=address)
+        assert await engine.list() == []
