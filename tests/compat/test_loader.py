@@ -12,19 +12,6 @@ import pytest
 
 from tests.loading._forge import distribution, package
 
-NEUTRAL = """
-from amplifier_core import HookResult
-ready = []
-async def mount(coordinator, config=None):
-    coordinator.hooks.register("e", seen, name="seen")
-    coordinator.register_capability("config", config)
-async def seen(event, data):
-    return HookResult(action="modify", data={**data, "seen": True})
-async def on_session_ready(coordinator):
-    ready.append(coordinator.get_capability("config"))
-"""
-ASYNCIO = "import asyncio\nasync def mount(coordinator, config=None):\n    await asyncio.gather()\n"
-
 
 @pytest.fixture
 def loading(alias: None) -> Iterator[ModuleType]:
@@ -37,14 +24,6 @@ def loading(alias: None) -> Iterator[ModuleType]:
     for name in set(sys.modules) - before:
         if name.startswith("amplifier_module_"):
             del sys.modules[name]
-
-
-def write(directory: Path, module_id: str, source: str) -> Path:
-    name = f"amplifier_module_{module_id.replace('-', '_')}"
-    package = directory / f"amplifier-module-{module_id}" / name
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text(source, encoding="utf-8")
-    return package.parent
 
 
 class Source:
@@ -65,29 +44,6 @@ class Resolver:
 
     async def async_resolve(self, module_id: str, source_hint: Any = None, profile_hint: Any = None) -> Source:
         return Source(self.places[module_id])
-
-
-def coordinator_with(resolver: Any) -> Any:
-    from amplifier_core import ModuleCoordinator
-
-    coordinator = ModuleCoordinator()
-    coordinator.mount("module-source-resolver", resolver)
-    return coordinator
-
-
-async def test_an_unknown_module_is_a_value_error_with_a_reason(loading: Any):
-    with pytest.raises(ValueError, match="not found via entry points or filesystem") as caught:
-        await loading.ModuleLoader().load("tool-nowhere")
-
-    assert loading.module_failure_reason(caught.value) == "missing_source"
-
-
-async def test_directories_are_discovered(loading: Any, tmp_path: Path):
-    write(tmp_path, "hooks-found", NEUTRAL + '__amplifier_module_type__ = "hook"\n')
-
-    found = {info.id: info for info in await loading.ModuleLoader(search_paths=[tmp_path]).discover()}
-
-    assert (found["hooks-found"].type, found["hooks-found"].name) == ("hook", "Hooks Found")
 
 
 # ── ids that built-in modules have as well ───────────────────────────────────────────────────────

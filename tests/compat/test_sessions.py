@@ -76,32 +76,6 @@ def record(session: Any) -> list[str]:
     return heard
 
 
-async def test_a_session_is_driven_by_hand():
-    session = session_of()
-    heard = record(session)
-
-    await session.initialize()
-    answers = [await session.execute("a"), await session.execute("b")]
-    await session.cleanup()
-
-    assert answers == ["answer to a", "answer to b"]
-    assert heard == ["session:start", "session:end"]
-    assert session.coordinator.loader.cleaned == ["provider-p", "context", "loop"]
-    assert not session.initialized
-
-
-async def test_the_coordinator_has_the_session_once_it_is_open():
-    session = session_of()
-    before = session.coordinator.session
-
-    await session.initialize()
-
-    assert before.session_id == "s"
-    assert session.coordinator.session is session
-    assert session.config is PLAN
-    await session.cleanup()
-
-
 async def test_an_error_while_opening_is_wrapped_and_what_was_mounted_is_cleaned_up():
     session = session_of(broken="context")
 
@@ -245,20 +219,6 @@ async def test_an_invented_cancellation_of_the_orchestrator_is_an_error():
     async with session_of(invent) as session:
         with pytest.raises(RuntimeError, match="Execution failed: SpuriousCancellation"):
             await session.execute("x")
-
-
-async def test_injections_are_stored_and_questions_without_a_system_are_denied():
-    async with session_of() as session:
-        coordinator = session.coordinator
-        stored = await coordinator.process_hook_result(
-            HookResult(action="inject_context", context_injection="note"), "e", "h"
-        )
-        denied = await coordinator.process_hook_result(HookResult(action="ask_user"), "e", "h")
-        messages = coordinator.get("context").messages
-
-    assert (stored.action, stored.context_injections) == ("continue", [])
-    assert [(m["role"], m["content"], m["metadata"]["hook_name"]) for m in messages] == [("system", "note", "h")]
-    assert (denied.action, denied.reason) == ("deny", "No approval system available")
 
 
 @pytest.mark.virtual_time
