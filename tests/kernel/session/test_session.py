@@ -29,10 +29,6 @@ def log():
     return []
 
 
-async def wait_for_ever(turn):
-    await anyio.sleep_forever()
-
-
 def unwinding(log, seconds=2):
     async def body(turn):
         try:
