@@ -100,7 +100,7 @@ async def editing(backend: str, plan: str | Path, home: Path, cwd: Path) -> Asyn
     """Start the agent as an editor does; at the end its standard input is closed, and it has to end by itself."""
     editor = Editor()
     log = home.parent / "stderr.txt"
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
     with (
         log.open("ab") as errors,
         Forked(acp_command(backend, plan), env=environment(home), cwd=cwd, stderr=errors, **pipes) as editor.process,
