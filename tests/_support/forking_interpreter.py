@@ -130,8 +130,12 @@ def end(status: int) -> NoReturn:
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     gc.collect()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and not stream.closed:
+            try:
+                stream.flush()
+            except OSError:
+                sys.exit(status)  # which tells of it
     os._exit(status)
 
 
