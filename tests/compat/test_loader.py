@@ -1,52 +1,14 @@
-"""The published loader: where it looks, what it gives, whom it refuses; and which modules need asyncio on trio."""
+"""Ids that built-in modules have as well, in a published session; `corpus/check_loader.py` has the rest of the loader."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.loading._forge import distribution, package
-
-
-@pytest.fixture
-def loading(alias: None) -> Iterator[ModuleType]:
-    """The mirror's ``loader``; modules and paths are forgotten afterwards."""
-    import amplifier_core.loader  # type: ignore[import-not-found]
-
-    before, path = set(sys.modules), list(sys.path)
-    yield amplifier_core.loader
-    sys.path[:] = path
-    for name in set(sys.modules) - before:
-        if name.startswith("amplifier_module_"):
-            del sys.modules[name]
-
-
-class Source:
-    """A directory, as resolvers give it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def resolve(self) -> Path:
-        return self.path
-
-
-class Resolver:
-    """Knows some directories."""
-
-    def __init__(self, **places: Path) -> None:
-        self.places = {name.replace("_", "-"): place for name, place in places.items()}
-
-    async def async_resolve(self, module_id: str, source_hint: Any = None, profile_hint: Any = None) -> Source:
-        return Source(self.places[module_id])
-
-
-# ── ids that built-in modules have as well ───────────────────────────────────────────────────────
 
 
 @pytest.fixture
