@@ -6,7 +6,6 @@ import functools
 import inspect
 import json
 import shlex
-import subprocess
 import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -33,6 +32,7 @@ from amplifier.durable import open_local_engine
 from amplifier.plan import plan_json
 from amplifier.plan._things import module_hashes, plan_changes
 from amplifier.testing import MockContextManager, MockProvider, MockTool, ScriptedOrchestrator, script
+from tests._support.forked import run_forked
 
 
 async def weather(city: str, days: int = 3) -> dict[str, int]:
@@ -461,5 +461,6 @@ except KeyboardInterrupt:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_ctrl_c_ends_the_turn_and_closes_the_agent(backend):
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED, backend], capture_output=True, text=True, check=True)
+    done = run_forked([sys.executable, "-c", INTERRUPTED, backend], text=True)
     assert (done.stdout.split("\n"), done.stderr) == (["tool ended", "closed", "interrupted", ""], "")
+    assert done.returncode == 0

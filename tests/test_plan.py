@@ -21,7 +21,6 @@ from amplifier.plan import (
     MountPlan,
     check_plan,
     expand_variables,
-    is_module_id,
     merge_plans,
     parse_plan,
     plan_schema,
@@ -455,38 +454,6 @@ def test_hostile_objects_are_refused_without_a_stray_error(config: Any) -> None:
 
 
 # ── ids ──────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("text", ["a", "tool-bash", "hooks_x-2", "z" * 64])
-def test_module_ids_that_are_fine(text: str) -> None:
-    assert is_module_id(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "A",
-        "Tool",
-        "1tool",
-        "-x",
-        "_x",
-        "a.b",
-        "a/b",
-        "../a",
-        "a b",
-        "a\n",
-        "é",
-        "z" * 65,
-        "a\x00",
-        "٣",
-        None,
-        5,
-        b"a",
-    ],
-)
-def test_module_ids_that_are_refused(text: Any) -> None:
-    assert not is_module_id(text)
 
 
 @pytest.mark.parametrize(

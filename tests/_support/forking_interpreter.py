@@ -1,27 +1,39 @@
 """The interpreter that `forked.py` forks programs from; the only argument is its end of the socket."""
 
+import atexit
 import gc
 import importlib
 import json
 import os
 import pkgutil
+import runpy
 import select
 import signal
 import socket
 import sys
+import threading
 import time
 import types
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 
 def import_everything() -> None:
     """What the command line, the modules that come with it and both backends consist of."""
-    for name in ("anyio._backends._asyncio", "anyio._backends._trio", "amplifier.cli", "amplifier.modules"):
+    for name in (
+        "anyio._backends._asyncio",
+        "anyio._backends._trio",
+        "platformdirs",
+        "amplifier.cli",
+        "amplifier.modules",
+    ):
         package = importlib.import_module(name)
         for found in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{name}."):
             with suppress(ImportError):  # an optional part is not installed
                 importlib.import_module(found.name)
+    # Both keep what they have read, as long as the files are the same.
+    importlib.import_module("amplifier._json.redaction").redact_text("password=1")
+    importlib.import_module("amplifier.loading._installed").installed_ids()
     gc.freeze()
 
 
@@ -98,18 +110,40 @@ def become(request: Any) -> tuple[str, list[str]]:
     return first, words
 
 
-program = next_program()
-first, words = become(program)
-main = types.ModuleType("__main__")
-if first == "-c":
-    sys.argv = ["-c", *words[1:]]
-    sys.modules["__main__"] = main
-    exec(compile(words[0], "<string>", "exec"), main.__dict__)
-else:
-    import runpy
-
-    sys.argv = words if first == "-m" else [first, *words]
-    if first == "-m":
+def run(first: str, words: list[str]) -> None:
+    """Run the program as an interpreter runs its main module."""
+    if first == "-c":
+        main = types.ModuleType("__main__")
+        sys.argv = ["-c", *words[1:]]
+        sys.modules["__main__"] = main
+        exec(compile(words[0], "<string>", "exec"), main.__dict__)
+    elif first == "-m":
+        sys.argv = words
         runpy.run_module(words[0], run_name="__main__", alter_sys=True)
     else:
+        sys.argv = [first, *words]
         runpy.run_path(first, run_name="__main__")
+
+
+def end(status: int) -> NoReturn:
+    """End as an interpreter does, but leave every module to the system: taking down all that was imported costs more than a short program."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    gc.collect()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and not stream.closed:
+            try:
+                stream.flush()
+            except OSError:
+                sys.exit(status)  # which tells of it
+    os._exit(status)
+
+
+program = next_program()
+try:
+    run(*become(program))
+except SystemExit as left:
+    if left.code is not None and not isinstance(left.code, int):
+        raise
+    end((left.code or 0) & 0xFF)
+end(0)

@@ -13,8 +13,8 @@ from tests._support.tree import ROOT
 
 FOLDER = ROOT / ".mcp-servers"
 
-PACKAGES = {"mcp-server-time": "2026.10.19", "mcp-server-fetch": "2026.10.24"}
-"""Exact versions."""
+PACKAGES = {"mcp-server-time": "2026.10.19"}
+"""The exact version."""
 
 
 def node_server(package: str) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import sys
 import weakref
 from collections import Counter
@@ -29,6 +30,9 @@ Scenario = Callable[["World"], Awaitable[object]]
 
 WHOLE = bool(os.environ.get("WHOLE_SWEEPS"))
 """Whether the second of two cancellations comes after each of the usual numbers of steps, as in `make test-long`, or after one and three."""
+
+SAMPLE = int(os.environ.get("SWEPT_POINTS", "0"))
+"""How many suspension points of each scenario and mode are tried, newly drawn each time; all of them if it is zero."""
 
 TRIALS: list[int] = []
 """How often each scenario that was swept in this process was run; reported at the end of `tests/kernel/sweeps`."""
@@ -306,6 +310,8 @@ def sweep(
 
     if not WHOLE:
         options.setdefault("second_after", (1, 3))
+    if SAMPLE:
+        options |= {"max_points": SAMPLE, "seed": random.randrange(2**32)}
     with _silence():
         report = cancel_everywhere(make, modes=modes, **options)
     report.raise_if_broken()

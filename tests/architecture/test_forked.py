@@ -72,6 +72,20 @@ def test_a_signal_and_an_end_are_reported() -> None:
     assert process.poll() == -signal.SIGTERM
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no device that is always full")
+@pytest.mark.parametrize("end", ["", "import sys; sys.exit(3)", "import sys; sys.stdout.close()"])
+def test_a_program_ends_as_usual(end: str) -> None:
+    program = [sys.executable, "-c", f"import atexit; atexit.register(print, 'last'); print('first'); {end}"]
+    assert (
+        run_forked(program, text=True).stdout
+        == subprocess.run(program, capture_output=True, text=True, check=False).stdout
+    )
+    with open("/dev/full", "w") as full:
+        plain = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        forked = run_forked(program, stdout=full, text=True)
+    assert (plain.returncode, "No space left" in plain.stderr) == (forked.returncode, "No space left" in forked.stderr)
+
+
 def test_a_program_uses_the_package_that_is_tested() -> None:
     ran = run_forked([sys.executable, "-c", "import amplifier; print(amplifier.__file__)"], text=True)
     assert ran.stdout.strip() == amplifier.__file__

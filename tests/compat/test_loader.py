@@ -1,96 +1,14 @@
-"""The published loader: where it looks, what it gives, whom it refuses; and which modules need asyncio on trio."""
+"""Ids that built-in modules have as well, in a published session; `corpus/check_loader.py` has the rest of the loader."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.loading._forge import distribution, package
-
-NEUTRAL = """
-from amplifier_core import HookResult
-ready = []
-async def mount(coordinator, config=None):
-    coordinator.hooks.register("e", seen, name="seen")
-    coordinator.register_capability("config", config)
-async def seen(event, data):
-    return HookResult(action="modify", data={**data, "seen": True})
-async def on_session_ready(coordinator):
-    ready.append(coordinator.get_capability("config"))
-"""
-ASYNCIO = "import asyncio\nasync def mount(coordinator, config=None):\n    await asyncio.gather()\n"
-
-
-@pytest.fixture
-def loading(alias: None) -> Iterator[ModuleType]:
-    """The mirror's ``loader``; modules and paths are forgotten afterwards."""
-    import amplifier_core.loader  # type: ignore[import-not-found]
-
-    before, path = set(sys.modules), list(sys.path)
-    yield amplifier_core.loader
-    sys.path[:] = path
-    for name in set(sys.modules) - before:
-        if name.startswith("amplifier_module_"):
-            del sys.modules[name]
-
-
-def write(directory: Path, module_id: str, source: str) -> Path:
-    name = f"amplifier_module_{module_id.replace('-', '_')}"
-    package = directory / f"amplifier-module-{module_id}" / name
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text(source, encoding="utf-8")
-    return package.parent
-
-
-class Source:
-    """A directory, as resolvers give it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def resolve(self) -> Path:
-        return self.path
-
-
-class Resolver:
-    """Knows some directories."""
-
-    def __init__(self, **places: Path) -> None:
-        self.places = {name.replace("_", "-"): place for name, place in places.items()}
-
-    async def async_resolve(self, module_id: str, source_hint: Any = None, profile_hint: Any = None) -> Source:
-        return Source(self.places[module_id])
-
-
-def coordinator_with(resolver: Any) -> Any:
-    from amplifier_core import ModuleCoordinator
-
-    coordinator = ModuleCoordinator()
-    coordinator.mount("module-source-resolver", resolver)
-    return coordinator
-
-
-async def test_an_unknown_module_is_a_value_error_with_a_reason(loading: Any):
-    with pytest.raises(ValueError, match="not found via entry points or filesystem") as caught:
-        await loading.ModuleLoader().load("tool-nowhere")
-
-    assert loading.module_failure_reason(caught.value) == "missing_source"
-
-
-async def test_directories_are_discovered(loading: Any, tmp_path: Path):
-    write(tmp_path, "hooks-found", NEUTRAL + '__amplifier_module_type__ = "hook"\n')
-
-    found = {info.id: info for info in await loading.ModuleLoader(search_paths=[tmp_path]).discover()}
-
-    assert (found["hooks-found"].type, found["hooks-found"].name) == ("hook", "Hooks Found")
-
-
-# ── ids that built-in modules have as well ───────────────────────────────────────────────────────
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import ast
 import contextvars
 import importlib
 import inspect
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -166,13 +165,6 @@ def test_the_names_of_events_are_those_of_the_catalogue():
         assert getattr(events, event.upper().replace(":", "_")) == event
 
 
-def test_submodules_are_attributes_of_the_package():
-    from amplifier_core import llm_errors
-
-    assert llm_errors is sys.modules["amplifier_core.llm_errors"]
-    assert core().llm_errors is llm_errors
-
-
 def test_files_of_the_mirror_refer_to_each_other_relatively():
     """By the long name they would be loaded twice, and a patched name would not be seen."""
     folder = Path(core().__file__).parent
@@ -215,31 +207,6 @@ def test_the_errors_of_sources_are_raised_with_a_message_and_are_the_loaders():
     assert str(sources.ModuleLoadError("broken")) == "broken"
 
 
-# ── truncating and redacting ──
-
-
-def test_long_texts_are_truncated_in_place():
-    truncate = core("utils").truncate_values
-    assert truncate({"a": ["x" * 12, 5, ("y" * 12,)]}, max_length=10) == {
-        "a": ["x" * 10 + "... (truncated 2 chars)", 5, ("y" * 12,)]
-    }
-    assert truncate("x" * 180) == "x" * 180
-
-
-def test_secrets_are_blacked_out_by_exact_name_only():
-    redact = core("utils.truncate").redact_secrets
-    given = {"API_KEY": "a", "api_key_name": "b", "list": [{"Token": 1}], "tuple": ({"token": 1},), 5: "x"}
-    assert redact(given) == {
-        "API_KEY": "[REDACTED]",
-        "api_key_name": "b",
-        "list": [{"Token": "[REDACTED]"}],
-        "tuple": ({"token": 1},),
-        5: "x",
-    }
-    assert given["API_KEY"] == "a"
-    assert redact({"mine": 1, "token": 2}, frozenset({"mine"})) == {"mine": "[REDACTED]", "token": 2}
-
-
 # ── correlation ──
 
 
@@ -250,32 +217,6 @@ def correlation():
     context = contextvars.copy_context()
     context.run(module.reset_request_id)
     return lambda name, *arguments: context.run(getattr(module, name), *arguments)
-
-
-def test_a_call_has_one_id_from_its_request_to_its_end(correlation):
-    opened = correlation("resolve_request_id", "llm:request")
-    assert correlation("current_request_id") == opened
-    assert correlation("resolve_request_id", "provider:retry") == opened
-    assert correlation("resolve_request_id", "llm:response") == opened
-    assert correlation("current_request_id") is None
-    assert correlation("resolve_request_id", "llm:response") is None
-    assert correlation("resolve_request_id", "llm:request") != opened
-
-
-@pytest.mark.parametrize("ending", ["llm:response", "provider:error"])
-def test_an_id_that_was_given_is_taken_over(correlation, ending):
-    assert correlation("resolve_request_id", "llm:request", "mine") == "mine"
-    assert correlation("current_request_id") == "mine"
-    assert correlation("resolve_request_id", "provider:throttle", "other") == "other"
-    assert correlation("current_request_id") == "other"
-    assert correlation("resolve_request_id", ending, "third") == "third"
-    assert correlation("current_request_id") is None
-
-
-def test_other_events_have_no_id(correlation):
-    correlation("resolve_request_id", "llm:request")
-    assert correlation("resolve_request_id", "tool:pre", "x") is None
-    assert correlation("resolve_request_id", "provider:request") is None
 
 
 @pytest.mark.usefixtures("alias")

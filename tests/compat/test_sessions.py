@@ -11,10 +11,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from amplifier import HookResult
 from amplifier.compat._modules import adapting
 from amplifier.compat._sessions.session import AmplifierSession
-from amplifier.errors import SessionBusyError, SessionStateError
+from amplifier.errors import SessionStateError
 
 pytestmark = pytest.mark.usefixtures("alias")
 
@@ -76,32 +75,6 @@ def record(session: Any) -> list[str]:
     return heard
 
 
-async def test_a_session_is_driven_by_hand():
-    session = session_of()
-    heard = record(session)
-
-    await session.initialize()
-    answers = [await session.execute("a"), await session.execute("b")]
-    await session.cleanup()
-
-    assert answers == ["answer to a", "answer to b"]
-    assert heard == ["session:start", "session:end"]
-    assert session.coordinator.loader.cleaned == ["provider-p", "context", "loop"]
-    assert not session.initialized
-
-
-async def test_the_coordinator_has_the_session_once_it_is_open():
-    session = session_of()
-    before = session.coordinator.session
-
-    await session.initialize()
-
-    assert before.session_id == "s"
-    assert session.coordinator.session is session
-    assert session.config is PLAN
-    await session.cleanup()
-
-
 async def test_an_error_while_opening_is_wrapped_and_what_was_mounted_is_cleaned_up():
     session = session_of(broken="context")
 
@@ -123,26 +96,6 @@ async def test_two_callers_that_open_at_once_open_once():
 
     assert session.coordinator.loader.cleaned == ["provider-p", "context", "loop"]
     assert mounted == ["session:end"]
-
-
-async def test_a_second_turn_at_the_same_time_is_refused():
-    started = anyio.Event()
-
-    async def wait(**_: Any) -> str:
-        started.set()
-        await anyio.sleep_forever()
-        return ""
-
-    async with session_of(wait) as session, anyio.create_task_group() as group:
-        group.start_soon(_run_quietly, session)
-        await started.wait()
-        with pytest.raises(SessionBusyError):
-            await session.execute("second")
-        group.cancel_scope.cancel()
-
-
-async def _run_quietly(session: AmplifierSession) -> None:
-    await session.execute("first")
 
 
 async def test_a_session_cannot_be_closed_from_inside_its_turn():
@@ -204,31 +157,6 @@ async def test_a_headless_double_ctrl_c_returns_to_the_program_on_both_backends(
     assert errors == [None]
 
 
-async def test_a_turn_that_is_running_while_the_session_is_closed_ends_with_a_message():
-    waiting = anyio.Event()
-    failed: list[str] = []
-
-    async def wait(**_: Any) -> str:
-        waiting.set()
-        await anyio.sleep_forever()
-        return ""
-
-    async def run(session: AmplifierSession) -> None:
-        with pytest.raises(RuntimeError) as caught:
-            await session.execute("x")
-        failed.append(str(caught.value))
-
-    session = session_of(wait)
-    await session.initialize()
-    async with anyio.create_task_group() as group:
-        group.start_soon(run, session)
-        await waiting.wait()
-        await session.cleanup()
-
-    assert len(failed) == 1
-    assert "its session was closed" in failed[0]
-
-
 async def test_a_stop_can_be_requested_of_the_coordinator():
     async with session_of() as session:
         await session.coordinator.request_cancel()
@@ -245,34 +173,6 @@ async def test_an_invented_cancellation_of_the_orchestrator_is_an_error():
     async with session_of(invent) as session:
         with pytest.raises(RuntimeError, match="Execution failed: SpuriousCancellation"):
             await session.execute("x")
-
-
-async def test_injections_are_stored_and_questions_without_a_system_are_denied():
-    async with session_of() as session:
-        coordinator = session.coordinator
-        stored = await coordinator.process_hook_result(
-            HookResult(action="inject_context", context_injection="note"), "e", "h"
-        )
-        denied = await coordinator.process_hook_result(HookResult(action="ask_user"), "e", "h")
-        messages = coordinator.get("context").messages
-
-    assert (stored.action, stored.context_injections) == ("continue", [])
-    assert [(m["role"], m["content"], m["metadata"]["hook_name"]) for m in messages] == [("system", "note", "h")]
-    assert (denied.action, denied.reason) == ("deny", "No approval system available")
-
-
-@pytest.mark.virtual_time
-async def test_the_time_for_a_question_is_enforced():
-    class Slow:
-        async def request_approval(self, *_: Any) -> str:
-            await anyio.sleep_forever()
-            return "allow"
-
-    async with session_of(approval_system=Slow()) as session:
-        result = HookResult(action="ask_user", approval_prompt="Q", approval_timeout=0.01)
-        denied = await session.coordinator.process_hook_result(result, "e")
-
-    assert denied.reason == "Approval timeout - denied by default: Q"
 
 
 async def test_cleanups_run_whatever_fails_and_a_cancelled_closing_still_closes():

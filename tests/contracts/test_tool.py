@@ -52,11 +52,6 @@ def test_what_lacks_a_member_is_no_tool() -> None:
     assert not isinstance(Nameless(), Tool)
 
 
-def test_a_schema_is_not_part_of_the_shape() -> None:
-    assert isinstance(Echo(), Tool)
-    assert not hasattr(Echo(), "get_schema")
-
-
 def test_a_tool_passes_for_an_orchestrator_so_the_type_must_be_declared() -> None:
     assert isinstance(Echo(), Orchestrator)
 

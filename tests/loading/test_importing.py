@@ -10,7 +10,7 @@ import pytest
 
 from amplifier.errors import ModuleConflictError, ModuleLoadError
 from amplifier.loading._importing import HeldRoots, find_installed, hijacking_names, installed_module, package_from
-from tests.loading._forge import MOUNT, package, root, run_python, write
+from tests.loading._forge import MOUNT, package, root, write
 
 
 def import_from(directory: Path, module_id="tool-x", beside: Path | None = None):
@@ -302,34 +302,3 @@ def test_standard_names_that_this_platform_lacks_are_listed(tmp_path):
     write(checkout / "code" / "data.txt")
     write(checkout / "msvcrt" / "data.txt")
     assert hijacking_names(checkout) == (["msvcrt"] if sys.platform != "win32" else [])
-
-
-def test_loading_a_root_with_standard_names_hijacks_nothing(tmp_path):
-    search = tmp_path / "search"
-    hijack = "raise SystemExit('hijacked')\n"
-    root(search, "tool-x", "import colorsys\nwhere = colorsys.__file__\n" + MOUNT, colorsys=hijack, msvcrt=hijack)
-    printed = run_python(
-        f"""
-        import sys, logging
-        before = list(sys.path)
-        import anyio, anyio.to_thread
-        from amplifier.loading import ModuleLoader
-        loader = ModuleLoader(search_paths=[{str(search)!r}])
-        async def main():
-            loaded = await loader.load("tool-x")
-            import colorsys, subprocess
-            module = sys.modules["amplifier_module_tool_x"]
-            stdlib = {str(search)!r} not in colorsys.__file__ and module.where == colorsys.__file__
-            print(loaded.module_type, stdlib)
-            try:
-                import msvcrt
-            except ImportError:
-                print("no msvcrt")
-        anyio.run(main)
-        loader.cleanup()
-        print(sys.path == before)
-        """,
-        tmp_path,
-    )
-    expected = ["tool True", "no msvcrt", "True"] if sys.platform != "win32" else ["tool True", "True"]
-    assert printed.splitlines() == expected

@@ -19,7 +19,6 @@ from amplifier.errors import (
 from amplifier.kernel.session.opening import _failure_reason as module_failure_reason
 from amplifier.loading import AmplifierModuleLoader, ModuleLoader
 from tests.loading._forge import MOUNT, Coordinator, distribution, package, root, run_python
-from tests.loading.test_loaded_module import HOSTILE_IDS
 
 NEVER_MOUNTED = "async def mount(coordinator, config):\n    raise AssertionError('loading must not mount')\n"
 
@@ -118,15 +117,6 @@ async def test_a_registered_module_mounts_as_the_seeds_write_it():
 # ── ids and configuration ────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("module_id", HOSTILE_IDS, ids=lambda value: ascii(value)[:20])
-async def test_a_hostile_id_reaches_neither_a_resolver_nor_the_disk(module_id, tmp_path):
-    resolver = Resolver(tmp_path)
-    coordinator = Coordinator(resolver)
-    with pytest.raises(ModuleLoadError, match="is not a module id"):
-        await ModuleLoader(coordinator).load(module_id)
-    assert (resolver.asked, coordinator.asked) == ([], [])
-
-
 @pytest.mark.parametrize("config", [[], "x", 7])
 async def test_a_configuration_that_is_no_mapping_is_refused(config):
     with pytest.raises(TypeError, match="config of module 'tool-own' is"):
@@ -216,17 +206,6 @@ async def test_one_loader_notices_an_installed_and_an_uninstalled_distribution(s
     shutil.rmtree(metadata)
     with pytest.raises(ModuleNotFoundError):
         await loader.load("tool-acme")
-
-
-async def test_two_distributions_with_one_id_are_refused_by_name(site):
-    first = distribution(site, "acme", {"tool-x": "acme:mount"})
-    second = distribution(site, "evil", {"tool-x": "evil:mount"}, version="6.6")
-    package(site, "acme", "raise SystemExit\n")
-    with pytest.raises(ModuleConflictError, match="claimed by") as caught:
-        await ModuleLoader().load("tool-x")
-    for named in ("acme 1.0", "evil 6.6", str(first), str(second)):
-        assert named in str(caught.value)
-    assert not {"acme", "evil"} & set(sys.modules)
 
 
 BROKEN_ENTRY_POINTS = {
@@ -415,16 +394,6 @@ async def test_a_sources_not_found_counts_like_the_resolvers():
 
     loader = ModuleLoader(Coordinator(Resolver(Source())), modules={"tool-x": mount_example})
     assert (await loader.load("tool-x")).mount is mount_example
-
-
-async def test_one_id_from_two_sources_is_refused_with_both_named(tmp_path, make_loader):
-    first, second = root(tmp_path / "a", "tool-x"), root(tmp_path / "b", "tool-x")
-    await make_loader(Coordinator(Resolver(first))).load("tool-x")
-    with pytest.raises(ModuleConflictError) as caught:
-        await make_loader(Coordinator(Resolver(second))).load("tool-x")
-    assert str(first) in str(caught.value)
-    assert str(second) in str(caught.value)
-    assert str(second) not in sys.path
 
 
 # ── sys.path ─────────────────────────────────────────────────────────────────────────────────────

@@ -6,7 +6,6 @@ import os
 import resource
 import shutil
 import sqlite3
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from amplifier.errors import NoOneToAskError
 from amplifier.modules.context.persistent import JournalError
 from amplifier.store import SessionLockedError, StoreDamagedError
 from amplifier.testing import MODES, MockApprovalSystem, MockProvider, cancel_everywhere
+from tests._support.forked import run_forked
 from tests._support.tree import ROOT
 from tests.modules import durable_agent as agent
 
@@ -388,13 +388,7 @@ anyio.run(main, Path(sys.argv[1]), sys.argv[2], backend=sys.argv[2])
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("limit", [25_000, 40_000, 60_000])
 def test_a_file_that_may_not_grow_loses_nothing(tmp_path: Path, backend: str, limit: int) -> None:
-    stopped = subprocess.run(
-        [sys.executable, "-c", LIMITED, str(tmp_path), backend, str(limit)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    stopped = run_forked([sys.executable, "-c", LIMITED, str(tmp_path), backend, str(limit)], cwd=ROOT, text=True)
     assert stopped.returncode == 1
     assert "Input/output error" in stopped.stderr
     known = agent.acknowledged(tmp_path)

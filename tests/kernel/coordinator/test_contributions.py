@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import anyio
 import pytest
 
@@ -82,34 +80,6 @@ async def test_coroutine_returned_by_a_sync_callback_is_awaited(channels):
     assert await collect(channels) == ["value"]
 
 
-async def test_late_contributor_is_cut_off_at_its_own_deadline_and_named(channels, caplog):
-    left = []
-
-    async def hang():
-        try:
-            await anyio.sleep_forever()
-        finally:
-            left.append(anyio.current_time() - began)
-
-    channels.register("events", "slow one", hang, owner("hooks-slow"))
-    channels.register("events", "next", after(9, "next"), None)
-    began = anyio.current_time()
-    assert await channels.collect("events", each=10.0, total=30.0) == ["next"]
-    assert left == [10]
-    [record] = caplog.records
-    for word in ("'slow one'", "'hooks-slow'", "'events'", "10 s"):
-        assert word in record.getMessage()
-
-
-async def test_collection_as_a_whole_has_a_deadline_and_sync_contributors_after_it_are_kept(channels):
-    for _ in range(5):
-        channels.register("x", "n", after(9, "in time"), None)
-    channels.register("x", "n", lambda: "sync", None)
-    began = anyio.current_time()
-    assert await collect(channels, each=10.0, total=30.0) == ["in time"] * 3 + ["sync"]
-    assert anyio.current_time() - began == pytest.approx(30)
-
-
 async def test_no_deadline_means_none(channels):
     channels.register("x", "n", after(100_000, "late"), None)
     assert await collect(channels, each=None, total=None) == ["late"]
@@ -123,22 +93,6 @@ async def test_deadlines_of_the_plan_hold():
         began = anyio.current_time()
         assert await session.coordinator.collect_contributions("x") == [1.5]
         assert anyio.current_time() - began == pytest.approx(3)
-
-
-@pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
-@pytest.mark.parametrize("error", [ValueError("broke"), asyncio.CancelledError(), ExceptionGroup("g", [OSError()])])
-async def test_failing_contributor_is_named_and_the_rest_collected(channels, caplog, error, is_async):
-    def fail():
-        raise error
-
-    async def fail_later():
-        await anyio.sleep(1)
-        raise error
-
-    channels.register("x", "bad", fail_later if is_async else fail, owner("tool-bad"))
-    channels.register("x", "good", after(0, "good"), None)
-    assert await collect(channels) == ["good"]
-    assert "Contributor 'bad' of module 'tool-bad' on channel 'x' failed" in caplog.text
 
 
 async def test_contributor_may_register_another_for_the_next_collection(channels):

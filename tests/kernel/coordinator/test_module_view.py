@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amplifier import AmplifierSession, ContractError, HookResult, ModuleCoordinator
+from amplifier import ContractError, HookResult, ModuleCoordinator
 from tests._support.small_agent import Echo, agent, mounting
 
 
@@ -68,16 +68,6 @@ async def test_module_cannot_unmount_what_another_module_or_the_application_moun
     assert list(core.get("tools")) == ["b", "application"]
 
 
-async def test_module_unregisters_only_its_own_handlers_of_a_name(core, view):
-    heard = []
-    for where, word in ((view, "mine"), (core.view_for("tool-b"), "theirs"), (core, "the application's")):
-        where.hooks.register("e", lambda event, data, word=word: heard.append(word), name="same name")
-    view.hooks.unregister("same name")
-    view.hooks.unregister("same name")
-    await core.hooks.emit("e")
-    assert heard == ["theirs", "the application's"]
-
-
 async def test_cleanup_called_by_a_module_is_limited_to_its_own(core, view):
     log = []
     core.register_cleanup(lambda: log.append("application"))
@@ -135,15 +125,6 @@ def test_unknown_attribute_is_an_attribute_error(view):
         _ = view.hooks.no_such_thing
     with pytest.raises(AttributeError, match="no_such_thing"):
         del view.no_such_thing
-
-
-@pytest.mark.parametrize("name", ["approval_system", "display_system"])
-def test_module_that_replaces_the_applications_systems_is_named_in_the_log(core, view, name, caplog):
-    setattr(view, name, "first")
-    assert caplog.text == ""
-    setattr(view, name, "second")
-    assert getattr(core, name) == "second"
-    assert f"module 'tool-a' replaces the session's {name}" in caplog.text
 
 
 def test_reprs_name_the_module(core, view):
@@ -225,27 +206,6 @@ async def test_every_module_gets_a_view_of_its_own_named_by_its_id():
     async with agent(tools={"tool-a": module("a")}, hooks={"hooks-b": module("b")}) as session:
         assert {name: view.module_id for name, view in seen.items()} == {"a": "tool-a", "b": "hooks-b"}
         assert all(view.session is session for view in seen.values())
-
-
-async def test_handlers_of_a_module_the_plan_declares_a_gate_are_gates_by_default():
-    async def mount(coordinator, config):
-        def fail(event, data):
-            raise ValueError("broke")
-
-        coordinator.hooks.register("gated", fail)
-        coordinator.hooks.register("observed", fail, on_failure="continue")
-
-    async with gate_session(mount, "deny") as session:
-        hooks = session.coordinator.hooks
-        assert [(await hooks.emit(event)).action for event in ("gated", "observed")] == ["deny", "continue"]
-    async with gate_session(mount, "continue") as session:
-        assert (await session.coordinator.hooks.emit("gated")).action == "continue"
-
-
-def gate_session(mount, on_failure):
-    small = agent(hooks={"hooks-gate": mount})
-    small.config["hooks"][0]["on_failure"] = on_failure
-    return AmplifierSession(small.config, loader=small.loader)
 
 
 async def test_handlers_of_a_module_may_deny_through_their_view():

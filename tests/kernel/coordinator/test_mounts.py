@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier import ContractError
 from amplifier.kernel.coordinator.ownership import DONE, Mounts
 from amplifier.kernel.runtime.ledger import Ledger
 
@@ -147,17 +146,6 @@ def test_everything_a_module_mounted_is_known_by_point_and_name(mounts):
     assert (mounts.owner_of("tools", "u"), mounts.owner_of("tools", "v")) == ("b", None)
 
 
-def test_replacing_what_another_module_mounted_is_logged_with_both_named(mounts, caplog):
-    mounts.mount("tools", 1, "x", "tool-a")
-    mounts.mount("tools", 2, "x", "tool-b")
-    [line] = warnings(caplog)
-    assert "'x'" in line
-    assert "tool-a" in line
-    assert "tool-b" in line
-    assert mounts.get("tools", "x") == 2
-    assert mounts.owner_of("tools", "x") == "tool-b"
-
-
 def test_replacing_the_applications_or_by_the_application_is_logged_as_such(mounts, caplog):
     mounts.mount("context", 1, None, None)
     mounts.mount("context", 2, None, "context-a")
@@ -181,32 +169,6 @@ def test_orchestrator_is_never_replaced_without_a_word(mounts, caplog):
     mounts.mount("orchestrator", 1, None, "loop-a")
     mounts.mount("orchestrator", 2, None, "loop-a")
     assert len(warnings(caplog)) == 1
-
-
-@pytest.mark.parametrize(("first", "second"), [("a", "b"), (None, "b"), ("a", None)])
-def test_in_strict_mode_replacing_is_an_error_and_nothing_changes(mounts, first, second):
-    mounts.strict = True
-    mounts.mount("tools", 1, "x", first)
-    with pytest.raises(ContractError, match=r"session\.strict") as caught:
-        mounts.mount("tools", 2, "x", second)
-    assert caught.value.module == second
-    assert mounts.get("tools", "x") == 1
-    assert mounts.owner_of("tools", "x") == first
-
-
-def test_module_may_not_unmount_what_another_mounted_but_the_application_may(mounts):
-    mounts.mount("tools", 1, "x", "a")
-    mounts.mount("context", 2, None, None)
-    with pytest.raises(ContractError, match="'b' may not unmount 'x': it was mounted by 'a'"):
-        mounts.unmount("tools", "x", "b")
-    with pytest.raises(ContractError, match="'b' may not unmount 'context': it was mounted by 'the application'"):
-        mounts.unmount("context", None, "b")
-    mounts.unmount("tools", "absent", "b")
-    mounts.unmount("orchestrator", None, "b")
-    assert (mounts.get("tools", "x"), mounts.get("context")) == (1, 2)
-    mounts.unmount("tools", "x", None)
-    assert mounts.get("tools") == {}
-    assert mounts.mounted_by("a") == []
 
 
 # ── undoing ──────────────────────────────────────────────────────────────────────────────────────

@@ -159,21 +159,7 @@ def test_cleaned_text_has_no_control_characters_and_keeps_everything_else_in_ord
     assert "".join(item.content for item in items) == "".join(filter(is_kept, text))
 
 
-def test_lone_surrogates_and_terminal_escapes_are_taken_out():
-    [item] = sanitised_injections(one("a\ud800b\x1b[31mc\u0085\tö\r\n"), "e", "h")
-    assert item.content == "ab[31mc\tö\r\n"
-
-
 # ── limits ───────────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_size_limit_counts_characters_after_cleaning():
-    coordinator, memory = made(injection_size_limit=4)
-    await inject(coordinator, one("\x00öööö\x07"))
-    assert memory.messages[0]["content"] == "öööö"
-    with pytest.raises(ValueError, match="Context injection exceeds 4 characters: hook 'hooks-lint' injects 5"):
-        await inject(coordinator, one("ööööö"))
-    assert len(memory.messages) == 1
 
 
 async def test_batch_with_one_item_too_long_is_neither_stored_nor_charged_nor_handed_back():
@@ -189,19 +175,6 @@ async def test_limit_of_zero_is_a_limit():
     coordinator, _ = made(injection_size_limit=0)
     with pytest.raises(ValueError, match="exceeds 0 characters"):
         await inject(coordinator, one("x"))
-
-
-async def test_budget_warns_once_it_is_exceeded_and_stores_all_the_same(caplog):
-    coordinator, memory = made(injection_budget_per_turn=2)
-    await inject(coordinator, one("12345678"))
-    assert caplog.text == ""
-    await inject(coordinator, one("1234"))
-    assert "about 3 tokens in this turn, over session.injection_budget_per_turn = 2" in caplog.text
-    assert len(memory.messages) == 2
-    coordinator.reset_turn()
-    caplog.clear()
-    await inject(coordinator, one("1234"))
-    assert caplog.text == ""
 
 
 async def test_limits_are_read_live_and_absent_means_unlimited(caplog):

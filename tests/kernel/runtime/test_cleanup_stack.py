@@ -11,7 +11,7 @@ import pytest
 
 from amplifier import ModuleCoordinator
 from amplifier.errors import ContainedError, SpuriousCancellation
-from amplifier.kernel.runtime.deadlines import DeadlinePassed, TimeBudget
+from amplifier.kernel.runtime.deadlines import TimeBudget
 from amplifier.kernel.runtime.tasks import CleanupFailure, CleanupStack
 
 pytestmark = pytest.mark.virtual_time
@@ -160,19 +160,6 @@ async def test_one_modules_steps_run_alone_and_in_reverse(stack, log):
 # ── deadlines ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_step_that_hangs_is_cut_off_at_its_deadline_and_named(stack, log, caplog):
-    stack.push(noting(log, "rest"), "a")
-    stack.push(hanging(log, "hung"), "hooks-slow")
-    began = anyio.current_time()
-    [failure], fatal = await unwind(stack)
-    assert log == [("hung", began + 10), "rest"]
-    assert fatal is None
-    assert (failure.what, failure.module, failure.overran) == ("cleanup", "hooks-slow", True)
-    assert isinstance(failure.error, DeadlinePassed)
-    assert str(failure) == "cleanup of hooks-slow: no answer within 10 s"
-    assert "cleanup of hooks-slow failed: no answer within 10 s" in caplog.text
-
-
 async def test_step_that_comes_back_late_is_reported_as_late(stack):
     async def refuse():
         with anyio.CancelScope(shield=True):
@@ -218,32 +205,6 @@ async def test_without_any_deadline_a_step_may_take_as_long_as_it_likes(stack, l
 # ── failures ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_failures_are_collected_in_running_order_and_stop_nothing(stack, log, caplog):
-    stack.push(noting(log, "last"), "a")
-    stack.push(raising(ValueError("broke")), "b")
-    stack.push(raising(ExceptionGroup("several", [OSError("one")])), None)
-
-    def fail_at_once():
-        raise LookupError
-
-    stack.push(fail_at_once, "c")
-    failures, fatal = await unwind(stack)
-    assert fatal is None
-    assert [(failure.module, type(failure.error)) for failure in failures] == [
-        ("c", LookupError),
-        (None, ExceptionGroup),
-        ("b", ValueError),
-    ]
-    assert [str(failure) for failure in failures] == [
-        "cleanup of c: LookupError",
-        "cleanup of the application: several (1 sub-exception)",
-        "cleanup of b: broke",
-    ]
-    assert not any(failure.overran for failure in failures)
-    assert log == ["last"]
-    assert caplog.text.count("Traceback") >= 3
-
-
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
 async def test_cancellation_made_up_by_a_step_is_its_failure(stack, log, is_async):
     def invent():
@@ -284,17 +245,6 @@ async def test_the_first_interrupt_is_handed_back_after_all_steps_and_an_exit_is
 # ── through the coordinator ──────────────────────────────────────────────────────────────────────
 
 
-async def test_coordinator_raises_the_interrupt_of_a_cleanup_last(log):
-    coordinator = ModuleCoordinator()
-    coordinator.register_cleanup(noting(log, "rest"))
-    coordinator.register_cleanup(raising(KeyboardInterrupt()))
-    with pytest.raises(KeyboardInterrupt):
-        await coordinator.cleanup()
-    assert log == ["rest"]
-    await coordinator.cleanup()
-    assert log == ["rest"]
-
-
 @pytest.mark.parametrize("wrong", [None, 5, "cleanup", {}])
 async def test_what_cannot_be_called_is_no_cleanup(wrong):
     coordinator = ModuleCoordinator()
@@ -302,18 +252,6 @@ async def test_what_cannot_be_called_is_no_cleanup(wrong):
     coordinator.view_for("a").register_cleanup(wrong)
     assert coordinator.cleanups.entries == []
     await coordinator.cleanup()
-
-
-async def test_cancelled_caller_of_cleanup_waits_until_all_have_run(log):
-    coordinator = ModuleCoordinator()
-    coordinator.register_cleanup(noting(log, 1, seconds=3))
-    coordinator.register_cleanup(noting(log, 2, seconds=3))
-    with anyio.move_on_after(1):
-        await coordinator.cleanup()
-        log.append("all closed")
-        await anyio.lowlevel.checkpoint()
-        log.append("not reached")
-    assert log == [2, 1, "all closed"]
 
 
 async def test_partial_and_callable_objects_are_cleanups_too(log):

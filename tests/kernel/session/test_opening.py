@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from amplifier import AmplifierError, AmplifierSession, ModuleLoader, ModuleLoadError, ModuleNotFoundError
-from amplifier.errors import ContractError, DeadlineExceeded, PlanError
+from amplifier.errors import DeadlineExceeded, PlanError
 from amplifier.loading import LoadedModule
 from tests._support.small_agent import Echo, Loop, Memory, agent, heard, mounting, repeat_prompt
 
@@ -413,20 +413,6 @@ async def test_unknown_module_is_a_failure_with_the_loaders_own_error():
     assert failure.error.module_id == "tool-no-such-thing"
 
 
-@pytest.mark.parametrize("role", ["orchestrator", "context"])
-async def test_required_module_that_fails_ends_the_opening_with_its_cause(role, log):
-    cause = OSError("no disk")
-    options = {role: failing(cause)}
-    session = agent(**options, tools={"tool-a": noting(log, "never mounted")})
-    with pytest.raises(ModuleLoadError, match=f"{role} '{'loop' if role == 'orchestrator' else role}-small'") as caught:
-        async with session:
-            log.append("never reached")
-    assert caught.value.__cause__ is cause
-    assert log == []
-    assert session.statistics().state == "closed"
-    assert session.failures[0].error is caught.value
-
-
 async def test_gate_that_cannot_be_mounted_ends_the_opening(log):
     """Going on without it would let everything through that it was to stop."""
     hook = {"module": "hooks-gate", "on_failure": "deny"}
@@ -475,17 +461,6 @@ async def test_strict_mode_reports_all_failures_in_one_group_and_cleans_up(log):
         "hooks-a",
     ]
     assert log == ["b", "b closed"]
-
-
-async def test_strict_mode_forbids_that_one_module_takes_anothers_name():
-    tools = {"tool-a": mounting(Echo()), "tool-b": mounting(Echo())}
-    with pytest.raises(ExceptionGroup) as caught:
-        async with agent(tools=tools, session={"strict": True}):
-            pass
-    [error] = caught.value.exceptions
-    assert isinstance(error.__cause__, ContractError)
-    async with agent(tools=tools) as session:
-        assert session.coordinator.mounts.owner_of("tools", "echo") == "tool-b"
 
 
 async def test_mount_deadline_is_each_modules_own(log):
@@ -678,16 +653,6 @@ async def test_readiness_has_a_deadline_for_each_module(log):
     [failure] = session.failures
     assert isinstance(failure.error, DeadlineExceeded)
     assert (failure.error.module, failure.error.seconds) == ("hooks-b", 5)
-
-
-async def test_failure_to_get_ready_is_fatal_in_strict_mode():
-    async def fail(coordinator):
-        raise ValueError("not yet")
-
-    named = "1 of the plan's modules failed: hook 'hooks-a'"
-    with pytest.RaisesGroup(pytest.RaisesExc(ValueError, match="not yet"), match=named):
-        async with agent(hooks={"hooks-a": ready_module(fail)}, session={"strict": True}):
-            pass
 
 
 # ── groups ───────────────────────────────────────────────────────────────────────────────────────

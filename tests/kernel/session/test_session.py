@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import uuid
-import weakref
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -21,7 +19,7 @@ from amplifier import (
     SessionStateError,
 )
 from tests._support.backends_alone import run_on
-from tests._support.small_agent import Echo, Loop, Memory, agent, give_up_after, heard, mounting, repeat_prompt
+from tests._support.small_agent import Echo, Loop, Memory, agent, heard, mounting, repeat_prompt
 
 pytestmark = pytest.mark.virtual_time
 
@@ -29,10 +27,6 @@ pytestmark = pytest.mark.virtual_time
 @pytest.fixture
 def log():
     return []
-
-
-async def wait_for_ever(turn):
-    await anyio.sleep_forever()
 
 
 def unwinding(log, seconds=2):
@@ -85,21 +79,6 @@ def test_everything_given_is_kept():
     assert (session.coordinator.approval_system, session.coordinator.display_system) == (approval, display)
 
 
-@pytest.mark.parametrize("name", ["a", "A.b_c:d-e", "0" * 200, "-", "6b1f5f0e-3c9a-4f0b-9a53-0c8f6f2f1d11"])
-def test_session_id_of_the_allowed_characters_is_taken_as_it_is(name):
-    session = agent(session_id=name, parent_id=name)
-    assert session.session_id == session.parent_id == name
-
-
-@pytest.mark.parametrize(
-    "name", ["", ".", "..", ".hidden", "a/b", "a\\b", "a b", "a\n", "ä", "x" * 201, "\x1b[0m", 5, b"a"]
-)
-def test_any_other_session_id_is_refused(name):
-    for field in ("session_id", "parent_id"):
-        with pytest.raises(PlanError, match="invalid session id"):
-            agent(**{field: name})
-
-
 async def test_repr_and_statistics_show_the_state_over_a_whole_session():
     seen: list[object] = []
 
@@ -137,25 +116,6 @@ def test_session_is_used_on_the_loop_it_was_opened_on():
 
 
 # ── opening ──────────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_concurrent_openers_mount_once_and_all_return_when_it_is_open(log):
-    async def mount(coordinator, config):
-        log.append("mounted")
-        await anyio.sleep(2)
-
-    session = agent(tools={"tool-a": mount})
-
-    async def opening():
-        await session.initialize()
-        log.append((session.initialized, anyio.current_time()))
-
-    async with anyio.create_task_group() as group:
-        for _ in range(3):
-            group.start_soon(opening)
-    await session.initialize()
-    assert log == ["mounted", (True, 2), (True, 2), (True, 2)]
-    await session.cleanup()
 
 
 async def test_session_can_be_opened_again_after_it_was_closed(log):
@@ -330,33 +290,6 @@ async def test_session_of_the_same_id_opened_inside_a_turn_is_closed_with_its_bl
     assert log == ["mounted", "inner closed"]
 
 
-@pytest.mark.parametrize("delay", [0, 1], ids=["at once", "later"])
-async def test_closing_under_a_turn_of_another_task_cancels_it_and_waits(delay, log):
-    session = agent(unwinding(log), hooks={"hooks-a": closing_hook(log)})
-    outcomes = []
-
-    async def execute():
-        try:
-            await session.execute("hi")
-        except ExecutionCancelled as error:
-            outcomes.append(str(error))
-
-    await session.initialize()
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as group:
-            group.start_soon(execute)
-            while not session.statistics().turn_running:
-                await anyio.lowlevel.checkpoint()
-            if delay:
-                await anyio.sleep(delay)
-            await session.cleanup()
-            assert not session.statistics().turn_running
-    [outcome] = outcomes
-    assert "its session was closed" in outcome
-    assert log in (["mounted", "unwound", "closed"], ["mounted", "closed"])
-    assert delay == 0 or "unwound" in log
-
-
 async def test_turn_that_does_not_end_is_reported_and_takes_half_of_the_closing_at_most(log, caplog):
     session = agent(unwinding(log, seconds=70), hooks={"hooks-a": closing_hook(log)})
     await session.initialize()
@@ -375,25 +308,6 @@ async def test_turn_that_does_not_end_is_reported_and_takes_half_of_the_closing_
     [failure] = session.cleanup_failures
     assert str(failure) == "turn of the application: no answer within 15 s"
     assert caplog.text.count("does not end although it was cancelled") == 1
-
-
-@pytest.mark.parametrize("how", ["scope", "native"])
-async def test_cancelled_block_is_closed_completely(how, log):
-    async def use():
-        async with agent(hooks={"hooks-a": closing_hook(log, seconds=3)}) as session:
-            await session.execute("hi")
-            await anyio.sleep_forever()
-
-    await give_up_after(1, how, use)
-    assert log == ["mounted", "closed"]
-
-
-async def test_error_of_the_block_leaves_as_the_very_object():
-    for error in (ValueError("mine"), ExceptionGroup("mine", [OSError()]), SystemExit(3)):
-        with pytest.raises(type(error)) as caught:
-            async with agent(hooks={"hooks-a": closing_hook([])}):
-                raise error
-        assert caught.value is error
 
 
 @pytest.mark.parametrize("error", [OSError("stuck"), SystemExit("stuck")], ids=repr)
@@ -549,66 +463,3 @@ async def test_sessions_of_one_process_share_no_state():
         for session in sessions:
             group.start_soon(live, session)
     assert results == {f"s{number}": (*[f"s{number}"] * 3, 1, number == 7) for number in range(20)}
-
-
-@asynccontextmanager
-async def busy_module(coordinator, config):
-    async with anyio.create_task_group() as group:
-        group.start_soon(anyio.sleep_forever)
-        coordinator.start_soon(anyio.sleep_forever)
-        coordinator.hooks.register("*", lambda event, data: coordinator.session_state.update(last=event))
-        coordinator.owner = coordinator
-        yield
-        group.cancel_scope.cancel()
-
-
-@pytest.mark.parametrize("opened", ["async with", "by hand"])
-@pytest.mark.parametrize("ending", ["done", "stopped", "failed", "timeout"])
-async def test_closed_session_can_be_collected(opened, ending):
-    async def body(turn):
-        if ending == "failed":
-            raise ValueError("broke")
-        if ending == "stopped":
-            turn.coordinator.request_cancel(immediate=True)
-        if ending != "done":
-            await anyio.sleep_forever()
-        return "done"
-
-    async def use(session):
-        try:
-            await session.execute("hi", timeout=5)
-        except Exception as error:
-            assert ending != "done"
-            del error
-        async with session.fork() as child:
-            assert child.parent_id == session.session_id
-
-    async def live():
-        session = agent(body, hooks={"hooks-a": busy_module} if opened == "async with" else {})
-        session.coordinator.cancellation.on_cancel(lambda: session)
-        if opened == "async with":
-            async with session:
-                await use(session)
-        else:
-            await session.initialize()
-            await use(session)
-            await session.cleanup()
-        return weakref.ref(session)
-
-    ref = await live()
-    await anyio.lowlevel.checkpoint()
-    gc.collect()
-    assert ref() is None
-
-
-async def test_session_that_was_streamed_can_be_collected():
-    async def live():
-        session = agent()
-        async with session, session.stream("hi") as events:
-            assert [event.name async for event in events] == ["session:start"]
-        return weakref.ref(session)
-
-    ref = await live()
-    await anyio.lowlevel.checkpoint()
-    gc.collect()
-    assert ref() is None

@@ -6,7 +6,6 @@ Whatever is hit: nothing hangs, no backend reports an internal error, KeyboardIn
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -16,6 +15,7 @@ import anyio
 import pytest
 
 from amplifier import AmplifierSession
+from tests._support.forked import run_forked
 from tests._support.interrupts import BACKENDS, Hang, Point, Trial, chosen_points, interrupted, scope_points, spread
 from tests._support.small_agent import agent
 
@@ -311,6 +311,6 @@ else:
 def test_ctrl_c_that_arrives_as_the_loop_goes_to_sleep_is_heard(backend):
     """asyncio on Unix hears a signal that does not interrupt its wait for events only when something else wakes it."""
     program = [sys.executable, "-c", UNHEARD.format(backend=backend)]
-    ended = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+    ended = run_forked(program, text=True, timeout=60)
     assert ended.returncode != 0
     assert "KeyboardInterrupt" in ended.stderr

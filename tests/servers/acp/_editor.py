@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import acp
 import attrs
 from acp.schema import AllowedOutcome, DeniedOutcome, RequestPermissionResponse
 
+from tests._support.forked import Forked
 from tests._support.terminal import command, environment
 
 PATIENCE = 60.0
@@ -97,17 +99,30 @@ def acp_command(backend: str, plan: str | Path) -> list[str]:
 async def editing(backend: str, plan: str | Path, home: Path, cwd: Path) -> AsyncIterator[Editor]:
     """Start the agent as an editor does; at the end its standard input is closed, and it has to end by itself."""
     editor = Editor()
-    program, *arguments = acp_command(backend, plan)
     log = home.parent / "stderr.txt"
-    with log.open("ab") as stderr:
-        # A client that is slow to end the agent would send signals, and so hide that the agent does not end by itself.
-        patience = {"shutdown_timeout": PATIENCE, "stderr": stderr.fileno()}
-        async with acp.spawn_agent_process(
-            cast(Any, editor), program, *arguments, env=environment(home), cwd=cwd, transport_kwargs=patience
-        ) as (_, process):
-            editor.process = process
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
+    with (
+        log.open("ab") as errors,
+        Forked(acp_command(backend, plan), env=environment(home), cwd=cwd, stderr=errors, **pipes) as editor.process,
+    ):
+        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+        reading, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), editor.process.stdout)
+        writing, flow = await loop.connect_write_pipe(
+            lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), editor.process.stdin
+        )
+        writer = asyncio.StreamWriter(writing, flow, None, loop)
+        connection = acp.connect_to_agent(cast(Any, editor), writer, reader)
+        try:
             yield editor
-    assert process.returncode == 0, log.read_text()
+        finally:
+            await connection.close()
+            writing.close()
+            try:
+                await asyncio.to_thread(editor.process.wait, PATIENCE)
+            finally:
+                editor.process.kill()
+                reading.close()
+    assert editor.process.returncode == 0, log.read_text()
 
 
 class OpenEditor:
