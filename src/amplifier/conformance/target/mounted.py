@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+import anyio.lowlevel
 import attrs
 
 from amplifier.conformance.inputs.server_process import SERVICE, SERVICE_HOST, service_address
@@ -37,7 +38,7 @@ from amplifier.conformance.target.virtual_clock import (
 from amplifier.contracts import CONTRACTS, clauses_for
 from amplifier.kernel import AmplifierSession
 from amplifier.loading import ModuleLoader
-from amplifier.models import ChatResponse, ToolResult
+from amplifier.models import ChatResponse, HookResult, ToolResult
 from amplifier.testing import (
     CancelledAt,
     EventRecorder,
@@ -186,6 +187,7 @@ class MountedModule:
         events: All emitted events.
         is_cleaned: The cleanup that mount returned has been called.
         leave_mount: Leaves a structured mount.
+        call_ids: The ids of the tool calls that a provider has returned.
     """
 
     ctx: CheckContext
@@ -199,6 +201,7 @@ class MountedModule:
     is_awaited: bool = False
     is_cleaned: bool = False
     leave_mount: Callable[[], Any] | None = None
+    call_ids: list[str] = attrs.field(factory=list)
 
     @property
     def loaded(self) -> LoadedTarget:
@@ -315,6 +318,16 @@ class MountedModule:
         """The cleanups that the module registered with the coordinator."""
         entries = self.session.coordinator.cleanups.entries
         return [entry for entry in entries if entry.module == OWNER and entry.what == "cleanup"]
+
+    def suspend_at(self, *events: str) -> None:
+        """Register handlers that suspend, as one that writes a log may: a concurrent call then runs in between."""
+
+        async def suspend(event: str, data: dict[str, Any]) -> HookResult:
+            await anyio.lowlevel.checkpoint()
+            return HookResult(action="continue")
+
+        for event in events:
+            self.session.coordinator.hooks.register(event, suspend, name="suspend")
 
     def without_session(self, text: str) -> str:
         """A text in which placeholders replace the session id and the private directories."""

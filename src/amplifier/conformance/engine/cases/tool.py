@@ -23,11 +23,9 @@ from amplifier.conformance.inputs.payloads import (
 )
 from amplifier.conformance.inputs.values import (
     ODD_VALUES,
-    Values,
     invalid_inputs,
     is_harmless,
     properties_of,
-    required_of,
     sample_inputs,
     valid_inputs,
 )
@@ -37,7 +35,6 @@ Facts = dict[str, Any]
 
 _MOST_LISTED = 2_000
 """Listed inputs of all tools of a module together."""
-_MAX_LENGTH = 60
 _MAX_DISTANCE = 1000
 """How far a drawn number goes beyond a bound: code that counts to it must come to an end."""
 
@@ -62,15 +59,12 @@ def listed_inputs(facts: Facts) -> Iterator[dict[str, Any]]:
 
 
 def _calls(name: str, schema: Any, facts: Facts) -> SearchStrategy[Any]:
-    """Calls with values that the schema names or allows, some of which are something else, and with any object."""
+    """Calls with valid inputs, with some of their keys replaced or added, and with any object."""
     words, choices = _harmless(facts, "words"), _harmless(facts, "choices")
-    top = resolved(schema, schema)
-    wild = wild_objects(list(dict.fromkeys([*properties_of(top), *words])), choices)
-    values = Values(schema or {}, CANARY)
-    parts = {key: st.sampled_from(values.alternatives(part, key)) for key, part in properties_of(top).items()}
-    always = {key: parts.get(key, wild_values(choices)) for key in required_of(top)}
-    valid = st.fixed_dictionaries(always, optional={key: parts[key] for key in parts if key not in always})
-    drawn = st.one_of(valid, st.builds(lambda one, other: {**one, **other}, valid, wild), wild) if schema else wild
+    wild = wild_objects(list(dict.fromkeys([*properties_of(resolved(schema, schema)), *words])), choices)
+    valid = st.sampled_from(valid_inputs(schema, CANARY, choices) or [{}])
+    mixed = st.builds(lambda one, other: {**one, **other}, valid, valid)
+    drawn = st.one_of(mixed, st.builds(lambda one, other: {**one, **other}, valid, wild), wild) if schema else wild
     return st.fixed_dictionaries({"tool": st.just(name), "inputs": st.lists(drawn, min_size=1, max_size=5)})
 
 
