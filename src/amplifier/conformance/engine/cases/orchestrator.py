@@ -76,6 +76,7 @@ def _plain() -> Iterator[Answers]:
     yield [_calling(_using("alpha", steps=4), _using("beta", steps=2), _using("gamma"))]
     yield [_calling(_using("alpha", steps=2), _using("alpha", steps=1), _using("alpha"))]
     yield [_calling(_using("alpha"), _using("alpha", twin=True))]
+    yield [_calling(*(_using(tool, does=_BREAKS[1]) for tool in ("alpha", "beta", "gamma")))]
     yield [_calling(_using("alpha")), _calling(_using("alpha"), _using("beta")), _calling(_using("beta"))]
     for beginning in ("toolu_01AbC", "", "functions.look:"):
         yield [_calling({"say": "<b>&amp;</b>\nÜnï ☂ "}, _using("alpha", id=beginning), _using("beta", id=beginning))]
