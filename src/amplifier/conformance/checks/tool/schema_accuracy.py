@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -89,11 +89,27 @@ class _Place:
         """Whether an input has it."""
         return any(self.key in holder for holder in self.holders(given))
 
-    def changed(self, given: Input, change: Callable[[dict[str, Any]], Any]) -> Input:
-        """The input with every object changed that has the property, or could have it."""
+    def changed(self, given: Input, value: Any, name: str | None = None) -> Input:
+        """The input with a value here, or under another name beside it, in every object that could have it."""
         copied = copy.deepcopy(given)
         for holder in self.holders(copied):
-            change(holder)
+            holder[name or self.key] = value
+        return copied
+
+    def renamed(self, given: Input, name: str | None) -> Input:
+        """The input with its value under another name; without it if there is none."""
+        copied = copy.deepcopy(given)
+        for holder in self.holders(copied):
+            value = holder.pop(self.key, None)
+            if name is not None:
+                holder[name] = value
+        return copied
+
+    def completed(self, given: Input, value: Any) -> Input:
+        """The input with a value here in every object that has none."""
+        copied = copy.deepcopy(given)
+        for holder in self.holders(copied):
+            holder.setdefault(self.key, value)
         return copied
 
 
@@ -163,24 +179,19 @@ class _SchemaCheck:
             return None
         value = self._values.plain(place.schema, place.key)
         for base in bases:
-            with_it, unknown = [
-                await self._ask(place.changed(base, lambda holder, key=key: holder.update({key: value})))
-                for key in (place.key, _UNKNOWN_KEY)
-            ]
+            with_it, unknown = [await self._ask(place.changed(base, value, key)) for key in (place.key, _UNKNOWN_KEY)]
             named = _without(with_it, place.key)
             if named is None or named == with_it or named != _without(unknown, _UNKNOWN_KEY):
                 return None
         what = f"the schema names {place}, the tool refuses every input with it, like one with an unknown key"
-        return what, place.changed(bases[0], lambda holder: holder.update({place.key: value}))
+        return what, place.changed(bases[0], value)
 
     async def _works_in_every_mode(self, base: Input, without: _Place) -> bool:
         """Whether an input works with every choice of every other property: a key may belong to one of them."""
         for place in self._places:
             choices = _closed(place.schema) or (self._choices if kinds_of(place.schema) == ["string"] else [])
             for choice in choices if place != without else ():
-                given = place.changed(
-                    base, lambda holder, place=place, choice=choice: holder.update({place.key: choice})
-                )
+                given = place.changed(base, choice)
                 if self._accepts(given) and await self._ask(given) is not True:
                     return False
         return True
@@ -194,11 +205,9 @@ class _SchemaCheck:
         if any([await self._ask(each) is True for each in self._with_values(place, given, _PLAUSIBLE, valid=True)]):
             return None  # it may expect a number in a text, or a name
         what = f"the schema accepts this {place}, the tool refuses it and takes"
-        if isinstance(await self._ask(place.changed(given, lambda holder: holder.pop(place.key, None))), str):
+        if isinstance(await self._ask(place.renamed(given, None)), str):
             for word in self._undeclared:  # so it is required, under some name
-                renamed = place.changed(
-                    given, lambda holder, word=word: holder.update({word: holder.pop(place.key, None)})
-                )
+                renamed = place.renamed(given, word)
                 if is_harmless(word) and await self._ask(renamed) is True:
                     return f"{what} the key {word!r} instead", given
         if _SHAPE_WORDS.search(words) or _without(words, place.key) != words:
@@ -208,9 +217,7 @@ class _SchemaCheck:
         return None
 
     def _with_values(self, place: _Place, given: Input, values: tuple[Any, ...], *, valid: bool) -> list[Input]:
-        changed = [
-            place.changed(given, lambda holder, value=value: holder.update({place.key: value})) for value in values
-        ]
+        changed = [place.changed(given, value) for value in values]
         return [each for each in changed if self._accepts(each) is valid]
 
     async def _needed_key(self, place: _Place) -> Found | None:
@@ -220,7 +227,7 @@ class _SchemaCheck:
         if place.is_required or len(words) != 1 or _without(next(iter(words)), place.key) in (None, *words):
             return None
         for value in self._values.alternatives(place.schema, place.key)[:4]:
-            given = place.changed(lacking[0], lambda holder, value=value: holder.setdefault(place.key, value))
+            given = place.completed(lacking[0], value)
             if self._accepts(given) and await self._ask(given) is True:
                 return f"the schema does not require {place}, the tool refuses every input without it", lacking[0]
         return None
