@@ -24,6 +24,7 @@ from amplifier.conformance.target.resolver_samples import (
     Question,
     ask,
     holds_a_package,
+    install_samples,
     is_not_found,
     locate,
     methods_of,
@@ -107,9 +108,7 @@ async def misses_what_is_gone(ctx: CheckContext) -> None:
     """Removes one of two modules after mounting, and asks for both."""
     async with ctx.mount() as mounted:
         kept, gone = SAMPLES
-        for name in (gone, gone.replace("-", "_")):
-            for path in list(mounted.directory.parent.rglob(f"*{name}")):
-                shutil.rmtree(path, ignore_errors=True)
+        _remove(mounted, gone)
         for method in methods_of(resolver_of(mounted)):
             has_found = (await _check_result(mounted, method, Question(kept))).returned
             located = await _check_result(mounted, method, Question(gone))
@@ -117,6 +116,33 @@ async def misses_what_is_gone(ctx: CheckContext) -> None:
                 _expect_not_found(ctx, located, Question(gone))
             if ctx.faults:
                 return
+
+
+@check("R6", kind="behaviour", types=RESOLVERS)
+async def finds_what_is_new(ctx: CheckContext) -> None:
+    """Adds a module after mounting; that it was asked for before must make no difference."""
+    for number in range(2):
+        endings = []
+        for is_asked_before in (False, True):
+            async with ctx.mount() as mounted:
+                methods, (_, new) = methods_of(resolver_of(mounted))[number:], SAMPLES
+                if not methods:
+                    return
+                _remove(mounted, new)
+                if is_asked_before:
+                    await mounted.call(locate, methods[0], Question(new), mounted.directory)
+                install_samples(mounted.directory, ctx.loaded.target)
+                endings.append(await mounted.call(locate, methods[0], Question(new), mounted.directory))
+        if endings[0].returned and not endings[1].returned:
+            what = f"{new!r} was added while the session ran and is found, but not once it was asked for before"
+            ctx.fault("R6", f"{what}: then it {endings[1]}", given=Question(new).given, error=endings[1].error)
+            return
+
+
+def _remove(mounted: MountedModule, module_id: str) -> None:
+    for name in (module_id, module_id.replace("-", "_")):
+        for path in list(mounted.directory.parent.rglob(f"*{name}")):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _expect_not_found(ctx: CheckContext, located: Outcome, question: Question) -> None:

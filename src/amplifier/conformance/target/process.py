@@ -8,9 +8,11 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import re
 import sys
 import threading
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -170,6 +172,27 @@ def captured_logs(wants: Callable[[logging.LogRecord], bool]) -> Iterator[list[l
     finally:
         root.removeHandler(collector)
         root.setLevel(level)
+
+
+_ORIGIN = re.compile(r'File "(.+?)", line (\d+)')
+
+
+@contextmanager
+def unawaited_coroutines() -> Iterator[list[tuple[str, list[tuple[str, int]]]]]:
+    """Collect the coroutines that are dropped before they were awaited: what Python says, and the lines that led to them, innermost last."""
+    found: list[tuple[str, list[tuple[str, int]]]] = []
+    depth = sys.get_coroutine_origin_tracking_depth()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RuntimeWarning)
+        sys.set_coroutine_origin_tracking_depth(5)
+        try:
+            yield found
+        finally:
+            sys.set_coroutine_origin_tracking_depth(depth)
+            texts = [str(each.message) for each in caught if "was never awaited" in str(each.message)]
+            found += [
+                (text.partition("\n")[0], [(file, int(line)) for file, line in _ORIGIN.findall(text)]) for text in texts
+            ]
 
 
 _listeners: list[tuple[tuple[str, ...], list[str]]] = []

@@ -484,6 +484,8 @@ async def takes_many_at_once(ctx: CheckContext) -> None:
                 return
             await _view_concurrently(observed)
             if not observed.has_faults:
+                await _add_beside_a_view(observed)
+            if not observed.has_faults:
                 await _replace_concurrently(observed)
         if ctx.faults or ctx.loaded.config == ctx.loaded.given:
             return
@@ -506,6 +508,23 @@ async def _view_concurrently(observed: ObservedContext) -> None:
         if first == second != third and beside is not None:
             what = f"{len(third)} messages instead of the {len(first)} that it shows when asked alone"
             observed.ctx.fault("C15", f"a view for {budget} tokens, asked for beside others, shows {what}")
+            return
+
+
+async def _add_beside_a_view(observed: ObservedContext) -> None:
+    """Store a message while a view is being made: later views show it."""
+    for steps in range(8):
+        newest = spoken(1000 + steps, "user", 5)
+        if not await observed.add(spoken(1100 + steps, "user", 5), "C15"):  # so that no remembered view fits
+            return
+        async with anyio.create_task_group() as group:
+            group.start_soon(observed.view, 200)
+            for _ in range(steps):
+                await anyio.lowlevel.checkpoint()
+            group.start_soon(observed.add, newest, "C15")
+        view = await observed.view(200)
+        if view is not None and not observed.has_faults and marks([newest])[0] not in marks(view):
+            observed.ctx.fault("C15", "a message that was stored while a view was made is not in the views after that")
             return
 
 

@@ -57,6 +57,7 @@ async def describes_itself(ctx: CheckContext) -> None:
             for key in ("context_window", "max_output_tokens"):
                 if not isinstance(defaults.get(key), int):
                     ctx.fault("P20", f"the defaults of get_info have {key} {defaults.get(key)!r}; expected a number")
+            await _check_defaults(mounted, defaults)
         await _check_models(mounted, "")
     if ctx.has_violations:
         return
@@ -67,6 +68,19 @@ async def describes_itself(ctx: CheckContext) -> None:
                     await _check_models(mounted, " without credentials")
         except MountFailed:
             return
+
+
+async def _check_defaults(mounted: MountedModule, defaults: dict[str, Any]) -> None:
+    """Compare what get_info tells of its default model with what list_models tells of it."""
+    models = (await mounted.call(mounted.instance.list_models)).value
+    for model in models if isinstance(models, list) else ():
+        for key in (
+            ("context_window", "max_output_tokens") if getattr(model, "id", None) == defaults.get("model") else ()
+        ):
+            here, there = defaults.get(key), getattr(model, key, None)
+            if isinstance(here, int) and isinstance(there, int) and here > there:
+                what = f"get_info has {key} {here} for the model {defaults.get('model')!r}, list_models has {there}"
+                mounted.ctx.fault("P20", what)
 
 
 async def _check_models(mounted: MountedModule, how: str) -> None:
@@ -195,7 +209,7 @@ async def _streamed(provider: Any, request: ChatRequest) -> list[StreamChunk] | 
 
 @check("P22", kind="behaviour", types=PROVIDER)
 async def streams_without_a_block(ctx: CheckContext) -> None:
-    """Reads a stream with async for alone, to its end, and another one until its reader is cancelled."""
+    """Reads a stream with async for alone, to its end, others only to their first chunks, and one until its reader is cancelled."""
     async with ctx.mount() as mounted:
         if not usable(mounted) or not callable(getattr(mounted.instance, "stream", None)):
             return
@@ -211,6 +225,13 @@ async def streams_without_a_block(ctx: CheckContext) -> None:
             ctx.fault("P22", "read with async for alone a stream ends with another kind of chunk than inside its block")
         if ctx.faults:
             return
+        early = await mounted.call(_leave_early, mounted.instance, asking("Hello."))
+        again = await mounted.call(_streamed, mounted.instance, asking("Hello."))
+        if early.kind == "late" or (early.returned and again.kind == "late"):
+            ctx.fault(
+                "P22", f"of {_EARLY} streams that were left early, in their blocks, or after them, one never ends"
+            )
+            return
         left = await mounted.call(_cancelled_reader, mounted.instance, asking("Hello."))
         if left.returned and left.value is not None:
             ctx.fault("P22", f"after its reader was cancelled a stream goes on: {left.value}")
@@ -221,6 +242,16 @@ async def _read_bare(provider: Any, request: ChatRequest) -> list[StreamChunk] |
     if not hasattr(type(stream), "__aiter__") or not hasattr(type(stream), "__anext__"):
         return None
     return [chunk async for chunk in stream]
+
+
+_EARLY = 20
+"""How many streams are left before their ends: each may keep a slot."""
+
+
+async def _leave_early(provider: Any, request: ChatRequest) -> None:
+    for _ in range(_EARLY):
+        async with provider.stream(request) as stream:
+            await anext(aiter(stream), None)
 
 
 async def _cancelled_reader(provider: Any, request: ChatRequest) -> str | None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
+from amplifier.conformance.checks.every_module.cancellation import temporary_files_left
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.inputs.json_schema import (
     Accepts,
@@ -89,6 +90,9 @@ class ToolCallSeries(CallSeries):
             finally:
                 sys.stdout = kept
             self._check_unchanged(before, _description(tool))
+            await mounted.close()
+            for name in (await temporary_files_left(mounted))[:1]:
+                self.fault("A14", f"after calls with inputs of all kinds the temporary file {name!r} remains", None)
         if output.line is not None:
             self.fault("T13", "it prints", None, location=output.line)
 
@@ -260,7 +264,7 @@ async def describes_its_input(ctx: CheckContext) -> None:
 
 
 @check(
-    "T2", "T3", "T5", "T6", "T7", "T9", "T12", "T13", "T15",
+    "T2", "T3", "T5", "T6", "T7", "T9", "T12", "T13", "T15", "A14",
     kind="behaviour", types=_TOOL, inputs="tool_inputs", needs_success=("T9",),
 )  # fmt: skip
 async def answers_inputs(ctx: CheckContext) -> None:

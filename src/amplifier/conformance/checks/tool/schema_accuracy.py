@@ -42,6 +42,7 @@ _UNKNOWN_KEY = "no_such_key"
 _CONDITIONS = ("anyOf", "oneOf", "if", "dependentSchemas", "dependentRequired", "not")
 _OTHER_TYPES: tuple[Any, ...] = ("text", "1234", 1234, 12.5, True, ["text"], [1234], {"text": "text"})
 """Nothing empty and no small number: tools often take those for a missing value, or for an open file."""
+_NO_CHOICES: tuple[Any, ...] = ("no_such_choice", 1234, ["text"], {"text": "text"}, True)
 _PLAUSIBLE = (*SHAPED_TEXTS, "1 + 1", "{}", "[]", "true", 0, 1, 2, 5, 10, 100, 0.5)
 _SHAPE_WORDS = re.compile(
     r"\b(must|should|expect|expected|requires?|required|missing|type|int|integer|str|string|list|dict|bool|boolean|number|"
@@ -252,7 +253,8 @@ class _SchemaCheck:
                 continue
             (given,) = self._with_values(place, working[0], (choice,), valid=True) or (None,)
             words = None if given is None else _without_value(await self._ask(given), choice)
-            for other in ("no_such_choice", 1234, ["text"], {"text": "text"}, True) if words is not None else ():
+            others = [choice - 1, choice - 2] if type(choice) is int else _NO_CHOICES
+            for other in others if words is not None else ():
                 for forbidden in self._with_values(place, working[0], (other,), valid=False):
                     if given is not None and _without_value(await self._ask(forbidden), other) == words:
                         what = (
@@ -269,8 +271,9 @@ def _closed(schema: dict[str, Any]) -> list[Any]:
 
 
 def _one_of_each_type(schema: dict[str, Any], values: Values) -> list[Any]:
+    least = schema.get("minimum")
     is_union = len(kinds_of(schema)) > 1 or any(isinstance(schema.get(each), list) for each in ("anyOf", "oneOf"))
-    return values.alternatives(schema)[:8] if is_union else []
+    return values.alternatives(schema)[:8] if is_union else [least] if type(least) is int else []
 
 
 def _without(words: bool | str | None, key: str) -> str | None:

@@ -28,8 +28,8 @@ _BREAKS = ("fails", *(f"raises {error}" for error in _RAISES), "unknown", "fails
 _ODD = ("returns None", "returns str")
 _POST = ("modify", "inject", "inject once", "inject into the result", "deny", "inject as user")
 _PRE = (*_POST, "ask no", "ask yes", "deny silently")
-_REQUEST = ("inject once", "inject", "inject into the result", "deny")
-_SUBMIT = ("inject once", "inject", "modify", "deny")
+_REQUEST = ("inject once", "inject", "inject into the result", "deny", "deny silently")
+_SUBMIT = ("inject once", "inject", "modify", "deny", "deny silently")
 _ERRORS = (
     "AuthenticationError",
     "InvalidRequestError",
