@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import builtins
 import inspect
-import io
-import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.target.calls import Outcome, binding_error
 from amplifier.conformance.target.mounted import CheckContext, MountedModule
-from amplifier.conformance.target.process import audited
+from amplifier.conformance.target.process import audited, refused_access
 from amplifier.conformance.target.resolver_samples import (
     EXECUTED,
     SAMPLES,
@@ -289,38 +285,6 @@ def _is_hidden(error: BaseException | None) -> bool:
         if isinstance(error, PermissionError):
             return True
     return False
-
-
-_PATCHED = (
-    *((os, name) for name in ("stat", "lstat", "scandir", "listdir", "open", "mkdir", "readlink")),
-    (io, "open"),
-    (builtins, "open"),
-)
-
-
-@contextmanager
-def refused_access(root: Path) -> Iterator[list[str]]:
-    """Raise PermissionError for every access below a directory in the body; gives the refused paths."""
-    refused: list[str] = []
-    originals = [(owner, name, getattr(owner, name)) for owner, name in _PATCHED]
-
-    def guard(original: Method) -> Method:
-        def guarded(*args: Any, **kwargs: Any) -> Any:
-            path = args[0] if args else kwargs.get("path", kwargs.get("file", "."))
-            if isinstance(path, (str, os.PathLike)) and str(Path(path).absolute()).startswith(str(root)):
-                refused.append(str(path))
-                raise PermissionError(13, "Permission denied", str(path))
-            return original(*args, **kwargs)
-
-        return guarded
-
-    try:
-        for owner, name, original in originals:
-            setattr(owner, name, guard(original))
-        yield refused
-    finally:
-        for owner, name, original in originals:
-            setattr(owner, name, original)
 
 
 # ── waiting ──

@@ -5,7 +5,9 @@ Processes and descriptors are read from ``/proc``; elsewhere only threads and fi
 
 from __future__ import annotations
 
+import builtins
 import gc
+import io
 import logging
 import os
 import re
@@ -172,6 +174,38 @@ def captured_logs(wants: Callable[[logging.LogRecord], bool]) -> Iterator[list[l
     finally:
         root.removeHandler(collector)
         root.setLevel(level)
+
+
+_PATCHED = (
+    *((os, name) for name in ("stat", "lstat", "scandir", "listdir", "open", "mkdir", "readlink")),
+    (io, "open"),
+    (builtins, "open"),
+)
+
+
+@contextmanager
+def refused_access(root: Path) -> Iterator[list[str]]:
+    """Raise PermissionError for every access below a directory in the body; gives the refused paths."""
+    refused: list[str] = []
+    originals = [(owner, name, getattr(owner, name)) for owner, name in _PATCHED]
+
+    def guard(original: Callable[..., Any]) -> Callable[..., Any]:
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            path = args[0] if args else kwargs.get("path", kwargs.get("file", "."))
+            if isinstance(path, (str, os.PathLike)) and str(Path(path).absolute()).startswith(str(root)):
+                refused.append(str(path))
+                raise PermissionError(13, "Permission denied", str(path))
+            return original(*args, **kwargs)
+
+        return guarded
+
+    try:
+        for owner, name, original in originals:
+            setattr(owner, name, guard(original))
+        yield refused
+    finally:
+        for owner, name, original in originals:
+            setattr(owner, name, original)
 
 
 _ORIGIN = re.compile(r'File "(.+?)", line (\d+)')
