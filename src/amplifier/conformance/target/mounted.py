@@ -12,6 +12,7 @@ import os
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
@@ -25,6 +26,7 @@ import attrs
 from amplifier.conformance.inputs.server_process import SERVICE, SERVICE_HOST, service_address
 from amplifier.conformance.target.calls import CALL_SECONDS, Outcome, call_with_deadline, waiting_seconds
 from amplifier.conformance.target.locate import LoadedTarget
+from amplifier.conformance.target.process import PATIENCE
 from amplifier.conformance.target.resolver_samples import install_samples, resolver_of
 from amplifier.conformance.target.virtual_clock import (
     Budget,
@@ -136,6 +138,7 @@ CLEANUP_SECONDS = 10.0
 CANCEL_GRACE = 4.0
 """Seconds after its cancellation at which a call counts as never ending."""
 
+_PAUSE = 0.02
 _THOROUGH_POINTS = 100
 _MORE_WHEN_THOROUGH = 8
 _hanging_cleanups: set[str] = set()
@@ -332,6 +335,16 @@ class MountedModule:
     def without_session(self, text: str) -> str:
         """A text in which placeholders replace the session id and the private directories."""
         return text.replace(self.session.session_id, "<session>").replace(str(self.directory.parent), "<place>")
+
+    async def temporary_files_left(self) -> list[str]:
+        """The names of temporary files that still exist a moment after the module was closed."""
+        give_up = time.monotonic() + PATIENCE
+        while left := sorted(path.name for path in self.temporary.iterdir()):
+            if time.monotonic() >= give_up:
+                break
+            await anyio.lowlevel.checkpoint()
+            time.sleep(_PAUSE)  # noqa: ASYNC251 — for threads and processes, in real time
+        return left
 
     async def close(self) -> None:
         """Clean the module up as the kernel would, without checking anything."""

@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from contextlib import nullcontext, suppress
 from typing import Any
 
-from amplifier.conformance.checks.every_module.cancellation import temporary_files_left
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.inputs.json_schema import (
     Accepts,
@@ -27,6 +26,7 @@ from amplifier.conformance.inputs.json_schema import (
 from amplifier.conformance.oracles.calls import (
     SECONDS_PER_CALL,
     CallSeries,
+    first_difference,
 )
 from amplifier.conformance.target.calls import binding_error, waits_for_ever
 from amplifier.conformance.target.mounted import CheckContext, MountedModule, MountFailed
@@ -91,7 +91,7 @@ class ToolCallSeries(CallSeries):
                 sys.stdout = kept
             self._check_unchanged(before, _description(tool))
             await mounted.close()
-            for name in (await temporary_files_left(mounted))[:1]:
+            for name in (await mounted.temporary_files_left())[:1]:
                 self.fault("A14", f"after calls with inputs of all kinds the temporary file {name!r} remains", None)
         if output.line is not None:
             self.fault("T13", "it prints", None, location=output.line)
@@ -178,8 +178,8 @@ class ToolCallSeries(CallSeries):
         names = {"T2": "name", "T3": "description", "T7": "schema"}
         for clause, value in before.items():
             if clause in after and after[clause] != value:
-                change = f"was {str(value)[:80]!r} and is {str(after[clause])[:80]!r}"
-                self.fault(clause, f"the {names[clause]} {change} after some calls", None)
+                change = first_difference(str(value), str(after[clause]))
+                self.fault(clause, f"after some calls the {names[clause]} is {change}", None)
 
 
 def _description(tool: Any) -> dict[str, Any]:
