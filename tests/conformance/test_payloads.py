@@ -64,7 +64,13 @@ def test_words_of_the_source_reach_the_tool_and_its_input():
     assert not [each for each in found if "rm -rf" in fingerprint(each)]
 
 
-FACTS: dict[str, Any] = {"words": ["target"], "choices": ["deploy"], "handlers": [["h", "tool:pre"]], "texts": []}
+FACTS: dict[str, Any] = {
+    "words": ["target"],
+    "choices": ["deploy"],
+    "handlers": [["h", "tool:pre"]],
+    "texts": [],
+    "triggers": [],
+}
 
 
 @given(hook_events(FACTS))

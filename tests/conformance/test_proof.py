@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +193,28 @@ def test_a_planted_fault_is_found_and_traced_to_its_module(name, backend):
     assert not any(sound in found.modules for sound in (*SOUND, "tool-todo")), found.lines()
     again = examine_plan(given, case=found.case)
     assert law in laws(again), "the case alone shows it again"
+
+
+class _Blocks:
+    name, description, input_schema = "blocks", "Blocks the loop.", {"type": "object", "properties": {}}
+
+    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 - the contract's name
+        time.sleep(1_000)  # noqa: ASYNC251 - this is the fault
+        return ToolResult(success=True, output="late")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_module_that_blocks_the_loop_is_interrupted_and_named(backend, monkeypatch):
+    monkeypatch.setattr("amplifier.conformance.proof.search._BLOCKED_SECONDS", 0.5)
+    mode = {"asyncio": "asyncio-scope", "trio": "trio"}[backend]
+    cancel = {"mode": mode, "at": 0, "second": None}
+    proof = examine_plan(
+        plan(tools=(_Blocks(),)), case=case((call("blocks"),), hooks=[], cancel=cancel), backends=[backend]
+    )
+    assert laws(proof) == ["ends"]
+    assert "the event loop was blocked for 0.5 s at" in proof.broken[0].what
+    assert proof.broken[0].what.endswith("execute")
+    assert signal.getitimer(signal.ITIMER_REAL)[1] == 0
 
 
 def test_a_finding_names_law_modules_and_case():

@@ -13,7 +13,6 @@ from amplifier.conformance.checks.provider.answers import (
     problem_with,
     request_from,
 )
-from amplifier.conformance.checks.provider.behaviour import check_mixture
 from amplifier.conformance.engine.cases.provider import listed_requests
 from amplifier.models import (
     ChatRequest,
@@ -95,20 +94,3 @@ class Faults:
 
 def said(text: str) -> ChatResponse:
     return ChatResponse(content=[TextBlock(text=text)])
-
-
-@pytest.mark.parametrize(
-    ("alone", "together", "found"),
-    [
-        (["1zebra"] * 3, "1zebra", []),
-        (["1zebra"] * 3, "2zebra", ["P14"]),
-        (["1zebra"] * 3, "nothing", ["P14"]),
-        (["1zebra"] * 3, "1zebra and more", ["P14"]),
-        (["1zebra at noon", "1zebra at noon", "1zebra at one"], "1zebra at one", []),
-        (["a", "b", "c"], "d", []),
-    ],
-)
-def test_a_difference_is_reported_only_if_neither_time_nor_chance_explains_it(alone, together, found):
-    faults = Faults()
-    check_mixture(faults, 1, [said(text) for text in alone], said(together))  # type: ignore[arg-type]
-    assert faults.clauses == found

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from amplifier.conformance.checks.resolver import refused_access
 from amplifier.conformance.target.locate import find_target
-from amplifier.conformance.target.process import audited
+from amplifier.conformance.target.process import audited, refused_access
 from amplifier.conformance.target.resolver_samples import (
     EXECUTED,
     SAMPLES,

@@ -113,6 +113,10 @@ class EventSeries(CallSeries):
         if all(key in data and key not in changed for key in NEUTRAL):
             what = f"a modify carries the keys {sorted(changed)[:8]} only; the payload had {sorted(data)[:12]}"
             self.fault("H5", what, given)
+        numbers = NEUTRAL["kit_numbers"]
+        if data.get("kit_numbers") == numbers and changed.get("kit_numbers", numbers) != numbers:
+            what = f"a modify carries {changed['kit_numbers']!r} for a key that no handler knows; it was {numbers!r}"
+            self.fault("H5", what, given)
 
 
 def _invalid(result: Any) -> str | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import anyio.lowlevel
@@ -15,6 +15,7 @@ import anyio.lowlevel
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.oracles.calls import NEVER
 from amplifier.conformance.oracles.turn_rules import (
+    error_violations,
     hook_violations,
     repeated_answer_violations,
     stop_violations,
@@ -29,7 +30,7 @@ from amplifier.testing import cancel_at
 
 LOOPS = ("orchestrator",)
 
-EVERY_TURN = ("O3", "O4", "O5", "O6", "O7", "O8", "O9", "O10", "O11", "O12", "O13", "O14", "O24", "O30")
+EVERY_TURN = tuple(f"O{number}" for number in (*range(3, 25), 26, 29, 30))
 """The clauses that any turn may break."""
 
 ONE_TOOL: dict[str, Any] = {
@@ -99,79 +100,36 @@ async def has_the_shape(ctx: CheckContext) -> None:
             ctx.fault("O1", f"execute is not async: it returned {type(outcome.value).__name__}")
 
 
-@check(*EVERY_TURN, "O23", kind="behaviour", types=LOOPS, inputs="turns")
+@check(*EVERY_TURN, kind="behaviour", types=LOOPS, inputs="turns")
 async def keeps_turns(ctx: CheckContext) -> None:
-    """Runs turns with scripted models and tools, and compares events, messages and requests with the script."""
-    await _run_case(ctx, _check_turns)
-
-
-async def _check_turns(ctx: CheckContext, session: ScriptedSession) -> None:
-    for turn in await session.run_turns():
-        report(ctx, turn_violations(turn), session, turn)
-    report(ctx, repeated_answer_violations(session.turns), session)
-
-
-HOOKS = ("O15", "O16", "O17", "O18", "O19", "O20", "O29")
-
-
-@check(*EVERY_TURN, *HOOKS, "O23", kind="behaviour", types=LOOPS, inputs="hooked_turns")
-async def honours_hooks(ctx: CheckContext) -> None:
-    """Lets hooks deny, modify, ask or inject at each event, and checks what the loop does about it."""
-    await _run_case(ctx, _check_hooks)
-
-
-async def _check_hooks(ctx: CheckContext, session: ScriptedSession) -> None:
-    for turn in await session.run_turns():
-        report(ctx, hook_violations(turn), session, turn)
-        report(ctx, turn_violations(turn), session, turn)
-
-
-@check(*EVERY_TURN, "O21", "O26", "O23", kind="behaviour", types=LOOPS, inputs="failing_turns")
-async def passes_errors_on(ctx: CheckContext) -> None:
-    """Lets provider and context fail in each way, checks what execute raises, and runs another turn."""
-    await _run_case(ctx, _check_errors)
-
-
-async def _check_errors(ctx: CheckContext, session: ScriptedSession) -> None:
-    turns = await session.run_turns()
-    for turn in turns:
-        report(ctx, turn_violations(turn), session, turn)
-        report(ctx, _error_violations(turn), session, turn)
-    first, last = turns[0].outcome, turns[-1].outcome
-    if first is not None and first.kind == "raised" and last is not None and turns[-1].went_through:
-        asked = bool(turns[-1].positions("asked"))
-        what = f"in the turn after a provider's error execute {last}{'' if asked else ' and did not call the model'}"
-        ctx.expect(last.returned and asked, "O26", what, error=last.error, given=session.case)
-
-
-def _error_violations(turn: RecordedTurn) -> Iterable[tuple[str, str]]:
-    failed, outcome = turn.entries("failed"), turn.outcome
-    if not failed or outcome is None or outcome.kind == "late":
-        return
-    error = failed[-1][1].data
-    if not isinstance(outcome.error, type(error)):
-        yield "O21", f"the provider raised {type(error).__name__}, and execute {outcome}"
-    if not turn.positions("event", "provider:error"):
-        yield "O26", f"the provider raised {type(error).__name__}, and no provider:error was emitted"
-
-
-CaseCheck = Callable[[CheckContext, ScriptedSession], Awaitable[None]]
-
-
-async def _run_case(ctx: CheckContext, check_case: CaseCheck) -> None:
-    case = ctx.case
+    """Runs turns with scripted models, tools and hooks that deny, modify, ask or inject, errors and graceful stops, and compares what the loop does with the script."""
     await run_first_turn(ctx)
     async with ctx.mount() as mounted:
-        if mounted.instance is not None:
-            session = ScriptedSession(mounted, case)
-            await check_case(ctx, session)
-            if session.gave_up == "O20":
-                what = "after a deny at provider:request the loop asks its hooks again without end"
-                ctx.fault("O20", what, given=case)
-            elif session.gave_up is not None:
-                ctx.fault(
-                    session.gave_up, "in a turn of a few answers the model was asked again without end", given=case
-                )
+        if mounted.instance is None:
+            return
+        session = ScriptedSession(mounted, ctx.case)
+        for turn in await session.run_turns():
+            for violations in (hook_violations, error_violations, turn_violations):
+                report(ctx, violations(turn), session, turn)
+            report(ctx, stop_violations(turn, is_on_island=ctx.is_on_island), session, turn)
+        report(ctx, repeated_answer_violations(session.turns), session)
+        _check_next_turn(ctx, session)
+        if session.gave_up == "O20":
+            ctx.fault(
+                "O20", "after a deny at provider:request the loop asks its hooks again without end", given=ctx.case
+            )
+        elif session.gave_up is not None:
+            what = "in a turn of a few answers the model was asked again without end"
+            ctx.fault(session.gave_up, what, given=ctx.case)
+
+
+def _check_next_turn(ctx: CheckContext, session: ScriptedSession) -> None:
+    first, last = session.turns[0], session.turns[-1]
+    if first.positions("failed") and first.outcome is not None and first.outcome.kind == "raised" and last.went_through:
+        outcome, asked = last.outcome, bool(last.positions("asked"))
+        what = f"in the turn after a provider's error execute {outcome}{'' if asked else ' and did not call the model'}"
+        is_good = outcome is not None and outcome.returned and asked
+        ctx.expect(is_good, "O26", what, error=outcome and outcome.error, given=session.case)
 
 
 @check("O14", kind="behaviour", types=LOOPS)
@@ -198,18 +156,6 @@ async def tells_failures_from_successes(ctx: CheckContext) -> None:
                 what = f"for a tool that raised the model gets {text!r}, as for one that succeeded without output"
                 ctx.fault("O14", what)
                 return
-
-
-@check(*EVERY_TURN, "O22", "O23", kind="behaviour", types=LOOPS, inputs="stopped_turns")
-async def stops_gracefully(ctx: CheckContext) -> None:
-    """Requests a graceful stop while the model or a tool works, and checks what is started, finished and stored."""
-    await _run_case(ctx, _check_stopped)
-
-
-async def _check_stopped(ctx: CheckContext, session: ScriptedSession) -> None:
-    turn = await session.run_turn()
-    report(ctx, stop_violations(turn, is_on_island=ctx.is_on_island), session, turn)
-    report(ctx, turn_violations(turn), session, turn)
 
 
 @check("O25", kind="behaviour", types=LOOPS)

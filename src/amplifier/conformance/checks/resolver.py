@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import builtins
 import inspect
-import io
-import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.target.calls import Outcome, binding_error
 from amplifier.conformance.target.mounted import CheckContext, MountedModule
-from amplifier.conformance.target.process import audited
+from amplifier.conformance.target.process import audited, refused_access
 from amplifier.conformance.target.resolver_samples import (
     EXECUTED,
     SAMPLES,
@@ -24,6 +20,7 @@ from amplifier.conformance.target.resolver_samples import (
     Question,
     ask,
     holds_a_package,
+    install_samples,
     is_not_found,
     locate,
     methods_of,
@@ -107,9 +104,7 @@ async def misses_what_is_gone(ctx: CheckContext) -> None:
     """Removes one of two modules after mounting, and asks for both."""
     async with ctx.mount() as mounted:
         kept, gone = SAMPLES
-        for name in (gone, gone.replace("-", "_")):
-            for path in list(mounted.directory.parent.rglob(f"*{name}")):
-                shutil.rmtree(path, ignore_errors=True)
+        _remove(mounted, gone)
         for method in methods_of(resolver_of(mounted)):
             has_found = (await _check_result(mounted, method, Question(kept))).returned
             located = await _check_result(mounted, method, Question(gone))
@@ -117,6 +112,34 @@ async def misses_what_is_gone(ctx: CheckContext) -> None:
                 _expect_not_found(ctx, located, Question(gone))
             if ctx.faults:
                 return
+
+
+@check("R6", kind="behaviour", types=RESOLVERS)
+async def finds_what_is_new(ctx: CheckContext) -> None:
+    """Adds a module after mounting; that it was asked for before must make no difference."""
+    new = SAMPLES[1]
+    for number in range(2):
+        endings = []
+        for is_asked_before in (False, True):
+            async with ctx.mount() as mounted:
+                methods = methods_of(resolver_of(mounted))[number:]
+                if not methods:
+                    return
+                _remove(mounted, new)
+                if is_asked_before:
+                    await mounted.call(locate, methods[0], Question(new), mounted.directory)
+                install_samples(mounted.directory, ctx.loaded.target)
+                endings.append(await mounted.call(locate, methods[0], Question(new), mounted.directory))
+        if endings[0].returned and not endings[1].returned:
+            what = f"{new!r} was added while the session ran and is found, but not once it was asked for before"
+            ctx.fault("R6", f"{what}: then it {endings[1]}", given=Question(new).given, error=endings[1].error)
+            return
+
+
+def _remove(mounted: MountedModule, module_id: str) -> None:
+    for name in (module_id, module_id.replace("-", "_")):
+        for path in list(mounted.directory.parent.rglob(f"*{name}")):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _expect_not_found(ctx: CheckContext, located: Outcome, question: Question) -> None:
@@ -263,38 +286,6 @@ def _is_hidden(error: BaseException | None) -> bool:
         if isinstance(error, PermissionError):
             return True
     return False
-
-
-_PATCHED = (
-    *((os, name) for name in ("stat", "lstat", "scandir", "listdir", "open", "mkdir", "readlink")),
-    (io, "open"),
-    (builtins, "open"),
-)
-
-
-@contextmanager
-def refused_access(root: Path) -> Iterator[list[str]]:
-    """Raise PermissionError for every access below a directory in the body; gives the refused paths."""
-    refused: list[str] = []
-    originals = [(owner, name, getattr(owner, name)) for owner, name in _PATCHED]
-
-    def guard(original: Method) -> Method:
-        def guarded(*args: Any, **kwargs: Any) -> Any:
-            path = args[0] if args else kwargs.get("path", kwargs.get("file", "."))
-            if isinstance(path, (str, os.PathLike)) and str(Path(path).absolute()).startswith(str(root)):
-                refused.append(str(path))
-                raise PermissionError(13, "Permission denied", str(path))
-            return original(*args, **kwargs)
-
-        return guarded
-
-    try:
-        for owner, name, original in originals:
-            setattr(owner, name, guard(original))
-        yield refused
-    finally:
-        for owner, name, original in originals:
-            setattr(owner, name, original)
 
 
 # ── waiting ──

@@ -30,7 +30,7 @@ from amplifier.conformance.target.guess_config import find_working_config
 from amplifier.conformance.target.literals import choices_in, inputs_in, patterns_in, texts_in
 from amplifier.conformance.target.locate import LoadedTarget
 from amplifier.conformance.target.mounted import CheckContext, Fault, MountFailed, StepCoverage
-from amplifier.conformance.target.process import started_processes
+from amplifier.conformance.target.process import started_processes, unawaited_coroutines
 from amplifier.conformance.target.process_state import ProcessState
 from amplifier.conformance.target.use import find_accepted_inputs, run_typical_operations, schema_of
 from amplifier.conformance.target.virtual_clock import machine_load, run_virtually, skipped, unstalled_time
@@ -40,9 +40,6 @@ DRAWN: dict[str, Callable[[dict[str, Any]], SearchStrategy[Any]]] = {
     "long_conversations": context.long_conversations,
     "hook_events": tool.hook_events,
     "turns": orchestrator.turns,
-    "hooked_turns": orchestrator.hooked_turns,
-    "failing_turns": orchestrator.failing_turns,
-    "stopped_turns": orchestrator.stopped_turns,
     "provider_requests": provider.requests,
     "provider_dialogues": provider.dialogues,
     "provider_answers": provider.answers,
@@ -54,10 +51,7 @@ LISTED: dict[str, Callable[[dict[str, Any]], Iterable[Any]]] = {
     "context_programs": context.listed_programs,
     "hook_events": tool.listed_events,
     "tool_inputs": tool.listed_inputs,
-    "turns": orchestrator.plain_cases,
-    "hooked_turns": orchestrator.hooked_cases,
-    "failing_turns": orchestrator.failing_cases,
-    "stopped_turns": orchestrator.stopped_cases,
+    "turns": orchestrator.listed_turns,
     "provider_requests": provider.listed_requests,
     "provider_dialogues": provider.listed_dialogues,
 }
@@ -290,13 +284,25 @@ class Runner:
         """Run a check on a case; the token is what to write into a command that plays it again."""
         stage = attrs.evolve(self._stage(step, case), coverage=self._coverage, token=case if token is None else token)
         self._playing = step, stage
-        with _deterministic_order(step.backend, self._job.seed):
+        with _deterministic_order(step.backend, self._job.seed), unawaited_coroutines() as unawaited:
             run = anyio.run if step.check.real_time else run_virtually
             run(step.check.run, stage, backend=step.backend)
+        # What a cancelled call leaves is looked at in other ways.
+        if step.check.kind == "behaviour" or step.check.name == "every_module.cleans_up":
+            self._report_unawaited(stage, unawaited)
         for note in stage.notes:
             self._emit({"note": note})
         self._send_faults()
         return _with_input(stage)
+
+    def _report_unawaited(self, stage: CheckContext, unawaited: list[tuple[str, list[tuple[str, int]]]]) -> None:
+        """Report the first coroutine that a line of the module has created and not awaited."""
+        target = self._loaded.target
+        for text, lines in unawaited if not self._job.only or "A14" in self._job.only else ():
+            own = [target.location_at(file, line) for file, line in lines if target.owns(file)]
+            if own:
+                stage.fault("A14", f"the {text}", location=own[-1], hint="Await it, or start it in a task group.")
+                return
 
     def _stage(self, step: Step, case: Any) -> CheckContext:
         return CheckContext(

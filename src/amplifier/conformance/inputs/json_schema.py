@@ -68,13 +68,13 @@ def schema_problem(schema: Any) -> str | None:
     return next(_lost_references(plain, plain), None)
 
 
-def acceptor(schema: Mapping[str, Any] | None) -> Accepts | None:
+def acceptor(schema: Mapping[str, Any] | None, *, check_formats: bool = True) -> Accepts | None:
     """A function that decides whether a schema accepts a value; None if the schema cannot be understood."""
     if not schema:
         return None
     try:
         plain = json.loads(json.dumps(schema))
-        accepts = _build(plain).is_valid
+        accepts = _build(plain, check_formats=check_formats).is_valid
     except MissingExtraError:
         raise
     except Exception:  # noqa: BLE001 — a third-party schema in a third-party library: it fails in many ways
@@ -156,8 +156,8 @@ def _compiles(pattern: str) -> bool:
     return True
 
 
-def _build(schema: Any) -> Validator:
+def _build(schema: Any, *, check_formats: bool = True) -> Validator:
     try:
-        return build_validator(schema, check_formats=True)
+        return build_validator(schema, check_formats=check_formats)
     except MissingExtraError as error:  # most of the kit works without it
         raise MissingExtraError("checking tools", extra="testing", missing="jsonschema_rs") from error

@@ -529,6 +529,18 @@ def _check_injected_once(turn: RecordedTurn, position: int, decision: LogEntry) 
         yield "O19", f"what a hook injected for one request, at {decision.name}, was in {times} of them"
 
 
+def error_violations(turn: RecordedTurn) -> Iterator[Violation]:
+    """An error of the provider leaves execute as it is, and is announced."""
+    failed, outcome = turn.entries("failed"), turn.outcome
+    if not failed or outcome is None or outcome.kind == "late":
+        return
+    error = failed[-1][1].data
+    if not isinstance(outcome.error, type(error)):
+        yield "O21", f"the provider raised {type(error).__name__}, and execute {outcome}"
+    if not turn.positions("event", "provider:error"):
+        yield "O26", f"the provider raised {type(error).__name__}, and no provider:error was emitted"
+
+
 def stop_violations(turn: RecordedTurn, *, is_on_island: bool = False) -> Iterator[Violation]:
     """After a graceful stop running tools finish, and nothing new starts.
 

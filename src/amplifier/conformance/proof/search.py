@@ -10,10 +10,15 @@ import json
 import logging
 import os
 import random
+import signal
+import sysconfig
 import tempfile
+import threading
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import attrs
@@ -26,7 +31,7 @@ from amplifier.conformance.engine.job import reject_unknown, require_packages
 from amplifier.conformance.inputs.values import sample_inputs
 from amplifier.conformance.proof.world import CHOICES, FAULTY, KINDS, LAWS, Case, PlanWorld
 from amplifier.conformance.target.process import PATIENCE, Resources, mark_descendants, started_processes
-from amplifier.conformance.target.virtual_clock import child_processes
+from amplifier.conformance.target.virtual_clock import child_processes, machine_load
 from amplifier.errors import AmplifierError, ExecutionCancelled
 from amplifier.loading._found import SEARCH_PATH_VARIABLE
 from amplifier.plan import merge_plans
@@ -185,6 +190,8 @@ class _Search:
         """The tools that the plan offers to its model, with some inputs of each."""
         world = PlanWorld(self._plan, {"turns": []})
         report = _run(world, {"mode": self._modes[0], "at": 0, "second": None}, self.proof.seed)
+        if isinstance(report, str):
+            raise AmplifierError(f"the plan cannot be run: the event loop was blocked at {report}")
         if not world.provider.requests:
             found = "; ".join(violation.detail for violation in report.violations)
             raise AmplifierError(f"the plan cannot be run: {found or 'its loop does not ask its provider'}")
@@ -234,6 +241,8 @@ class _Search:
         processes = started_processes()
         world = PlanWorld(self._plan if plan is None else plan, case)
         report = _run(world, case["cancel"], self.proof.seed)
+        if isinstance(report, str):
+            return _Found({"ends": f"the event loop was blocked for {_BLOCKED_SECONDS:g} s at {report}"}, report, 0)
         laws = {_law_of(violation)[0]: _law_of(violation)[1] for violation in reversed(report.violations)}
         if started_processes() > processes and "ends" not in laws and self._leaves_processes():
             laws["nothing left"] = "a process that was started in the session runs on after it"
@@ -286,25 +295,73 @@ def _law_of(violation: Violation) -> tuple[str, str]:
     return (KINDS[violation.kind], violation.detail) if violation.kind in KINDS else (law, what)
 
 
-class _Children(TimeWatch):
-    """Lets time pass as on the wall while a process runs that was started in the trial, of which trio's clock does not know."""
+_BLOCKED_SECONDS = 5.0
+"""Real seconds after which code that neither returns to the loop nor lets it wait is interrupted."""
+_IDLE = ("selectors.py", "virtual_time.py", "_io_epoll.py", "_io_kqueue.py", "_io_windows.py")
+"""Files in which a loop waits."""
+
+
+class _Watch(TimeWatch):
+    """Lets time pass as on the wall while a process runs that was started in the trial, of which trio's clock does not know; ends a trial that blocks its loop.
+
+    Attributes:
+        blocked: The line that blocked the loop; empty if none did.
+    """
 
     def __init__(self) -> None:
         self._others = child_processes()
+        self._last = time.monotonic()
+        self.blocked: str = ""
 
     def is_busy(self) -> bool:
         return not child_processes() <= self._others
 
+    def on_turn(self) -> None:
+        self._last = time.monotonic()
 
-def _run(world: PlanWorld, cancel: Mapping[str, Any], seed: int) -> SweepReport:
-    """Run one trial; without a cancellation its awaits are counted as well."""
+    @contextlib.contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """Interrupt the body when it blocks the loop; only the main thread can be interrupted."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before, began = signal.signal(signal.SIGALRM, self._ring), time.monotonic()
+        left, interval = signal.setitimer(signal.ITIMER_REAL, _BLOCKED_SECONDS / 5, _BLOCKED_SECONDS / 5)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - began), 0.001) if left else 0, interval)
+            signal.signal(signal.SIGALRM, before)
+
+    def _ring(self, _signal: int, frame: FrameType | None) -> None:
+        stack = [] if frame is None else [each for each, _ in traceback.walk_stack(frame)]
+        if any(each.f_code.co_filename.endswith(_IDLE) for each in stack):
+            self.on_turn()
+        elif time.monotonic() - self._last > _BLOCKED_SECONDS * machine_load():
+            own = next((each for each in stack if not _is_of_a_library(each.f_code.co_filename)), stack[0])
+            self.blocked = f"{own.f_code.co_filename}:{own.f_lineno} {own.f_code.co_name}"
+            raise KeyboardInterrupt  # the one thing that loops and modules let through
+
+
+def _is_of_a_library(file: str) -> bool:
+    return file.startswith((sysconfig.get_path("stdlib"), "<")) or "site-packages" in file
+
+
+def _run(world: PlanWorld, cancel: Mapping[str, Any], seed: int) -> SweepReport | str:
+    """Run one trial; without a cancellation its awaits are counted as well. Returns the line that blocked the loop instead of a report, if one did."""
+    watch = _Watch()
     which: dict[str, Any] = {"only": cancel["at"]} if cancel["at"] else {"max_points": 0}
-    which |= {"seed": seed, "expect": (ExecutionCancelled,), "watch": _Children()}
+    which |= {"seed": seed, "expect": (ExecutionCancelled,), "watch": watch}
     if cancel["second"] is not None:
         which["second_after"] = (cancel["second"],)
     logging.disable(logging.CRITICAL)  # what modules log about faults that were injected is no news
     try:
-        return cancel_everywhere(lambda: world, modes=(cancel["mode"],), **which)
+        with watch.interrupting():
+            return cancel_everywhere(lambda: world, modes=(cancel["mode"],), **which)
+    except KeyboardInterrupt:
+        if not watch.blocked:
+            raise
+        return watch.blocked
     finally:
         logging.disable(logging.NOTSET)
 

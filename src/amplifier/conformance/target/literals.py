@@ -48,12 +48,6 @@ def environment_in(target: Target) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def numbers_in(target: Target) -> set[int]:
-    """Whole numbers in the source."""
-    constants = [node.value for node in _nodes(target) if isinstance(node, ast.Constant)]
-    return {value for value in constants if type(value) is int}
-
-
 @functools.cache
 def choices_in(target: Target) -> list[str]:
     """Words that something is compared with, or looked up in a table: names of actions and modes.

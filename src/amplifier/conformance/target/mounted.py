@@ -12,6 +12,7 @@ import os
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
@@ -19,11 +20,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+import anyio.lowlevel
 import attrs
 
 from amplifier.conformance.inputs.server_process import SERVICE, SERVICE_HOST, service_address
 from amplifier.conformance.target.calls import CALL_SECONDS, Outcome, call_with_deadline, waiting_seconds
 from amplifier.conformance.target.locate import LoadedTarget
+from amplifier.conformance.target.process import PATIENCE
 from amplifier.conformance.target.resolver_samples import install_samples, resolver_of
 from amplifier.conformance.target.virtual_clock import (
     Budget,
@@ -37,7 +40,7 @@ from amplifier.conformance.target.virtual_clock import (
 from amplifier.contracts import CONTRACTS, clauses_for
 from amplifier.kernel import AmplifierSession
 from amplifier.loading import ModuleLoader
-from amplifier.models import ChatResponse, ToolResult
+from amplifier.models import ChatResponse, HookResult, ToolResult
 from amplifier.testing import (
     CancelledAt,
     EventRecorder,
@@ -135,6 +138,7 @@ CLEANUP_SECONDS = 10.0
 CANCEL_GRACE = 4.0
 """Seconds after its cancellation at which a call counts as never ending."""
 
+_PAUSE = 0.02
 _THOROUGH_POINTS = 100
 _MORE_WHEN_THOROUGH = 8
 _hanging_cleanups: set[str] = set()
@@ -186,6 +190,7 @@ class MountedModule:
         events: All emitted events.
         is_cleaned: The cleanup that mount returned has been called.
         leave_mount: Leaves a structured mount.
+        call_ids: The ids of the tool calls that a provider has returned.
     """
 
     ctx: CheckContext
@@ -199,6 +204,7 @@ class MountedModule:
     is_awaited: bool = False
     is_cleaned: bool = False
     leave_mount: Callable[[], Any] | None = None
+    call_ids: list[str] = attrs.field(factory=list)
 
     @property
     def loaded(self) -> LoadedTarget:
@@ -316,9 +322,29 @@ class MountedModule:
         entries = self.session.coordinator.cleanups.entries
         return [entry for entry in entries if entry.module == OWNER and entry.what == "cleanup"]
 
+    def suspend_at(self, *events: str) -> None:
+        """Register handlers that suspend, as one that writes a log may: a concurrent call then runs in between."""
+
+        async def suspend(event: str, data: dict[str, Any]) -> HookResult:
+            await anyio.lowlevel.checkpoint()
+            return HookResult(action="continue")
+
+        for event in events:
+            self.session.coordinator.hooks.register(event, suspend, name="suspend")
+
     def without_session(self, text: str) -> str:
         """A text in which placeholders replace the session id and the private directories."""
         return text.replace(self.session.session_id, "<session>").replace(str(self.directory.parent), "<place>")
+
+    async def temporary_files_left(self) -> list[str]:
+        """The names of temporary files that still exist a moment after the module was closed."""
+        give_up = time.monotonic() + PATIENCE
+        while left := sorted(path.name for path in self.temporary.iterdir()):
+            if time.monotonic() >= give_up:
+                break
+            await anyio.lowlevel.checkpoint()
+            time.sleep(_PAUSE)  # noqa: ASYNC251 — for threads and processes, in real time
+        return left
 
     async def close(self) -> None:
         """Clean the module up as the kernel would, without checking anything."""

@@ -5,12 +5,16 @@ Processes and descriptors are read from ``/proc``; elsewhere only threads and fi
 
 from __future__ import annotations
 
+import builtins
 import gc
+import io
 import logging
 import os
+import re
 import sys
 import threading
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -170,6 +174,59 @@ def captured_logs(wants: Callable[[logging.LogRecord], bool]) -> Iterator[list[l
     finally:
         root.removeHandler(collector)
         root.setLevel(level)
+
+
+_PATCHED = (
+    *((os, name) for name in ("stat", "lstat", "scandir", "listdir", "open", "mkdir", "readlink")),
+    (io, "open"),
+    (builtins, "open"),
+)
+
+
+@contextmanager
+def refused_access(root: Path) -> Iterator[list[str]]:
+    """Raise PermissionError for every access below a directory in the body; gives the refused paths."""
+    refused: list[str] = []
+    originals = [(owner, name, getattr(owner, name)) for owner, name in _PATCHED]
+
+    def guard(original: Callable[..., Any]) -> Callable[..., Any]:
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            path = args[0] if args else kwargs.get("path", kwargs.get("file", "."))
+            if isinstance(path, (str, os.PathLike)) and str(Path(path).absolute()).startswith(str(root)):
+                refused.append(str(path))
+                raise PermissionError(13, "Permission denied", str(path))
+            return original(*args, **kwargs)
+
+        return guarded
+
+    try:
+        for owner, name, original in originals:
+            setattr(owner, name, guard(original))
+        yield refused
+    finally:
+        for owner, name, original in originals:
+            setattr(owner, name, original)
+
+
+_ORIGIN = re.compile(r'File "(.+?)", line (\d+)')
+
+
+@contextmanager
+def unawaited_coroutines() -> Iterator[list[tuple[str, list[tuple[str, int]]]]]:
+    """Collect the coroutines that are dropped before they were awaited: what Python says, and the lines that led to them, innermost last."""
+    found: list[tuple[str, list[tuple[str, int]]]] = []
+    depth = sys.get_coroutine_origin_tracking_depth()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RuntimeWarning)
+        sys.set_coroutine_origin_tracking_depth(5)
+        try:
+            yield found
+        finally:
+            sys.set_coroutine_origin_tracking_depth(depth)
+            texts = [str(each.message) for each in caught if "was never awaited" in str(each.message)]
+            found += [
+                (text.partition("\n")[0], [(file, int(line)) for file, line in _ORIGIN.findall(text)]) for text in texts
+            ]
 
 
 _listeners: list[tuple[tuple[str, ...], list[str]]] = []

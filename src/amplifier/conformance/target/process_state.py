@@ -1,6 +1,7 @@
 """The state that all code of a process shares, such as its environment and its working directory: read, compared and restored.
 
-`PARTS` is the one table: a name, how to read it and how to set it again. Threads, tasks, processes and open files are in `process`.
+`PARTS` is the one table: a name, how to read it and how to set it again. Threads, processes and open files are in
+`process`, tasks in `checks.every_module.cancellation`.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def install_samples(directory: Path, target: Target) -> None:
     words = [text for text in texts_in(target) if _FOLDER.fullmatch(text) and not _is_id(text)]
     folders = [text for text in words if not Path(text).suffix and "amplifier_module" not in text]
     for text in folders[:_MOST_FOLDERS]:
-        bases.append(Path(text).expanduser() if text.startswith("~") else directory / text)
+        bases += [Path(text).expanduser()] if text.startswith("~") else [directory / text, Path.home() / text]
     for base in dict.fromkeys(bases):
         for module_id in SAMPLES:
             package = f"amplifier_module_{module_id.replace('-', '_')}"

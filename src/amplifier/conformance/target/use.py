@@ -149,7 +149,7 @@ def _provider_exercises(mounted: MountedModule) -> list[Operation]:
     async def complete(mounted: MountedModule) -> Any:
         response = await mounted.instance.complete(plain_request())
         mounted.note_success(Outcome(kind="returned", value=response))
-        return _comparable(response)
+        return _comparable(response, mounted)
 
     async def list_models(mounted: MountedModule) -> Any:
         return len(await mounted.instance.list_models())
@@ -162,7 +162,9 @@ def _provider_exercises(mounted: MountedModule) -> list[Operation]:
         if not hasattr(type(manager), "__aenter__"):
             return None  # another kind of stream than the contract's
         async with manager as chunks:
-            return [_comparable(chunk.response) async for chunk in chunks if isinstance(chunk, StreamChunk)][-1:]
+            return [_comparable(chunk.response, mounted) async for chunk in chunks if isinstance(chunk, StreamChunk)][
+                -1:
+            ]
 
     if mounted.instance is None:
         return []
@@ -172,13 +174,14 @@ def _provider_exercises(mounted: MountedModule) -> list[Operation]:
     return [*found, Operation("stream", request, stream)] if hasattr(mounted.instance, "stream") else found
 
 
-def _comparable(response: Any) -> Any:
-    """Content and usage of a response without the ids of calls, which only have to be new."""
+def _comparable(response: Any, mounted: MountedModule) -> Any:
+    """Content and usage of a response without the ids of calls, which only have to be new and are kept."""
     if not isinstance(response, ChatResponse):
         return repr(type(response))
     blocks = copy.deepcopy(response.content)
     for number, block in enumerate(blocks):
         if isinstance(block, ToolCallBlock):
+            mounted.call_ids.append(block.id)
             block.id = f"call {number}"
     return [*to_dict(ChatResponse(content=blocks))["content"], {"usage": response.usage}]
 
@@ -353,8 +356,7 @@ def other_operations(mounted: MountedModule, text: str = "other text", number: i
     typical = [each for each in typical_operations(mounted) if not each.is_last]
     kind = mounted.loaded.module_type
     if kind in _WITH_TEXT and mounted.instance is not None:
-        name, run = _WITH_TEXT[kind]
-        return [Operation(name, {"earlier message": text}, partial(run, text))]
+        return [Operation(name, {name: text}, partial(run, text)) for name, run in _WITH_TEXT[kind].items()]
     found = []
     for operation in typical if kind in ("tool", "hook") else ():
         given = copy.deepcopy(operation.given)
@@ -400,7 +402,15 @@ def _marked(data: Any, mark: str) -> Any:
 async def _complete_later(text: str, mounted: MountedModule) -> Any:
     request = plain_request()
     request.messages[:0] = [Message(role="user", content=text), Message(role="assistant", content="Yes.")]
-    return _comparable(await mounted.instance.complete(request))
+    return _comparable(await mounted.instance.complete(request), mounted)
+
+
+async def _complete_other(text: str, mounted: MountedModule) -> Any:
+    request = plain_request()
+    request.messages[0].content = f"Please use a tool, and repeat: {text}. " + "And again. " * (
+        sum(map(ord, text)) % 7
+    )  # of another length
+    return _comparable(await mounted.instance.complete(request), mounted)
 
 
 async def _store(text: str, mounted: MountedModule) -> Any:
@@ -414,7 +424,7 @@ async def _store(text: str, mounted: MountedModule) -> Any:
     return [*found, *await _views(mounted)]
 
 
-_WITH_TEXT: dict[str, tuple[str, Callable[[str, MountedModule], Coroutine[Any, Any, Any]]]] = {
-    "provider": ("complete after other messages", _complete_later),
-    "context": ("add_message and get_messages", _store),
+_WITH_TEXT: dict[str, dict[str, Callable[[str, MountedModule], Coroutine[Any, Any, Any]]]] = {
+    "provider": {"complete after other messages": _complete_later, "complete of a message": _complete_other},
+    "context": {"add_message and get_messages": _store},
 }

@@ -83,7 +83,13 @@ class _AsyncioTrial:
         self.settings = settings
         self.outcome = TrialOutcome()
         self.order = random.Random(settings.seed)
-        self.injection = Injection(k=settings.k, second=settings.second, fire=self._fire, max_steps=settings.max_steps)
+        self.injection = Injection(
+            k=settings.k,
+            second=settings.second,
+            fire=self._fire,
+            max_steps=settings.max_steps,
+            watch=settings.watch,
+        )
         self._scenario = scenario
         self._native = settings.mode != "asyncio-scope"
         self._cancels_all = settings.mode.startswith("asyncio-all")

@@ -45,7 +45,7 @@ class TrialSettings:
         grace: Seconds between the scenario's end and the search for leftovers.
         loop_factory: Makes the asyncio loop; None for the usual one.
         eager_tasks: Tasks start at once on asyncio.
-        watch: May hold the virtual clock on trio.
+        watch: May hold the virtual clock on trio, and is told of every suspension.
     """
 
     mode: str = ""
@@ -94,6 +94,7 @@ class Injection:
         fire: Cancels the scenario.
         second: Fire again so many suspensions after the first time.
         max_steps: Above this count the scenario is spinning and is put to death.
+        watch: Told of every suspension.
         tasks: The scenario's unfinished tasks and their coroutines, in order of creation.
         count: Suspensions so far.
         fired: The k-th suspension was reached.
@@ -111,6 +112,7 @@ class Injection:
     fire: Callable[[], object]
     second: int | None = None
     max_steps: int | None = None
+    watch: TimeWatch | None = None
     tasks: dict[Any, object] = attrs.field(factory=dict)
     count: int = 0
     fired: bool = False
@@ -131,6 +133,8 @@ class Injection:
             coro: The task's coroutine.
             scopes: Describes the cancel scopes around it; asked only when this is the place to hit.
         """
+        if self.watch is not None:
+            self.watch.on_turn()
         if self.closed:
             return
         self.count += 1

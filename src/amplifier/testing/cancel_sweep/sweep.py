@@ -103,7 +103,8 @@ def cancel_everywhere(
         grace: Seconds, on that clock, between the scenario's end and the search for what it left behind.
         loop_factory: Makes the asyncio loops, for example ``uvloop.new_event_loop``; needs ``clock="real"``.
         eager_tasks: On asyncio every task starts at once, as with ``asyncio.eager_task_factory``; from Python 3.12 on.
-        watch: Holds the virtual clock of trio while something is at work that it does not know of, such as a child process.
+        watch: Holds the virtual clock of trio while something is at work that it does not know of, such as a child process; its
+            ``on_turn`` is called at every suspension.
 
     Raises:
         ValueError: An argument makes no sense.

@@ -87,7 +87,9 @@ class _TrioTrial(trio.abc.Instrument):
         self.settings = settings
         self.outcome = TrialOutcome()
         self.scope = trio.CancelScope()
-        self.injection = Injection(k=settings.k, fire=self.scope.cancel, max_steps=settings.max_steps)
+        self.injection = Injection(
+            k=settings.k, fire=self.scope.cancel, max_steps=settings.max_steps, watch=settings.watch
+        )
         self.broken: Exception | None = None
         self._scenario = scenario
         self._ended = trio.Event()

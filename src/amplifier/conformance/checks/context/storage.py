@@ -20,7 +20,7 @@ from amplifier.conformance.target.calls import Outcome, reraise_own_cancellation
 from amplifier.conformance.target.mounted import OWNER, CheckContext, MountedModule, MountFailed
 from amplifier.contracts import ContextManager
 from amplifier.errors import AmplifierError
-from amplifier.models import HookResult, ProviderInfo
+from amplifier.models import ProviderInfo
 from amplifier.testing import cancel_at
 
 PLENTY = 10_000_000
@@ -185,15 +185,7 @@ async def remounted(observed: ObservedContext) -> bool:
     return isinstance(observed.context, ContextManager)
 
 
-def interrupt_compactions(mounted: MountedModule) -> None:
-    """Register handlers of compaction events that suspend once."""
-
-    async def suspend(event: str, data: dict[str, Any]) -> HookResult:
-        await anyio.lowlevel.checkpoint()
-        return HookResult(action="continue")
-
-    for event in ("context:pre_compact", "context:post_compact", "context:compaction"):
-        mounted.session.coordinator.hooks.register(event, suspend, name="suspend")
+_COMPACTIONS = ("context:pre_compact", "context:post_compact", "context:compaction")
 
 
 class Window:
@@ -353,7 +345,7 @@ class _Program:
     async def _sweep(self, step: dict[str, Any], when: str) -> None:
         """Cancel an operation at each of its suspensions, and use the context afterwards, mounted again as well if it keeps its messages."""
         observed, ctx = self._observed, self._observed.ctx
-        interrupt_compactions(observed.mounted)
+        observed.mounted.suspend_at(*_COMPACTIONS)
         if await observed.set(_BASE, "C5"):
             await self._remount(step, when)
         for k in range(1, ctx.points + 1) if not observed.has_faults else ():
@@ -487,10 +479,12 @@ async def takes_many_at_once(ctx: CheckContext) -> None:
         async with observe_context(ctx, placed=placed) as observed:
             if observed is None:
                 return
-            interrupt_compactions(observed.mounted)
+            observed.mounted.suspend_at(*_COMPACTIONS)
             if not await observed.add_all([spoken(number * 10, "user", 30) for number in range(60)], clause="C15"):
                 return
             await _view_concurrently(observed)
+            if not observed.has_faults:
+                await _add_beside_a_view(observed)
             if not observed.has_faults:
                 await _replace_concurrently(observed)
         if ctx.faults or ctx.loaded.config == ctx.loaded.given:
@@ -514,6 +508,23 @@ async def _view_concurrently(observed: ObservedContext) -> None:
         if first == second != third and beside is not None:
             what = f"{len(third)} messages instead of the {len(first)} that it shows when asked alone"
             observed.ctx.fault("C15", f"a view for {budget} tokens, asked for beside others, shows {what}")
+            return
+
+
+async def _add_beside_a_view(observed: ObservedContext) -> None:
+    """Store a message while a view is being made: later views show it."""
+    for steps in range(8):
+        newest = spoken(1000 + steps, "user", 5)
+        if not await observed.add(spoken(1100 + steps, "user", 5), "C15"):  # so that no remembered view fits
+            return
+        async with anyio.create_task_group() as group:
+            group.start_soon(observed.view, 200)
+            for _ in range(steps):
+                await anyio.lowlevel.checkpoint()
+            group.start_soon(observed.add, newest, "C15")
+        view = await observed.view(200)
+        if view is not None and not observed.has_faults and marks([newest])[0] not in marks(view):
+            observed.ctx.fault("C15", "a message that was stored while a view was made is not in the views after that")
             return
 
 

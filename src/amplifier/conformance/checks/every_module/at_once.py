@@ -31,7 +31,7 @@ _PAUSES = (0.0, 0.013, 0.04)
 _ABOUT_TIME = re.compile(
     r"time|elapsed|duration|took|second|_ms|latency|wait|queue|active|flight|running|concurren|since|\bage\b|_age|uptime|expires"
 )
-_CLAUSES = {"tool": "T10", "hook": "H3", "resolver": "R6"}
+_CLAUSES = {"tool": "T10", "provider": "P14", "hook": "H3", "resolver": "R6"}
 
 
 @attrs.frozen
@@ -43,7 +43,7 @@ class _Result:
 
 
 _Run = tuple[_Result, _Result, list[_Result]]
-"""The results of both calls, and what a tool shows afterwards."""
+"""The results of both calls, and what shows afterwards."""
 
 
 def _pair(mounted: MountedModule, number: int) -> tuple[Operation, Operation] | None:
@@ -56,7 +56,10 @@ def _pair(mounted: MountedModule, number: int) -> tuple[Operation, Operation] | 
     return (one[number], other[number]) if number < min(len(one), len(other), _MOST_PAIRS) else None
 
 
-@check("T10", "H3", "H5", "R6", kind="behaviour", types=("tool", "hook", "resolver"), needs_success=("T10",))
+@check(
+    "T10", "P14", "H3", "H5", "R6",
+    kind="behaviour", types=_CLAUSES, needs_success=("T10", "P14"),
+)  # fmt: skip
 async def answers_the_same_at_once(ctx: CheckContext) -> None:
     """Makes two calls at the same time, and compares with the same calls one after the other, in both orders."""
     budget, kind = ctx.budget(_BUDGET), ctx.loaded.module_type
@@ -80,8 +83,11 @@ async def _disturbance(ctx: CheckContext, number: int) -> str | None:
     is_steady = await _in_turn(ctx, number) == orders[0]
     for head_start in _HEAD_STARTS:
         async with ctx.mount() as mounted:
+            mounted.suspend_at("llm:request", "llm:response")
             together = await _at_once(mounted, number, head_start)
         problem = _wrong_result(orders, together, is_steady) or (_wrong_state(orders, together) if is_steady else None)
+        if ctx.loaded.module_type == "provider":
+            problem = problem or _wrong_answer([*orders, together])
         if problem is not None and (not is_steady or await _is_deterministic(ctx, number, orders[0])):
             return problem
     return None
@@ -141,6 +147,10 @@ async def _run_concurrently(
 
 
 async def _state(mounted: MountedModule) -> list[_Result]:
+    """What typical calls of a tool give now, and which ids a provider has given to several calls."""
+    if mounted.loaded.module_type == "provider":
+        again = sorted({each for each in mounted.call_ids if mounted.call_ids.count(each) > 1})
+        return [_Result(f"the ids {again} twice", is_good=True)]
     if mounted.loaded.module_type != "tool":
         return []
     return [_result(await _call(mounted, each), mounted) for each in typical_operations(mounted)]
@@ -182,6 +192,14 @@ def _wrong_result(orders: list[_Run], together: _Run, is_steady: bool) -> str | 
         if is_steady and is_stateless and got != usual:
             return f"one got {got.text[:150]}, and {usual.text[:150]} when it was made alone"
     return None
+
+
+def _wrong_answer(runs: list[_Run]) -> str | None:
+    """What is wrong with answers of a provider, which may neither be busy nor remember what others have asked."""
+    if any(_MARKS[1 - index] in run[:2][index].text for run in runs for index in range(2)):
+        return "the answer to one holds a word of the other"
+    *orders, together = ([each.is_good for each in run[:2]] for run in runs)
+    return "one of them failed" if not all(together) and all(map(all, orders)) else None
 
 
 def _has_swapped(index: int, text: str) -> bool:

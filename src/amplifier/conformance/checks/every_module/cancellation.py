@@ -28,7 +28,7 @@ import attrs
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.inputs.json_schema import resolved
 from amplifier.conformance.inputs.values import properties_of
-from amplifier.conformance.oracles.calls import NEVER
+from amplifier.conformance.oracles.calls import NEVER, first_difference
 from amplifier.conformance.target.calls import CALL_SECONDS, Outcome, call_with_deadline, reraise_own_cancellation
 from amplifier.conformance.target.literals import starts_programs
 from amplifier.conformance.target.mounted import CANCEL_GRACE, CheckContext, Fault, MountedModule
@@ -87,17 +87,6 @@ class Leftovers:
         if not any(each.startswith(counted) for each in self._before.leaks()):
             return []
         return [each for each in self._before.leaks_after_patience() if each.startswith(counted)]
-
-
-async def temporary_files_left(mounted: MountedModule) -> list[str]:
-    """The names of temporary files of a closed module that still exist after a moment."""
-    give_up = time.monotonic() + PATIENCE
-    while left := sorted(path.name for path in mounted.temporary.iterdir()):
-        if time.monotonic() >= give_up:
-            break
-        await anyio.lowlevel.checkpoint()
-        time.sleep(_PAUSE)  # noqa: ASYNC251 — for threads and processes, in real time
-    return left
 
 
 CALLS = 5
@@ -288,7 +277,7 @@ async def _cancel_repeatedly(ctx: CheckContext, variant: _Variant, k: int, nativ
                 return
         await _check_works(mounted, operation, variant, where, repeats)
         await mounted.close()
-        for name in (await temporary_files_left(mounted))[:1]:
+        for name in (await mounted.temporary_files_left())[:1]:
             what = f"{operation.name} was cancelled, and the temporary file {name!r} remains after cleanup"
             ctx.fault("A14", what, given=operation.given, cancelled_at=where)
 
@@ -302,8 +291,10 @@ async def _check_works(
         return
     if after.kind == variant.usual.kind and await _gist_after_many(mounted.ctx, variant, repeats) != usual:
         return  # so many calls are too many for it, cancelled or not
-    ended = f"gave {str(after.value)[:150]}" if after.returned else str(after)
-    what = f"after {repeats} cancelled calls {operation.name} {ended}; without them it {variant.usual}"
+    ended = f"{after}; without them it {variant.usual}"
+    if after.returned and variant.usual.returned:
+        ended = f"gave {first_difference(str(variant.usual.value), str(after.value))}"
+    what = f"after {repeats} cancelled calls {operation.name} {ended}"
     mounted.ctx.fault("A9", what, given=operation.given, cancelled_at=where, error=after.error)
 
 

@@ -7,10 +7,11 @@ the checks that run the module.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from amplifier.conformance.checks.registry import check
-from amplifier.conformance.target.locate import EXPECTED_MOUNT, Definition, Target, parsed
+from amplifier.conformance.target.locate import EXPECTED_MOUNT, Target, parsed
 from amplifier.conformance.target.mounted import Fault, Unexamined
 from amplifier.contracts import CONTRACTS
 from amplifier.plan import is_module_id
@@ -46,11 +47,11 @@ def is_well_named(target: Target) -> Iterator[Fault]:
 @check("A3", kind="static")
 def has_a_mount(target: Target) -> Iterator[Fault]:
     """Reads the definition of mount: present, async or a context manager, callable with coordinator and config."""
-    tree = _tree(target)
+    _require_tree(target)
     found = target.definition(target.attribute)
     if found is None and target.functions():
         return  # they are mounted as they are
-    if found is None and not _is_dynamic(tree, target.attribute):
+    if found is None and not _is_dynamic(target, target.attribute):
         what = f"there is no {target.attribute!r} in {target.import_name}; expected {EXPECTED_MOUNT}"
         yield Fault(clause="A3", what=what, location=target.file.name)
         return
@@ -60,15 +61,25 @@ def has_a_mount(target: Target) -> Iterator[Fault]:
     if not _takes(node, 2):
         what = f"mount takes ({ast.unparse(node.args)}); expected one that can be called as mount(coordinator, config)"
         yield Fault(clause="A3", what=what, location=found.location)
-    yield from _not_async(node, found)
+    if isinstance(node, ast.FunctionDef):
+        # A plain function may return a coroutine or a manager; only one that surely returns neither is a fault.
+        answers = [each.value for each in ast.walk(node) if isinstance(each, ast.Return) and each.value is not None]
+        local = {each.name for each in ast.walk(node) if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))}
+        if node.decorator_list or any(
+            not isinstance(value, (ast.Constant, ast.Lambda)) and getattr(value, "id", "") not in local
+            for value in answers
+        ):
+            raise Unexamined(f"{found.file.name} does not show what the plain function mount returns")
+        what = "mount is a plain function; expected async def, or a factory of async context managers"
+        yield Fault(clause="A3", what=what, location=found.location)
 
 
 @check("A6", kind="static")
 def is_told_when_ready(target: Target) -> Iterator[Fault]:
     """Reads the definition of on_session_ready, if there is one: async, and takes the coordinator alone."""
-    tree = _tree(target)
+    _require_tree(target)
     found = target.definition("on_session_ready")
-    if found is None and not _is_dynamic(tree, "on_session_ready"):
+    if found is None and not _is_dynamic(target, "on_session_ready"):
         return  # there is none
     node = None if found is None else found.node
     if found is None or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -86,7 +97,7 @@ def is_told_when_ready(target: Target) -> Iterator[Fault]:
 @check("A20", kind="static")
 def declares_its_type(target: Target) -> Iterator[Fault]:
     """Reads __amplifier_module_type__."""
-    _tree(target)
+    _require_tree(target)
     found = target.definition("__amplifier_module_type__")
     declared = target.constant("__amplifier_module_type__")
     if found is None and not target.functions():
@@ -99,16 +110,14 @@ def declares_its_type(target: Target) -> Iterator[Fault]:
         yield Fault(clause="A20", what=what, location=found.location)
 
 
-def _tree(target: Target) -> ast.Module:
-    """The syntax tree of the module's own file.
+def _require_tree(target: Target) -> None:
+    """Make sure that the module's own file can be parsed.
 
     Raises:
-        Unexamined: It has none.
+        Unexamined: It cannot.
     """
-    tree = parsed(target.file)
-    if tree is None:
+    if parsed(target.file) is None:
         raise Unexamined(f"{target.file.name} cannot be parsed")
-    return tree
 
 
 def _exists(target: Target, import_name: str) -> bool:
@@ -125,60 +134,7 @@ def _takes(node: ast.FunctionDef | ast.AsyncFunctionDef, count: int) -> bool:
     return least <= count and (len(positional) >= count or arguments.vararg is not None) and not keywords_needed
 
 
-def _not_async(node: ast.FunctionDef | ast.AsyncFunctionDef, found: Definition) -> Iterator[Fault]:
-    yields = any(isinstance(each, (ast.Yield, ast.YieldFrom)) for each in _own_nodes(node))
-    if isinstance(node, ast.AsyncFunctionDef):
-        if yields and not node.decorator_list:
-            what = "mount is an async generator without @asynccontextmanager, which can be neither awaited nor entered"
-            yield Fault(clause="A3", what=what, location=found.location)
-        return
-    if any(_last_name(each) == "asynccontextmanager" for each in node.decorator_list):
-        return
-    if node.decorator_list:
-        raise Unexamined(f"{found.file.name} does not show what its decorators make of mount")
-    # A plain function may still return a coroutine or a manager; only one that surely returns neither is a fault.
-    answers = [each.value for each in _own_nodes(node) if isinstance(each, ast.Return) and each.value is not None]
-    local = {each.name for each in ast.walk(node) if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))}
-    surely_not = [
-        isinstance(value, (ast.Constant, ast.Lambda)) or (isinstance(value, ast.Name) and value.id in local)
-        for value in answers
-    ]
-    if yields or all(surely_not):
-        what = "mount is a plain function; expected async def, or a factory of async context managers"
-        yield Fault(clause="A3", what=what, location=found.location)
-        return
-    raise Unexamined(f"{found.file.name} does not show what the plain function mount returns")
-
-
-def _own_nodes(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.AST]:
-    """The nodes of a function without those of functions inside it."""
-    waiting: list[ast.AST] = list(function.body)
-    while waiting:
-        node = waiting.pop()
-        yield node
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
-            waiting += ast.iter_child_nodes(node)
-
-
-def _last_name(decorator: ast.expr) -> str:
-    node = decorator.func if isinstance(decorator, ast.Call) else decorator
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-
-
-def _is_dynamic(tree: ast.Module, attribute: str) -> bool:
-    """Whether a name could be defined in a way that a syntax tree does not show."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and any(
-            a.name == "*" or (a.asname or a.name) == attribute for a in node.names
-        ):
-            return True
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("setattr", "exec", "globals", "vars"):
-            return True
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name in (
-            "__getattr__",
-            attribute.partition(".")[0],
-        ):
-            return True
-        if isinstance(node, ast.Name) and node.id == attribute and isinstance(node.ctx, ast.Store):
-            return True
-    return "." in attribute
+def _is_dynamic(target: Target, attribute: str) -> bool:
+    """Whether a name could be defined in a way that the search for definitions does not see: then the file has the word."""
+    text = target.file.read_text(encoding="utf-8", errors="replace")
+    return re.search(rf"\b{re.escape(attribute.partition('.')[0])}\b|import \*|__getattr__|globals\(", text) is not None

@@ -205,7 +205,8 @@ async def _beside_another(ctx: CheckContext) -> AsyncIterator[_Scene]:
 
 def _second(ctx: CheckContext, first: MountedModule) -> AbstractAsyncContextManager[MountedModule]:
     """Another session of the same user: elsewhere, but a context without settings that name a place has to tell sessions apart."""
-    shares_all = ctx.loaded.module_type == "context" and ctx.loaded.config == ctx.loaded.given
+    is_placed = "{directory}" in repr(ctx.loaded.config)
+    shares_all = ctx.loaded.module_type == "context" and ctx.loaded.config == ctx.loaded.given and not is_placed
     return ctx.mount(beside=first) if shares_all else ctx.mount(neighbour=first)
 
 

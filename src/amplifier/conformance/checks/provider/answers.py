@@ -310,7 +310,7 @@ async def leads_a_conversation(ctx: CheckContext) -> None:
         request.tools = request.tools if case["tools"] else None
         for words in [*case["words"][1:], ""]:
             response = await dialogue.turn(request, case["options"])
-            if response is None or ctx.has_violations:
+            if response is None:
                 return
             request = continued(request, response, words)
             if case.get("compacts") and request.messages[-1].role == "user":
@@ -335,7 +335,7 @@ class _Dialogue:
             await self._check_failure(outcome, request, options)
             return None
         response = outcome.value
-        if not isinstance(response, ChatResponse) or self._ctx.has_violations:
+        if not isinstance(response, ChatResponse) or self._has_failed():
             return None
         again = sorted({call.id for call in calls_of(response)} & self._ids)
         if again:
@@ -348,7 +348,11 @@ class _Dialogue:
                 self._ctx.fault(clause, f"an earlier {what} was changed when the next one was asked for")
                 break
         self._past += [("request", request, before), ("response", response, snapshot(response))]
-        return response
+        return None if self._has_failed() else response
+
+    def _has_failed(self) -> bool:
+        """Whether anything but an event is wrong; a conversation whose events are wrong goes on."""
+        return any(fault.clause not in ("P11", "P23") for fault in self._ctx.faults)
 
     async def _check_failure(self, outcome: Outcome, request: ChatRequest, options: dict[str, Any]) -> None:
         if outcome.kind != "raised":
@@ -392,14 +396,30 @@ async def counts_each_call_alone(ctx: CheckContext) -> None:
         if not usable(mounted):
             return
         responses = [(await complete(mounted, asking("Hello."))).value for _ in range(4)]
+        models = (await mounted.call(mounted.instance.list_models)).value
     if not all(isinstance(each, ChatResponse) and isinstance(each.usage, Usage) for each in responses):
         return
+    _check_cost(ctx, responses[0].usage, models)
     contents = {without_ids(ChatResponse(content=each.content, tool_calls=each.tool_calls)) for each in responses}
     for key in ("input_tokens", "output_tokens", "total_tokens"):
         counts = [getattr(each.usage, key) for each in responses]
         if len(contents) == 1 and all(one < two for one, two in itertools.pairwise(counts)):
             ctx.fault("P5", f"the same request, answered the same way, counts {counts} {key}: they add up over calls")
             return
+
+
+def _check_cost(ctx: CheckContext, usage: Usage, models: Any) -> None:
+    """Report a cost that is far from what the provider's own price list makes of the tokens; cached tokens may be cheaper."""
+    prices = [each.pricing for each in models if each.pricing is not None] if isinstance(models, list) else []
+    if usage.cost_usd is None or usage.cache_read_tokens or usage.cache_write_tokens or not prices:
+        return
+    listed = [
+        (usage.input_tokens * each.input_per_million + usage.output_tokens * each.output_per_million) / 1e6
+        for each in prices
+    ]
+    if not min(listed) / 2 <= float(usage.cost_usd) <= max(listed) * 2 + 1e-5:
+        what = f"{usage.input_tokens} and {usage.output_tokens} tokens cost {usage.cost_usd}"
+        ctx.fault("P5", f"{what}; by the prices of list_models it is {max(listed):.6g}")
 
 
 @check("P4", "P19", kind="behaviour", types=PROVIDER)
@@ -439,9 +459,10 @@ async def response_events(mounted: MountedModule, wanted: int) -> list[dict[str,
 
 def _check_events(ctx: CheckContext, response: ChatResponse, events: list[dict[str, Any]]) -> None:
     """Report an llm:response event that is missing, or lacks the usage of its response."""
+    if any(fault.clause in ("P11", "P23") for fault in ctx.faults):
+        return  # once is enough
     if not events:
-        if not any(fault.clause == "P11" for fault in ctx.faults):
-            ctx.fault("P11", "complete returned and llm:response was not emitted")
+        ctx.fault("P11", "complete returned and llm:response was not emitted")
         return
     usage = events[-1].get("usage")
     usage = to_dict(usage) if isinstance(usage, Usage) else usage

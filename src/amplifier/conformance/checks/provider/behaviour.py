@@ -1,21 +1,17 @@
-"""Checks of providers: description, mounting, concurrent calls and streams."""
+"""Checks of providers: description, mounting and streams."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 
 from amplifier.conformance.checks.provider.answers import (
     PROVIDER,
     asking,
-    calls_of,
     complete,
     expect_unchanged,
-    response_events,
     snapshot,
     usable,
     without_ids,
@@ -28,15 +24,12 @@ from amplifier.conformance.target.process import audited, captured_logs
 from amplifier.models import (
     ChatRequest,
     ChatResponse,
-    HookResult,
     Message,
     ModelInfo,
     ProviderInfo,
     StreamChunk,
-    to_dict,
 )
 
-_AT_ONCE = 4
 _STREAMED = (
     ("Hello.",),
     ("Repeat this sentence to its last word, for it has to be sent in several pieces.",),
@@ -64,6 +57,7 @@ async def describes_itself(ctx: CheckContext) -> None:
             for key in ("context_window", "max_output_tokens"):
                 if not isinstance(defaults.get(key), int):
                     ctx.fault("P20", f"the defaults of get_info have {key} {defaults.get(key)!r}; expected a number")
+            await _check_defaults(mounted, defaults)
         await _check_models(mounted, "")
     if ctx.has_violations:
         return
@@ -74,6 +68,19 @@ async def describes_itself(ctx: CheckContext) -> None:
                     await _check_models(mounted, " without credentials")
         except MountFailed:
             return
+
+
+async def _check_defaults(mounted: MountedModule, defaults: dict[str, Any]) -> None:
+    """Compare what get_info tells of its default model with what list_models tells of it."""
+    models = (await mounted.call(mounted.instance.list_models)).value
+    for model in models if isinstance(models, list) else ():
+        for key in (
+            ("context_window", "max_output_tokens") if getattr(model, "id", None) == defaults.get("model") else ()
+        ):
+            here, there = defaults.get(key), getattr(model, key, None)
+            if isinstance(here, int) and isinstance(there, int) and here > there:
+                what = f"get_info has {key} {here} for the model {defaults.get('model')!r}, list_models has {there}"
+                mounted.ctx.fault("P20", what)
 
 
 async def _check_models(mounted: MountedModule, how: str) -> None:
@@ -145,104 +152,6 @@ async def _events_of_a_call(ctx: CheckContext, flags: dict[str, bool]) -> dict[s
         return None
 
 
-def _distinct(number: int) -> ChatRequest:
-    """A request that differs from others by its words, its length and its tools."""
-    text = f"Please use a tool, and repeat the word zebra{number}zebra. " + "and again " * (number * 7)
-    return asking(text, (f"look{number}zebra", f"count{number}zebra"))
-
-
-@check("P14", "P8", "P11", kind="behaviour", types=PROVIDER, needs_success=("P14", "P8"))
-async def mixes_nothing(ctx: CheckContext) -> None:
-    """Sends requests one after the other in both orders, and then concurrently; each has to get its own response."""
-    forth, back = [await _in_turn(ctx, order) for order in (range(_AT_ONCE), range(_AT_ONCE - 1, -1, -1))]
-    if not all(isinstance(each, ChatResponse) for each in [*forth, *back]):
-        return
-    async with ctx.mount() as mounted:
-        requests = [_distinct(number) for number in range(_AT_ONCE)]
-        before = [snapshot(request) for request in requests]
-        _suspend_at_events(mounted)
-        together = await _all_at_once(mounted, requests)
-        for request, was in zip(requests, before, strict=True):
-            expect_unchanged(ctx, request, was)
-        heard = len(await response_events(mounted, _AT_ONCE))
-    failed = [each for each in together if not isinstance(each, ChatResponse)]
-    if failed:
-        ctx.fault("P14", f"of {_AT_ONCE} calls at once {len(failed)} failed ({failed[0]}); in turn all are answered")
-        return
-    if heard < _AT_ONCE:
-        ctx.fault("P11", f"{_AT_ONCE} calls at once emitted llm:response {heard} times")
-    # Once more in turn, because responses may depend on the time.
-    later = await _in_turn(ctx, range(_AT_ONCE))
-    _check_ids(ctx, [forth, back], together)
-    for number in range(_AT_ONCE):
-        check_mixture(ctx, number, [forth[number], back[number], later[number]], together[number])
-        if ctx.has_violations:
-            break
-    ctx.fill_input({"asked at once": [to_dict(_distinct(number)) for number in range(_AT_ONCE)]})
-
-
-def _suspend_at_events(mounted: MountedModule) -> None:
-    """Register a handler that suspends, as one that writes a log may: a concurrent call then runs in between."""
-
-    async def suspend(event: str, data: dict[str, Any]) -> HookResult:
-        await anyio.lowlevel.checkpoint()
-        return HookResult(action="continue")
-
-    for event in ("llm:request", "llm:response"):
-        mounted.session.coordinator.hooks.register(event, suspend, name="suspend")
-
-
-async def _in_turn(ctx: CheckContext, order: Sequence[int]) -> list[Any]:
-    """The responses to the requests, by their numbers, sent one after the other."""
-    answers: list[Any] = [None] * len(order)
-    async with ctx.mount() as mounted:
-        for number in order if usable(mounted) else ():
-            outcome = await complete(mounted, _distinct(number))
-            answers[number] = outcome.value
-    return answers
-
-
-async def _all_at_once(mounted: MountedModule, requests: list[ChatRequest]) -> list[Any]:
-    answers: list[Any] = [None] * len(requests)
-
-    async def ask(number: int) -> None:
-        outcome = await complete(mounted, requests[number])
-        answers[number] = outcome.value if outcome.returned else outcome
-
-    async with anyio.create_task_group() as group:
-        for number in range(len(requests)):
-            group.start_soon(ask, number)
-    return answers
-
-
-def _check_ids(ctx: CheckContext, in_turn: list[list[Any]], together: list[Any]) -> None:
-    """Report a call id that only concurrent calls repeat."""
-
-    def repeated(answers: list[Any]) -> list[str]:
-        ids = [call.id for answer in answers for call in calls_of(answer)]
-        return sorted({each for each in ids if ids.count(each) > 1})
-
-    again = repeated(together)
-    if again and not any(repeated(answers) for answers in in_turn):
-        ctx.fault("P14", f"asked in turn no id is given twice; asked at once {again[0]!r} is")
-
-
-def check_mixture(ctx: CheckContext, number: int, in_turn: list[Any], together: Any) -> None:
-    """Report a response that differs from those to the same request sent alone because of other requests."""
-    text = without_ids(together)
-    alone = [without_ids(each) for each in in_turn]
-    others = [other for other in range(_AT_ONCE) if other != number]
-    mixed = [other for other in others if any(f"{other}zebra" in each for each in [*alone, text])]
-    if mixed:
-        ctx.fault("P14", f"the answer to request {number} speaks of request {mixed[0]}, which is another's")
-    elif all(f"{number}zebra" in each for each in alone) and f"{number}zebra" not in text:
-        ctx.fault("P14", f"asked in turn the answer to request {number} speaks of it; asked beside others it does not")
-    elif len(set(alone)) == 1 and f"{number}zebra" in alone[0] and text != alone[0]:
-        # The response depends on the request alone, whatever came before it.
-        what = f"asked in turn request {number} gets {alone[0][:200]}; asked beside others {text[:200]}"
-        ctx.fault("P14", what)
-
-
 @check("P21", kind="behaviour", types=PROVIDER)
 async def streams_the_same(ctx: CheckContext) -> None:
     """Compares the last chunk of a stream with the response of complete, and the deltas with the whole."""
@@ -300,7 +209,7 @@ async def _streamed(provider: Any, request: ChatRequest) -> list[StreamChunk] | 
 
 @check("P22", kind="behaviour", types=PROVIDER)
 async def streams_without_a_block(ctx: CheckContext) -> None:
-    """Reads a stream with async for alone, to its end, and another one until its reader is cancelled."""
+    """Reads a stream with async for alone, to its end, others only to their first chunks, and one until its reader is cancelled."""
     async with ctx.mount() as mounted:
         if not usable(mounted) or not callable(getattr(mounted.instance, "stream", None)):
             return
@@ -316,6 +225,13 @@ async def streams_without_a_block(ctx: CheckContext) -> None:
             ctx.fault("P22", "read with async for alone a stream ends with another kind of chunk than inside its block")
         if ctx.faults:
             return
+        early = await mounted.call(_leave_early, mounted.instance, asking("Hello."))
+        again = await mounted.call(_streamed, mounted.instance, asking("Hello."))
+        if early.kind == "late" or (early.returned and again.kind == "late"):
+            ctx.fault(
+                "P22", f"of {_EARLY} streams that were left early, in their blocks, or after them, one never ends"
+            )
+            return
         left = await mounted.call(_cancelled_reader, mounted.instance, asking("Hello."))
         if left.returned and left.value is not None:
             ctx.fault("P22", f"after its reader was cancelled a stream goes on: {left.value}")
@@ -326,6 +242,16 @@ async def _read_bare(provider: Any, request: ChatRequest) -> list[StreamChunk] |
     if not hasattr(type(stream), "__aiter__") or not hasattr(type(stream), "__anext__"):
         return None
     return [chunk async for chunk in stream]
+
+
+_EARLY = 20
+"""How many streams are left before their ends: each may keep a slot."""
+
+
+async def _leave_early(provider: Any, request: ChatRequest) -> None:
+    for _ in range(_EARLY):
+        async with provider.stream(request) as stream:
+            await anext(aiter(stream), None)
 
 
 async def _cancelled_reader(provider: Any, request: ChatRequest) -> str | None:

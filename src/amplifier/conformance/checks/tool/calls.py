@@ -12,7 +12,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from amplifier.conformance.checks.registry import check
@@ -26,11 +26,12 @@ from amplifier.conformance.inputs.json_schema import (
 from amplifier.conformance.oracles.calls import (
     SECONDS_PER_CALL,
     CallSeries,
+    first_difference,
 )
 from amplifier.conformance.target.calls import binding_error, waits_for_ever
 from amplifier.conformance.target.mounted import CheckContext, MountedModule, MountFailed
-from amplifier.conformance.target.process import files_below
-from amplifier.conformance.target.use import schema_of
+from amplifier.conformance.target.process import files_below, refused_access
+from amplifier.conformance.target.use import schema_of, typical_operations
 from amplifier.contracts import tool_schema
 from amplifier.errors import ContractError
 from amplifier.models import ToolResult
@@ -89,6 +90,9 @@ class ToolCallSeries(CallSeries):
             finally:
                 sys.stdout = kept
             self._check_unchanged(before, _description(tool))
+            await mounted.close()
+            for name in (await mounted.temporary_files_left())[:1]:
+                self.fault("A14", f"after calls with inputs of all kinds the temporary file {name!r} remains", None)
         if output.line is not None:
             self.fault("T13", "it prints", None, location=output.line)
 
@@ -174,8 +178,8 @@ class ToolCallSeries(CallSeries):
         names = {"T2": "name", "T3": "description", "T7": "schema"}
         for clause, value in before.items():
             if clause in after and after[clause] != value:
-                change = f"was {str(value)[:80]!r} and is {str(after[clause])[:80]!r}"
-                self.fault(clause, f"the {names[clause]} {change} after some calls", None)
+                change = first_difference(str(value), str(after[clause]))
+                self.fault(clause, f"after some calls the {names[clause]} is {change}", None)
 
 
 def _description(tool: Any) -> dict[str, Any]:
@@ -260,9 +264,44 @@ async def describes_its_input(ctx: CheckContext) -> None:
 
 
 @check(
-    "T2", "T3", "T5", "T6", "T7", "T9", "T12", "T13", "T15",
+    "T2", "T3", "T5", "T6", "T7", "T9", "T12", "T13", "T15", "A14",
     kind="behaviour", types=_TOOL, inputs="tool_inputs", needs_success=("T9",),
 )  # fmt: skip
 async def answers_inputs(ctx: CheckContext) -> None:
     """Calls it with inputs: all that its schema names, some that have one defect, drawn ones that are valid, almost valid, or any JSON object."""
     await ToolCallSeries(ctx, ctx.case["tool"]).run(ctx.case["inputs"])
+
+
+@check("T6", kind="behaviour", types=_TOOL)
+async def admits_failures(ctx: CheckContext) -> None:
+    """Lets the file system refuse every access during a call; one that reports success all the same has the effect that it has otherwise."""
+    async with ctx.mount() as mounted:
+        count = 0 if ctx.loaded.starts_processes else len(typical_operations(mounted))
+    for number in range(min(count, _MOST_OPERATIONS)):
+        made, left_out = await _effect(ctx, number, "made"), await _effect(ctx, number, "left out")
+        if made is None or made == left_out:
+            continue  # it fails, or has no effect that shows
+        refused = await _effect(ctx, number, "refused")
+        if refused is not None and refused == left_out and made == await _effect(ctx, number, "made"):
+            async with ctx.mount() as mounted:
+                operation = typical_operations(mounted)[number]
+            what = "the file system refused every access during the call, which reported success and had no effect"
+            ctx.fault("T6", what, given=operation.given)
+            return
+
+
+_MOST_OPERATIONS = 6
+
+
+async def _effect(ctx: CheckContext, number: int, how: str) -> list[str] | None:
+    """What other calls show after a call was made, left out, or made while every access to files is refused; None if it failed or accessed none."""
+    async with ctx.mount() as mounted:
+        operations = typical_operations(mounted)
+        if how != "left out":
+            with refused_access(mounted.directory.parent) if how == "refused" else nullcontext([""]) as accessed:
+                value = (await mounted.call(operations[number].run, mounted, seconds=SECONDS_PER_CALL)).value
+            if not accessed or not isinstance(value, list) or value[:1] != [True]:
+                return None
+        # The last one first: what reads comes after what writes in most schemas.
+        shown = [await mounted.call(each.run, mounted, seconds=SECONDS_PER_CALL) for each in reversed(operations)]
+        return [mounted.without_session(repr(each.value)) for each in shown]

@@ -1,9 +1,8 @@
 """Searches inputs that a tool's schema accepts and the tool refuses for their shape.
 
-A refusal alone proves little: a file may not exist, a list may be empty. So an inaccuracy is reported only with its
-counterpart: an input that the schema forbids and the tool accepts, a key that turns every refusal into success, a key or a
-choice that the tool refuses in the words it has for those that do not exist, a bound that occurs in its source. A tool may
-accept more than its schema does.
+A refusal alone proves little: a file may not exist, a list may be empty. So it is reported only with its counterpart: a key or a choice that the tool
+refuses in the words it has for those that do not exist, an input that the schema forbids and the tool accepts, a key that turns every refusal
+into success. A tool may accept more than its schema does.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 import attrs
 
 from amplifier.conformance.checks.registry import check
-from amplifier.conformance.inputs.json_schema import Accepts, acceptor, fingerprint, resolved
+from amplifier.conformance.inputs.json_schema import acceptor, fingerprint, resolved
 from amplifier.conformance.inputs.values import (
     SHAPED_TEXTS,
     Values,
@@ -27,89 +26,24 @@ from amplifier.conformance.inputs.values import (
     required_of,
     valid_inputs,
 )
-from amplifier.conformance.target.literals import choices_in, inputs_in, numbers_in
+from amplifier.conformance.target.literals import choices_in, inputs_in
 from amplifier.conformance.target.mounted import CANARY, CheckContext
 from amplifier.conformance.target.use import schema_of
-from amplifier.conformance.target.virtual_clock import Budget
 from amplifier.models import ToolResult
 
 Input = dict[str, Any]
-
-NOTHING: Any = object()
-"""In place of a value: remove the property."""
-
-
-@attrs.frozen
-class PropertyPath:
-    """The path of a property: ``("items", "[]", "name")`` is the name in each of the items."""
-
-    path: tuple[str, ...]
-    schema: Any
-    is_required: bool
-
-    def __str__(self) -> str:
-        return repr(".".join(each for each in self.path if each != "[]"))
-
-    def holders(self, given: Any) -> list[dict[str, Any]]:
-        """The objects that have the property, or could have it."""
-        found = [given]
-        for part in self.path[:-1]:
-            if part == "[]":
-                found = [item for value in found if isinstance(value, list) for item in value]
-            else:
-                found = [value[part] for value in found if isinstance(value, dict) and part in value]
-        return [value for value in found if isinstance(value, dict)]
-
-    def is_in(self, given: Any) -> bool:
-        """Whether an input has a value at this path."""
-        return any(self.path[-1] in holder for holder in self.holders(given))
-
-    def is_lacking(self, given: Any) -> bool:
-        """Whether an input has an object that could have the property, and none that has it."""
-        return bool(self.holders(given)) and not self.is_in(given)
-
-    def added(self, given: Input, name: str, value: Any) -> Input:
-        """The input with one more key in every object that could have the property."""
-        copied = copy.deepcopy(given)
-        for holder in self.holders(copied):
-            holder[name] = value
-        return copied
-
-    def changed(self, given: Input, value: Any, name: str | None = None) -> Input:
-        """The input with another value here, under another name if one is given."""
-        copied = copy.deepcopy(given)
-        for holder in self.holders(copied):
-            if holder.pop(self.path[-1], NOTHING) is not NOTHING and value is not NOTHING:
-                holder[name or self.path[-1]] = value
-        return copied
-
-    def value_in(self, given: Input) -> Any:
-        """The value of an input at this path."""
-        return next(holder[self.path[-1]] for holder in self.holders(given) if self.path[-1] in holder)
-
-
-def property_paths(top: dict[str, Any], root: Any, depth: int = 0) -> Iterator[PropertyPath]:
-    """The paths of all properties that a schema names, those of objects and of lists of objects inside it too."""
-    required = required_of(top)
-    for name, part in properties_of(top).items():
-        yield PropertyPath((name,), part, name in required)
-        schema = resolved(part, root)
-        inner = resolved(schema.get("items"), root)
-        for steps, found in (((name,), schema), ((name, "[]"), inner)):
-            if depth < 2 and "properties" in found:
-                for path in property_paths(found, root, depth + 1):
-                    yield attrs.evolve(path, path=(*steps, *path.path))
-
+Found = tuple[str, Input]
+"""What is wrong, and an input that shows it."""
 
 _SECONDS = 1.5
 _CALLS = 3_000
 _MOST_TRIES = 250
-_MOST_BASES = 6
-_MOST_VALUES = 6
 _UNKNOWN_KEY = "no_such_key"
 _CONDITIONS = ("anyOf", "oneOf", "if", "dependentSchemas", "dependentRequired", "not")
 _OTHER_TYPES: tuple[Any, ...] = ("text", "1234", 1234, 12.5, True, ["text"], [1234], {"text": "text"})
 """Nothing empty and no small number: tools often take those for a missing value, or for an open file."""
+_NO_CHOICES: tuple[Any, ...] = ("no_such_choice", 1234, ["text"], {"text": "text"}, True)
+_PLAUSIBLE = (*SHAPED_TEXTS, "1 + 1", "{}", "[]", "true", 0, 1, 2, 5, 10, 100, 0.5)
 _SHAPE_WORDS = re.compile(
     r"\b(must|should|expect|expected|requires?|required|missing|type|int|integer|str|string|list|dict|bool|boolean|number|"
     r"object|array|float|unhashable|attribute|operand|indices|convert)\b",
@@ -117,386 +51,246 @@ _SHAPE_WORDS = re.compile(
 )
 
 
-@attrs.frozen
-class _Result:
-    """Whether a tool accepted an input, and its error message; None if it raised or did not return in time."""
-
-    ok: bool | None
-    words: str = ""
-
-    @property
-    def refused(self) -> bool:
-        """Whether the tool refused the input."""
-        return self.ok is False
-
-
 @check("T8", kind="behaviour", types=("tool",), needs_success=("T8",))
 async def tells_the_truth(ctx: CheckContext) -> None:
     """Searches inputs that the schema accepts and the tool refuses for their shape, with a counterpart that proves it."""
-    choices = choices_in(ctx.loaded.target)
     async with ctx.mount() as mounted:
-        schemas = {at: schema_of(tool) for at, tool in mounted.instances.items()}
-    for at, schema in schemas.items():
+        schemas = {name: schema_of(tool) for name, tool in mounted.instances.items()}
+    for name, schema in schemas.items():
+        if schema is not None and acceptor(schema) is not None:
+            found = await _SchemaCheck(ctx, name, schema, _CALLS / len(schemas)).find()
+            if found is not None:
+                what, given = found
+                ctx.fault("T8", what, given={"tool": name, "input": given})
+
+
+@attrs.frozen
+class _Place:
+    """A property: its name, its schema, and the keys that lead to the objects that have it; ``[]`` stands for each item of a list."""
+
+    path: tuple[str, ...]
+    key: str
+    schema: dict[str, Any]
+    is_required: bool
+
+    def __str__(self) -> str:
+        return repr(".".join([*(each for each in self.path if each != "[]"), self.key]))
+
+    def holders(self, given: Any) -> list[dict[str, Any]]:
+        """The objects that have the property, or could have it."""
+        found = [given]
+        for part in self.path:
+            if part == "[]":
+                found = [item for value in found if isinstance(value, list) for item in value]
+            else:
+                found = [value[part] for value in found if isinstance(value, dict) and part in value]
+        return [value for value in found if isinstance(value, dict)]
+
+    def is_in(self, given: Any) -> bool:
+        """Whether an input has it."""
+        return any(self.key in holder for holder in self.holders(given))
+
+    def changed(self, given: Input, value: Any, name: str | None = None) -> Input:
+        """The input with a value here, or under another name beside it, in every object that could have it."""
+        copied = copy.deepcopy(given)
+        for holder in self.holders(copied):
+            holder[name or self.key] = value
+        return copied
+
+    def renamed(self, given: Input, name: str | None) -> Input:
+        """The input with its value under another name; without it if there is none."""
+        copied = copy.deepcopy(given)
+        for holder in self.holders(copied):
+            value = holder.pop(self.key, None)
+            if name is not None:
+                holder[name] = value
+        return copied
+
+    def completed(self, given: Input, value: Any) -> Input:
+        """The input with a value here in every object that has none."""
+        copied = copy.deepcopy(given)
+        for holder in self.holders(copied):
+            holder.setdefault(self.key, value)
+        return copied
+
+
+def _places(top: dict[str, Any], root: Any, path: tuple[str, ...] = ()) -> Iterator[_Place]:
+    """All properties that a schema names, those of objects and of lists of objects inside it too."""
+    for key, part in properties_of(top).items():
+        schema = resolved(part, root)
+        yield _Place(path, key, schema, key in required_of(top))
+        for steps, inner in (((key,), schema), ((key, "[]"), resolved(schema.get("items"), root))):
+            if len(path) < 4 and "properties" in inner:
+                yield from _places(inner, root, (*path, *steps))
+
+
+class _SchemaCheck:
+    """One tool's schema against its behaviour; the tool is mounted anew for every input, so that no result depends on another."""
+
+    def __init__(self, ctx: CheckContext, name: str, schema: dict[str, Any], calls: float) -> None:
+        target, self._top = ctx.loaded.target, resolved(schema, schema)
         accepts = acceptor(schema)
-        if schema is None or accepts is None:
-            continue
-        inputs = [given for given in valid_inputs(schema, CANARY, choices) if accepts(given)][:30]
-        await SchemaAccuracy(ctx, at, schema, accepts, inputs, ctx.budget(_CALLS / len(schemas))).check()
-
-
-class SchemaAccuracy:
-    """One tool's schema against its behaviour.
-
-    Args:
-        ctx: Mounts the tool anew for every input, so that no result depends on another.
-        name: The tool's name.
-        schema: Its schema.
-        accepts: Whether the schema accepts an input.
-        inputs: Inputs that it accepts.
-        budget: The limit.
-    """
-
-    def __init__(
-        self,
-        ctx: CheckContext,
-        name: str,
-        schema: dict[str, Any],
-        accepts: Accepts,
-        inputs: list[Input],
-        budget: Budget,
-    ) -> None:
-        target = ctx.loaded.target
-        self._ctx = ctx
-        self._name = name
-        self._root = schema
-        self._top = resolved(schema, schema)
-        self._accepts = accepts
-        self._inputs = inputs
-        self._undeclared = [
-            each for each in inputs_in(target) if each not in properties_of(self._top) and is_harmless(each)
-        ]
+        assert accepts is not None
+        self._ctx, self._name, self._accepts = ctx, name, accepts
+        self._places = list(_places(self._top, schema))
         self._values = Values(schema, CANARY)
         self._choices = [each for each in choices_in(target) if is_harmless(each)][:20]
-        self._budget = budget
-        self._known: dict[str, _Result] = {}
+        self._undeclared = [each for each in inputs_in(target) if each not in properties_of(self._top)]
+        self._inputs = [each for each in valid_inputs(schema, CANARY, choices_in(target)) if accepts(each)][:30]
+        self._budget = ctx.budget(calls)
+        self._known: dict[str, bool | str | None] = {}
 
-    async def check(self) -> None:
-        """Report the first inaccuracy."""
-        for given in self._inputs:
-            await self._try(given)
-        finders = (
-            self._unknown_key,
-            self._other_type_or_key,
-            self._hidden_key,
-            self._false_choice,
-            self._false_bound,
-        )
-        is_refused = any(self._result(given).refused for given in self._inputs)
-        for find in finders if is_refused else finders[-1:]:
-            found = await find()
-            if found is not None:
-                what, given, words = found
-                message = f": {words[:150]}" if words else ""
-                self._ctx.fault("T8", f"{what}{message}", given={"tool": self._name, "input": given})
-                return
+    async def find(self) -> Found | None:
+        """The first inaccuracy."""
+        if not any([isinstance(await self._ask(given), str) for given in self._inputs]):
+            return None
+        for find in (self._unknown_key, self._other_type_or_key, self._needed_key, self._false_choice):
+            for place in self._places:
+                found = await find(place)
+                if found is not None:
+                    words = await self._ask(found[1])
+                    return f"{found[0]}: {str(words)[:150]}", found[1]
+        return await self._undeclared_key()
 
-    def _result(self, given: Input) -> _Result:
-        return self._known.get(fingerprint(given), _Result(None))
-
-    async def _try(self, given: Input) -> _Result:
+    async def _ask(self, given: Input) -> bool | str | None:
+        """True if the tool accepts an input, the words of its refusal if not; None if it raised, or was not asked."""
         key = fingerprint(given)
         if key not in self._known and len(self._known) < _MOST_TRIES and not self._budget.is_spent():
             async with self._ctx.mount() as mounted:
-                outcome = await mounted.call(
-                    mounted.instances[self._name].execute, copy.deepcopy(given), seconds=_SECONDS
-                )
-            result = outcome.value
-            if not outcome.returned or not isinstance(result, ToolResult):
-                self._known[key] = _Result(None)
-            elif result.success:
-                self._known[key] = _Result(True)
-            else:
+                execute = mounted.instances[self._name].execute
+                result = (await mounted.call(execute, copy.deepcopy(given), seconds=_SECONDS)).value
+            self._known[key] = None
+            if isinstance(result, ToolResult):
                 error = result.error if isinstance(result.error, dict) else {}
-                message = error.get("message")
-                words = message if isinstance(message, str) else json.dumps(error, default=repr, sort_keys=True)
-                self._known[key] = _Result(False, words)
-        return self._result(given)
+                words = error.get("message") or json.dumps(error, default=repr, sort_keys=True)
+                self._known[key] = bool(result.success) or str(words)
+        return self._known.get(key)
 
-    def _with(self, key: str) -> list[Input]:
-        return [given for given in self._inputs if key in given and self._result(given).ok is not None]
+    async def _all_refused(self, inputs: list[Input]) -> bool:
+        return bool(inputs) and all([isinstance(await self._ask(given), str) for given in inputs])
 
-    # ── a key that it does not know ──
-
-    async def _unknown_key(self) -> tuple[str, Input, str] | None:
-        if any(key in self._top for key in _CONDITIONS):
+    async def _unknown_key(self, place: _Place) -> Found | None:
+        """A key that it refuses as it does one that does not exist, in every mode that is known to work without it."""
+        having = [given for given in self._inputs if place.is_in(given)]
+        lacking = [given for given in self._inputs if place.holders(given) and not place.is_in(given)]
+        bases = [given for given in lacking if await self._ask(given) is True]
+        if place.is_required or any(key in self._top for key in _CONDITIONS) or not bases:
             return None  # which keys it takes may depend on others
-        for path in property_paths(self._top, self._root):
-            having = [given for given in self._inputs if path.is_in(given)]
-            lacking = [given for given in self._inputs if path.is_lacking(given) and self._result(given).ok]
-            if path.is_required or not lacking or not all(self._result(given).refused for given in having):
-                continue
-            modes = await self._in_every_mode(lacking[0], path)
-            if modes is None:
-                continue  # it may take the key in a mode of which no working input is known
-            found = await self._refused_like_an_unknown_key([*lacking[:_MOST_BASES], *modes], path)
-            if found is not None:
-                what = f"the schema names {path}, the tool refuses every input with it, like one with an unknown key"
-                return what, *found
-        return None
-
-    async def _in_every_mode(self, base: Input, path: PropertyPath) -> list[Input] | None:
-        """The input with every choice of every other property; None if the tool refuses one of them."""
-        found = []
-        for other in property_paths(self._top, self._root):
-            if other.path == path.path:
-                continue
-            schema = resolved(other.schema, self._root)
-            choices = self._choices if kinds_of(schema) == ["string"] else []
-            values, is_all = _values_of(schema, self._values, other.path[-1])
-            for value in values if is_all else choices:
-                given = other.added(base, other.path[-1], value)
-                if given == base or not self._accepts(given):
-                    continue
-                if not (await self._try(given)).ok:
-                    return None
-                found.append(given)
-        return found
-
-    async def _refused_like_an_unknown_key(self, bases: list[Input], path: PropertyPath) -> tuple[Input, str] | None:
-        """An input with the key and the message of its refusal; None unless all are refused for this key."""
-        key = path.path[-1]
-        values, is_all = _values_of(resolved(path.schema, self._root), self._values, key)
-        found: tuple[Input, str] | None = None
+        if not await self._all_refused(having) or not await self._works_in_every_mode(bases[0], place):
+            return None
+        value = self._values.plain(place.schema, place.key)
         for base in bases:
-            unknown = await self._try(path.added(base, _UNKNOWN_KEY, values[0]))
-            for given in [path.added(base, key, value) for value in values]:
-                answer = await self._try(given) if self._accepts(given) else unknown
-                if not answer.refused or not unknown.refused:
-                    return None
-                if answer is not unknown:
-                    if _without_key(answer.words, key) != _without_key(unknown.words, _UNKNOWN_KEY):
-                        return None
-                    found = found or (given, answer.words)
-        if found is None or _without_key(found[1], key) != found[1]:
-            return found
-        # A message without the key may be about its value, unless all were tried, or be the same for everything.
-        return found if is_all and await self._has_other_words(bases[0], path, found[1]) else None
+            with_it, unknown = [await self._ask(place.changed(base, value, key)) for key in (place.key, _UNKNOWN_KEY)]
+            named = _without(with_it, place.key)
+            if named is None or named == with_it or named != _without(unknown, _UNKNOWN_KEY):
+                return None
+        what = f"the schema names {place}, the tool refuses every input with it, like one with an unknown key"
+        return what, place.changed(bases[0], value)
 
-    async def _has_other_words(self, base: Input, path: PropertyPath, words: str) -> bool:
-        """Whether the tool refuses a wrong value of a key that it knows, beside this one, in other words."""
-        for name in {name for holder in path.holders(base) for name in holder}:
-            for value in _OTHER_TYPES:
-                given = attrs.evolve(path, path=(*path.path[:-1], name)).changed(base, value)
-                answer = await self._try(given)
-                if not self._accepts(given) and answer.refused and answer.words != words:
-                    return True
-        return False
+    async def _works_in_every_mode(self, base: Input, without: _Place) -> bool:
+        """Whether an input works with every choice of every other property: a key may belong to one of them."""
+        for place in self._places:
+            choices = _closed(place.schema) or (self._choices if kinds_of(place.schema) == ["string"] else [])
+            for choice in choices if place != without else ():
+                given = place.changed(base, choice)
+                if self._accepts(given) and await self._ask(given) is not True:
+                    return False
+        return True
 
-    # ── another key, another type ──
-
-    async def _other_type_or_key(self) -> tuple[str, Input, str] | None:
-        for path in property_paths(self._top, self._root):
-            having = [given for given in self._inputs if path.is_in(given)]
-            if not having or not all(self._result(given).refused for given in having):
-                continue
-            if await self._takes_some_value(having[0], path):
-                continue
-            for given in having[:3]:
-                words = self._result(given).words
-                taken = await self._taken_instead(given, path, words)
-                if taken is not None:
-                    what = f"the schema accepts this {path}, the tool refuses it and takes {taken} instead"
-                    return what, given, words
+    async def _other_type_or_key(self, place: _Place) -> Found | None:
+        """A property of which it takes no value, and takes one that the schema forbids, or one under another name."""
+        having = [given for given in self._inputs if place.is_in(given)]
+        if not await self._all_refused(having):
+            return None
+        given, words = having[0], str(await self._ask(having[0]))
+        if any([await self._ask(each) is True for each in self._with_values(place, given, _PLAUSIBLE, valid=True)]):
+            return None  # it may expect a number in a text, or a name
+        what = f"the schema accepts this {place}, the tool refuses it and takes"
+        if isinstance(await self._ask(place.renamed(given, None)), str):
+            for word in self._undeclared:  # so it is required, under some name
+                renamed = place.renamed(given, word)
+                if is_harmless(word) and await self._ask(renamed) is True:
+                    return f"{what} the key {word!r} instead", given
+        if _SHAPE_WORDS.search(words) or _without(words, place.key) != words:
+            for other in self._with_values(place, given, (*_OTHER_TYPES, *self._choices), valid=False):
+                if await self._ask(other) is True:
+                    return f"{what} {json.dumps(place.holders(other)[0][place.key])} instead", given
         return None
 
-    async def _takes_some_value(self, given: Input, path: PropertyPath) -> bool:
-        """Whether it accepts any value of the right type here: it may expect a number in a text, or a name."""
-        for value in (*SHAPED_TEXTS, "1 + 1", "{}", "[]", "true", 0, 1, 2, 5, 10, 100, 0.5):
-            changed = path.changed(given, value)
-            if self._accepts(changed) and (await self._try(changed)).ok:
-                return True
-        return False
+    def _with_values(self, place: _Place, given: Input, values: tuple[Any, ...], *, valid: bool) -> list[Input]:
+        changed = [place.changed(given, value) for value in values]
+        return [each for each in changed if self._accepts(each) is valid]
 
-    async def _taken_instead(self, given: Input, path: PropertyPath, words: str) -> str | None:
-        if (await self._try(path.changed(given, NOTHING))).refused:  # so it is required, under some name
-            for word in self._undeclared:
-                if (await self._try(path.changed(given, path.value_in(given), word))).ok:
-                    return f"the key {word!r}"
-        if not (_SHAPE_WORDS.search(words) or re.search(rf"\b{re.escape(path.path[-1])}\b", words)):
+    async def _needed_key(self, place: _Place) -> Found | None:
+        """A key that is not required, without which it refuses every input in the same words, which name it."""
+        lacking = [given for given in self._inputs if any(place.key not in each for each in place.holders(given))]
+        words = {await self._ask(given) for given in lacking}
+        if place.is_required or len(words) != 1 or _without(next(iter(words)), place.key) in (None, *words):
             return None
-        for other in (*_OTHER_TYPES, *self._choices):
-            changed = path.changed(given, other)
-            if not self._accepts(changed) and (await self._try(changed)).ok:
-                return json.dumps(other)
+        for value in self._values.alternatives(place.schema, place.key)[:4]:
+            given = place.completed(lacking[0], value)
+            if self._accepts(given) and await self._ask(given) is True:
+                return f"the schema does not require {place}, the tool refuses every input without it", lacking[0]
         return None
 
-    # ── a key that is needed and not required ──
-
-    async def _hidden_key(self) -> tuple[str, Input, str] | None:
-        for path in property_paths(self._top, self._root):
-            if not path.is_required:
-                found = await self._needed_at(path)
-                if found is not None:
-                    return found
-        if not all(self._result(given).refused for given in self._inputs):
+    async def _undeclared_key(self) -> Found | None:
+        if not await self._all_refused(self._inputs):
             return None
-        for word in self._undeclared:
+        for word in filter(is_harmless, self._undeclared):
             for value in (self._values.plain({"type": "string"}, word), 1234, True, ["text"]):
                 for given in self._inputs[:2]:
-                    if (await self._try({**given, word: value})).ok:
-                        what = f"the schema does not name {word!r}, and the tool refuses every input without it"
-                        return what, given, self._result(given).words
+                    if await self._ask({**given, word: value}) is True:
+                        return f"the schema does not name {word!r}, and the tool refuses every input without it", given
         return None
 
-    async def _needed_at(self, path: PropertyPath) -> tuple[str, Input, str] | None:
-        key = path.path[-1]
-        lacking = [given for given in self._inputs if any(key not in holder for holder in path.holders(given))]
-        answers = [self._result(given) for given in lacking]
-        named = all(each.refused and re.search(rf"\b{re.escape(key)}\b", each.words) for each in answers)
-        # The same words whatever else is given: the key is missing, not something that it names.
-        if not lacking or not named or len({each.words for each in answers}) > 1:
-            return None
-        for value in self._values.alternatives(path.schema, key)[:4]:
-            given = copy.deepcopy(lacking[0])
-            for holder in path.holders(given):
-                holder.setdefault(key, value)
-            if self._accepts(given) and (await self._try(given)).ok:
-                what = f"the schema does not require {path}, the tool refuses every input without it"
-                return what, lacking[0], answers[0].words
-        return None
-
-    # ── a choice that is none ──
-
-    async def _false_choice(self) -> tuple[str, Input, str] | None:
-        for key, part in properties_of(self._top).items():
-            for base in [given for given in self._with(key) if self._result(given).ok][:2]:
-                schema = resolved(part, self._root)
-                for choice in _choices(schema, self._values, key):
-                    given = {**base, key: choice}
-                    answer = await self._try(given)
-                    if not answer.refused or not self._accepts(given) or self._was_accepted(key, choice):
-                        continue
-                    if await self._is_refused_like_a_forbidden_one(base, key, choice, answer.words):
-                        what = f"the schema offers {json.dumps(choice)} for {key!r}, the tool refuses it like a value that the schema forbids"
-                        return what, given, answer.words
-        return None
-
-    def _was_accepted(self, key: str, choice: Any) -> bool:
-        same = [given for given in self._with(key) if fingerprint(given[key]) == fingerprint(choice)]
-        return any(self._result(given).ok for given in same)
-
-    async def _is_refused_like_a_forbidden_one(self, base: Input, key: str, choice: Any, words: str) -> bool:
-        pattern = _template(words, choice)
-        if isinstance(choice, str) and pattern == words:
-            return False  # a message without the value may be about anything
-        for other in _forbidden(choice):
-            given = {**base, key: other}
-            if self._accepts(given):
+    async def _false_choice(self, place: _Place) -> Found | None:
+        """A choice that it refuses as it does a value that the schema forbids."""
+        having = [given for given in self._inputs if place.is_in(given)]
+        working = [given for given in having if await self._ask(given) is True]
+        taken = {fingerprint(holder.get(place.key)) for given in working for holder in place.holders(given)}
+        for choice in _closed(place.schema) or _one_of_each_type(place.schema, self._values):
+            if not working or fingerprint(choice) in taken:
                 continue
-            answer = await self._try(given)
-            if answer.refused and _template(answer.words, other) == pattern:
-                return True
-        return False
-
-    # ── a bound of its own ──
-
-    async def _false_bound(self) -> tuple[str, Input, str] | None:
-        numbers = numbers_in(self._ctx.loaded.target)
-        for key, part in properties_of(self._top).items():
-            schema = resolved(part, self._root)
-            for make, top in _measures(schema):
-                base = next((given for given in self._with(key) if self._result(given).ok), None)
-                if base is None:
-                    continue
-                given = {**base, key: make(top)}
-                answer = await self._try(given)
-                if not answer.refused or not self._accepts(given):
-                    continue
-                value = base[key]
-                size = value if isinstance(value, int) else len(value) if isinstance(value, (str, list)) else 0
-                most = await self._most_taken(base, key, make, size, top)
-                own = {each for each in (most, most + 1) if each >= 5 and each in numbers}
-                if own and (any(str(each) in answer.words for each in own) or key in answer.words):
-                    what = f"the schema allows {key!r} up to {top}, the tool refuses more than {most}"
-                    return what, given, answer.words
+            (given,) = self._with_values(place, working[0], (choice,), valid=True) or (None,)
+            words = None if given is None else _without_value(await self._ask(given), choice)
+            others = [choice - 1, choice - 2] if type(choice) is int else _NO_CHOICES
+            for other in others if words is not None else ():
+                for forbidden in self._with_values(place, working[0], (other,), valid=False):
+                    if given is not None and _without_value(await self._ask(forbidden), other) == words:
+                        what = (
+                            f"the schema offers {json.dumps(choice)} for {place}, the tool refuses it like a value that"
+                        )
+                        return f"{what} the schema forbids", given
         return None
 
-    async def _most_taken(self, base: Input, key: str, make: Any, low: int, high: int) -> int:
-        while high - low > 1:
-            middle = (low + high) // 2
-            if (await self._try({**base, key: make(middle)})).ok:
-                low = middle
-            else:
-                high = middle
-        return low
+
+def _closed(schema: dict[str, Any]) -> list[Any]:
+    """All values of a property, if there are only some."""
+    listed = schema.get("enum")
+    return list(listed[:12]) if isinstance(listed, list) else [False, True] if kinds_of(schema) == ["boolean"] else []
 
 
-# ── error messages ──
+def _one_of_each_type(schema: dict[str, Any], values: Values) -> list[Any]:
+    least = schema.get("minimum")
+    is_union = len(kinds_of(schema)) > 1 or any(isinstance(schema.get(each), list) for each in ("anyOf", "oneOf"))
+    return values.alternatives(schema)[:8] if is_union else [least] if type(least) is int else []
 
 
-def _template(words: str, value: Any) -> str:
-    """An error message with a placeholder for the value."""
+def _without(words: bool | str | None, key: str) -> str | None:
+    """The words of a refusal with a placeholder for the name of a key; None if there are none."""
+    return re.sub(rf"(?<!\w){re.escape(key)}(?!\w)", "<key>", words) if isinstance(words, str) else None
+
+
+def _without_value(words: bool | str | None, value: Any) -> str | None:
+    """The words of a refusal with a placeholder for a value; None if there are none, or if they do not name a text."""
+    if not isinstance(words, str):
+        return None
     names = {"NoneType": None, "null": None, "bool": True, "boolean": True}
     spellings = {repr(value), str(value), json.dumps(value, default=repr), type(value).__name__}
     spellings |= {name for name, meant in names.items() if type(meant) is type(value)}
-    for spelling in sorted(spellings, key=len, reverse=True):
-        if spelling:
-            words = words.replace(spelling, "<value>")
-    return words.replace("'<value>'", "<value>").replace('"<value>"', "<value>")
-
-
-def _without_key(words: str, key: str) -> str:
-    """An error message with a placeholder for the name of a key."""
-    return re.sub(rf"(?<!\w){re.escape(key)}(?!\w)", "<key>", words)
-
-
-def _values_of(schema: dict[str, Any], values: Values, key: str) -> tuple[list[Any], bool]:
-    """Values of a property, and whether these are all that there are."""
-    listed = schema.get("enum")
-    if isinstance(listed, list) and 0 < len(listed) <= _MOST_VALUES:
-        return list(listed), True
-    if kinds_of(schema) == ["boolean"]:
-        return [False, True], True
-    return values.alternatives(schema, key)[:_MOST_VALUES], False
-
-
-def _choices(schema: dict[str, Any], values: Values, key: str) -> list[Any]:
-    """The values that a schema lists: the members of an enumeration, one for each type, the minimum."""
-    if isinstance(schema.get("enum"), list):
-        return list(schema["enum"][:12])
-    found: list[Any] = []
-    if len(kinds_of(schema)) > 1 or any(isinstance(schema.get(each), list) for each in ("anyOf", "oneOf")):
-        found += values.alternatives(schema, key)[:8]
-    if isinstance(schema.get("minimum"), int):
-        found.append(schema["minimum"])
-    return found
-
-
-def _forbidden(choice: Any) -> list[Any]:
-    """Values to compare with; those that the schema accepts after all are left out by the caller."""
-    if isinstance(choice, str):
-        return ["no_such_choice", "another_one"]
-    if isinstance(choice, int) and not isinstance(choice, bool):
-        return [choice - 1, choice - 2]
-    return [1234, ["text"], {"text": "text"}, "no_such_choice", True]
-
-
-def _measures(schema: dict[str, Any]) -> Iterator[tuple[Any, int]]:
-    kinds = kinds_of(schema)
-    if "enum" in schema or "const" in schema:
-        return
-    top = schema.get("maximum")
-    if "integer" in kinds and isinstance(top, int) and top <= 10**6:
-        yield (lambda size: size), top
-    length = schema.get("maxLength")
-    if (
-        kinds == ["string"]
-        and isinstance(length, int)
-        and length <= 100_000
-        and not {"pattern", "format"} & schema.keys()
-    ):
-        yield (lambda size: "t" * size), length
-    count = schema.get("maxItems")
-    if kinds == ["array"] and isinstance(count, int) and count <= 1000 and schema.get("uniqueItems") is not True:
-        item = Values(schema, CANARY).plain(schema.get("items", {}))
-        yield (lambda size: [item] * size), count
+    found = words
+    for spelling in sorted(filter(None, spellings), key=len, reverse=True):
+        found = found.replace(spelling, "<value>")
+    if isinstance(value, str) and found == words:
+        return None  # a message without the value may be about anything
+    return found.replace("'<value>'", "<value>").replace('"<value>"', "<value>")

@@ -1,7 +1,7 @@
 """Cases for turns: answers of a model, what tools do, what hooks demand, failures and graceful stops.
 
-Each kind of turn has a list of features, which are a few answers of the model each. A listed case has one feature, so that every feature is
-tried and found with the smallest case; a drawn case has several, in a session that differs as well. `target.turns.script` defines what
+A feature is a few answers of the model. A listed case has one feature, so that every feature is tried and found with the smallest case; a drawn
+case has several, in a session that differs as well. `target.turns.script` defines what
 the words in a case mean.
 """
 
@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 Answers = list[dict[str, Any]]
-Cases = SearchStrategy[dict[str, Any]]
 
 _PROMPTS = (
     "Hello.",
@@ -29,8 +28,8 @@ _BREAKS = ("fails", *(f"raises {error}" for error in _RAISES), "unknown", "fails
 _ODD = ("returns None", "returns str")
 _POST = ("modify", "inject", "inject once", "inject into the result", "deny", "inject as user")
 _PRE = (*_POST, "ask no", "ask yes", "deny silently")
-_REQUEST = ("inject once", "inject", "inject into the result", "deny")
-_SUBMIT = ("inject once", "inject", "modify", "deny")
+_REQUEST = ("inject once", "inject", "inject into the result", "deny", "deny silently")
+_SUBMIT = ("inject once", "inject", "modify", "deny", "deny silently")
 _ERRORS = (
     "AuthenticationError",
     "InvalidRequestError",
@@ -77,6 +76,7 @@ def _plain() -> Iterator[Answers]:
     yield [_calling(_using("alpha", steps=4), _using("beta", steps=2), _using("gamma"))]
     yield [_calling(_using("alpha", steps=2), _using("alpha", steps=1), _using("alpha"))]
     yield [_calling(_using("alpha"), _using("alpha", twin=True))]
+    yield [_calling(*(_using(tool, does=_BREAKS[1]) for tool in ("alpha", "beta", "gamma")))]
     yield [_calling(_using("alpha")), _calling(_using("alpha"), _using("beta")), _calling(_using("beta"))]
     for beginning in ("toolu_01AbC", "", "functions.look:"):
         yield [_calling({"say": "<b>&amp;</b>\nÜnï ☂ "}, _using("alpha", id=beginning), _using("beta", id=beginning))]
@@ -123,8 +123,8 @@ def _case(*turns: dict[str, Any], **more: Any) -> dict[str, Any]:
 _USUAL = _turn(_calling(_using("alpha")), _DONE, prompt="And now?")
 
 
-def plain_cases(facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Turns without hook results."""
+def listed_turns(facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Turns with one feature each: answers and calls, hook results, failures of provider and context, graceful stops."""
     yield from (_case(_turn(last)) for last in _LAST)
     yield from (_case(_turn(_DONE, prompt=prompt), streams=True) for prompt in _PROMPTS[1:])
     for feature in _plain():
@@ -134,10 +134,6 @@ def plain_cases(facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
     one = _turn(_calling({"say": "One. "}, _using("alpha")), {"blocks": [{"say": "Uno. "}]}, prompt="First.")
     two = _turn(_calling(_using("beta", does="fails")), {"blocks": [{"say": "Due. "}]}, prompt="Second.")
     yield _case(one, two, _turn({"blocks": []}, prompt="Third."))
-
-
-def hooked_cases(facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Turns with one hook result each, and some with the same result for several calls."""
     yield from (_case(_turn(*feature, _DONE)) for feature in _hooked())
     for request in _REQUEST:
         yield _case(_turn({**_DONE, "request": request}))
@@ -146,10 +142,6 @@ def hooked_cases(facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield _case(_turn({**_DONE, "request": "deny"}), _USUAL)
     yield _case(_turn(_DONE, submit="deny"), _USUAL)
     yield _case(_turn(_calling(_using("alpha", pre="deny")), _DONE), _USUAL)
-
-
-def failing_cases(facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Turns in which the provider or the context fails, each followed by one that works."""
     for error in (*_ERRORS, "RateLimitError"):
         yield _case(_turn({"error": error}), _USUAL)
     for error in ("NotFoundError", "Unplanned"):
@@ -157,10 +149,6 @@ def failing_cases(facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield _case(_turn({"error": error}), _USUAL, streams=True)
     for operation in ("add", "view"):
         yield from (_case(_USUAL, fails=[operation, number]) for number in range(1, 4))
-
-
-def stopped_cases(facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Turns that are stopped gracefully at different positions."""
     for feature in _stopping():
         yield _case(_turn(*feature, _calling(_using("gamma")), _DONE))
         yield _case(_turn(_calling(_using("beta")), *feature, _calling(_using("gamma")), _DONE))
@@ -169,54 +157,27 @@ def stopped_cases(facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
 # ── drawn ──
 
 
-def _several(features: Iterator[Answers], least: int, most: int) -> SearchStrategy[Answers]:
-    drawn = st.lists(st.sampled_from(list(features)), min_size=least, max_size=most)
-    return drawn.map(lambda several: [answer for feature in several for answer in feature])
-
-
-def _turns(answers: SearchStrategy[Answers], *then: Any, **more: Any) -> Cases:
-    """Turns of answers and what comes after them, which are drawn, too."""
-    return st.builds(
-        lambda prompt, answers, then, more: {**_turn(*answers, *then, prompt=prompt), **more},
+def turns(facts: dict[str, Any]) -> SearchStrategy[dict[str, Any]]:
+    """One or two turns of several features, some with a failure or a graceful stop in the first, in sessions that differ."""
+    errors: list[Answers] = [[{"error": name}] for name in _ERRORS]
+    features = st.sampled_from([*_plain(), *_hooked()])
+    ending = st.sampled_from([*([last] for last in _LAST), *errors, *([*each, _DONE] for each in _stopping())])
+    turn = st.builds(
+        lambda prompt, several, ending, submit: _turn(
+            *(answer for feature in (*several, ending) for answer in feature), prompt=prompt, submit=submit
+        ),
         st.sampled_from(_PROMPTS),
-        answers,
-        st.tuples(*then),
-        st.fixed_dictionaries(more),
+        st.lists(features, max_size=3),
+        ending,
+        st.none() | st.none() | st.sampled_from(_SUBMIT),
     )
-
-
-def _cases(turns: SearchStrategy[Any], **more: Any) -> Cases:
-    return st.fixed_dictionaries({"turns": turns.map(list), "streams": st.booleans(), **more})
-
-
-def turns(facts: dict[str, Any]) -> Cases:
-    """One or two turns in which no hook objects."""
-    turn = _turns(_several(_plain(), 0, 3), st.sampled_from(_LAST))
-    return _cases(st.lists(turn, min_size=1, max_size=2), history=st.sampled_from((0, 2, 4)), compacts=st.booleans())
-
-
-def hooked_turns(facts: dict[str, Any]) -> Cases:
-    """A turn in which hooks object to nearly everything."""
-    last = st.builds(lambda last, request: {**last, "request": request}, st.sampled_from(_LAST), _or_none(*_REQUEST))
-    return _cases(st.tuples(_turns(_several(_hooked(), 1, 4), last, submit=_or_none(*_SUBMIT))))
-
-
-def failing_turns(facts: dict[str, Any]) -> Cases:
-    """A turn that fails, by its provider or its context, and one that does not."""
-    error = st.sampled_from(_ERRORS).map(lambda name: {"error": name})
-    good = _turns(_several(_plain(), 0, 1), st.sampled_from(_LAST))
-    fails = st.tuples(st.sampled_from(("add", "view")), st.integers(1, 4)).map(list)
-    by_provider = _cases(st.tuples(_turns(_several(_plain(), 0, 2), error), good))
-    return by_provider | _cases(st.tuples(_turns(_several(_plain(), 1, 2), st.sampled_from(_LAST))), fails=fails)
-
-
-def stopped_turns(facts: dict[str, Any]) -> Cases:
-    """A turn with a graceful stop while the model or a tool works."""
-    more = _calling(_using("beta"))
-    then = st.sampled_from(list(_stopping())).map(lambda stopped: [*stopped, more])
-    answers = st.builds(lambda before, stopped: [*before, *stopped], _several(_plain(), 0, 2), then)
-    return _cases(st.tuples(_turns(answers, st.sampled_from(_LAST))))
-
-
-def _or_none(*words: str) -> SearchStrategy[str | None]:
-    return st.none() | st.none() | st.sampled_from(words)
+    fails = st.none() | st.none() | st.tuples(st.sampled_from(("add", "view")), st.integers(1, 4)).map(list)
+    return st.fixed_dictionaries(
+        {
+            "turns": st.lists(turn, min_size=1, max_size=2),
+            "streams": st.booleans(),
+            "history": st.sampled_from((0, 2, 4)),
+            "compacts": st.booleans(),
+            "fails": fails,
+        }
+    )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -12,7 +13,6 @@ from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
 from hypothesis.strategies import SearchStrategy
 
-from amplifier.conformance.inputs.json_schema import resolved
 from amplifier.conformance.inputs.payloads import (
     EVENTS,
     UNKNOWN_EVENTS,
@@ -23,11 +23,8 @@ from amplifier.conformance.inputs.payloads import (
 )
 from amplifier.conformance.inputs.values import (
     ODD_VALUES,
-    Values,
     invalid_inputs,
     is_harmless,
-    properties_of,
-    required_of,
     sample_inputs,
     valid_inputs,
 )
@@ -37,17 +34,8 @@ Facts = dict[str, Any]
 
 _MOST_LISTED = 2_000
 """Listed inputs of all tools of a module together."""
-_MAX_LENGTH = 60
 _MAX_DISTANCE = 1000
 """How far a drawn number goes beyond a bound: code that counts to it must come to an end."""
-
-
-def tool_inputs(facts: Facts) -> SearchStrategy[Any]:
-    """A tool and a few inputs for it, one after the other."""
-    tools: Mapping[str, Any] = facts["tools"]
-    if not tools:
-        return st.just({"tool": "", "inputs": []})
-    return st.one_of([_calls(name, tools[name], facts) for name in sorted(tools)])
 
 
 def listed_inputs(facts: Facts) -> Iterator[dict[str, Any]]:
@@ -61,17 +49,16 @@ def listed_inputs(facts: Facts) -> Iterator[dict[str, Any]]:
         yield {"tool": name, "inputs": inputs[: _MOST_LISTED // len(tools)]}
 
 
-def _calls(name: str, schema: Any, facts: Facts) -> SearchStrategy[Any]:
-    """Calls with values that the schema names or allows, some of which are something else, and with any object."""
-    words, choices = _harmless(facts, "words"), _harmless(facts, "choices")
-    top = resolved(schema, schema)
-    wild = wild_objects(list(dict.fromkeys([*properties_of(top), *words])), choices)
-    values = Values(schema or {}, CANARY)
-    parts = {key: st.sampled_from(values.alternatives(part, key)) for key, part in properties_of(top).items()}
-    always = {key: parts.get(key, wild_values(choices)) for key in required_of(top)}
-    valid = st.fixed_dictionaries(always, optional={key: parts[key] for key in parts if key not in always})
-    drawn = st.one_of(valid, st.builds(lambda one, other: {**one, **other}, valid, wild), wild) if schema else wild
-    return st.fixed_dictionaries({"tool": st.just(name), "inputs": st.lists(drawn, min_size=1, max_size=5)})
+def tool_inputs(facts: Facts) -> SearchStrategy[Any]:
+    """A tool and a few inputs for it, one after the other: two of the listed ones in one, or any object."""
+    drawn = [st.just({"tool": "", "inputs": []})]
+    for listed in listed_inputs(facts):
+        one = st.sampled_from(listed["inputs"])
+        keys = list(dict.fromkeys(key for each in listed["inputs"] for key in each))
+        wild = wild_objects(keys, _harmless(facts, "choices"))
+        inputs = st.lists(st.one_of(one, st.builds(operator.or_, one, one | wild)), min_size=1, max_size=5)
+        drawn.append(st.fixed_dictionaries({"tool": st.just(listed["tool"]), "inputs": inputs}))
+    return st.one_of(drawn[1:] or drawn)
 
 
 def _harmless(facts: Facts, key: str) -> list[str]:
@@ -111,19 +98,6 @@ def _likely_events(facts: Facts) -> list[str]:
     return list(dict.fromkeys([*known, *named, *registered])) or list(_USUAL)
 
 
-def hook_events(facts: Facts) -> SearchStrategy[Any]:
-    """A few events with payloads, one after the other."""
-    words, choices, likely = _harmless(facts, "words"), _harmless(facts, "choices"), _likely_events(facts)
-    events = st.sampled_from(likely) | st.sampled_from([*EVENTS, *UNKNOWN_EVENTS]) | texts()
-    keys = list(dict.fromkeys([*words, *(key for event in likely[:6] for key in ordinary_payload(event))]))
-    wild = wild_objects(keys, choices)
-    inner = wild_objects([*words, "path", "command", "text"], choices)
-    name = st.sampled_from(choices) | texts() if choices else texts()
-    # Put together afterwards, and not drawn one from the other, which takes ten times as long.
-    happening = st.builds(_happening, events, st.sampled_from(_WAYS), wild, inner, name, wild_values(choices))
-    return st.fixed_dictionaries({"events": st.lists(happening, min_size=1, max_size=4)})
-
-
 def listed_events(facts: Facts) -> Iterator[dict[str, Any]]:
     """Every event with a few payloads, likely ones with payloads that have one defect each, and sessions in which tools fail."""
     words, choices = facts["words"], facts["choices"]
@@ -146,20 +120,17 @@ def listed_events(facts: Facts) -> Iterator[dict[str, Any]]:
 _USUAL = ("tool:pre", "tool:post", "prompt:submit")
 _MOST_EVENTS = 6
 _MOST_NAMES = 3
-_WAYS = ("wild", "bent", "tool", "answer")
 
 
-def _happening(
-    event: str, way: str, wild: dict[str, Any], inner: dict[str, Any], name: str, answer: Any
-) -> dict[str, Any]:
-    usual = ordinary_payload(event)
-    data = {
-        "wild": wild,
-        "bent": {**usual, **wild},
-        "tool": {**usual, "tool_input": inner, "tool_name": name, "prompt": name},
-        "answer": {**usual, "tool_name": name, "result": answer, "tool_result": answer},
-    }[way]
-    return {"event": event, "data": data}
+def hook_events(facts: Facts) -> SearchStrategy[Any]:
+    """A few of the listed events one after the other, each with the payload of another one, or with any keys changed."""
+    listed = [each for events in listed_events(facts) for each in events["events"]]
+    names = st.sampled_from([*_likely_events(facts), *EVENTS, *UNKNOWN_EVENTS]) | texts()
+    payloads = st.sampled_from([each["data"] for each in listed])
+    keys = [*_harmless(facts, "words"), "path", "command", "text", "tool_name", "tool_input", "result"]
+    changed = st.builds(operator.or_, payloads, wild_objects(keys, _harmless(facts, "choices")))
+    happening = st.sampled_from(listed) | st.fixed_dictionaries({"event": names, "data": payloads | changed})
+    return st.fixed_dictionaries({"events": st.lists(happening, min_size=1, max_size=4)})
 
 
 # ── patterns ──

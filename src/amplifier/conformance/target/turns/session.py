@@ -6,8 +6,7 @@ The doubles suspend where the real ones would and log everything. Every suspensi
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +30,9 @@ from amplifier.models import (
     ChatRequest,
     ChatResponse,
     HookResult,
-    StreamChunk,
     TextBlock,
-    ThinkingBlock,
-    ToolCallBlock,
     ToolResult,
 )
-from amplifier.modules.providers._streams import AnswerStream, AnswerStreams
 from amplifier.testing import MockApprovalSystem, MockProvider
 
 PROVIDERS = ("one", "two", "three")
@@ -98,9 +93,8 @@ class ScriptedSession:
         self.context: ScriptedContext = ScriptedContext(self, case, keeps=6 if endless else None)
         core.mount("context", self.context)
         core.approval_system = scripted_approvals(self)
-        provider = StreamingProvider if case.get("streams") else ScriptedProvider
         for name in PROVIDERS[: case.get("providers", 1)]:
-            core.mount("providers", provider(self, name), name=name)
+            core.mount("providers", ScriptedProvider(self, name, streams=bool(case.get("streams"))), name=name)
         for name in TOOLS:
             core.mount("tools", ScriptedTool(self, name), name=name)
         self._hooks = ScriptedHooks(self)
@@ -119,6 +113,7 @@ class ScriptedSession:
         """Run all turns of the case, one after another."""
         for script in self.scripts:
             await self.run_turn(script)
+            self.mounted.session.coordinator.cancellation.reset()  # as an application does that goes on after a stop
         return self.turns
 
     async def run_turn(
@@ -336,9 +331,9 @@ class ScriptedContext:
 
 
 class ScriptedProvider:
-    """Returns the answers of the script, one for each call."""
+    """Returns the answers of the script, one for each call; it has a stream method only if it ``streams``."""
 
-    def __init__(self, player: ScriptedSession, name: str) -> None:
+    def __init__(self, player: ScriptedSession, name: str, *, streams: bool) -> None:
         self._player = player
         self.name = name
         double = MockProvider(self._respond, name=name)
@@ -346,11 +341,10 @@ class ScriptedProvider:
         self.list_models: Callable[..., Any] = double.list_models
         self.complete: Callable[..., Any] = double.complete
         self.parse_tool_calls: Callable[..., Any] = double.parse_tool_calls
+        if streams:
+            self.stream: Callable[..., Any] = double.stream
 
     async def _respond(self, request: Any) -> ChatResponse:
-        return (await self._answer(request)).response()
-
-    async def _answer(self, request: Any) -> Answer:
         player = self._player
         if not isinstance(request, ChatRequest):
             player.note("asked", self.name, None)
@@ -367,44 +361,7 @@ class ScriptedProvider:
             raise error
         player.note("answered", self.name, answer)
         player.last_answer = answer
-        return answer
-
-
-class StreamingProvider(ScriptedProvider):
-    """The same provider with a stream method."""
-
-    def __init__(self, player: ScriptedSession, name: str) -> None:
-        super().__init__(player, name)
-        core = player.mounted.session.coordinator
-        self._streams = AnswerStreams(core.start_soon)
-        core.register_cleanup(self._streams.aclose)
-
-    def stream(self, request: ChatRequest, **kwargs: Any) -> AnswerStream:
-        """The next answer in chunks, the whole response last."""
-        return self._streams.stream(self._pieces(request))
-
-    @asynccontextmanager
-    async def _pieces(self, request: ChatRequest) -> AsyncIterator[AsyncIterator[StreamChunk]]:
-        async def chunks() -> AsyncIterator[StreamChunk]:
-            response = (await self._answer(request)).response()
-            for index, block in enumerate(response.content):
-                await self._player.suspend("provider.stream")
-                yield StreamChunk(kind="block_start", index=index, block_type=block.type)
-                text = block.text if isinstance(block, TextBlock) else None
-                if isinstance(block, ThinkingBlock):
-                    text = block.thinking
-                if text:
-                    yield StreamChunk(kind="block_delta", index=index, block_type=block.type, text=text)
-                if not isinstance(block, ToolCallBlock):
-                    yield StreamChunk(kind="block_end", index=index, block_type=block.type, block=block)
-            yield StreamChunk(kind="response", response=response)
-
-        pieces = chunks()
-        try:
-            yield pieces
-        finally:
-            with anyio.CancelScope(shield=True):
-                await pieces.aclose()  # type: ignore[attr-defined]  # an async generator
+        return answer.response()
 
 
 class ScriptedTool:
