@@ -51,7 +51,7 @@ def test_a_command_that_does_nothing(board, sandbox, tmp_path, monkeypatch):
         program = find_bubblewrap()
         assert program is not None, "bubblewrap is missing: run `make parts`"
         monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{Path(program).parent}")
-        monkeypatch.chdir(tmp_path)  # no program is trusted that comes from the working directory or the repository around it
+        monkeypatch.chdir(tmp_path)  # no program is trusted that comes from the repository around the current folder
     wall, spent = anyio.run(commands, tmp_path, sandbox)
     board.figure(
         f"tool-bash, a command that does nothing, sandbox {sandbox}",
