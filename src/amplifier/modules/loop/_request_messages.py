@@ -147,7 +147,9 @@ class KnownMessages:
             if type(content) is not str or type(role) is not str or role not in _ROLES:
                 self._fill(model, message, latest)
             elif len(message) == 2:  # what the constructor makes of texts, in a tenth of the time
-                model.role, model.content, model.extra = role, content, {}
+                model.role = role
+                model.content = content
+                model.extra = {}
                 model.name = model.tool_call_id = model.metadata = None
             elif message.keys() <= _TEXTS and {str}.issuperset(map(type, message.values())):
                 model.role, model.content, model.metadata, model.extra = role, content, None, {}
