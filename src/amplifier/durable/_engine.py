@@ -53,7 +53,7 @@ _REPORT_SECONDS = 10.0
 _ADDRESS = re.compile(r"https?://[!-~]{1,4000}")
 
 ClientStore: TypeAlias = "TurnStore | TemporalTurns"
-"""Where clients find turns; what the methods promise is said in `TurnStore`, and their errors in `DurableEngine`."""
+"""Where clients find turns; what the methods promise is in `TurnStore`, and their errors in `DurableEngine`."""
 
 _Statuses: TypeAlias = list[TurnStatus]  # `DurableEngine.list` hides the name of the type
 _Messages: TypeAlias = list[dict[str, Any]]

@@ -232,7 +232,7 @@ class Worker(TurnRunner):
             logger.info("the end of turn %s was not taken by %s: %s", turn_id, urlsplit(url).netloc, text_of(error))
             if tries + 1 < MOST_TRIES:
                 return
-            logger.warning("the end of turn %s is not told any more, after %d tries", turn_id, MOST_TRIES)
+            logger.warning("the end of turn %s is not reported any more, after %d tries", turn_id, MOST_TRIES)
         await self._store.end_notice(turn_id)
 
     async def _ask_for_news(self) -> None:

@@ -12,7 +12,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, dataclass_transform, overload
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform, overload
 
 import attrs
 
@@ -21,7 +21,6 @@ from amplifier.errors import ModelError
 
 T = TypeVar("T")
 ModelT = TypeVar("ModelT", bound="type[Model]")
-Warn: TypeAlias = Callable[["type[Model]", Mapping[str, Any]], None]
 
 EXTRA_ALIAS = "_extra_"
 """The keyword `attrs.evolve` passes `OpenModel.extra` by; ``extra=`` itself is an unknown keyword like any other."""
@@ -192,17 +191,18 @@ class Model:
                 self.__attrs_init__()
             elif EXTRA_ALIAS in keywords:  # as `attrs.evolve` calls it
                 evolved = keywords.pop(EXTRA_ALIAS)
-                self._fill(keywords, _warn_about_misspelt)
-                self.extra = {**evolved, **self.extra}
+                self._fill(keywords, warns=True)
+                if evolved:
+                    self.extra = {**evolved, **self.extra}
             else:
-                self._fill(keywords, _warn_about_misspelt)
+                self._fill(keywords, warns=True)
 
     @classmethod
     def _before_first_use(cls) -> None:
         """A layer above may make a bare subclass a model here."""
 
-    def _fill(self, members: Mapping[str, Any], warn: Warn | None = None) -> None:
-        """Set every field of a new instance from keywords or from a mapping; ``warn`` hears of unknown ones.
+    def _fill(self, members: Mapping[str, Any], *, warns: bool = False) -> None:
+        """Set every field of a new instance from keywords, or from a mapping, about whose unknown members it does not warn.
 
         Raises:
             ModelError: With everything that is wrong.
@@ -211,14 +211,14 @@ class Model:
         try:
             known = _keyword_reader(cls)(members, None)
         except ExceptionGroup as error:
-            if warn is not None:
-                warn(cls, members)
+            if warns:
+                _warn_about_misspelt(cls, members)
             raise converter_module().model_error(cls, error) from None
         if len(known) == len(members):
             self.__attrs_init__(**known)
             return
-        if warn is not None:
-            warn(cls, members)
+        if warns:
+            _warn_about_misspelt(cls, members)
         self._fill_with_unknown(known, members)
 
     def _fill_with_unknown(self, known: dict[str, Any], members: Mapping[str, Any]) -> None:

@@ -103,8 +103,8 @@ class UnknownBlock(OpenModel):
         """The block's visibility, if it has one; unchecked, unlike the other blocks'."""
         return self.extra.get("visibility")
 
-    def _fill(self, members: Mapping[str, Any], *warn: Any) -> None:
-        super()._fill(members, *warn)
+    def _fill(self, members: Mapping[str, Any], *, warns: bool = False) -> None:
+        super()._fill(members, warns=warns)
         self._type_position = list(members).index("type")
 
     def _in_order(self, members: dict[str, Any]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class TrialSettings:
         grace: Seconds between the scenario's end and the search for leftovers.
         loop_factory: Makes the asyncio loop; None for the usual one.
         eager_tasks: Tasks start at once on asyncio.
-        watch: May hold the virtual clock on trio, and is told of every suspension.
+        watch: May hold the virtual clock on trio, and is notified of every suspension.
     """
 
     mode: str = ""
@@ -94,7 +94,7 @@ class Injection:
         fire: Cancels the scenario.
         second: Fire again so many suspensions after the first time.
         max_steps: Above this count the scenario is spinning and is put to death.
-        watch: Told of every suspension.
+        watch: Notified of every suspension.
         tasks: The scenario's unfinished tasks and their coroutines, in order of creation.
         count: Suspensions so far.
         fired: The k-th suspension was reached.
