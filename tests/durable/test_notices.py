@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from amplifier.durable import _notices
+from amplifier.durable import TurnStatus, _notices
 from amplifier.durable._temporal import _workflows
 from tests.durable.agents import MAY_LEAVE, agent, answering, eventually, open_engine, working
 
@@ -68,6 +68,51 @@ def impatient(monkeypatch):
     monkeypatch.setattr(_notices, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(_notices, "POST_SECONDS", 0.5)
     monkeypatch.setattr(_workflows, "FIRST_PAUSE", 0.01)
+
+
+@contextmanager
+def answering_with(status: int, location: str, *, is_endless: bool) -> Iterator[str]:
+    """A server that sends a caller elsewhere, or whose headers never end; asked there, it is content."""
+    is_over = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(handler):
+            handler.rfile.read(int(handler.headers["Content-Length"]))
+            handler.send_response(status)
+            handler.send_header("Location", location)
+            handler.flush_headers()
+            while is_endless and not is_over.wait(0.1):
+                handler.wfile.write(b"X-More: yes\r\n")
+            handler.end_headers()
+
+        def do_GET(handler):
+            handler.send_response(200)
+            handler.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/"
+        finally:
+            is_over.set()
+            server.shutdown()
+            serving.join()
+
+
+async def test_notice_that_is_sent_elsewhere_was_not_taken():
+    status = TurnStatus(turn_id="t", session_id="s", state="completed", attempt=1)
+    with answering_with(302, "/elsewhere", is_endless=False) as url, pytest.raises(OSError, match="302"):
+        await _notices.post(url, status)
+
+
+async def test_notice_whose_answer_never_ends_is_cut_off():
+    status = TurnStatus(turn_id="t", session_id="s", state="completed", attempt=1)
+    with answering_with(200, "/", is_endless=True) as url, pytest.raises(TimeoutError):
+        await _notices.post(url, status)
 
 
 @KINDS

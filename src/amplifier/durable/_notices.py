@@ -5,8 +5,9 @@ from __future__ import annotations
 from http.client import HTTPException
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
+import anyio
 import anyio.to_thread
 import attrs
 import orjson
@@ -21,6 +22,13 @@ POST_SECONDS = 10.0
 
 NOT_TAKEN = (OSError, HTTPException, ValueError)
 """What `post` raises if the notice was not taken."""
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """An answer that names another address is none: urllib would ask there without the status."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
 
 
 def pause_after(tries: int) -> float:
@@ -41,9 +49,10 @@ async def post(url: str, status: TurnStatus) -> None:
             raise ValueError("expected a URL of http or https")
         request = Request(url, body, {"Content-Type": "application/json"}, method="POST")
         try:
-            urlopen(request, timeout=POST_SECONDS).close()
+            build_opener(_NoRedirect).open(request, timeout=POST_SECONDS).close()
         except HTTPError as error:
             error.close()
             raise OSError(f"it answered with {error.code}") from None
 
-    await anyio.to_thread.run_sync(send, abandon_on_cancel=True)
+    with anyio.fail_after(POST_SECONDS):  # that of urllib is for each step, and an answer may come in many
+        await anyio.to_thread.run_sync(send, abandon_on_cancel=True)
