@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 
 from amplifier.kernel import HookRegistry
-from amplifier.kernel.runtime.ledger import Ledger, Owner
+from amplifier.kernel.runtime.owner import Owner
 
 
 def registry() -> HookRegistry:
@@ -17,9 +17,9 @@ def registry() -> HookRegistry:
     return hooks
 
 
-def of_module(hooks: HookRegistry, module: str, ledger: Ledger | None = None) -> HookRegistry:
+def of_module(hooks: HookRegistry, module: str) -> HookRegistry:
     """The registry as a module gets it."""
-    return hooks.view_for(Owner(module, "continue", ledger or Ledger()))
+    return hooks.view_for(Owner(module))
 
 
 def sleeper(log: list[str], seconds: float, name: str) -> Any:

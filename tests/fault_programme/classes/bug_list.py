@@ -254,20 +254,20 @@ BUGS: Final = (
     _walk(
         "contributors of modules stay after the closing",
         "coordinator/ownership.py",
-        "            owner.enter(contributor, partial(self._remove, contributor))",
-        "            pass",
+        "        left = {name: [c for c in each if not belongs_to(c.owner, module)] for name, each in self._channels.items()}",
+        "        left = self._channels",
     ),
     _walk(
         "what modules registered stays after the closing",
-        "runtime/ledger.py",
-        "                take_back()\n",
-        "",
+        "coordinator/coordinator.py",
+        "            registered.withdraw(module)\n",
+        "            pass\n",
     ),
     _walk(
         "what a module covered does not come back",
         "coordinator/ownership.py",
-        "        self._set(key, [layer for layer in self._layers_of(key) if layer[0] != module])",
-        "        self._set(key, [])",
+        "            self._set(key, [each for each in self._layers_of(key) if each[0] is None or module not in (None, each[0])])",
+        "            self._set(key, [])",
     ),
     # ── opening and turns ──
     _call(

@@ -7,17 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amplifier.kernel.coordinator.ownership import Mounts
-from amplifier.kernel.runtime.ledger import Ledger
 
 
 @pytest.fixture
-def ledger():
-    return Ledger()
-
-
-@pytest.fixture
-def offers(ledger):
-    return Mounts(None, ledger)
+def offers():
+    return Mounts(None)
 
 
 def test_value_of_any_kind_is_offered_and_the_last_registration_wins(offers, caplog):
@@ -45,32 +39,32 @@ def test_name_must_be_a_non_empty_str(offers, name):
 
 
 @pytest.mark.parametrize("first", ["a", None])
-def test_undoing_brings_back_what_was_replaced(offers, ledger, first):
+def test_undoing_brings_back_what_was_replaced(offers, first):
     offers.offer("x", 1, first)
     offers.offer("x", 2, "b")
     offers.offer("y", 3, "b")
-    ledger.undo("b")
+    offers.withdraw("b")
     assert offers.capabilities == {"x": 1}
     if first is not None:
-        ledger.undo(first)
+        offers.withdraw(first)
         assert offers.capabilities == {}
 
 
-def test_undoing_the_newest_of_three_brings_back_the_second(offers, ledger):
+def test_undoing_the_newest_of_three_brings_back_the_second(offers):
     for number, owner in enumerate("abc"):
         offers.offer("x", number, owner)
-    ledger.undo("c")
+    offers.withdraw("c")
     assert offers.capabilities == {"x": 1}
 
 
-def test_module_undone_under_another_one_does_not_come_back_later(offers, ledger):
+def test_module_undone_under_another_one_does_not_come_back_later(offers):
     for number, owner in enumerate("abc"):
         offers.offer("x", number, owner)
-    ledger.undo("b")
+    offers.withdraw("b")
     assert offers.capabilities == {"x": 2}
-    ledger.undo("c")
+    offers.withdraw("c")
     assert offers.capabilities == {"x": 0}
-    ledger.undo("a")
+    offers.withdraw("a")
     assert offers.capabilities == {}
 
 
@@ -79,21 +73,20 @@ def test_module_undone_under_another_one_does_not_come_back_later(offers, ledger
     undone=st.permutations("abcd"),
 )
 def test_whatever_modules_offered_undoing_all_of_them_leaves_the_applications(program, undone):
-    ledger = Ledger()
-    offers = Mounts(None, ledger)
+    offers = Mounts(None)
     offers.offer("x", "application's", None)
     for number, (owner, name) in enumerate(program):
         offers.offer(name, number, owner)
     for owner in undone:
-        ledger.undo(owner)
+        offers.withdraw(owner)
     assert offers.capabilities == {"x": "application's"}
 
 
-def test_clearing_leaves_only_the_applications_and_the_same_dict(offers, ledger):
+def test_clearing_leaves_only_the_applications_and_the_same_dict(offers):
     values = offers.capabilities
     offers.offer("mine", 1, None)
     offers.offer("mine", 2, "a")
     offers.offer("yours", 3, "b")
-    ledger.undo(None)
+    offers.withdraw(None)
     assert offers.capabilities is values
     assert values == {"mine": 1}

@@ -6,24 +6,15 @@ import anyio
 import pytest
 
 from amplifier.kernel.coordinator.ownership import Contributions
-from amplifier.kernel.runtime.ledger import Ledger, Owner
+from amplifier.kernel.runtime.owner import Owner
 from tests._support.small_agent import agent
 
 pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture
-def ledger():
-    return Ledger()
-
-
-@pytest.fixture
 def channels():
     return Contributions()
-
-
-def owner(name, ledger=None):
-    return Owner(name, "continue", ledger or Ledger())
 
 
 def after(seconds, value):
@@ -39,8 +30,8 @@ async def collect(channels, channel="x", *, each=10.0, total=30.0):
 
 
 async def test_contributions_come_in_registration_order_however_long_each_takes(channels):
-    channels.register("x", "slow", after(5, "slow"), owner("a"))
-    channels.register("x", "sync", lambda: "sync", owner("b"))
+    channels.register("x", "slow", after(5, "slow"), Owner("a"))
+    channels.register("x", "sync", lambda: "sync", Owner("b"))
     channels.register("x", "fast", after(0, "fast"), None)
     channels.register("y", "other", lambda: "other channel", None)
     assert await collect(channels) == ["slow", "sync", "fast"]
@@ -112,20 +103,20 @@ def test_wrong_registration_is_a_type_error_and_leaves_nothing(channels, channel
     assert channels.as_dict() == {}
 
 
-async def test_undoing_a_module_removes_its_contributors_from_every_channel(channels, ledger):
+async def test_undoing_a_module_removes_its_contributors_from_every_channel(channels):
     for name in ("a", None, "b", "a"):
-        of = None if name is None else owner(name, ledger)
+        of = None if name is None else Owner(name)
         channels.register("x", "n", lambda name=name: f"of {name}", of)
-    channels.register("y", "n", len, owner("a", ledger))
-    ledger.undo("a")
+    channels.register("y", "n", len, Owner("a"))
+    channels.withdraw("a")
     assert await collect(channels) == ["of None", "of b"]
     assert list(channels.as_dict()) == ["x"]
-    ledger.undo(None)
+    channels.withdraw(None)
     assert await collect(channels) == ["of None"]
 
 
 def test_contributors_are_shown_by_channel_name_and_callback(channels):
-    channels.register("x", "n", len, owner("a"))
+    channels.register("x", "n", len, Owner("a"))
     shown = channels.as_dict()
     assert shown == {"x": [{"name": "n", "callback": len}]}
     shown["x"].clear()

@@ -10,20 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amplifier.kernel.coordinator.ownership import DONE, Mounts
-from amplifier.kernel.runtime.ledger import Ledger
 
 SINGLE = ["orchestrator", "context", "module-source-resolver"]
 NAMED = ["providers", "tools"]
 
 
 @pytest.fixture
-def ledger():
-    return Ledger()
-
-
-@pytest.fixture
-def mounts(ledger):
-    return Mounts("the registry", ledger)
+def mounts():
+    return Mounts("the registry")
 
 
 def warnings(caplog):
@@ -174,39 +168,39 @@ def test_orchestrator_is_never_replaced_without_a_word(mounts, caplog):
 # ── undoing ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_undoing_a_module_takes_all_of_its_and_nothing_else(mounts, ledger):
+def test_undoing_a_module_takes_all_of_its_and_nothing_else(mounts):
     for owner in ("a", "b", None):
         mounts.mount("tools", owner, f"of {owner}", owner)
     mounts.mount("context", 1, None, "a")
-    ledger.undo("a")
+    mounts.withdraw("a")
     assert mounts.points["tools"] == {"of b": "b", "of None": None}
     assert mounts.get("context") is None
-    ledger.undo("a")
-    ledger.undo("never heard of")
+    mounts.withdraw("a")
+    mounts.withdraw("never heard of")
     assert list(mounts.points["tools"]) == ["of b", "of None"]
 
 
 @pytest.mark.parametrize(("point", "name"), [("tools", "x"), ("context", None)])
 @pytest.mark.parametrize("first", ["a", None])
-def test_undoing_a_module_brings_back_what_it_replaced_with_its_owner(mounts, ledger, point, name, first):
+def test_undoing_a_module_brings_back_what_it_replaced_with_its_owner(mounts, point, name, first):
     mounts.mount(point, 1, name, first)
     mounts.mount(point, 2, name, "b")
     mounts.mount(point, 3, name, "b")
-    ledger.undo("b")
+    mounts.withdraw("b")
     assert mounts.get(point, name) == 1
     assert mounts.owner_of(point, name) == first
-    ledger.undo("b")
+    mounts.withdraw("b")
     assert mounts.get(point, name) == 1
 
 
-def test_module_undone_under_another_one_does_not_come_back_later(mounts, ledger):
+def test_module_undone_under_another_one_does_not_come_back_later(mounts):
     for number, owner in enumerate("abc"):
         mounts.mount("tools", number, "x", owner)
-    ledger.undo("b")
+    mounts.withdraw("b")
     assert mounts.get("tools", "x") == 2
-    ledger.undo("c")
+    mounts.withdraw("c")
     assert mounts.get("tools", "x") == 0
-    ledger.undo("a")
+    mounts.withdraw("a")
     assert mounts.get("tools") == {}
 
 
@@ -218,11 +212,11 @@ def test_module_that_replaced_and_then_unmounts_its_own_gives_the_slot_back(moun
     assert mounts.owner_of("tools", "x") == "a"
 
 
-def test_application_empties_a_slot_for_good(mounts, ledger):
+def test_application_empties_a_slot_for_good(mounts):
     mounts.mount("tools", 1, "x", "a")
     mounts.mount("tools", 2, "x", "b")
     mounts.unmount("tools", "x")
-    ledger.undo("b")
+    mounts.withdraw("b")
     assert mounts.get("tools") == {}
 
 
@@ -233,8 +227,7 @@ def test_application_empties_a_slot_for_good(mounts, ledger):
     undone=st.permutations("abcd"),
 )
 def test_whatever_modules_did_undoing_all_of_them_leaves_the_applications(program, undone):
-    ledger = Ledger()
-    mounts = Mounts(None, ledger)
+    mounts = Mounts(None)
     mounts.mount("tools", "application's", "x", None)
     for number, (owner, name, unmounts) in enumerate(program):
         if not unmounts:
@@ -242,16 +235,16 @@ def test_whatever_modules_did_undoing_all_of_them_leaves_the_applications(progra
         elif mounts.owner_of("tools", name) in (None, owner) and mounts.get("tools", name) != "application's":
             mounts.unmount("tools", name, owner)
     for owner in undone:
-        ledger.undo(owner)
+        mounts.withdraw(owner)
     assert mounts.get("tools") == {"x": "application's"}
 
 
-def test_clearing_leaves_what_the_application_mounted_also_where_a_module_had_replaced_it(mounts, ledger):
+def test_clearing_leaves_what_the_application_mounted_also_where_a_module_had_replaced_it(mounts):
     mounts.mount("tools", 1, "mine", None)
     mounts.mount("tools", 2, "mine", "a")
     mounts.mount("tools", 3, "yours", "a")
     mounts.mount("context", 4, None, "b")
-    ledger.undo(None)
+    mounts.withdraw(None)
     assert mounts.get("tools") == {"mine": 1}
     assert mounts.get("context") is None
 
@@ -259,7 +252,7 @@ def test_clearing_leaves_what_the_application_mounted_also_where_a_module_had_re
 # ── instances of one provider ────────────────────────────────────────────────────────────────────
 
 
-def test_the_first_provider_of_an_instance_gets_the_name_from_the_plan(mounts, ledger):
+def test_the_first_provider_of_an_instance_gets_the_name_from_the_plan(mounts):
     mounts.mount("providers", "first", "mock", "provider-mock")
     mounts.instance = ("provider-mock#fast", "fast")
     mounts.mount("tools", "tool", "mock", "provider-mock#fast")
@@ -268,15 +261,15 @@ def test_the_first_provider_of_an_instance_gets_the_name_from_the_plan(mounts, l
     assert mounts.get("providers") == {"mock": "first", "fast": "second", "other": "third"}
     assert mounts.owner_of("providers", "mock") == "provider-mock"
     assert mounts.owner_of("providers", "fast") == "provider-mock#fast"
-    ledger.undo("provider-mock#fast")
+    mounts.withdraw("provider-mock#fast")
     assert mounts.get("providers") == {"mock": "first"}
     assert mounts.get("tools") == {}
 
 
-def test_an_instance_under_a_taken_name_is_logged(mounts, ledger, caplog):
+def test_an_instance_under_a_taken_name_is_logged(mounts, caplog):
     mounts.mount("providers", 1, "fast", "a")
     mounts.instance = ("b", "fast")
     mounts.mount("providers", 2, "mock", "b")
     assert warnings(caplog) == ["providers 'fast' mounted by a is replaced by b"]
-    ledger.undo("b")
+    mounts.withdraw("b")
     assert mounts.get("providers") == {"fast": 1}

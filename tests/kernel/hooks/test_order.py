@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amplifier.kernel import HookRegistry
-from amplifier.kernel.runtime.ledger import Ledger
 from tests._support.hook_registry import of_module
 
 EVENTS = ["a", "b", "*"]
@@ -95,7 +94,6 @@ class Real:
 
     def __init__(self) -> None:
         self.hooks = HookRegistry()
-        self.ledger = Ledger()
         self.removers: list[Any] = []
         self.log: list[Any] = []
 
@@ -111,7 +109,7 @@ class Real:
             if rest[0] < len(self.removers):
                 self.removers[rest[0]]()
         elif what == "undo":
-            self.ledger.undo(rest[0])
+            self.hooks.withdraw(rest[0])
         elif what == "emit":
             await self.hooks.emit(rest[0], {})
         elif what == "unregister":
@@ -137,7 +135,7 @@ class Real:
         self.removers.append(self.of(module).register(event, handler, priority, name))
 
     def of(self, module: str | None) -> HookRegistry:
-        return self.hooks if module is None else of_module(self.hooks, module, self.ledger)
+        return self.hooks if module is None else of_module(self.hooks, module)
 
 
 @given(programs)

@@ -20,7 +20,6 @@ from amplifier.errors import HookRecursionError
 from amplifier.events import TERMINAL_EVENTS
 from amplifier.kernel import HookRegistry
 from amplifier.kernel.hooks.registry import DEEPEST
-from amplifier.kernel.runtime.ledger import Ledger
 from amplifier.models import HookResult
 from tests._support.backends_alone import run_on, run_on_asyncio
 from tests._support.hook_registry import of_module
@@ -111,11 +110,11 @@ def test_on_is_the_same_as_register():
 
 
 def test_clearing_what_modules_registered_keeps_the_applications_own():
-    hooks, ledger = HookRegistry(), Ledger()
-    of_module(hooks, "hooks-a", ledger).register("tool:pre", print, name="theirs")
+    hooks = HookRegistry()
+    of_module(hooks, "hooks-a").register("tool:pre", print, name="theirs")
     hooks.register("tool:pre", print, name="ours")
-    of_module(hooks, "hooks-b", ledger).register("*", print, name="theirs")
-    ledger.undo(None)
+    of_module(hooks, "hooks-b").register("*", print, name="theirs")
+    hooks.withdraw(None)
     assert hooks.list_handlers() == {"tool:pre": ["ours"]}
 
 
@@ -652,12 +651,12 @@ def seconds_for(count: int, event: str) -> float:
     """The processor time of this thread for registering so many handlers and taking them back, the fastest of three."""
     times = []
     for _ in range(3):
-        hooks, ledger = registry(), Ledger()
-        module = of_module(hooks, "hooks-many", ledger)
+        hooks = registry()
+        module = of_module(hooks, "hooks-many")
         began = time.thread_time()
         for number in range(count):
             module.register(event, print, priority=number % 3)
-        ledger.undo(None)
+        hooks.withdraw(None)
         times.append(time.thread_time() - began)
         assert hooks.list_handlers() == {}
     return min(times)
@@ -671,9 +670,9 @@ def test_registering_handlers_takes_time_in_proportion_to_their_number(event):
 
 def test_a_removal_that_ctrl_c_interrupts_is_completed_by_the_next_one():
     def interrupted_at(point: int) -> bool:
-        hooks, ledger = registry(), Ledger()
-        of_module(hooks, "hooks-a", ledger).register("tool:pre", lambda *_: None, name="kept")
-        undo = of_module(hooks, "hooks-b", ledger).register("tool:pre", lambda *_: None, name="removed")
+        hooks = registry()
+        of_module(hooks, "hooks-a").register("tool:pre", lambda *_: None, name="kept")
+        undo = of_module(hooks, "hooks-b").register("tool:pre", lambda *_: None, name="removed")
         interrupter = Interrupter([point], "asyncio-bare")
         try:
             with interrupter.watching():
@@ -681,7 +680,6 @@ def test_a_removal_that_ctrl_c_interrupts_is_completed_by_the_next_one():
         except KeyboardInterrupt:
             undo()
         assert hooks.list_handlers() == {"tool:pre": ["kept"]}
-        assert len(ledger.entries) == 1
         return bool(interrupter.hits)
 
     points = 0

@@ -31,7 +31,7 @@ from ..hooks.registry import TERMINAL_SECONDS, HookRegistry
 from ..runtime.backend import Loop
 from ..runtime.cancellation import CancellationToken
 from ..runtime.deadlines import DeadlinePassed, TimeBudget, Watchdog, call_foreign, run_bounded
-from ..runtime.ledger import Ledger, Owner
+from ..runtime.owner import Owner
 from ..runtime.tasks import CleanupEntry, CleanupFailure, CleanupStack, TaskHost
 from ..runtime.uninterrupted import run_section
 from .ownership import DONE, Contributions, Done, Mounts, StepWrappers
@@ -69,8 +69,8 @@ class ModuleCoordinator(Coordinator):
         self.turn_number: int = 0
         self.deadlines: Deadlines = DEFAULT_DEADLINES
         self._hooks = HookRegistry()
-        self.ledger: Ledger = Ledger()
-        self.mounts: Mounts = Mounts(self._hooks, self.ledger)
+        self._owners: list[Owner] = []
+        self.mounts: Mounts = Mounts(self._hooks)
         self._channels = Contributions()
         self._step_wrappers = StepWrappers()
         self._cancellation = CancellationToken()
@@ -103,8 +103,9 @@ class ModuleCoordinator(Coordinator):
         """The coordinator that a module gets; its handlers fail as ``on_failure`` says if they do not say themselves."""
         view = object.__new__(type(self))
         view.__dict__ = self.__dict__
-        view._owner = Owner(module, on_failure, self.ledger)
+        view._owner = Owner(module, on_failure)
         view._own_hooks = None
+        self._owners.append(view._owner)
         return view
 
     @property
@@ -124,7 +125,19 @@ class ModuleCoordinator(Coordinator):
         try:
             await self.clean_up(module)
         finally:
-            self.ledger.undo(module)
+            self.withdraw(module)
+
+    def withdraw(self, module: str | None) -> None:
+        """Take back what a module registered, which may register nothing any more; with None, for the closing, what any module did."""
+        for registered in (self._hooks, self._step_wrappers, self._channels, self.mounts):
+            registered.withdraw(module)
+        for owner in self._owners:
+            if module is None:
+                owner.is_closed = True
+            elif owner.name == module:
+                owner.is_undone = True
+        if module is None:
+            self._owners.clear()
 
     # ── what a module may read ──
 
@@ -547,7 +560,7 @@ class ModuleCoordinator(Coordinator):
         self.closing_time.until = math.inf
         self.watch.stop()  # first: on trio the group waits for its timer
         self._cancellation.detach()
-        self.ledger.undo(None)
+        self.withdraw(None)
         if self._session is not None and type(self._session) is not weakref.ref:
             self._session = weakref.ref(self._session)
 

@@ -20,8 +20,8 @@ from amplifier.contracts import Step, StepWrapper, call_scope, contained_failure
 from amplifier.contracts._scopes import cancel_scope, loop_clock
 from amplifier.errors import ContractError, DeadlineExceeded
 
-from ..runtime.deadlines import DeadlinePassed, TimeBudget, Watchdog, call_foreign, run_bounded
-from ..runtime.ledger import Ledger, Owner
+from ..runtime.deadlines import DeadlineGroup, DeadlinePassed, TimeBudget, Watchdog, call_foreign
+from ..runtime.owner import Owner, belongs_to
 
 logger: logging.Logger = logging.getLogger("amplifier.coordinator")
 
@@ -72,10 +72,9 @@ class Mounts:
         meter: Puts what is mounted at a named point inside something that counts its calls; None without a budget.
     """
 
-    __slots__ = ("_entries", "_layers", "capabilities", "instance", "meter", "points", "strict")
+    __slots__ = ("_layers", "capabilities", "instance", "meter", "points", "strict")
 
-    def __init__(self, hooks: Any, ledger: Ledger) -> None:
-        self._entries = ledger.entries
+    def __init__(self, hooks: Any) -> None:
         self._layers: dict[Key, list[_Layer]] = {}  # of the places in which a module has something
         self.points: dict[str, Any] = {
             "orchestrator": None,
@@ -145,9 +144,7 @@ class Mounts:
                     module=owner,
                 )
             return
-        for each, _ in layers if owner is None else layers[-1:]:  # by the application for good: nothing comes back
-            self._entries.pop((key, each), None)
-        self._set(key, [] if owner is None else layers[:-1])
+        self._set(key, [] if owner is None else layers[:-1])  # by the application for good: nothing comes back
 
     def get(self, point: str, name: str | None = None) -> Any:
         """The module, the dict of modules, or None.
@@ -211,8 +208,6 @@ class Mounts:
         layers = self._layers_of(key)
         if layers and layers[-1][1] is not _EMPTY and (layers[-1][0] != owner or key[0] == "orchestrator"):
             self._note_replaced(key, layers[-1][0], owner)
-        if owner is not None:
-            self._entries[key, owner] = owner, partial(self._withdraw, key, owner)
         below = [layer for layer in layers if layer[0] != owner and layer[1] is not _EMPTY]
         self._set(key, [*below, (owner, value)])
 
@@ -225,9 +220,10 @@ class Mounts:
             raise ContractError(f"{message}; session.strict forbids that: rename one of them", module=owner)
         logger.warning("%s", message)
 
-    def _withdraw(self, key: Key, module: str) -> None:
-        """Take out a module's layer; if it was on top, the one below comes back. Interrupted, it can be done again."""
-        self._set(key, [layer for layer in self._layers_of(key) if layer[0] != module])
+    def withdraw(self, module: str | None) -> None:
+        """Take out the layers of a module, or of all; below one that was on top, the next comes back. Interrupted, it can be done again."""
+        for key in reversed(list(self._layers)):
+            self._set(key, [each for each in self._layers_of(key) if each[0] is None or module not in (None, each[0])])
 
     def _layers_of(self, key: Key) -> list[_Layer]:
         """What is in a place, the value on top last, which may have been written by hand."""
@@ -316,16 +312,11 @@ class Contributions:
             raise TypeError(f"contributor {name!r} on channel {channel!r} needs a callable, got {callback!r}")
         contributor = Contributor(channel, name, callback, owner)
         self._channels.setdefault(channel, []).append(contributor)
-        if owner is not None:
-            owner.enter(contributor, partial(self._remove, contributor))
 
-    def _remove(self, contributor: Contributor) -> None:
-        """Remove a contributor, and its channel with the last one."""
-        contributors = self._channels.get(contributor.channel, [])
-        if contributor in contributors:  # or an interrupted call has removed it
-            contributors.remove(contributor)
-        if not contributors:
-            self._channels.pop(contributor.channel, None)
+    def withdraw(self, module: str | None) -> None:
+        """Remove the contributors of a module, or of all, and the channels that have none any more."""
+        left = {name: [c for c in each if not belongs_to(c.owner, module)] for name, each in self._channels.items()}
+        self._channels = {name: contributors for name, contributors in left.items() if contributors}
 
     def as_dict(self) -> dict[str, list[dict[str, Any]]]:
         """Channel → name and callback of each contributor, in order."""
@@ -339,20 +330,26 @@ class Contributions:
     ) -> list[Any]:
         """Call every contributor of ``channel`` and return what is not None, in order."""
         collected: list[Any] = []
-        budget = TimeBudget.of(total)
-        for contributor in tuple(self._channels.get(channel, ())):
-            try:
-                value = call_foreign(contributor.callback)
-                if isawaitable(value):
-                    value = await run_bounded(value, budget.share(each), contributor, watch)
-            except DeadlinePassed as late:
-                logger.warning("%s was skipped: %s", contributor, late)
-            except Exception as failure:
-                logger.warning("%s failed: %s", contributor, failure, exc_info=failure)
-            else:
-                if value is not None:
-                    collected.append(value)
-        return collected
+        budget, calls = TimeBudget.of(total), DeadlineGroup(watch)
+        try:
+            for contributor in tuple(self._channels.get(channel, ())):
+                try:
+                    value = call_foreign(contributor.callback)
+                    if isawaitable(value):
+                        value = await calls.run(value, budget.share(each), contributor)
+                except DeadlinePassed as late:
+                    logger.warning("%s was skipped: %s", contributor, late)
+                except Exception as failure:
+                    logger.warning("%s failed: %s", contributor, failure, exc_info=failure)
+                else:
+                    if value is not None:
+                        collected.append(value)
+            return collected
+        finally:
+            scope, calls.scope = calls.scope, None
+            if scope is not None:  # first, and by no call of the kernel: see DeadlineGroup
+                scope.__exit__(None, None, None)
+            calls.close()
 
 
 # ── step wrappers ────────────────────────────────────────────────────────────────────────────────
@@ -388,16 +385,15 @@ class StepWrappers:
             raise TypeError(f"a step wrapper must be an async function (step, run), got {wrapper!r}")
         registration = _WrapperRegistration(wrapper, owner)
         self._registered = (*self._registered, registration)
-        remove = partial(self._remove, registration)
-        if owner is not None:
-            owner.enter(registration, remove)
-        return remove
+        return partial(self._remove, registration)
 
     def _remove(self, registration: _WrapperRegistration) -> None:
         """Remove a wrapper; steps that are inside of it go on. Nothing happens if it was removed before."""
         self._registered = tuple(each for each in self._registered if each is not registration)
-        if registration.owner is not None:
-            registration.owner.strike(registration)
+
+    def withdraw(self, module: str | None) -> None:
+        """Remove the wrappers of a module, or of all."""
+        self._registered = tuple(each for each in self._registered if not belongs_to(each.owner, module))
 
     async def run(self, step: Step, run: Call, admit: Call | None, limiter: Any, seconds: float | None) -> Any:
         """Run a step inside of all wrappers that are registered now; ``seconds`` is for their own work, each way."""

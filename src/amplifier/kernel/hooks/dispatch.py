@@ -25,7 +25,7 @@ from amplifier.models import HookResult
 
 from ..runtime.backend import RunningCall
 from ..runtime.deadlines import DeadlineGroup, DeadlinePassed, Watchdog, call_foreign, failure_words, run_bounded
-from ..runtime.ledger import Owner
+from ..runtime.owner import Owner
 from ..runtime.uninterrupted import interruptible
 from .merge import INVALID_RESPONSE, InvalidAnswer, Verdict, continued, is_plain_continue, parse_answer, was_modified
 

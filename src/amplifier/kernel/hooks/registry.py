@@ -38,7 +38,7 @@ from amplifier.turns import RecordedEvent
 
 from ..runtime.backend import timestamp
 from ..runtime.deadlines import DeadlinePassed, TimeBudget, Watchdog, check_timeout, failure_text
-from ..runtime.ledger import Owner
+from ..runtime.owner import Owner, belongs_to
 from ..runtime.uninterrupted import run_section
 from .dispatch import Dispatch, Registration, collect
 from .merge import continued
@@ -176,10 +176,7 @@ class HookRegistry:
         )
         bisect.insort(self._handlers.setdefault(event, []), registration, key=_order)
         self._forget_ready(event)
-        remove = partial(self.remove, registration)
-        if owner is not None:
-            owner.enter(registration, remove)
-        return remove
+        return partial(self.remove, registration)
 
     on = register
 
@@ -209,8 +206,11 @@ class HookRegistry:
         if not handlers:  # event names are open-ended, and would pile up
             self._handlers.pop(event, None)
         self._forget_ready(event)
-        if registration.owner is not None:
-            registration.owner.strike(registration)
+
+    def withdraw(self, module: str | None) -> None:
+        """Remove what a module has registered, or all modules have."""
+        for registration in reversed(self.registrations_of(module)):
+            self.remove(registration)
 
     def _forget_ready(self, event: str) -> None:
         if event == EVERY_EVENT:
@@ -247,9 +247,9 @@ class HookRegistry:
             return bool(handlers)
         return any(not r.on_demand and (r.fields is None or field in r.fields) for r in handlers)
 
-    def registrations_of(self, module: str) -> list[Registration]:
-        """What one module has registered and not removed."""
-        return [r for handlers in self._handlers.values() for r in handlers if r.module == module]
+    def registrations_of(self, module: str | None) -> list[Registration]:
+        """What a module has registered and not removed; with None, what all modules have."""
+        return [r for handlers in self._handlers.values() for r in handlers if belongs_to(r.owner, module)]
 
     def set_default_fields(self, **fields: Any) -> None:
         """Replace the fields that every payload starts with."""

@@ -312,7 +312,9 @@ class Watchdog:
         """Watch from now on; timers that need a task take it from ``spawn``, and without it are not made."""
         self._spawn = spawn
         self.is_stopped = False
-        if spawn is not None and self._tasks:
+        if not self._tasks:
+            self._disarm()  # a session that waits for a turn needs no timer
+        elif spawn is not None:
             self._disarm()
             self.hasten(min(call.until for call in self._tasks))
 
