@@ -247,7 +247,7 @@ class TaskHost:
         self._coordinator = weakref.ref(coordinator)
         self.group: anyio.abc.TaskGroup | None = None
         self.is_shut: bool = False
-        self.running: set[SessionTask] = set()
+        self.running: dict[SessionTask, None] = {}  # a set, at a quarter of the memory while it is empty
         self.fatal: list[BaseException] = []
         self.late: list[tuple[float, str | None, str, float]] = []
 
@@ -312,7 +312,7 @@ class TaskHost:
         group = self._require_group(f"start_soon({name})")
         work = BackgroundTask(fn, args, name, owner, fatal, self)
         work.entry = self.cleanups.push(work.end, owner, what=f"background task {name!r}")
-        self.running.add(work)
+        self.running[work] = None
         group.start_soon(work.run, name=f"{owner or 'application'}: {name}")
 
     async def host(
@@ -330,7 +330,7 @@ class TaskHost:
         host = HostTask(manager, name, owner, self)
         # Before it begins: whatever interrupts the entering, leaving it is on the stack.
         host.entry = self.cleanups.push(host.leave, owner, what="structured mount")
-        self.running.add(host)
+        self.running[host] = None
         group.start_soon(host.run, name=f"host of {name}")
         try:
             await self._enter(host)
@@ -468,7 +468,7 @@ class SessionTask:
                 raise
         finally:
             self._done.set()
-            self._host.running.discard(self)
+            self._host.running.pop(self, None)
 
     async def _work(self) -> None:
         raise NotImplementedError
