@@ -22,6 +22,7 @@ from amplifier.contracts import DEFAULT, Inherited, OnFailure
 from amplifier.contracts._calls import parent_call_id
 from amplifier.errors import HookRecursionError
 from amplifier.events import (
+    CATALOGUE,
     CONTEXT_COMPACTION,
     EXECUTION_END,
     HOOK_FAILED,
@@ -221,10 +222,10 @@ class HookRegistry:
     def _ready_for(self, event: str) -> tuple[Registration, ...]:
         """The handlers of an event in running order, those for every event among them."""
         everywhere = self._handlers.get(EVERY_EVENT, ())
-        handlers = self._handlers.get(event)
-        if not handlers or event == EVERY_EVENT:
-            return tuple(everywhere)  # not kept by event: names are open-ended
-        ready = self._ready[event] = tuple(sorted([*handlers, *everywhere], key=_order))
+        handlers = self._handlers.get(event, ())
+        ready = tuple(sorted([*handlers, *everywhere], key=_order)) if event != EVERY_EVENT else tuple(everywhere)
+        if handlers or event in CATALOGUE:  # others are not kept: names are open-ended
+            self._ready[event] = ready
         return ready
 
     # ── what is known ──
@@ -274,7 +275,9 @@ class HookRegistry:
             ModelError: What a handler receives of the payload is circular or too deep; handlers before it have been called.
         """
         given = _payload(event, data)
-        handlers = self._ready.get(event) or self._ready_for(event)
+        handlers = self._ready.get(event)
+        if handlers is None:
+            handlers = self._ready_for(event)
         if not handlers:
             result = continued(dict(given))
         elif event not in TERMINAL_EVENTS:
