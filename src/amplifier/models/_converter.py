@@ -457,8 +457,7 @@ def _model_writer(cls: type[Model], write_value: Callable[[Any], Any] = identity
     """
     fields = declared_fields(cls)
     declared = frozenset(field.name for field in fields)
-    hooks = {field.name: write_value if _is_converted(field.type) else identity for field in fields}
-    hooks |= {field.name: lambda _, it=word: it for field in fields if (word := _only_word(field.type)) is not None}
+    hooks = {field.name: _write_hook(field.type, write_value) for field in fields}
     # What may be left out is not written by cattrs: it would come last, and be compared with its default, which may run foreign code.
     always = list(itertools.takewhile(lambda field: field.default is not None, fields))
     overrides: Any = {name: override(unstruct_hook=hook) for name, hook in hooks.items()}
@@ -497,15 +496,17 @@ def _write_value(value: Any) -> Any:
     return [_writer_of(type(member))(member) for member in value]
 
 
-@functools.cache
+@per_class
 def _writer_of(kind: Any) -> Callable[[Any], Any]:
     is_ours = issubclass(kind, (Model, Decimal, datetime))
     return converter().get_unstructure_hook(kind) if is_ours else identity
 
 
-def _only_word(annotation: Any) -> str | None:
+def _write_hook(annotation: Any, write_value: Callable[[Any], Any]) -> Callable[[Any], Any]:
     words = typing.get_args(annotation) if typing.get_origin(annotation) is Literal else ()
-    return words[0] if len(words) == 1 else None
+    if len(words) == 1:
+        return lambda _: words[0]
+    return write_value if _is_converted(annotation) else identity
 
 
 def _is_converted(annotation: Any) -> bool:
