@@ -26,8 +26,11 @@ def answered(**data: Any) -> TurnEvent:
     return TurnEvent(name=PROVIDER_RESPONSE, data=data)
 
 
-def finished(success: bool, name: str = TOOL_POST, **data: Any) -> ToolFinished:
-    return ToolFinished(name=name, data=data, tool_name="bash", tool_call_id="1", success=success)
+CALL = {"tool_name": "bash", "tool_call_id": "1"}
+
+
+def finished(name: str = TOOL_POST, **data: Any) -> ToolFinished:
+    return ToolFinished(name=name, data={**data, **CALL}, **CALL, success=name == TOOL_POST)
 
 
 def test_texts_of_different_model_calls_are_separated_and_the_answer_appears_once():
@@ -63,7 +66,7 @@ def test_usage_adds_up_and_the_latest_call_names_model_and_stop_reason():
 
 def test_call_that_was_rejected_before_it_began_is_a_call():
     record = TurnRecord()
-    record.add(finished(False, TOOL_ERROR, tool_input={"a": 1}, error={"type": "NotFound", "message": "no tool bash"}))
+    record.add(finished(TOOL_ERROR, tool_input={"a": 1}, error={"type": "NotFound", "message": "no tool bash"}))
     use = record.tools["1"]
     assert (use.tool, use.arguments, use.success, use.error) == ("bash", {"a": 1}, False, "no tool bash")
     assert use.shown(100) == "Error: no tool bash"
@@ -71,9 +74,10 @@ def test_call_that_was_rejected_before_it_began_is_a_call():
 
 def test_output_of_a_call_is_shown_as_text_and_shortened():
     record = TurnRecord()
-    record.add(ToolStarted(name="tool:pre", data={}, tool_name="bash", tool_call_id="1", tool_input={"command": "ls"}))
+    given = {"tool_input": {"command": "ls"}}
+    record.add(ToolStarted(name="tool:pre", data={**CALL, **given}, **CALL, **given))
     assert record.tools["1"].success is None
-    record.add(finished(True, result={"success": True, "output": {"stdout": "x" * 50}}))
+    record.add(finished(result={"success": True, "output": {"stdout": "x" * 50}}))
     use = record.tools["1"]
     assert use.output == {"stdout": "x" * 50}
     assert use.shown(20) == '{"stdout":"xxxxxxxxx\n… 43 characters are not shown'
@@ -83,6 +87,7 @@ def test_output_of_a_call_is_shown_as_text_and_shortened():
     ("event", "data", "status"),
     [
         (TOOL_POST, {"result": {"success": True}}, "ok"),
+        (TOOL_POST, {}, "ok"),
         (TOOL_POST, {"tool_result": {"success": False}}, "error"),
         (TOOL_ERROR, {"error": {"type": "Denied"}}, "denied"),
         (TOOL_ERROR, {"error": {"type": "Withheld"}}, "denied"),
@@ -110,7 +115,7 @@ def test_payload_of_any_form_is_read(data):
         assert ToolOutcome.read(event, data).status in ("ok", "error", "denied", "cancelled")
     record = TurnRecord()
     record.add(answered(**data))
-    record.add(finished(False, **data))
+    record.add(finished(TOOL_ERROR, **data))
     assert record.tools["1"].error
 
 

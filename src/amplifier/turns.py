@@ -140,7 +140,7 @@ class ToolOutcome:
     """What ``tool:post`` or ``tool:error`` reports of a tool call.
 
     Attributes:
-        result: The result as the payload has it; one that was made of the error, if it has none.
+        result: The result as the payload has it; one that was made of the event and the error, if it has none.
         error: What went wrong, in words; empty if nothing did.
     """
 
@@ -162,7 +162,7 @@ class ToolOutcome:
             result = _written(result)
         failure = data.get("error")
         if result is None:
-            result = {"success": False, "error": failure}
+            result = {"success": event == TOOL_POST and failure is None, "error": failure}
         if failure is None and isinstance(result, Mapping):
             failure = result.get("error")
         status: ToolStatus = "ok"
@@ -402,14 +402,17 @@ BEGINS_AGAIN = "\n\n[The answer was cut off here and begins again.]\n\n"
 """What those who can take nothing back show between a void beginning and the answer that replaces it."""
 
 
+@attrs.define
 class TurnText:
-    """The text of a turn, for those who can only add to what they have shown."""
+    """The text of a turn, for those who can only add to what they have shown.
 
-    def __init__(self) -> None:
-        self.unfinished: str = ""
-        """What was streamed of an answer that is not complete."""
-        self._is_answered = False  # the text of the latest model call was streamed
-        self._has_text = False
+    Attributes:
+        unfinished: What was streamed of an answer that is not complete.
+    """
+
+    unfinished: str = attrs.field(default="", init=False)
+    _is_answered: bool = attrs.field(default=False, init=False)  # the text of the latest model call was streamed
+    _has_text: bool = attrs.field(default=False, init=False)
 
     def add(self, event: TurnEvent) -> str:
         """Add one event; returns the new text in it. The texts of different model calls are separated by a blank line."""
@@ -442,8 +445,8 @@ _CUT: Final = frozenset({"length", "max_tokens", "max_output_tokens", "model_con
 
 
 @attrs.define
-class TurnRecord:
-    """What the events of a turn report.
+class TurnRecord(TurnText):
+    """What the events of a turn report, its text included.
 
     Attributes:
         cost: In dollars; None if no model call reports one.
@@ -463,19 +466,11 @@ class TurnRecord:
     provider: str | None = None
     stop_reason: str | None = None
     is_cut_off: bool = False
-    _text: TurnText = attrs.field(factory=TurnText)
 
     def add(self, event: TurnEvent) -> str:
         """Add one event; returns the new text in it, as `TurnText` does."""
-        if isinstance(event, ToolStarted):
-            self._start(event.tool_call_id, event.tool_name, event.tool_input, time.monotonic())
-        elif isinstance(event, ToolFinished):
-            outcome = ToolOutcome.read(event.name, event.data)
-            given = event.data.get("tool_input")
-            self._finish(event.tool_call_id, event.tool_name, given, outcome, event.success, time.monotonic())
-        else:
-            self.take(event.name, event.data, time.monotonic())
-        return self._text.add(event)
+        self.take(event.name, event.data, time.monotonic())
+        return super().add(event)
 
     def take(self, event: str, data: Mapping[str, Any], at: float) -> None:
         """Add an event by its name and payload.
@@ -492,16 +487,7 @@ class TurnRecord:
         elif event == CONTEXT_COMPACTION:  # a summary is a model call, too
             self._add_usage(ModelAnswer.read(data))
         elif event in (TOOL_PRE, TOOL_POST, TOOL_ERROR):
-            call_id, tool, given = _text(data.get("tool_call_id")), _text(data.get("tool_name")), data.get("tool_input")
-            if event == TOOL_PRE:
-                self._start(call_id, tool, given, at)
-            else:
-                outcome = ToolOutcome.read(event, data)
-                self._finish(call_id, tool, given, outcome, outcome.status == "ok", at)
-
-    def rest(self, result: str | None) -> str:
-        """The answer, if it was not streamed."""
-        return self._text.rest(result)
+            self._take_call(event, data, at)
 
     @property
     def finish(self) -> Literal["stop", "length", "content_filter"]:
@@ -509,22 +495,16 @@ class TurnRecord:
         word = (self.stop_reason or "").lower()
         return "length" if self.is_cut_off or word in _CUT else "content_filter" if word in REFUSALS else "stop"
 
-    @property
-    def unfinished(self) -> str:
-        """What was streamed of an answer that is not complete."""
-        return self._text.unfinished
-
-    def _start(self, call_id: str, tool: str, arguments: Any, at: float) -> ToolUse:
-        given = arguments if isinstance(arguments, dict) else {}
-        use = self.tools[call_id] = ToolUse(tool, given, now(time.monotonic() - at), at)
-        return use
-
-    def _finish(self, call_id: str, tool: str, given: Any, outcome: ToolOutcome, success: bool, at: float) -> None:
-        use = self.tools.get(call_id)
-        if use is None:  # rejected before it began: an unknown tool, bad arguments
-            use = self._start(call_id, tool, given, at)
-        use.ended_at, use.success = at, success
-        use.result, use.error = outcome.result, outcome.error or ("" if success else "the call failed")
+    def _take_call(self, event: str, data: Mapping[str, Any], at: float) -> None:
+        call_id, tool, given = _text(data.get("tool_call_id")), _text(data.get("tool_name")), data.get("tool_input")
+        if (
+            event == TOOL_PRE or call_id not in self.tools
+        ):  # or rejected before it began: an unknown tool, bad arguments
+            self.tools[call_id] = ToolUse(tool, _as_dict(given), now(time.monotonic() - at), at)
+        if event != TOOL_PRE:
+            use, outcome = self.tools[call_id], ToolOutcome.read(event, data)
+            use.ended_at, use.success, use.result = at, outcome.status == "ok", outcome.result
+            use.error = outcome.error or ("" if use.success else "the call failed")
 
     def _count(self, answer: ModelAnswer) -> None:
         self.provider = answer.provider or self.provider

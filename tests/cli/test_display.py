@@ -299,12 +299,14 @@ def test_a_window_that_became_narrower_is_cleared_all_the_same(monkeypatch):
 
 
 def started(name: str = "t", call: str = "c1", **arguments: Any) -> ToolStarted:
-    return ToolStarted(name="tool:pre", data={}, tool_name=name, tool_call_id=call, tool_input=arguments)
+    data = {"tool_name": name, "tool_call_id": call, "tool_input": arguments}
+    return ToolStarted(name="tool:pre", data=data, **data)
 
 
 def finished(call: str = "c1", *, success: bool = True, **data: Any) -> ToolFinished:
     name = "tool:post" if success else "tool:error"
-    return ToolFinished(name=name, data=data, tool_name="t", tool_call_id=call, success=success)
+    ids = {"tool_name": "t", "tool_call_id": call}
+    return ToolFinished(name=name, data={**data, **ids}, **ids, success=success)
 
 
 def test_live_lines_are_cleared_before_anything_else_is_written():

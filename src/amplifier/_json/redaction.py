@@ -279,7 +279,6 @@ _DIGIT = re.compile(r"[0-9]")
 
 _REFERENCE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]+")
 _NAME_BEFORE = re.compile(r"[\w .-]{0,40}\Z")
-_WORD_OF_PROSE = re.compile(r"(?:.* )?(?:pass|pw)", re.IGNORECASE)
 
 
 def _redact_named(text: str) -> str:
@@ -333,7 +332,6 @@ def _secret_in(text: str, found: re.Match[str]) -> tuple[int, int] | None:
     if (
         (value.isdigit() and len(value) < 4)  # a count
         or (value.isalpha() and ":" in operator and not is_password)  # "jwt: enabled"; only passwords are plain words
-        or (":" in operator and not is_tight and _WORD_OF_PROSE.fullmatch(name))
         or (value[0] == "/" and found[0].startswith("pwd"))  # the working directory
         or (_REFERENCE.fullmatch(value) and is_sensitive(value))  # auth=auth, api_key=self.api_key
     ):
@@ -401,13 +399,11 @@ def _redact_tokens(text: str) -> str:
             continue
         at = flat.find(b" ", start)
         at = len(text) if at < 0 else at
-        run_of = text[start:at]
-        if _DIGIT.search(run_of) or not _is_one_case(run_of) or (len(run_of) >= _LONG_WORD and run_of.isalpha()):
-            begin = _token(text, start, at, spans[-1][1] if spans else 0)
-            if begin is not None:
-                more = _MORE.match(text, at)
-                at = more.end() if more else at
-                spans.append((begin, at))
+        begin = _token(text, start, at, spans[-1][1] if spans else 0)
+        if begin is not None:
+            more = _MORE.match(text, at)
+            at = more.end() if more else at
+            spans.append((begin, at))
     return _without(text, spans, REDACTED) if spans else text
 
 
@@ -415,14 +411,13 @@ def _token(text: str, start: int, end: int, done: int) -> int | None:
     """Where the token begins that is in or around a run of characters; None if there is none."""
     if _HEXADECIMAL.fullmatch(text, start, end) and text[start - 1 : start] not in _CODED:  # a digest, mostly
         is_count = text[start:end].isdigit() and end - start < _LONG_WORD
-        is_secret = not is_count and _suggest_secret(_words_before(text, start), 1)
-        return start if is_secret else None
-    start = _after_glue(text, start)
-    begin = start
+        return start if not is_count and _suggest_secret(_words_before(text, start)) else None
+    start = begin = _after_glue(text, start)
     if text[start - 1 : start] in (".", "~") and (before := _DOTTED.search(text[max(done, start - 30) : start])):
         begin = _after_glue(text, start - len(before[0]))
     for at in {begin, start}:
-        if (known := _rules().starts.match(text, at)) and end - at >= 20 and _looks_random(text[known.end() : end]):
+        known = _rules().starts.match(text, at)
+        if known and end - at >= 20 and _is_mixed(text[known.end() : end]):
             return at
     return _random_token(text, begin, start, end)
 
@@ -432,16 +427,10 @@ def _after_glue(text: str, at: int) -> int:
     return glue.end() if glue else at
 
 
-def _looks_random(text: str) -> bool:
-    """Whether what follows a prefix is more than words and numbers."""
+def _is_mixed(text: str) -> bool:
+    """Whether what follows a known beginning is more than words and numbers with separators, however short they are."""
     text = text[:256]
-    parts = _PART.findall(text)
-    is_mixed = len(_CLASSES.findall(text)) > 1.5 * len(parts)  # not words with separators, however short they are
-    if (is_mixed and _average_run(text) < _LONGEST_RANDOM_RUN) or (
-        len(text) >= 20 and text.isalnum() and _DIGIT.search(text)
-    ):
-        return True
-    return any(_randomness(part) or (len(part) >= 10 and part.isdigit()) for part in parts)
+    return bool(_DIGIT.search(text)) and len(_CLASSES.findall(text)) > 1.5 * len(_PART.findall(text))
 
 
 def _is_one_case(text: str) -> bool:
@@ -480,32 +469,26 @@ def _may_be_random(text: str) -> bool:
 
 def _random_token(text: str, begin: int, start: int, end: int) -> int | None:
     """A random text with the beginning of a token, or near a word that suggests a secret, or alone."""
-    if uuid := _UUID.search(text, start, end):
-        at, randomness = uuid.start(), 1
-    else:
-        for part in _PART.finditer(text, start, end):
-            if randomness := _randomness(part[0]):
-                at = part.start()
-                break
-        else:  # less will do right after the word, which may be the first part: ACCESS-1A2B3C4-5D6E7F8-9G0H1J2
-            words = _words_before(text, begin)[-2:]
-            if (first := _PART.match(text, start)) and any(_is_key_word(word) for word in _name_words(first[0])):
-                return first.end() if _may_be_random(text[first.end() : end]) else None
-            return begin if _may_be_random(text[start:end]) and _suggest_secret(words, 1) else None
-    before = _words_before(text, begin)
-    words = [word for word in _name_words(text[begin:at]) if not word.isdigit()]
-    ids, size = _rules().id_words, end - at
-    if words and ids.isdisjoint(words) and text[begin].isalpha() and at - begin <= 40:
+    before, ids = _words_before(text, begin), _rules().id_words
+    uuid = _UUID.search(text, start, end)
+    random = uuid or next((part for part in _PART.finditer(text, start, end) if _randomness(part[0])), None)
+    if random is None:  # less will do right after the word, which may be the first part: ACCESS-1A2B3C4-5D6E7F8-9G0H1J2
+        first = _PART.match(text, start)
+        if first and any(map(_is_key_word, _name_words(first[0]))):
+            return first.end() if _may_be_random(text[first.end() : end]) else None
+        return begin if _may_be_random(text[start:end]) and _suggest_secret(before[-2:]) else None
+    is_random, size = not uuid and _randomness(random[0]) > 1, end - random.start()
+    words = [word for word in _name_words(text[begin : random.start()]) if not word.isdigit()]
+    if words and text[begin].isalpha() and ids.isdisjoint(words):
         if any(map(_is_key_word, words)):
             return begin
-        is_name = text[begin - 1 : begin] in ("/", "@", "#") or text[end : end + 1] == "/" or uuid
-        if not is_name and size >= (20 if randomness > 1 else 30) and ids.isdisjoint(before[-3:]):
+        if size >= 20 and not uuid and ids.isdisjoint(before[-3:]):
             return begin
     around = {text[begin - 1 : begin], text[end : end + 1]}
     is_alone = (
-        randomness > 1 and not words and 32 <= size <= 128 and _JOINS.isdisjoint(around) and ids.isdisjoint(before[-1:])
+        is_random and not words and 32 <= size <= 128 and _JOINS.isdisjoint(around) and ids.isdisjoint(before[-1:])
     )
-    return begin if is_alone or _suggest_secret(before, randomness) else None
+    return begin if is_alone or _suggest_secret(before) else None
 
 
 def _is_key_word(word: str) -> bool:
@@ -519,13 +502,12 @@ def _words_before(text: str, begin: int) -> list[str]:
     return [word.lower() for word in _NAME_WORDS.findall(line)[-8:] if not word.isdigit()][-5:]
 
 
-def _suggest_secret(words: list[str], randomness: int) -> bool:
-    """Whether one of these words is that of a secret, and none after it that of an id."""
+def _suggest_secret(words: list[str]) -> bool:
+    """Whether one of these words is that of a secret, and none after it or right before it that of an id."""
+    ids = _rules().id_words
     for at in range(len(words) - 1, -1, -1):
-        word, earlier = words[at], words[at - 1] if at else ""
-        if word in _rules().id_words:
+        if words[at] in ids:
             return False
-        if word in _rules().near_words or word.endswith(_GLUED):
-            is_plain_key = word in ("key", "keys") and randomness == 1 and not earlier
-            return not is_plain_key and earlier not in _rules().id_words
+        if words[at] in _rules().near_words or words[at].endswith(_GLUED):
+            return at == 0 or words[at - 1] not in ids
     return False

@@ -12,10 +12,8 @@ from typing import Annotated, Any
 
 import attrs
 
-from amplifier.errors import MissingExtraError
-
-from ._answer_format import WRAPPER_KEY, AnswerFormat
-from ._result_types import _made, _of_pydantic, _rename_definitions, _with_members, answer_format
+from ._answer_format import AnswerFormat
+from ._result_types import _made, _of_pydantic, _with_members, answer_format, embed_schema, import_msgspec
 
 _CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "pattern")
 _UNKNOWN = ("Predicate", "Timezone")
@@ -54,13 +52,8 @@ def arguments_format(name: str, arguments: Mapping[str, Argument]) -> AnswerForm
             )
         except TypeError as error:
             raise TypeError(f"argument {key!r}: {error}".replace("result_type ", "the type ")) from error
-        own = member.schema.get("$defs", {})
-        schema = member.schema["properties"][WRAPPER_KEY] if member.is_wrapped else member.schema
-        schema = {word: value for word, value in schema.items() if word not in ("$defs", "title")}
-        if any(definitions.get(label, value) != value for label, value in own.items()):
-            schema = _rename_definitions(schema, number)
-            own = {f"{label}_{number}": _rename_definitions(value, number) for label, value in own.items()}
-        definitions |= own
+        schema = embed_schema(member, definitions, number)
+        schema.pop("title", None)
         if description := argument.description or _description_in(argument.type):
             schema["description"] = description
         if argument.default is not _MISSING:
@@ -85,11 +78,7 @@ def _has_field(kind: Any) -> bool:
 
 def _for_msgspec(kind: Any) -> Any:
     """The type with constraints in msgspec's form, at every depth; constraints of annotated-types and plain texts are understood."""
-    try:
-        import msgspec  # noqa: PLC0415 — of an extra
-    except ImportError as error:
-        raise MissingExtraError("a function as a tool", extra="typed", missing="msgspec") from error
-
+    msgspec = import_msgspec("a function as a tool")
     origin, members = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         base, metadata = _for_msgspec(members[0]), []
@@ -112,13 +101,9 @@ def _for_msgspec(kind: Any) -> Any:
 
 def _description_in(kind: Any) -> str:
     """The text in ``Annotated[int, "what it is"]``."""
-    texts = [item for item in getattr(kind, "__metadata__", ()) if isinstance(item, str)]
-    texts += [
-        text
-        for item in getattr(kind, "__metadata__", ())
-        if isinstance(text := getattr(item, "documentation", None), str)
-    ]
-    return texts[0] if texts else ""
+    metadata = getattr(kind, "__metadata__", ())
+    texts = [*metadata, *(getattr(item, "documentation", None) for item in metadata)]
+    return next((text for text in texts if isinstance(text, str)), "")
 
 
 def _written_default(value: Any) -> dict[str, Any]:
@@ -137,10 +122,7 @@ def to_json(value: Any) -> Any:
     """
     if value is None or type(value) in (str, int, float, bool):
         return value
-    try:
-        import msgspec  # noqa: PLC0415 — of an extra
-    except ImportError as error:
-        raise MissingExtraError("a function as a tool", extra="typed", missing="msgspec") from error
+    msgspec = import_msgspec("a function as a tool")
     return msgspec.to_builtins(value, str_keys=True, enc_hook=_to_json_by_method)
 
 

@@ -71,16 +71,26 @@ def _of_pydantic(result_type: Any) -> AnswerFormat[Any]:
 
 
 def _of_msgspec(result_type: Any) -> AnswerFormat[Any]:
-    try:
-        import msgspec  # noqa: PLC0415 — of an extra
-    except ImportError as error:
-        raise MissingExtraError("a typed answer", extra="typed", missing="msgspec") from error
+    msgspec = import_msgspec("a typed answer")
     try:
         schema = msgspec.json.schema(_with_text_keys(result_type))
     except (TypeError, NameError, RuntimeError) as error:
         raise _no_schema_error(result_type, error) from error
     convert = _with_whole_numbers(lambda value: msgspec.convert(value, result_type, str_keys=True))
     return _made(_name_of(result_type), schema, convert, result_type)
+
+
+def import_msgspec(feature: str) -> Any:
+    """The package msgspec.
+
+    Raises:
+        MissingExtraError: It is not installed, and the feature needs it.
+    """
+    try:
+        import msgspec  # noqa: PLC0415 — of an extra
+    except ImportError as error:
+        raise MissingExtraError(feature, extra="typed", missing="msgspec") from error
+    return msgspec
 
 
 _KEYS = {"integer": r"^-?(0|[1-9][0-9]*)$", "number": r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$"}
@@ -109,8 +119,7 @@ def _with_members(kind: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _text_key(key: Any, kind: Any) -> Any:
-    import msgspec  # noqa: PLC0415 — of an extra
-
+    msgspec = import_msgspec("a typed answer")
     own = _with_plain_root(msgspec.json.schema(key))
     form = own.get("type", "string")
     if form not in ("string", *_KEYS):
@@ -162,14 +171,8 @@ def _separate_members(result_type: Any) -> list[Any]:
 
 def _of_union(result_type: Any, members: list[AnswerFormat[Any]]) -> AnswerFormat[Any]:
     """A union whose members are read one by one: an answer is of the first one whose schema it fits."""
-    schemas = []
     definitions: dict[str, Any] = {}
-    for number, member in enumerate(members):
-        schema = member.schema["properties"][WRAPPER_KEY] if member.is_wrapped else member.schema
-        schema = _rename_definitions({key: value for key, value in schema.items() if key != "$defs"}, number)
-        schemas.append(schema)
-        own = member.schema.get("$defs", {})
-        definitions |= {f"{name}_{number}": _rename_definitions(value, number) for name, value in own.items()}
+    schemas = [embed_schema(member, definitions, number) for number, member in enumerate(members)]
 
     def convert(value: Any) -> Any:
         for member in members:
@@ -180,6 +183,17 @@ def _of_union(result_type: Any, members: list[AnswerFormat[Any]]) -> AnswerForma
 
     union = {"anyOf": schemas} | ({"$defs": definitions} if definitions else {})
     return _made(_name_of(result_type), union, convert)
+
+
+def embed_schema(member: AnswerFormat[Any], definitions: dict[str, Any], number: int) -> dict[str, Any]:
+    """The schema of a format as a part of another one, which gets its definitions too; those whose names are taken are numbered."""
+    schema = member.schema["properties"][WRAPPER_KEY] if member.is_wrapped else member.schema
+    schema, own = {word: value for word, value in schema.items() if word != "$defs"}, member.schema.get("$defs", {})
+    if any(definitions.get(label, value) != value for label, value in own.items()):
+        schema = _rename_definitions(schema, number)
+        own = {f"{label}_{number}": _rename_definitions(value, number) for label, value in own.items()}
+    definitions |= own
+    return schema
 
 
 def _rename_definitions(schema: Any, number: int) -> Any:

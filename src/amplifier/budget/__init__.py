@@ -5,6 +5,6 @@ a provider or a tool of such a session is mounted inside a meter, so that every 
 """
 
 from ._budget import Budget, BudgetUse
-from ._session_meter import SessionMeter
+from ._meter import SessionMeter
 
 __all__ = ["Budget", "BudgetUse", "SessionMeter"]

@@ -42,10 +42,6 @@ class BudgetUse:
         """Input and output tokens together."""
         return self.input_tokens + self.output_tokens
 
-    def plus(self, **more: Any) -> BudgetUse:
-        """The same with more of something."""
-        return attrs.evolve(self, **{name: getattr(self, name) + amount for name, amount in more.items()})
-
 
 @final
 class Budget:
@@ -123,22 +119,16 @@ class Budget:
 
     async def wait_for_change(self) -> None:
         """Wait until a call of the tree has ended or a limit was changed."""
-        top = self._top()
+        *_, top = self.chain()
         changed = top._changed = top._changed or anyio.Event()
         await changed.wait()
 
     def wake_waiting(self) -> None:
         """Let the calls that wait look again."""
-        top = self._top()
+        *_, top = self.chain()
         changed, top._changed = top._changed, None
         if changed is not None:
             changed.set()
-
-    def _top(self) -> Budget:
-        budget = self
-        while budget._parent is not None:
-            budget = budget._parent
-        return budget
 
     # ── amounts ──
 
@@ -167,7 +157,9 @@ class Budget:
 
     def charge(self, **amounts: Any) -> None:
         """Count something as used."""
-        self._used = self._used.plus(**amounts)
+        self._used = attrs.evolve(
+            self._used, **{name: getattr(self._used, name) + amount for name, amount in amounts.items()}
+        )
 
     def shortage(self, what: str, requested: Any) -> BudgetExceeded | None:
         """The error for a request that does not fit, even if nothing was held for other calls; None if it fits."""

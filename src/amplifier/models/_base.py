@@ -91,11 +91,6 @@ def declared_fields(cls: type[Model]) -> tuple[attrs.Attribute[Any], ...]:
 
 
 @per_class
-def _declared_names(cls: type[Model]) -> frozenset[str]:
-    return frozenset(field.name for field in declared_fields(cls))
-
-
-@per_class
 def _has_required(cls: type[Model]) -> bool:
     return any(map(is_required, declared_fields(cls)))
 
@@ -189,13 +184,11 @@ class Model:
                 raise TypeError(f"{name} takes keyword arguments only, for example {name}({first}=...)")
             if not keywords and not _has_required(self.__class__):  # nothing to coerce; most hooks return this
                 self.__attrs_init__()
-            elif EXTRA_ALIAS in keywords:  # as `attrs.evolve` calls it
-                evolved = keywords.pop(EXTRA_ALIAS)
-                self._fill(keywords, warns=True)
-                if evolved:
-                    self.extra = {**evolved, **self.extra}
-            else:
-                self._fill(keywords, warns=True)
+                return
+            evolved = keywords.pop(EXTRA_ALIAS, None)
+            self._fill(keywords, warns=True)
+            if evolved:
+                self.extra = {**evolved, **self.extra}
 
     @classmethod
     def _before_first_use(cls) -> None:
@@ -214,14 +207,13 @@ class Model:
             if warns:
                 _warn_about_misspelt(cls, members)
             raise converter_module().model_error(cls, error) from None
-        if len(known) == len(members):
-            self.__attrs_init__(**known)
-            return
-        if warns:
-            _warn_about_misspelt(cls, members)
-        self._fill_with_unknown(known, members)
-
-    def _fill_with_unknown(self, known: dict[str, Any], members: Mapping[str, Any]) -> None:
+        if len(known) < len(members):
+            if warns:
+                _warn_about_misspelt(cls, members)
+            if issubclass(cls, OpenModel):
+                known[EXTRA_ALIAS] = {name: members[name] for name in members if name not in known}
+                if not all(isinstance(name, str) for name in members):
+                    raise ModelError([("", "expected str keys")], subject=cls.__name__)
         self.__attrs_init__(**known)
 
     def _in_order(self, members: dict[str, Any]) -> dict[str, Any]:
@@ -249,12 +241,6 @@ class OpenModel(Model):
 
     extra: dict[str, Any] = attrs.field(factory=dict, alias="_extra_", kw_only=True)
 
-    def _fill_with_unknown(self, known: dict[str, Any], members: Mapping[str, Any]) -> None:
-        unknown = {name: members[name] for name in members if name not in known}
-        if not all(isinstance(name, str) for name in unknown):
-            raise ModelError([("", "expected str keys")], subject=type(self).__name__)
-        self.__attrs_init__(**known, _extra_=unknown)
-
 
 # ── misspelt keywords ────────────────────────────────────────────────────────────────────────────
 
@@ -265,7 +251,7 @@ def _warn_about_misspelt(cls: type[Model], keywords: Mapping[str, Any]) -> None:
     Models that this package builds from data (JSON, dicts inside of other models, stored messages) never warn: the member names of
     a service are no mistake in the program.
     """
-    names = _declared_names(cls)
+    names = frozenset(field.name for field in declared_fields(cls))
     fate = "kept as an extra member" if issubclass(cls, OpenModel) else "ignored"
     for name in keywords if cls._reports_misspellings else ():
         meant = None if name in names or name.startswith("_") else misspelt(name, names)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import itertools
 import math
 import operator
 import re
@@ -31,7 +32,13 @@ from cattrs.errors import (
     IterableValidationError,
     StructureHandlerNotFoundError,
 )
-from cattrs.gen import make_dict_structure_fn, make_dict_structure_fn_from_attrs, override
+from cattrs.fns import identity
+from cattrs.gen import (
+    make_dict_structure_fn,
+    make_dict_structure_fn_from_attrs,
+    make_dict_unstructure_fn_from_attrs,
+    override,
+)
 
 from amplifier._json import format_path, join_paths
 from amplifier._json._values import MAX_DIGITS, aware, short, type_name
@@ -435,78 +442,71 @@ def _class_text(cls: Any) -> str:
 
 def members_of(obj: Any) -> Any:
     """The members of an instance of an attrs class or a dataclass; those of a model are not converted themselves."""
-    if isinstance(obj, Model):
-        return _member_getter(type(obj))(obj)
-    return converter().unstructure(obj)
+    return _member_getter(type(obj))(obj) if isinstance(obj, Model) else converter().unstructure(obj)
 
 
-@per_class
-def _member_getter(cls: type[Model]) -> Callable[[Any], dict[str, Any]]:
+def _model_writer(cls: type[Model], write_value: Callable[[Any], Any] = identity) -> Callable[[Any], dict[str, Any]]:
     """A function from an instance to what its JSON object holds: declared fields in order, then unknown members.
 
     A field whose default is None is left out when it is None. A field that can hold only one word is written as that
-    word whatever was assigned, because the class decides.
+    word whatever was assigned, because the class decides. Free-form values are left as they are.
+
+    Args:
+        cls: The class of the instance.
+        write_value: Converts the values of fields that are not JSON as they are.
     """
     fields = declared_fields(cls)
     declared = frozenset(field.name for field in fields)
-    words = {field.name: word for field in fields if (word := _only_word(field.type)) is not None}
-    # Not by cattrs, which writes what it may leave out last, and compares values with their defaults: foreign code may run then.
-    names = tuple((field.name, field.default is None) for field in fields)
+    hooks = {field.name: _write_hook(field.type, write_value) for field in fields}
+    # What may be left out is not written by cattrs: it would come last, and be compared with its default, which may run foreign code.
+    always = list(itertools.takewhile(lambda field: field.default is not None, fields))
+    overrides: Any = {name: override(unstruct_hook=hook) for name, hook in hooks.items()}
+    write_always = make_dict_unstructure_fn_from_attrs(always, cls, converter(), **overrides)
+    others = tuple((field.name, field.default is None, hooks[field.name]) for field in fields[len(always) :])
     is_open, is_ordered = issubclass(cls, OpenModel), cls._in_order is not Model._in_order
 
-    def members(obj: Any) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name, is_left_out in names:
+    def write(obj: Any) -> dict[str, Any]:
+        members = write_always(obj)
+        for name, is_left_out, hook in others:
             value = getattr(obj, name)
-            if value is not None or not is_left_out:
-                found[name] = value
-        if words:
-            found.update(words)
-        if is_open and obj.extra:
-            unknown = obj.extra
+            if value is not None:
+                members[name] = hook(value)
+            elif not is_left_out:
+                members[name] = None
+        if is_open and (unknown := obj.extra):
             if not declared.isdisjoint(unknown):
                 unknown = {name: member for name, member in unknown.items() if name not in declared}
-            found.update(unknown)
-        return obj._in_order(found) if is_ordered else found
-
-    return members
-
-
-def _only_word(annotation: Any) -> str | None:
-    words = typing.get_args(annotation) if typing.get_origin(annotation) is Literal else ()
-    return words[0] if len(words) == 1 else None
-
-
-def _model_writer(cls: type[Model], converter: Converter) -> Callable[[Any], dict[str, Any]]:
-    """A function from an instance to plain dicts; free-form values are left as they are."""
-    members = _member_getter(cls)
-    converted = tuple(field.name for field in declared_fields(cls) if _is_converted(field.type))
-
-    @functools.cache
-    def writer_of(kind: Any) -> Callable[[Any], Any]:
-        is_ours = issubclass(kind, (Model, Decimal, datetime))
-        return converter.get_unstructure_hook(kind) if is_ours else lambda value: value
-
-    def write(obj: Any) -> dict[str, Any]:
-        plain = members(obj)
-        for name in converted:
-            value: Any = plain.get(name)
-            kind: Any = type(value)
-            if kind is not list:
-                if value is not None and kind is not str:
-                    plain[name] = writer_of(kind)(value)
-                continue
-            plain[name] = written = []
-            kind = None
-            writer: Any = None
-            for member in value:
-                if type(member) is not kind:  # most lists hold one kind
-                    kind = type(member)
-                    writer = writer_of(kind)
-                written.append(writer(member))
-        return plain
+            members.update(unknown)
+        return obj._in_order(members) if is_ordered else members
 
     return write
+
+
+_member_getter = per_class(_model_writer)
+
+
+def _write_value(value: Any) -> Any:
+    if type(value) is str:
+        return value
+    if type(value) is not list:
+        return _writer_of(type(value))(value)
+    kinds = set(map(type, value))
+    if len(kinds) == 1:  # as in most lists
+        return list(map(_writer_of(kinds.pop()), value))
+    return [_writer_of(type(member))(member) for member in value]
+
+
+@per_class
+def _writer_of(kind: Any) -> Callable[[Any], Any]:
+    is_ours = issubclass(kind, (Model, Decimal, datetime))
+    return converter().get_unstructure_hook(kind) if is_ours else identity
+
+
+def _write_hook(annotation: Any, write_value: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    words = typing.get_args(annotation) if typing.get_origin(annotation) is Literal else ()
+    if len(words) == 1:
+        return lambda _: words[0]
+    return write_value if _is_converted(annotation) else identity
 
 
 def _is_converted(annotation: Any) -> bool:
@@ -563,7 +563,7 @@ def converter() -> Converter:
     read_with(_is_class, lambda cls: _class_hook(cls, made))
     read_with(_is_model, _model_hook)
     read_with(lambda cls: _origin(cls) in (Union, types.UnionType), lambda cls: _union_hook(cls, made))
-    made.register_unstructure_hook_factory(_is_model, lambda cls: _model_writer(cls, made))
+    made.register_unstructure_hook_factory(_is_model, lambda cls: _model_writer(cls, _write_value))
     made.register_unstructure_hook(Decimal, lambda amount: str(amount) if amount.is_finite() else amount)
     made.register_unstructure_hook(datetime, lambda moment: aware(moment).isoformat())
     return made
