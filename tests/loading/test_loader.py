@@ -445,24 +445,6 @@ async def test_a_failed_load_keeps_an_entry_that_another_module_needs(tmp_path, 
     assert str(tmp_path) in sys.path
 
 
-ABSENT_HERE = "msvcrt" if sys.platform != "win32" else "fcntl"
-"""A module of the standard library that this platform does not have: its import is how code asks where it runs."""
-
-
-async def test_a_root_that_would_pass_for_a_standard_module_stays_off_the_path(tmp_path, make_loader, caplog):
-    checkout = root(tmp_path, "tool-x", MOUNT, **{ABSENT_HERE: ""})
-    await make_loader().load("tool-x", source_hint=checkout)
-    assert str(checkout) not in sys.path
-    assert f"{checkout} is kept off sys.path because {ABSENT_HERE} in it" in caplog.text
-
-
-async def test_a_failed_import_beside_such_a_name_has_a_note_with_the_reason(tmp_path):
-    checkout = root(tmp_path, "tool-x", "import beside_x\n" + MOUNT, **{ABSENT_HERE: "", "beside_x": ""})
-    with pytest.raises(ModuleLoadError, match="it needs 'beside_x'") as caught:
-        await ModuleLoader().load("tool-x", source_hint=checkout)
-    assert "is kept off sys.path because" in caught.value.__notes__[0]
-
-
 def test_a_process_is_as_it_was_after_good_and_bad_loads(tmp_path):
     for number in range(3):
         root(tmp_path, f"tool-good{number}", f"import beside{number}\n" + MOUNT, **{f"beside{number}": ""})

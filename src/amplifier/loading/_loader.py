@@ -43,7 +43,6 @@ from ._importing import (
     HeldRoots,
     find_installed,
     foreign_code,
-    hijacking_names,
     import_lock,
     installed_module,
     is_from_directory,
@@ -332,20 +331,14 @@ class ModuleLoader:
         self._announce_import(name)
         with import_lock:
             # Packages beside the module's own are importable; a root that is a package has none, and its parent is none of our business.
-            hijacked = () if directory == root or str(root) in self._roots else hijacking_names(root)
-            newly_held = directory != root and not hijacked and self._roots.add(str(root), user)
+            newly_held = directory != root and self._roots.add(str(root), user)
             try:
                 with package_from(directory, name, found.module_id, root) as module:
-                    loaded = examine_imported(found, module, directory)
-            except BaseException as exc:
+                    return examine_imported(found, module, directory)
+            except BaseException:
                 if newly_held:
                     self._roots.discard(str(root), user)
-                if hijacked:
-                    exc.add_note(_kept_off(found, hijacked))
                 raise
-        if hijacked:
-            logger.warning("%s", _kept_off(found, hijacked))
-        return loaded
 
     def _announce_import(self, name: str) -> None:
         if self.import_hook is not None and name not in sys.modules:
@@ -409,13 +402,6 @@ def _check_module_id(module_id: object) -> None:
             module_id=module_id if isinstance(module_id, str) else None,
             reason_code="validation_failed",
         )
-
-
-def _kept_off(found: FoundModule, hijacked: Sequence[str]) -> str:
-    return (
-        f"module {found.module_id!r}: {found.root} is kept off sys.path because {', '.join(hijacked)} in it would pass for modules of "
-        "the standard library; the module cannot import what lies beside its package until that is renamed"
-    )
 
 
 def _settings(module_id: str, config: Mapping[str, Any] | None) -> dict[str, Any]:
