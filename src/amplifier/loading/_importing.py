@@ -168,7 +168,7 @@ def _refuse_taken_name(name: str, init: Path, module_id: str) -> None:
     """Refuse a package that would shadow other code."""
     if name in sys.stdlib_module_names:
         spec = None if name in sys.builtin_module_names else find_installed(name)
-        place = "the interpreter (built in)" if spec is None else spec.origin
+        place = "the interpreter (built in)" if spec is None else str(spec.origin)
         raise _conflict(module_id, name, init, place, "belongs to the standard library")
     if sys.modules.get(name) is not None:
         return  # importing will give that one, and whether it is the right one is looked at then
