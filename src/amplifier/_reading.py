@@ -44,10 +44,10 @@ def show(value: object) -> str:
     return f"{'an' if kind.__name__[:1].lower() in 'aeiou' else 'a'} {kind.__name__}"
 
 
-def can_call(function: Any, *arguments: Any) -> bool:
+def can_call(function: Any, *arguments: Any, **keywords: Any) -> bool:
     """Whether a function takes these arguments, as far as its signature tells."""
     try:
-        inspect.signature(function).bind(*arguments)
+        inspect.signature(function).bind(*arguments, **keywords)
     except (TypeError, ValueError) as error:
         return isinstance(error, ValueError)  # Python knows no signature of it
     return True

@@ -169,6 +169,11 @@ class FoundModule:
         names = self._declarations()[2]
         return isinstance(names, str | tuple | list | set | frozenset) and "asyncio" in names and "trio" not in names
 
+    def error(self, problem: str, reason: str) -> ModuleLoadError:
+        """The error of a module that was found but cannot be used."""
+        text = f"module {self.module_id!r} ({self}){problem}"
+        return ModuleLoadError(text, module_id=self.module_id, reason_code=reason)
+
     def _declarations(self) -> tuple[str, object, object]:
         """The first line of its docstring, and what it declares as its kind and its backends."""
         if self.root is None and not self.import_name:
@@ -209,12 +214,8 @@ def check_declared_type(declared: object, module: FoundModule) -> str:
     """
     if isinstance(declared, str) and declared in TYPE_TO_MOUNT_POINT:
         return declared
-    raise ModuleLoadError(
-        f"module {module.module_id!r} ({module}) declares __amplifier_module_type__ = {declared!r}; "
-        f"expected one of {', '.join(map(repr, TYPE_TO_MOUNT_POINT))}",
-        module_id=module.module_id,
-        reason_code="invalid_module_metadata",
-    )
+    expected = f"expected one of {', '.join(map(repr, TYPE_TO_MOUNT_POINT))}"
+    raise module.error(f" declares __amplifier_module_type__ = {declared!r}; {expected}", "invalid_module_metadata")
 
 
 def listed(*levels: Iterable[FoundModule]) -> list[FoundModule]:

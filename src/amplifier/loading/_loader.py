@@ -9,14 +9,13 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Final, final
 
 import attrs
 
-from amplifier._reading import show
+from amplifier._reading import can_call, show
 from amplifier._spelling import did_you_mean
 from amplifier.errors import ModuleConflictError, ModuleLoadError, ModuleNotFoundError
 from amplifier.models import ModuleInfo
@@ -435,7 +434,11 @@ async def _resolve_with(resolver: Any, module_id: str, source_hint: object, prof
         ModuleLoadError: The answer is neither a source nor a path.
     """
     method = getattr(resolver, "async_resolve", None) or resolver.resolve
-    positional, keywords = _hint_arguments(method, source_hint, profile_hint)
+    # How this resolver takes its hints: by both keywords, by either, by a second position, or not at all.
+    by_source, by_profile = {"source_hint": source_hint}, {"profile_hint": profile_hint}
+    forms: list[dict[str, Any]] = [{**by_source, **by_profile}, by_source, by_profile]
+    keywords = next((form for form in forms if can_call(method, module_id, **form)), {})
+    positional = () if keywords or not can_call(method, module_id, profile_hint) else (profile_hint,)
     source = method(module_id, *positional, **keywords)
     if inspect.isawaitable(source):
         source = await source
@@ -455,25 +458,6 @@ async def _resolve_with(resolver: Any, module_id: str, source_hint: object, prof
         module_id=module_id,
         reason_code="missing_source",
     )
-
-
-def _hint_arguments(
-    method: Any, source_hint: object, profile_hint: object
-) -> tuple[tuple[object, ...], dict[str, object]]:
-    """How this resolver takes its hints: by both keywords, by either, by a second position, or not at all."""
-    try:
-        signature = inspect.signature(method)
-    except (TypeError, ValueError):  # no signature: the seeds' form
-        return (profile_hint,), {}
-    by_source, by_profile = {"source_hint": source_hint}, {"profile_hint": profile_hint}
-    for keywords in ({**by_source, **by_profile}, by_source, by_profile):
-        with suppress(TypeError):
-            signature.bind("", **keywords)
-            return (), keywords
-    with suppress(TypeError):
-        signature.bind("", profile_hint)
-        return (profile_hint,), {}
-    return (), {}
 
 
 def _means_not_found(exc: BaseException) -> bool:
