@@ -218,32 +218,8 @@ def check_declared_type(declared: object, module: FoundModule) -> str:
     raise module.error(f" declares __amplifier_module_type__ = {declared!r}; {expected}", "invalid_module_metadata")
 
 
-def listed(*levels: Iterable[FoundModule]) -> list[FoundModule]:
-    """All modules with what became of them, those of an earlier level before those of a later one.
-
-    The first one of an id is used, unless several distributions contest the id: their order would be chance. What cannot be
-    understood is logged and left out.
-    """
-    taken: set[str] = set()
-    judged: list[FoundModule] = []
-    for level in levels:
-        readable = [module for module in level if _is_readable(module)]
-        claimed = [module.module_id for module in readable if module.distribution]
-        contested = {module_id for module_id in claimed if claimed.count(module_id) > 1} - taken
-        for module_id in sorted(contested):
-            claims = " and by ".join(str(module) for module in readable if module.module_id == module_id)
-            logger.warning("module %r is claimed by %s", module_id, claims)
-        for module in readable:
-            is_contested = module.module_id in contested
-            is_used = not is_contested and module.module_id not in taken
-            judged.append(attrs.evolve(module, is_used=is_used, is_contested=is_contested))
-            if is_used:
-                taken.add(module.module_id)
-        taken |= contested
-    return judged
-
-
-def _is_readable(module: FoundModule) -> bool:
+def is_readable(module: FoundModule) -> bool:
+    """Whether a module can be listed; what cannot be understood is logged."""
     if not is_module_id(module.module_id):
         logger.warning("%s: %r is not a module id, ignored", module.metadata, module.module_id)
         return False

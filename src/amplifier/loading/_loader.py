@@ -32,7 +32,7 @@ from ._found import (
     find_package,
     installed_modules,
     is_pin,
-    listed,
+    is_readable,
     modules_in,
     nearest_module,
     package_name,
@@ -204,12 +204,22 @@ class ModuleLoader:
     def catalogue(self) -> list[FoundModule]:
         """List all modules that are there, those that others take precedence over included; see `discover`."""
         claims = [claim for _, each in sorted(installed_modules().items()) for claim in each]
-        return listed(
-            self._registered.values(),
-            [claim for claim in claims if not claim.is_built_in],
-            modules_in(effective_search_paths(self._search_paths)),
-            [claim for claim in claims if claim.is_built_in],
-        )
+        found = [
+            *self._registered.values(),
+            *(claim for claim in claims if not claim.is_built_in),
+            *modules_in(effective_search_paths(self._search_paths)),
+            *(claim for claim in claims if claim.is_built_in),
+        ]
+        return [self._judged(module) for module in found if is_readable(module)]
+
+    def _judged(self, module: FoundModule) -> FoundModule:
+        try:
+            return attrs.evolve(module, is_used=self.locate(module.module_id) == module)
+        except ModuleConflictError as error:
+            is_contested = bool(module.distribution) and not module.is_built_in
+            if is_contested:
+                logger.warning("%s", error)
+            return attrs.evolve(module, is_used=False, is_contested=is_contested)
 
     # ── loading ──────────────────────────────────────────────────────────────────────────────────
 
