@@ -55,29 +55,6 @@ def test_the_drawn_tree_is_the_real_one():
     assert drawn_tree(errors.__doc__ or "") == real_tree()
 
 
-def test_the_drawing_is_read_with_depth_brackets_and_rows():
-    drawing = """Title.
-
-    A
-    ├── B (ValueError)   words
-    │   └── C            more words
-    └── D
-        ├── E · F
-        └── G · H
-
-Text below."""
-    assert drawn_tree(drawing) == {
-        "A": (None, None),
-        "B": ("A", "ValueError"),
-        "C": ("B", None),
-        "D": ("A", None),
-        "E": ("D", None),
-        "F": ("D", None),
-        "G": ("D", None),
-        "H": ("D", None),
-    }
-
-
 def test_every_error_is_distinguished_from_its_neighbours_in_a_docstring():
     assert [name for name in errors.__all__ if not (getattr(errors, name).__doc__ or "").strip()] == []
 

@@ -267,6 +267,10 @@ A_MODULE = "expected a module: its id, or a mapping with 'module'"
         (plan(tools=["tool-a", None]), [("$.tools[1]", f"{A_MODULE}, got None")]),
         (plan(tools=[{"module": "Tool"}]), [("$.tools[0].module", f"{ID_RULE}, got 'Tool'")]),
         (plan(tools=[{"module": ["a"]}]), [("$.tools[0].module", f"{ID_RULE}, got a list")]),
+        (
+            plan(tools=[{"module": None}]),
+            [("$.tools[0].module", "'module' is required: the id of the module to mount")],
+        ),
         (plan(tools=[{"module": "a", "config": "x"}]), [("$.tools[0].config", "expected a mapping, got 'x'")]),
         (
             plan(providers=[{"module": "a", "instance_id": " "}]),

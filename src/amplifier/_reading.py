@@ -32,9 +32,6 @@ from .errors import PlanError, Problem
 _KEY: Final = "amplifier.key"
 _C = TypeVar("_C", bound=attrs.AttrsInstance)
 
-Report = Callable[[str, str], None]
-"""Takes a path and what is wrong there."""
-
 
 def show(value: object) -> str:
     """A short ``repr`` for messages; containers, which may hold secrets, and objects are named by their class only."""
@@ -47,10 +44,10 @@ def show(value: object) -> str:
     return f"{'an' if kind.__name__[:1].lower() in 'aeiou' else 'a'} {kind.__name__}"
 
 
-def can_call(function: Any, *arguments: Any) -> bool:
+def can_call(function: Any, *arguments: Any, **keywords: Any) -> bool:
     """Whether a function takes these arguments, as far as its signature tells."""
     try:
-        inspect.signature(function).bind(*arguments)
+        inspect.signature(function).bind(*arguments, **keywords)
     except (TypeError, ValueError) as error:
         return isinstance(error, ValueError)  # Python knows no signature of it
     return True
@@ -90,7 +87,7 @@ class Kind:
         if not self.accepts(value):
             found = type(value).__name__ if self.is_secret else show(value)
             raise PlanError([("$", f"expected {self.expected}, got {found}{suggestion(value, self.words)}")])
-        return self.convert(value)
+        return value if self.convert is _unchanged else self.convert(value)
 
 
 @attrs.frozen
@@ -149,53 +146,56 @@ def keys_of(cls: type[attrs.AttrsInstance]) -> dict[str, Key]:
     return found
 
 
-def read_value(kind: Kind, value: Any, path: str, report: Report, default: Any = None) -> Any:
-    """A value in its final form; the default if it is not of this kind, which is reported."""
+def read_value(kind: Kind, value: Any, path: str, problems: list[Problem], default: Any = None) -> Any:
+    """A value in its final form; the default if it is not of this kind, which is added to the problems."""
     try:
         return kind.read(value)
     except PlanError as error:
-        _report_below(path, error, report)
+        problems += _below(path, error)
         return default
 
 
+def _below(path: str, error: PlanError) -> list[Problem]:
+    return [(f"{path}{inner.removeprefix('$')}", problem) for inner, problem in error.problems]
+
+
 def read_record(
-    cls: type[attrs.AttrsInstance],
+    keys: Mapping[str, Key],
     given: Mapping[Any, Any],
     path: str,
-    report: Report,
+    problems: list[Problem],
     unknown: Callable[[Any, str], None] | None = None,
     noun: str = "key",
 ) -> dict[str, Any]:
-    """The fields of a class that a mapping has good values for; every problem is reported.
+    """The good values of a mapping, by the names of their fields.
 
     Args:
-        cls: The class; see `option`.
+        keys: Those that are read; see `keys_of`.
         given: The mapping.
         path: Where it is.
-        report: Gets every problem.
+        problems: Gets every problem.
         unknown: Called with a key that is not known and its path; without one, it is a problem.
         noun: What keys are called in messages.
     """
-    keys, values = keys_of(cls), dict[str, Any]()
-    written: dict[str, str] = {}
+    values, written = dict[str, Any](), dict[str, str]()
     for name, value in given.items():
-        declared = keys.get(name) if isinstance(name, str) else None
-        if declared is not None and declared.key not in written:
-            written[declared.key] = name
+        key = keys.get(name)
+        if key is not None and key.key not in written:
+            written[key.key] = name
             try:
-                values[declared.name] = declared.kind.read(value)
+                values[key.name] = key.kind.read(value)
             except PlanError as error:
-                _report_below(format_path([name], path), error, report)
+                problems += _below(format_path([name], path), error)
             continue
         where = format_path([name], path)
-        if declared is not None:
-            first = format_path([written[declared.key]], path)
-            report(where, f"has the same meaning as {first}; expected one of the two")
+        if key is not None:
+            first = format_path([written[key.key]], path)
+            problems.append((where, f"has the same meaning as {first}; expected one of the two"))
         elif unknown is not None:
             unknown(name, where)
         else:
             known = f"; known are {', '.join(keys)}"
-            report(where, f"unknown {noun}{suggestion(name, keys) or known}")
+            problems.append((where, f"unknown {noun}{suggestion(name, keys) or known}"))
     return values
 
 
@@ -211,11 +211,6 @@ def read_arguments(cls: type[_C], given: Mapping[str, Any], subject: str) -> _C:
         )
     except PlanError as error:
         raise PlanError([(path.removeprefix("$."), text) for path, text in error.problems], subject=subject) from None
-
-
-def _report_below(path: str, error: PlanError, report: Report) -> None:
-    for inner, problem in error.problems:
-        report(f"{path}{inner.removeprefix('$')}", problem)
 
 
 def schemas_of(cls: type[attrs.AttrsInstance]) -> dict[str, dict[str, Any]]:
@@ -377,7 +372,7 @@ def mapping_each(expected: str, kind: Kind) -> Kind:
 
 def _each(kind: Kind, items: Iterator[tuple[str, Any]]) -> list[Any]:
     problems: list[Problem] = []
-    read = [read_value(kind, item, path, lambda *problem: problems.append(problem)) for path, item in items]
+    read = [read_value(kind, item, path, problems) for path, item in items]
     if problems:
         raise PlanError(problems)
     return read
@@ -412,7 +407,7 @@ def _read_members(
 ) -> dict[str, Any]:
     problems: list[Problem] = []
     ignore = (lambda _name, _path: None) if is_open else None
-    values = read_record(cls, members, "$", lambda *problem: problems.append(problem), ignore, noun)
+    values = read_record(keys_of(cls), members, "$", problems, ignore, noun)
     for key in _required(cls):
         if members.keys().isdisjoint((key.key, *key.aliases)):
             problems.append((format_path([key.key], "$"), f"is missing; expected {key.kind.expected}"))

@@ -45,51 +45,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
-
-__all__ = [
-    "AbortError",
-    "AccessDeniedError",
-    "AmplifierError",
-    "ApprovalTimeoutError",
-    "AuthenticationError",
-    "BudgetError",
-    "BudgetExceeded",
-    "ConfigurationError",
-    "ContainedError",
-    "ContentFilterError",
-    "ContextLengthError",
-    "ContractError",
-    "DeadlineExceeded",
-    "ExecutionCancelled",
-    "ExecutionDenied",
-    "ExecutionTimeout",
-    "HookRecursionError",
-    "InvalidRequestError",
-    "InvalidToolCallError",
-    "LLMError",
-    "LLMTimeoutError",
-    "MissingExtraError",
-    "MisspellingWarning",
-    "ModelError",
-    "ModuleConflictError",
-    "ModuleLoadError",
-    "ModuleNotFoundError",
-    "NetworkError",
-    "NoOneToAskError",
-    "NoUnfinishedTurnError",
-    "NotFoundError",
-    "PlanError",
-    "ProviderUnavailableError",
-    "QuotaExceededError",
-    "RateLimitError",
-    "ReplayMismatchError",
-    "ResultError",
-    "SessionBusyError",
-    "SessionError",
-    "SessionStateError",
-    "SpuriousCancellation",
-    "StreamError",
-]
+from functools import partial
 
 Problem = tuple[str, str]
 """Where (a path such as ``content[2].text`` or ``$.session.context``) and what is wrong there."""
@@ -289,11 +245,7 @@ class _ProblemsError(AmplifierError, ValueError):
         super().__init__(message)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_problems_error, (type(self), self.problems, self.subject), self.__dict__)
-
-
-def _rebuild_problems_error(cls: type[_ProblemsError], problems: list[Problem], subject: str) -> _ProblemsError:
-    return cls(problems, subject=subject)
+        return partial(type(self), self.problems, subject=self.subject), (), self.__dict__
 
 
 class PlanError(_ProblemsError):
@@ -382,11 +334,7 @@ class MissingExtraError(AmplifierError, ImportError):
         self.missing = missing
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_missing_extra, (self.feature, self.extra, self.missing), self.__dict__)
-
-
-def _rebuild_missing_extra(feature: str, extra: str, missing: str | None) -> MissingExtraError:
-    return MissingExtraError(feature, extra=extra, missing=missing)
+        return partial(type(self), self.feature, extra=self.extra, missing=self.missing), (), self.__dict__
 
 
 class ModuleNotFoundError(AmplifierError, builtins.ModuleNotFoundError):
@@ -588,3 +536,10 @@ class ReplayMismatchError(LLMError):
     path: str | None = None
     expected: str | None = None
     found: str | None = None
+
+
+__all__ = [
+    name
+    for name, value in tuple(globals().items())
+    if isinstance(value, type) and issubclass(value, AmplifierError | MisspellingWarning) and not name.startswith("_")
+]

@@ -1,4 +1,4 @@
-"""The shapes of the contracts: what fits each Protocol, what does not, and how its methods are called."""
+"""The shapes of the contracts: exactly these members, with exactly these parameters; what fits each Protocol and what does not."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ import inspect
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import pytest
 
 from amplifier.contracts import (
+    DEFAULT,
     ApprovalProvider,
     ApprovalSystem,
     AsyncModuleSourceResolver,
+    Cancellation,
     ContextManager,
     Coordinator,
     DisplaySystem,
     Handler,
     HookHandler,
     Hooks,
+    Inherited,
     ModuleSource,
     ModuleSourceResolver,
     MountFunction,
@@ -27,81 +30,175 @@ from amplifier.contracts import (
     OnSessionReady,
     Orchestrator,
     Provider,
+    Session,
     SimpleMount,
     StructuredMount,
     Tool,
+    UserInput,
 )
-from amplifier.models import (
-    ApprovalRequest,
-    ApprovalResponse,
-    ChatRequest,
-    ChatResponse,
-    HookResult,
-    ModelInfo,
-    ProviderInfo,
-    ToolCall,
+from amplifier.models import HookResult
+
+Members = dict[str, str | None]
+"""By name, what a member takes; None for what is not called."""
+
+HOOKS: Members = {
+    "register": "event, handler, priority=0, name=None, *, timeout=DEFAULT, on_failure=None, fields=None, on_demand=False",
+    "on": "event, handler, priority=0, name=None, *, timeout=DEFAULT, on_failure=None, fields=None, on_demand=False",
+    "async emit": "event, data",
+    "async emit_and_collect": "event, data, timeout=1.0",
+    "unregister": "name",
+    "list_handlers": "event=None",
+    "has_handlers": "event, field=None",
+    "set_default_fields": "**fields",
+}
+
+CANCELLATION: Members = {
+    "state": None,
+    "is_cancelled": None,
+    "is_graceful": None,
+    "is_immediate": None,
+    "running_tools": None,
+    "running_tool_names": None,
+    "request_graceful": "grace=None, *, reason=None",
+    "request_immediate": "*, reason=None",
+    "request_cancellation": "",
+    "reset": "",
+    "register_child": "token, /",
+    "unregister_child": "token, /",
+    "register_tool_start": "tool_call_id, tool_name, /",
+    "register_tool_complete": "tool_call_id, /",
+    "on_cancel": "callback",
+    "async trigger_callbacks": "",
+}
+
+SESSION: Members = {
+    "session_id": None,
+    "parent_id": None,
+    "config": None,
+    "async execute": "prompt",
+    "fork": "overlay=None, *, session_id=None, inherit=True",
+    "async __aenter__": "",
+    "async __aexit__": "exc_type, exc, traceback",
+}
+
+COORDINATOR: Members = {
+    "session": None,
+    "session_id": None,
+    "parent_id": None,
+    "config": None,
+    "loader": None,
+    "session_state": None,
+    "hooks": None,
+    "mount_points": None,
+    "cancellation": None,
+    "channels": None,
+    "injection_budget_per_turn": None,
+    "injection_size_limit": None,
+    "approval_system": None,
+    "display_system": None,
+    "turn_number": None,
+    "mount": "mount_point, module, /, name=None",
+    "unmount": "mount_point, /, name=None",
+    "get": "mount_point, /, name=None",
+    "get_mounted": "mount_point, /",
+    "owner_of": "mount_point, /, name=None",
+    "register_cleanup": "fn, /",
+    "register_capability": "name, value",
+    "get_capability": "name",
+    "register_contributor": "channel, name, callback",
+    "async collect_contributions": "channel",
+    "async process_hook_result": "result, event, hook_name='unknown'",
+    "register_step_wrapper": "wrapper, /",
+    "async run_step": "step, run, /, *, admit=None, limiter=None",
+    "async cleanup": "",
+    "reset_turn": "",
+    "request_cancel": "immediate=False",
+    "start_soon": "fn, /, *args, name=None, fatal=False",
+    "async host": "context_manager, /, *, name=None",
+    "async run_section": "fn, /, *args, name=None, shield=False",
+    "to_dict": "",
+}
+
+CONTEXT: Members = {
+    "async add_message": "message",
+    "async get_messages_for_request": "token_budget=None, provider=None",
+    "async get_messages": "",
+    "async set_messages": "messages",
+    "async clear": "",
+}
+
+PROVIDER: Members = {
+    "name": None,
+    "get_info": "",
+    "async list_models": "",
+    "async complete": "request, **kwargs",
+    "parse_tool_calls": "response",
+}
+
+SHAPES: list[tuple[type, Members]] = [
+    (Hooks, HOOKS),
+    (Cancellation, CANCELLATION),
+    (Session, SESSION),
+    (Coordinator, COORDINATOR),
+    (ContextManager, CONTEXT),
+    (Provider, PROVIDER),
+    (Orchestrator, {"async execute": "prompt, context, providers, tools, hooks, **kwargs"}),
+    (Tool, {"name": None, "description": None, "async execute": "input"}),
+    (DisplaySystem, {"show_message": "message, level, source='hook'"}),
+    (ApprovalProvider, {"async request_approval": "request"}),
+    (ApprovalSystem, {"async request_approval": "prompt, options, timeout, default"}),
+    (UserInput, {"async request_input": "prompt, schema, timeout"}),
+    (ModuleSource, {"resolve": ""}),
+    (ModuleSourceResolver, {"resolve": "module_id, profile_hint=None, /"}),
+    (AsyncModuleSourceResolver, {"async async_resolve": "module_id, profile_hint=None, /"}),
+]
+
+
+def shape(protocol: type) -> Members:
+    """Every member by name, with its parameters, or None for what is not called."""
+    found: Members = dict.fromkeys(inspect.get_annotations(protocol))
+    for name, value in vars(protocol).items():
+        if isinstance(value, property):
+            found[name] = None
+        elif inspect.isfunction(value) and value.__doc__:
+            signature = inspect.signature(value)
+            parameters = [
+                parameter.replace(annotation=parameter.empty) for parameter in list(signature.parameters.values())[1:]
+            ]
+            text = str(signature.replace(parameters=parameters, return_annotation=signature.empty))[1:-1]
+            found[("async " if inspect.iscoroutinefunction(value) else "") + name] = text
+    return found
+
+
+def stand_in(members: Members, *, without: str = "") -> Any:
+    """An object with members of these names and nothing behind them."""
+    names = {name.removeprefix("async ") for name in members} - {without}
+    return type("StandIn", (), dict.fromkeys(names, lambda self: None))()
+
+
+@pytest.mark.parametrize(("protocol", "expected"), SHAPES)
+def test_a_protocol_has_exactly_the_members_it_promises(protocol: type, expected: Members) -> None:
+    assert shape(protocol) == expected
+
+
+@pytest.mark.parametrize(("protocol", "expected"), SHAPES)
+def test_an_object_with_every_member_passes(protocol: type, expected: Members) -> None:
+    assert isinstance(stand_in(expected), protocol)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "expected", "missing"),
+    [(protocol, expected, name.removeprefix("async ")) for protocol, expected in SHAPES for name in expected],
 )
+def test_an_object_that_lacks_one_member_fails(protocol: type, expected: Members, missing: str) -> None:
+    assert not isinstance(stand_in(expected, without=missing), protocol)
 
 
-class Memory:
-    async def add_message(self, message: dict[str, Any]) -> None: ...
-
-    async def get_messages_for_request(
-        self, token_budget: int | None = None, provider: Any | None = None
-    ) -> list[dict[str, Any]]:
-        return []
-
-    async def get_messages(self) -> list[dict[str, Any]]:
-        return []
-
-    async def set_messages(self, messages: list[dict[str, Any]]) -> None: ...
-
-    async def clear(self) -> None: ...
-
-
-class Silent:
-    name = "silent"
-
-    def get_info(self) -> ProviderInfo:
-        return ProviderInfo(id="silent", display_name="Silent")
-
-    async def list_models(self) -> list[ModelInfo]:
-        return []
-
-    async def complete(self, request: ChatRequest, **kwargs: Any) -> ChatResponse:
-        return ChatResponse(content=[])
-
-    def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
-        return []
-
-
-class Parrot:
-    async def execute(
-        self,
-        prompt: str,
-        context: ContextManager,
-        providers: dict[str, Provider],
-        tools: dict[str, Tool],
-        hooks: Hooks,
-        **kwargs: Any,
-    ) -> str:
-        return prompt
-
-
-class Board:
-    def show_message(self, message: str, level: Literal["info", "warning", "error"], source: str = "hook") -> None: ...
-
-
-class Porter:
-    async def request_approval(self, request: ApprovalRequest) -> ApprovalResponse:
-        return ApprovalResponse(approved=False)
-
-
-class Desk:
-    async def request_approval(
-        self, prompt: str, options: list[str], timeout: float, default: Literal["allow", "deny"]
-    ) -> str:
-        return options[0]
+def test_the_default_deadline_is_neither_a_number_nor_no_limit() -> None:
+    assert DEFAULT is Inherited.DEFAULT
+    assert DEFAULT is not None
+    assert not isinstance(DEFAULT, int | float)
+    assert repr(DEFAULT) == "DEFAULT"
 
 
 class Folder:
@@ -126,6 +223,15 @@ class Registry:
         return Folder()
 
 
+def test_resolvers_that_wait_and_those_that_do_not_are_told_apart_also_for_a_type_checker() -> None:
+    resolvers: list[ModuleSourceResolver] = [Workspace(), WorkspaceOfToday()]
+    waiting: AsyncModuleSourceResolver = Registry()
+    assert all(isinstance(resolver, ModuleSourceResolver) for resolver in resolvers)
+    assert isinstance(waiting, AsyncModuleSourceResolver)
+    assert not isinstance(Registry(), ModuleSourceResolver)
+    assert not isinstance(Workspace(), AsyncModuleSourceResolver)
+
+
 class Watcher:
     async def __call__(self, event: str, data: dict[str, Any]) -> HookResult:
         return HookResult()
@@ -138,70 +244,10 @@ async def watch(event: str, data: dict[str, Any]) -> HookResult:
 def watch_in_place(event: str, data: dict[str, Any]) -> None: ...
 
 
-def test_what_has_every_member_fits_also_for_a_type_checker() -> None:
-    context: ContextManager = Memory()
-    provider: Provider = Silent()
-    orchestrator: Orchestrator = Parrot()
-    display: DisplaySystem = Board()
-    approvals: tuple[ApprovalProvider, ApprovalSystem] = (Porter(), Desk())
-    source: ModuleSource = Folder()
-    resolvers: tuple[ModuleSourceResolver, AsyncModuleSourceResolver] = (Workspace(), Registry())
+def test_functions_and_objects_are_handlers_also_for_a_type_checker() -> None:
     handlers: list[HookHandler] = [Watcher(), watch]
     registered: list[Handler] = [*handlers, watch_in_place]
-    assert isinstance(context, ContextManager)
-    assert isinstance(provider, Provider)
-    assert isinstance(orchestrator, Orchestrator)
-    assert isinstance(display, DisplaySystem)
-    assert isinstance(approvals[0], ApprovalProvider)
-    assert isinstance(approvals[1], ApprovalSystem)
-    assert isinstance(source, ModuleSource)
-    assert isinstance(resolvers[0], ModuleSourceResolver)
-    assert isinstance(resolvers[1], AsyncModuleSourceResolver)
-    assert isinstance(WorkspaceOfToday(), ModuleSourceResolver)
-    assert all(isinstance(handler, HookHandler) for handler in handlers)
-    assert all(callable(handler) for handler in registered)
-
-
-MEMBERS = {
-    ContextManager: (Memory, ["add_message", "get_messages_for_request", "get_messages", "set_messages", "clear"]),
-    Provider: (Silent, ["name", "get_info", "list_models", "complete", "parse_tool_calls"]),
-    Orchestrator: (Parrot, ["execute"]),
-}
-
-
-@pytest.mark.parametrize(("contract", "missing"), [(each, name) for each in MEMBERS for name in MEMBERS[each][1]])
-def test_what_lacks_a_member_does_not_fit(contract: Any, missing: str) -> None:
-    complete, names = MEMBERS[contract]
-    members = {name: vars(complete)[name] for name in names if name != missing}
-    assert not isinstance(type("Partial", (), members)(), contract)
-
-
-def test_resolvers_that_wait_and_those_that_do_not_are_told_apart() -> None:
-    assert not isinstance(Registry(), ModuleSourceResolver)
-    assert not isinstance(Workspace(), AsyncModuleSourceResolver)
-
-
-CALLS = [
-    (ContextManager.add_message, True, "message"),
-    (ContextManager.get_messages_for_request, True, "token_budget=None provider=None"),
-    (ContextManager.get_messages, True, ""),
-    (ContextManager.set_messages, True, "messages"),
-    (ContextManager.clear, True, ""),
-    (Provider.get_info, False, ""),
-    (Provider.list_models, True, ""),
-    (Provider.complete, True, "request **kwargs"),
-    (Provider.parse_tool_calls, False, "response"),
-    (Orchestrator.execute, True, "prompt context providers tools hooks **kwargs"),
-    (DisplaySystem.show_message, False, "message level source='hook'"),
-    (ApprovalSystem.request_approval, True, "prompt options timeout default"),
-]
-
-
-@pytest.mark.parametrize(("method", "is_async", "parameters"), CALLS)
-def test_a_method_takes_what_published_callers_pass(method: Any, is_async: bool, parameters: str) -> None:
-    bare = [each.replace(annotation=each.empty) for each in inspect.signature(method).parameters.values()]
-    assert " ".join(map(str, bare[1:])) == parameters
-    assert inspect.iscoroutinefunction(method) is is_async
+    assert all(isinstance(handler, HookHandler) for handler in registered)
 
 
 def test_a_failing_handler_is_skipped_or_denies() -> None:

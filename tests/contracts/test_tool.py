@@ -48,10 +48,6 @@ def test_a_tool_may_give_its_name_by_attribute_or_property() -> None:
     assert all(isinstance(tool, Tool) for tool in tools)
 
 
-def test_what_lacks_a_member_is_no_tool() -> None:
-    assert not isinstance(Nameless(), Tool)
-
-
 def test_a_tool_passes_for_an_orchestrator_so_the_type_must_be_declared() -> None:
     assert isinstance(Echo(), Orchestrator)
 

@@ -49,7 +49,8 @@ async def test_an_id_that_two_distributions_claim_is_listed_twice(site, caplog):
     distribution(site, "evil", {"tool-x": "evil:mount"}, version="6.6")
     infos = await ModuleLoader().discover()
     assert [info.version for info in of(infos, "tool-x")] == ["1.0", "6.6"]
-    assert "entry point tool-x of acme 1.0 and by entry point tool-x of evil 6.6" in caplog.text
+    assert "module 'tool-x' is claimed by entry point tool-x of acme 1.0" in caplog.text
+    assert "and by entry point tool-x of evil 6.6" in caplog.text
 
 
 async def test_what_cannot_be_understood_is_logged_and_left_out(site, tmp_path, caplog):

@@ -4,7 +4,6 @@ import os
 import shutil
 import sys
 import time
-import zipfile
 from typing import Any
 
 import pytest
@@ -122,15 +121,6 @@ def test_roots_that_loaders_hold_are_not_searched(tmp_path):
         assert claims("tool-acme") == []
     finally:
         held.clear()
-
-
-def test_an_archive_on_the_path_is_searched(tmp_path, monkeypatch):
-    archive = tmp_path / "bundle.zip"
-    with zipfile.ZipFile(archive, "w") as bundle:
-        bundle.writestr("acme-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n\n")
-        bundle.writestr("acme-1.0.dist-info/entry_points.txt", "[amplifier.modules]\ntool-acme = acme:mount\n")
-    monkeypatch.setattr(sys, "path", [str(archive)])
-    assert claims("tool-acme") == ["acme:mount"]
 
 
 def test_damaged_metadata_is_skipped(site, caplog):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from amplifier.errors import ModuleConflictError, ModuleLoadError
-from amplifier.loading._importing import HeldRoots, find_installed, hijacking_names, installed_module, package_from
-from tests.loading._forge import MOUNT, package, root, write
+from amplifier.loading._importing import HeldRoots, find_installed, installed_module, package_from
+from tests.loading._forge import package, root, write
 
 
 def import_from(directory: Path, module_id="tool-x", beside: Path | None = None):
@@ -291,14 +291,3 @@ def test_finding_imports_nothing_and_ignores_held_roots_and_plain_directories(tm
     finally:
         held.clear()
     assert "acme" not in sys.modules
-
-
-# ── the standard library ─────────────────────────────────────────────────────────────────────────
-
-
-def test_standard_names_that_this_platform_lacks_are_listed(tmp_path):
-    checkout = root(tmp_path, "tool-x", MOUNT, colorsys="", helper="")
-    package(checkout, "json")
-    write(checkout / "code" / "data.txt")
-    write(checkout / "msvcrt" / "data.txt")
-    assert hijacking_names(checkout) == (["msvcrt"] if sys.platform != "win32" else [])

@@ -212,9 +212,6 @@ BROKEN_ENTRY_POINTS = {
     "absent module": ("surely_absent:mount", "surely_absent", "validation_failed"),
     "absent dependency": ("acme.needy:mount", "surely_not_installed", "validation_failed"),
     "absent attribute": ("acme:nothing", "has no 'nothing'", "invalid_entry_point"),
-    "no mount in it": ("acme", "has no 'mount'", "invalid_entry_point"),
-    "not callable": ("acme:number", "which is not callable", "invalid_entry_point"),
-    "wrong signature": ("acme:narrow", r"mount\(coordinator\)", "invalid_entry_point"),
     "process exit": ("acme.leaving:mount", "SystemExit", "validation_failed"),
 }
 
@@ -225,7 +222,7 @@ async def test_a_broken_entry_point_is_never_reported_as_not_found(site, value, 
     package(
         site,
         "acme",
-        "number = 7\ndef narrow(coordinator): pass\n",
+        "",
         needy="import surely_not_installed\n",
         leaving="import sys\nsys.exit()\n",
     )
@@ -345,9 +342,10 @@ class ForeignNotFound(Exception):
 
 
 ForeignNotFound.__name__ = "ModuleNotFoundError"
+DerivedNotFound = type("GitModuleMissing", (ForeignNotFound,), {})
 
 
-@pytest.mark.parametrize("error", [ModuleNotFoundError, builtins.ModuleNotFoundError, ForeignNotFound])
+@pytest.mark.parametrize("error", [ModuleNotFoundError, builtins.ModuleNotFoundError, ForeignNotFound, DerivedNotFound])
 async def test_what_a_resolver_does_not_know_is_looked_for_directly(error, caplog):
     loader = ModuleLoader(Coordinator(Resolver(error("unknown here"))), modules={"tool-x": mount_example})
     assert (await loader.load("tool-x", None, "git+https://example.org/x")).mount is mount_example
@@ -381,7 +379,7 @@ async def test_an_unknown_module_error_names_the_places_of_resolver_and_loader(t
 
 
 async def test_a_resolvers_other_errors_leave_unchanged():
-    for error in (PermissionError("no"), ModuleLoadError("cloned, but broken"), ValueError("bad hint")):
+    for error in (PermissionError("no"), ImportError("no"), ModuleLoadError("cloned, but broken"), ValueError("hint")):
         with pytest.raises(type(error)) as caught:
             await ModuleLoader(Coordinator(Resolver(error)), modules={"tool-x": mount_example}).load("tool-x")
         assert caught.value is error
@@ -443,24 +441,6 @@ async def test_a_failed_load_keeps_an_entry_that_another_module_needs(tmp_path, 
     with pytest.raises(ModuleLoadError):
         await loader.load("tool-b", source_hint=tmp_path)
     assert str(tmp_path) in sys.path
-
-
-ABSENT_HERE = "msvcrt" if sys.platform != "win32" else "fcntl"
-"""A module of the standard library that this platform does not have: its import is how code asks where it runs."""
-
-
-async def test_a_root_that_would_pass_for_a_standard_module_stays_off_the_path(tmp_path, make_loader, caplog):
-    checkout = root(tmp_path, "tool-x", MOUNT, **{ABSENT_HERE: ""})
-    await make_loader().load("tool-x", source_hint=checkout)
-    assert str(checkout) not in sys.path
-    assert f"{checkout} is kept off sys.path because {ABSENT_HERE} in it" in caplog.text
-
-
-async def test_a_failed_import_beside_such_a_name_has_a_note_with_the_reason(tmp_path):
-    checkout = root(tmp_path, "tool-x", "import beside_x\n" + MOUNT, **{ABSENT_HERE: "", "beside_x": ""})
-    with pytest.raises(ModuleLoadError, match="it needs 'beside_x'") as caught:
-        await ModuleLoader().load("tool-x", source_hint=checkout)
-    assert "is kept off sys.path because" in caught.value.__notes__[0]
 
 
 def test_a_process_is_as_it_was_after_good_and_bad_loads(tmp_path):
@@ -561,7 +541,6 @@ async def test_repr_and_statistics_state_the_present(tmp_path, make_loader):
     await loader.load("tool-own")
     await loader.load("tool-own")
     await loader.load("tool-x", source_hint=root(tmp_path, "tool-x"))
-    assert repr(loader) == "<ModuleLoader 1 registered, 2 loaded, 1 sys.path entries held>"
     assert repr(loader) == "<ModuleLoader 1 registered, 2 loaded, 1 sys.path entries held>"
 
 

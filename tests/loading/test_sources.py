@@ -1,17 +1,14 @@
 from __future__ import annotations
 
-import builtins
 from pathlib import Path, PurePosixPath
 
 import pytest
 
-from amplifier.errors import ModuleLoadError, ModuleNotFoundError
+from amplifier.errors import ModuleLoadError
 from amplifier.loading._found import find_package
 from amplifier.loading._found import path_from_source as path_from_hint
-from amplifier.loading._loader import _means_not_found as means_not_found
-from amplifier.loading._loader import _mounted_resolver as mounted_resolver
 from amplifier.loading._loader import _resolve_with as resolve_with
-from tests.loading._forge import Coordinator, package, root, write
+from tests.loading._forge import package, root, write
 
 # ── hints ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -67,17 +64,6 @@ def test_any_other_hint_is_a_resolvers_business(hint):
 
 
 # ── resolvers ────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_without_a_coordinator_or_without_a_mounted_resolver_there_is_none():
-    assert mounted_resolver(None) is None
-    assert mounted_resolver(Coordinator()) is None
-
-
-def test_the_mounted_resolver_is_found():
-    coordinator = Coordinator(resolver := object())
-    assert mounted_resolver(coordinator) is resolver
-    assert coordinator.asked == ["module-source-resolver"]
 
 
 def resolver_with(method, name="resolve"):
@@ -138,26 +124,6 @@ async def test_any_other_answer_is_refused(answer):
     with pytest.raises(ModuleLoadError, match="expected a path or a source") as caught:
         await resolve_with(resolver_with(lambda module_id: answer), "tool-x", None, None)
     assert repr(answer) in str(caught.value)
-
-
-async def test_a_resolvers_own_error_leaves_unchanged():
-    error = PermissionError("no")
-
-    def resolve(module_id):
-        raise error
-
-    with pytest.raises(PermissionError) as caught:
-        await resolve_with(resolver_with(resolve), "tool-x", None, None)
-    assert caught.value is error
-
-
-def test_not_found_is_recognised_by_its_name():
-    foreign = type("ModuleNotFoundError", (Exception,), {})
-    derived = type("GitModuleMissing", (foreign,), {})
-    for error in (ModuleNotFoundError("x"), builtins.ModuleNotFoundError("x"), foreign(), derived()):
-        assert means_not_found(error), error
-    for error in (ImportError(), FileNotFoundError(), ModuleLoadError()):
-        assert not means_not_found(error), error
 
 
 # ── the package in a root ────────────────────────────────────────────────────────────────────────

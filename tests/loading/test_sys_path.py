@@ -62,6 +62,21 @@ def test_an_entry_that_was_removed_comes_back_with_the_next_holder():
     assert "/some/place" not in sys.path
 
 
+def test_what_no_session_asked_for_stays_until_the_last_session_has_closed():
+    roots, one, other = HeldRoots(), object(), object()
+    roots.add("/of/nobody", None)
+    roots.end(one)  # which has not begun
+    roots.begin(one)
+    roots.begin(other)
+    roots.add("/of/one", one)
+    roots.end(one)
+    assert [entry in sys.path for entry in ("/of/one", "/of/nobody")] == [False, True]
+    roots.end(one)
+    assert "/of/nobody" in sys.path
+    roots.end(other)
+    assert "/of/nobody" not in sys.path
+
+
 def test_releasing_forgets_the_finder_of_the_entry():
     roots = HeldRoots()
     roots.add("/some/place", None)

@@ -4,8 +4,8 @@ Nothing here imports a module or runs foreign code, so that a module can be list
 read from the syntax tree, versions from metadata.
 
 Entry points are read by hand instead of through `importlib.metadata`: importing that costs more (email, csv, zipfile)
-than reading the one section we want, its cache misses a distribution installed within one tick of the file system's
-clock, and it keeps archives open.
+than reading the one section we want, and its cache misses a distribution installed within one tick of the file
+system's clock.
 
 Published modules carry the ids of built-in ones (``tool-bash``, ``loop-basic``, ``provider-openai``). Whoever installs one means it,
 so it takes precedence. A plan pins one of them by its ``source``: ``"builtin"``, or ``{"distribution": "NAME"}``.
@@ -64,7 +64,7 @@ _UNKNOWN_TYPE: Final = "tool"
 
 
 @final
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, cache_hash=True)  # the loader looks it up at every load
 class FoundModule:
     """One module that is there, whether or not it is the one that its id means; nothing of it is imported.
 
@@ -147,7 +147,8 @@ class FoundModule:
         declared = declared if self.registered_type is None else self.registered_type
         kind = type_from_id(self.module_id) if declared is None else check_declared_type(declared, self)
         kind = kind or _UNKNOWN_TYPE
-        version, summary = (self.version, "") if self.root is None else _project_facts(self.root)
+        project = {} if self.root is None else _read_table(self.root / "pyproject.toml", "project")
+        version, summary = project.get("version", self.version), project.get("description", "")
         if self.metadata and not self.is_built_in:
             summary = _summary(self.metadata)
         if self.import_name and not summary:
@@ -167,6 +168,11 @@ class FoundModule:
         """It declares asyncio without trio, and runs on an asyncio island there."""
         names = self._declarations()[2]
         return isinstance(names, str | tuple | list | set | frozenset) and "asyncio" in names and "trio" not in names
+
+    def error(self, problem: str, reason: str) -> ModuleLoadError:
+        """The error of a module that was found but cannot be used."""
+        text = f"module {self.module_id!r} ({self}){problem}"
+        return ModuleLoadError(text, module_id=self.module_id, reason_code=reason)
 
     def _declarations(self) -> tuple[str, object, object]:
         """The first line of its docstring, and what it declares as its kind and its backends."""
@@ -208,40 +214,12 @@ def check_declared_type(declared: object, module: FoundModule) -> str:
     """
     if isinstance(declared, str) and declared in TYPE_TO_MOUNT_POINT:
         return declared
-    raise ModuleLoadError(
-        f"module {module.module_id!r} ({module}) declares __amplifier_module_type__ = {declared!r}; "
-        f"expected one of {', '.join(map(repr, TYPE_TO_MOUNT_POINT))}",
-        module_id=module.module_id,
-        reason_code="invalid_module_metadata",
-    )
+    expected = f"expected one of {', '.join(map(repr, TYPE_TO_MOUNT_POINT))}"
+    raise module.error(f" declares __amplifier_module_type__ = {declared!r}; {expected}", "invalid_module_metadata")
 
 
-def listed(*levels: Iterable[FoundModule]) -> list[FoundModule]:
-    """All modules with what became of them, those of an earlier level before those of a later one.
-
-    The first one of an id is used, unless several distributions contest the id: their order would be chance. What cannot be
-    understood is logged and left out.
-    """
-    taken: set[str] = set()
-    judged: list[FoundModule] = []
-    for level in levels:
-        readable = [module for module in level if _is_readable(module)]
-        claimed = [module.module_id for module in readable if module.distribution]
-        contested = {module_id for module_id in claimed if claimed.count(module_id) > 1} - taken
-        for module_id in sorted(contested):
-            claims = " and by ".join(str(module) for module in readable if module.module_id == module_id)
-            logger.warning("module %r is claimed by %s", module_id, claims)
-        for module in readable:
-            is_contested = module.module_id in contested
-            is_used = not is_contested and module.module_id not in taken
-            judged.append(attrs.evolve(module, is_used=is_used, is_contested=is_contested))
-            if is_used:
-                taken.add(module.module_id)
-        taken |= contested
-    return judged
-
-
-def _is_readable(module: FoundModule) -> bool:
+def is_readable(module: FoundModule) -> bool:
+    """Whether a module can be listed; what cannot be understood is logged."""
     if not is_module_id(module.module_id):
         logger.warning("%s: %r is not a module id, ignored", module.metadata, module.module_id)
         return False
@@ -324,10 +302,7 @@ def _read_directory(entry: str) -> Iterator[FoundModule]:
     """The claims in one entry of sys.path."""
     try:
         names = os.listdir(entry or ".")  # noqa: PTH208 — thousands of names, of which a few become paths
-    except NotADirectoryError:
-        yield from _read_archive(entry)
-        return
-    except OSError:
+    except OSError:  # not a directory, too: archives are not searched
         return
     for name in sorted(name for name in names if name.endswith("-info")):
         directory = Path(entry, name)
@@ -337,19 +312,6 @@ def _read_directory(entry: str) -> Iterator[FoundModule]:
             continue
         if ENTRY_POINT_GROUP in text or BUILT_IN_GROUP in text:
             yield from _claims(text, name, str(directory))
-
-
-def _read_archive(entry: str) -> Iterator[FoundModule]:
-    import zipfile  # noqa: PLC0415 — few processes have an archive on sys.path
-
-    try:
-        with zipfile.ZipFile(entry) as archive:
-            for name in sorted(archive.namelist()):
-                directory, _, file = name.partition("/")
-                if file == "entry_points.txt":
-                    yield from _claims(archive.read(name).decode("utf-8", "replace"), directory, f"{entry}/{directory}")
-    except (OSError, zipfile.BadZipFile):
-        return
 
 
 def _claims(text: str, directory: str, metadata: str) -> Iterator[FoundModule]:
@@ -510,9 +472,7 @@ def path_from_source(source: object, module_id: str) -> Path:
         parts = urlsplit(source)
         plain = parts.netloc in ("", "localhost") and not parts.query and not parts.fragment
         if parts.scheme == "file" and plain and parts.path:
-            path = unquote(parts.path)
-            # By hand: urllib.request.url2pathname would pull in an HTTP client.
-            return Path(path[1:] if os.name == "nt" and path.startswith("/") else path)
+            return Path(unquote(parts.path))
     raise ModuleLoadError(
         f"module {module_id!r} has the source {source!r}, which is neither a filesystem path nor a plain file: URI; "
         "mount a resolver at 'module-source-resolver' that understands it",
@@ -561,35 +521,29 @@ def find_package(root: Path, module_id: str) -> tuple[str, Path]:
     )
 
 
+_OTHER_KINDS: Final = {
+    "wasm": "a WebAssembly module",
+    "grpc": "a module that is a gRPC service",
+    "rust": "a module in a sidecar program",
+}
+
+
 def _foreign_kind(root: Path) -> str | None:
     """What a root holds instead of a Python module, for the published kernel: by its manifest, or by its only file of that kind."""
-    import tomllib  # noqa: PLC0415 — as below
-
-    kinds = {
-        "wasm": "a WebAssembly module",
-        "grpc": "a module that is a gRPC service",
-        "rust": "a module in a sidecar program",
-    }
-    try:
-        manifest = tomllib.loads(read_file(root / "amplifier.toml").decode("utf-8"))
-    except FileNotFoundError:
-        has_package = any(root.glob("*.py")) or any(root.glob("*/__init__.py"))
-        return kinds["wasm"] if not has_package and any(root.glob("*.wasm")) else None
-    except (OSError, ValueError):
-        return None
-    described = manifest.get("module")
-    transport = {**manifest, **(described if isinstance(described, dict) else {})}.get("transport")
-    return kinds.get(transport) if isinstance(transport, str) else None
+    has_package = any(root.glob("*.py")) or any(root.glob("*/__init__.py"))
+    if not has_package and any(root.glob("*.wasm")):
+        return _OTHER_KINDS["wasm"]
+    return _OTHER_KINDS.get(_read_table(root / "amplifier.toml", "module").get("transport", ""))
 
 
-def _project_facts(root: Path) -> tuple[str, str]:
-    """Version and description from a root's ``pyproject.toml``."""
-    import tomllib  # noqa: PLC0415 — four milliseconds of every start, for a listing few ask for
+def _read_table(file: Path, name: str) -> dict[str, str]:
+    """The texts at the top of a TOML file and in one of its tables; none of a file that cannot be read."""
+    import tomllib  # noqa: PLC0415 — four milliseconds of every start, for modules in directories
 
     try:
-        project = tomllib.loads(read_file(root / "pyproject.toml").decode("utf-8")).get("project")
+        content = tomllib.loads(read_file(file).decode("utf-8"))
     except (OSError, ValueError):  # bad TOML and bad UTF-8 are ValueErrors
-        return "", ""
-    facts = project if isinstance(project, dict) else {}
-    version, summary = facts.get("version"), facts.get("description")
-    return (version if isinstance(version, str) else ""), (summary if isinstance(summary, str) else "")
+        return {}
+    table = content.get(name)
+    found = {**content, **(table if isinstance(table, dict) else {})}
+    return {key: value for key, value in found.items() if isinstance(value, str)}

@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import threading
+from collections import Counter
 from collections.abc import Container, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -89,7 +90,7 @@ def package_from(directory: Path, name: str, module_id: str, root: Path) -> Iter
         finally:
             sys.meta_path.remove(finder)
         if not _is_from(module, init):
-            raise _conflict(module_id, name, init, _location(module))
+            raise _conflict(module_id, name, init, _file_of(module) or repr(module))
         yield module
         _from_directories[name] = str(init)
 
@@ -107,10 +108,10 @@ def installed_module(name: str, module_id: str, origin: str) -> Iterator[ModuleT
         if (loaded := sys.modules.get(top)) is not None:
             with foreign_code(module_id, f"looking for {top!r}"):
                 spec = find_installed(top)
-            if spec is not None and spec.origin is not None and not _is_from(loaded, Path(spec.origin)):
-                raise _conflict(module_id, top, spec.origin, _location(loaded))
+            if spec is not None and spec.origin is not None and not _is_from(loaded, spec.origin):
+                raise _conflict(module_id, top, spec.origin, _file_of(loaded) or repr(loaded))
             if spec is None and is_from_directory(top):
-                raise _conflict(module_id, top, origin, _location(loaded))
+                raise _conflict(module_id, top, origin, _file_of(loaded) or repr(loaded))
         with foreign_code(module_id, f"importing {name!r} ({origin})"):
             module = importlib.import_module(name)
         yield module
@@ -139,18 +140,8 @@ def find_installed(name: str) -> ModuleSpec | None:
 
 def is_from_directory(name: str) -> bool:
     """Whether the package of that name now imported came from a directory that was named to a loader."""
-    loaded = sys.modules.get(name)
-    origin = _from_directories.get(name)
-    return loaded is not None and origin is not None and _is_from(loaded, Path(origin))
-
-
-def hijacking_names(root: Path) -> list[str]:
-    """The standard library modules that would be imported from a root on sys.path, because this platform has none of that name.
-
-    ``import msvcrt`` is how code asks where it runs. Names that do exist are found before the root, which is last.
-    """
-    names = {name.partition(".")[0] for name in os.listdir(root)} & sys.stdlib_module_names  # noqa: PTH208 — names only
-    return sorted(name for name in names if name not in sys.builtin_module_names and find_installed(name) is None)
+    loaded, origin = sys.modules.get(name), _from_directories.get(name)
+    return loaded is not None and origin is not None and _is_from(loaded, origin)
 
 
 @contextmanager
@@ -167,10 +158,8 @@ def _undone_on_failure(package: str, root: Path | None) -> Iterator[None]:
         if package not in before:
             inside = f"{root}{os.sep}" if root is not None else None
             for name in [name for name in sys.modules if name not in before]:
-                module = sys.modules.get(name)
-                file = getattr(module, "__file__", None)
                 of_package = name == package or name.startswith(f"{package}.")
-                if of_package or (inside is not None and isinstance(file, str) and file.startswith(inside)):
+                if of_package or (inside is not None and _file_of(sys.modules.get(name)).startswith(inside)):
                     sys.modules.pop(name, None)
         raise
 
@@ -178,21 +167,22 @@ def _undone_on_failure(package: str, root: Path | None) -> Iterator[None]:
 def _refuse_taken_name(name: str, init: Path, module_id: str) -> None:
     """Refuse a package that would shadow other code."""
     if name in sys.stdlib_module_names:
-        raise _conflict(module_id, name, init, _stdlib_location(name), "belongs to the standard library")
+        spec = None if name in sys.builtin_module_names else find_installed(name)
+        place = "the interpreter (built in)" if spec is None else str(spec.origin)
+        raise _conflict(module_id, name, init, place, "belongs to the standard library")
     if sys.modules.get(name) is not None:
         return  # importing will give that one, and whether it is the right one is looked at then
     inside = os.path.realpath(init.parent) + os.sep
     for other, module in tuple(sys.modules.items()):
-        if other.startswith(f"{name}."):
-            file = getattr(module, "__file__", None)
-            if isinstance(file, str) and not os.path.realpath(file).startswith(inside):
-                raise _conflict(module_id, other, init, file)
+        file = _file_of(module) if other.startswith(f"{name}.") else ""
+        if file and not os.path.realpath(file).startswith(inside):
+            raise _conflict(module_id, other, init, file)
     # A checkout may replace an installed module of the same name, that is what naming a source is for. A package
     # with a name of its own choice may not become everybody's `requests`.
     if not name.startswith(MODULE_PREFIX):
         with foreign_code(module_id, f"looking for {name!r}"):
             spec = find_installed(name)
-        if spec is not None and spec.origin is not None and not _same_file(spec.origin, init):
+        if spec is not None and spec.origin is not None and os.path.realpath(spec.origin) != os.path.realpath(init):
             raise _conflict(module_id, name, init, spec.origin, "is installed")
 
 
@@ -207,25 +197,15 @@ def _conflict(
     )
 
 
-def _is_from(module: ModuleType, file: Path) -> bool:
-    loaded = getattr(module, "__file__", None)
-    return isinstance(loaded, str) and _same_file(loaded, file)
-
-
-def _same_file(one: str, other: Path) -> bool:
-    return os.path.realpath(one) == os.path.realpath(other)
-
-
-def _location(module: ModuleType) -> str:
+def _file_of(module: ModuleType | None) -> str:
+    """The file of an imported module; empty for one that has none."""
     file = getattr(module, "__file__", None)
-    return file if isinstance(file, str) else repr(module)
+    return file if isinstance(file, str) else ""
 
 
-def _stdlib_location(name: str) -> str:
-    if name in sys.builtin_module_names:
-        return "the interpreter (built in)"
-    spec = find_installed(name)
-    return spec.origin if spec is not None and spec.origin is not None else "the standard library"
+def _is_from(module: ModuleType, file: Path | str) -> bool:
+    loaded = _file_of(module)
+    return loaded != "" and os.path.realpath(loaded) == os.path.realpath(file)
 
 
 # ── the alias of published modules ───────────────────────────────────────────────────────────────
@@ -249,8 +229,8 @@ def is_published(package: str) -> bool:
     if root == "amplifier":
         return False
     # A published module is a package of its own; of anything else only the file with the mount function is read.
-    file = getattr(sys.modules.get(root if root.startswith("amplifier_module_") else package), "__file__", None)
-    return isinstance(file, str) and imports_alias(file)
+    file = _file_of(sys.modules.get(root if root.startswith(MODULE_PREFIX) else package))
+    return file != "" and imports_alias(file)
 
 
 @lru_cache(maxsize=256)
@@ -288,7 +268,7 @@ def advise_on_alias(text: str, error: BaseException | None = None) -> str:
 
 # ── sys.path ─────────────────────────────────────────────────────────────────────────────────────
 
-_holders: Final[dict[str, set[tuple[HeldRoots, int | None]]]] = {}
+_holders: Final = Counter[str]()
 _lock: Final = threading.Lock()
 
 
@@ -304,26 +284,24 @@ class HeldRoots:
     an application keeps must not keep a session alive that was dropped without being closed.
     """
 
-    __slots__ = ("_users",)
+    __slots__ = ("_roots",)
 
     def __init__(self) -> None:
-        self._users: set[int] = set()
+        self._roots: dict[int | None, set[str]] = {None: set()}
 
     def __len__(self) -> int:
-        return sum(root in self for root in tuple(_holders))
-
-    def __contains__(self, root: str) -> bool:
-        return any(loader is self for loader, _ in _holders.get(root, ()))
+        return len(set().union(*self._roots.values()))
 
     def begin(self, user: object) -> None:
         """A session starts to use the loader."""
-        self._users.add(id(user))
+        self._roots.setdefault(id(user), set())
 
     def end(self, user: object) -> None:
         """A session has closed: its roots are given up; the last session gives up those held for None as well."""
-        if id(user) in self._users:
-            self._users.remove(id(user))
-            self._give_up({id(user)} if self._users else None)
+        if id(user) in self._roots:
+            _give_up(self._roots.pop(id(user)))
+            if len(self._roots) == 1:
+                self.clear()
 
     def add(self, root: str, user: object) -> bool:
         """Make a root importable for a session, or for None, behind everything that already is.
@@ -334,38 +312,39 @@ class HeldRoots:
         Returns:
             Whether it is held now and was not before; False also when it was on sys.path already, not through a loader.
         """
-        holder = (self, None if user is None else id(user))
         with _lock:
             if root not in _holders and root in sys.path:
                 return False
-            holders = _holders.setdefault(root, set())
-            is_new = holder not in holders
-            holders.add(holder)
+            held = self._roots.setdefault(None if user is None else id(user), set())
+            is_new = root not in held
+            held.add(root)
+            _holders[root] += is_new
             if root not in sys.path:
                 sys.path.append(root)
             return is_new
 
     def discard(self, root: str, user: object) -> None:
         """Give up a root that `add` has just taken."""
-        self._give_up({None if user is None else id(user)}, root)
+        self._roots[None if user is None else id(user)].remove(root)
+        _give_up({root})
 
     def clear(self) -> None:
         """Give up every root, whoever uses it."""
-        self._give_up(None)
+        for held in self._roots.values():
+            _give_up(held)
+            held.clear()
 
-    def _give_up(self, users: Container[int | None] | None, only: str | None = None) -> None:
-        with _lock:
-            for root in tuple(_holders) if only is None else (only,):
-                held = {
-                    holder for holder in _holders[root] if holder[0] is self and (users is None or holder[1] in users)
-                }
-                _holders[root] -= held
-                if _holders[root]:
-                    continue
-                del _holders[root]
-                # From the end: an equal entry further in front is not a loader's.
-                for position in range(len(sys.path) - 1, -1, -1):
-                    if sys.path[position] == root:
-                        del sys.path[position]
-                        break
-                sys.path_importer_cache.pop(root, None)
+
+def _give_up(roots: set[str]) -> None:
+    with _lock:
+        for root in roots:
+            _holders[root] -= 1
+            if _holders[root]:
+                continue
+            del _holders[root]
+            # From the end: an equal entry further in front is not a loader's.
+            for position in range(len(sys.path) - 1, -1, -1):
+                if sys.path[position] == root:
+                    del sys.path[position]
+                    break
+            sys.path_importer_cache.pop(root, None)

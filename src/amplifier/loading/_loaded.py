@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, cast, final
@@ -16,6 +15,7 @@ from typing import Any, Final, cast, final
 import anyio
 import attrs
 
+from amplifier._reading import can_call
 from amplifier.contracts import CONTRACTS
 from amplifier.errors import ModuleLoadError
 from amplifier.plan import ModuleSpec, type_from_id
@@ -24,6 +24,7 @@ from ._found import TYPE_TO_MOUNT_POINT, FoundModule, check_declared_type
 from ._importing import MODULE_PREFIX, foreign_code
 
 _MISSING: Final = object()
+_EXPECTED_MOUNT: Final = "expected async def mount(coordinator, config)"
 
 
 @final
@@ -138,11 +139,8 @@ def examine_imported(found: FoundModule, module: ModuleType, path: Path | None =
         package = sys.modules.get(top) if top.startswith(MODULE_PREFIX) else None
         declared = _declarations((target, defined_in, module, package))
     if target is _MISSING or isinstance(mount, ModuleType):
-        raise _invalid(
-            found,
-            f" has no {found.attribute or 'mount'!r} in the Python module {module.__name__!r}; "
-            "expected async def mount(coordinator, config)",
-        )
+        where = f"has no {found.attribute or 'mount'!r} in the Python module {module.__name__!r}"
+        raise found.error(f" {where}; {_EXPECTED_MOUNT}", "invalid_entry_point")
     if path is None and isinstance(file := getattr(module, "__file__", None), str):
         path = Path(file).parent if hasattr(module, "__path__") else Path(file)
     return _checked(found, mount, declared, path)
@@ -170,18 +168,10 @@ def _checked(found: FoundModule, mount: object, declared: tuple[Any, Any, Any], 
     kind, ready, backends = declared
     kind = kind if found.registered_type is None else found.registered_type
     if not callable(mount):
-        raise _invalid(
-            found, f": mount is {mount!r}, which is not callable; expected async def mount(coordinator, config)"
-        )
-    signature = None
-    with suppress(ValueError):  # written in C: there is none to look at
-        signature = inspect.signature(mount)
-    try:
-        if signature is not None:
-            signature.bind(None, None)
-    except TypeError:
+        raise found.error(f": mount is {mount!r}, which is not callable; {_EXPECTED_MOUNT}", "invalid_entry_point")
+    if not can_call(mount, None, None):
         expected = "expected one that can be called as mount(coordinator, config)"
-        raise _invalid(found, f": the signature is mount{signature}; {expected}") from None
+        raise found.error(f": the signature is mount{inspect.signature(mount)}; {expected}", "invalid_entry_point")
     complaint = None
     if ready is not None and not _is_async(ready):
         complaint = (
@@ -204,12 +194,6 @@ def _is_async(fn: Any) -> bool:
     return inspect.iscoroutinefunction(fn) or (callable(fn) and inspect.iscoroutinefunction(type(fn).__call__))
 
 
-def _invalid(found: FoundModule, problem: str, reason: str = "invalid_entry_point") -> ModuleLoadError:
-    return ModuleLoadError(
-        f"module {found.module_id!r} ({found}){problem}", module_id=found.module_id, reason_code=reason
-    )
-
-
 def _checked_backends(declared: object, found: FoundModule) -> tuple[str, ...] | None:
     if declared is None:
         return None
@@ -217,7 +201,7 @@ def _checked_backends(declared: object, found: FoundModule) -> tuple[str, ...] |
     if isinstance(names, tuple | list | set | frozenset) and all(isinstance(name, str) for name in names) and names:
         return tuple(names)
     problem = f" declares __amplifier_backends__ = {declared!r}; expected a tuple of names, such as ('asyncio',)"
-    raise _invalid(found, problem, "invalid_module_metadata")
+    raise found.error(problem, "invalid_module_metadata")
 
 
 def usable_here(module: LoadedModule) -> LoadedModule:

@@ -9,14 +9,13 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Final, final
 
 import attrs
 
-from amplifier._reading import show
+from amplifier._reading import can_call, show
 from amplifier._spelling import did_you_mean
 from amplifier.errors import ModuleConflictError, ModuleLoadError, ModuleNotFoundError
 from amplifier.models import ModuleInfo
@@ -33,7 +32,7 @@ from ._found import (
     find_package,
     installed_modules,
     is_pin,
-    listed,
+    is_readable,
     modules_in,
     nearest_module,
     package_name,
@@ -43,7 +42,6 @@ from ._importing import (
     HeldRoots,
     find_installed,
     foreign_code,
-    hijacking_names,
     import_lock,
     installed_module,
     is_from_directory,
@@ -206,12 +204,22 @@ class ModuleLoader:
     def catalogue(self) -> list[FoundModule]:
         """List all modules that are there, those that others take precedence over included; see `discover`."""
         claims = [claim for _, each in sorted(installed_modules().items()) for claim in each]
-        return listed(
-            self._registered.values(),
-            [claim for claim in claims if not claim.is_built_in],
-            modules_in(effective_search_paths(self._search_paths)),
-            [claim for claim in claims if claim.is_built_in],
-        )
+        found = [
+            *self._registered.values(),
+            *(claim for claim in claims if not claim.is_built_in),
+            *modules_in(effective_search_paths(self._search_paths)),
+            *(claim for claim in claims if claim.is_built_in),
+        ]
+        return [self._judged(module) for module in found if is_readable(module)]
+
+    def _judged(self, module: FoundModule) -> FoundModule:
+        try:
+            return attrs.evolve(module, is_used=self.locate(module.module_id) == module)
+        except ModuleConflictError as error:
+            is_contested = bool(module.distribution) and not module.is_built_in
+            if is_contested:
+                logger.warning("%s", error)
+            return attrs.evolve(module, is_used=False, is_contested=is_contested)
 
     # ── loading ──────────────────────────────────────────────────────────────────────────────────
 
@@ -332,20 +340,14 @@ class ModuleLoader:
         self._announce_import(name)
         with import_lock:
             # Packages beside the module's own are importable; a root that is a package has none, and its parent is none of our business.
-            hijacked = () if directory == root or str(root) in self._roots else hijacking_names(root)
-            newly_held = directory != root and not hijacked and self._roots.add(str(root), user)
+            newly_held = directory != root and self._roots.add(str(root), user)
             try:
                 with package_from(directory, name, found.module_id, root) as module:
-                    loaded = examine_imported(found, module, directory)
-            except BaseException as exc:
+                    return examine_imported(found, module, directory)
+            except BaseException:
                 if newly_held:
                     self._roots.discard(str(root), user)
-                if hijacked:
-                    exc.add_note(_kept_off(found, hijacked))
                 raise
-        if hijacked:
-            logger.warning("%s", _kept_off(found, hijacked))
-        return loaded
 
     def _announce_import(self, name: str) -> None:
         if self.import_hook is not None and name not in sys.modules:
@@ -411,13 +413,6 @@ def _check_module_id(module_id: object) -> None:
         )
 
 
-def _kept_off(found: FoundModule, hijacked: Sequence[str]) -> str:
-    return (
-        f"module {found.module_id!r}: {found.root} is kept off sys.path because {', '.join(hijacked)} in it would pass for modules of "
-        "the standard library; the module cannot import what lies beside its package until that is renamed"
-    )
-
-
 def _settings(module_id: str, config: Mapping[str, Any] | None) -> dict[str, Any]:
     """A copy of a module's configuration, so that a module that changes it does not change the plan."""
     if config is None:
@@ -449,7 +444,11 @@ async def _resolve_with(resolver: Any, module_id: str, source_hint: object, prof
         ModuleLoadError: The answer is neither a source nor a path.
     """
     method = getattr(resolver, "async_resolve", None) or resolver.resolve
-    positional, keywords = _hint_arguments(method, source_hint, profile_hint)
+    # How this resolver takes its hints: by both keywords, by either, by a second position, or not at all.
+    by_source, by_profile = {"source_hint": source_hint}, {"profile_hint": profile_hint}
+    forms: list[dict[str, Any]] = [{**by_source, **by_profile}, by_source, by_profile]
+    keywords = next((form for form in forms if can_call(method, module_id, **form)), {})
+    positional = () if keywords or not can_call(method, module_id, profile_hint) else (profile_hint,)
     source = method(module_id, *positional, **keywords)
     if inspect.isawaitable(source):
         source = await source
@@ -469,25 +468,6 @@ async def _resolve_with(resolver: Any, module_id: str, source_hint: object, prof
         module_id=module_id,
         reason_code="missing_source",
     )
-
-
-def _hint_arguments(
-    method: Any, source_hint: object, profile_hint: object
-) -> tuple[tuple[object, ...], dict[str, object]]:
-    """How this resolver takes its hints: by both keywords, by either, by a second position, or not at all."""
-    try:
-        signature = inspect.signature(method)
-    except (TypeError, ValueError):  # no signature: the seeds' form
-        return (profile_hint,), {}
-    by_source, by_profile = {"source_hint": source_hint}, {"profile_hint": profile_hint}
-    for keywords in ({**by_source, **by_profile}, by_source, by_profile):
-        with suppress(TypeError):
-            signature.bind("", **keywords)
-            return (), keywords
-    with suppress(TypeError):
-        signature.bind("", profile_hint)
-        return (profile_hint,), {}
-    return (), {}
 
 
 def _means_not_found(exc: BaseException) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,20 +23,18 @@ SECTIONS: Final = frozenset({"session", *_ROLES, *_LISTS, "agents", "$schema"})
 _NOT_MISSED: Final = frozenset({"$schema"})  # the kernel does not read it, so a misspelling of it loses nothing
 _SIMILAR: Final = 0.75  # lower, and "profile" resembles "providers"
 
-
 _OF_ONE_SECTION: Final = {"instance_id": "providers", "on_failure": "hooks"}
 SPEC_KEYS: Final = {
-    section: frozenset(key for key in keys_of(ModuleSpec) if _OF_ONE_SECTION.get(key, section) == section)
+    section: {name: key for name, key in keys_of(ModuleSpec).items() if _OF_ONE_SECTION.get(name, section) == section}
     for section in ("session", *_LISTS)
 }
-_SETTINGS: Final = frozenset(keys_of(SessionSettings))
-SESSION_KEYS: Final = _SETTINGS.union(*((role, f"{role}_source") for role in _ROLES))
+_SETTINGS: Final = keys_of(SessionSettings)
+SESSION_KEYS: Final = frozenset(_SETTINGS).union(*((role, f"{role}_source") for role in _ROLES))
 
 _PLAN: Final = attrs.evolve(mapping, expected="a plan: a mapping with the sections session, providers, tools, hooks")
 _SESSION: Final = attrs.evolve(mapping, expected="a mapping with orchestrator and context")
 _MODULE: Final = attrs.evolve(mapping, expected="a module: its id, or a mapping with 'module'")
 _BESIDE: Final = attrs.evolve(mapping, expected="a mapping with 'config'")
-_CONFIG: Final = frozenset({"config"})
 _MODULES: Final = Kind("a list of modules", lambda value: isinstance(value, list | tuple))
 
 
@@ -85,14 +83,7 @@ class _Reader:
         self.problems.append((path, text))
 
     def value(self, kind: Kind, value: Any, path: str) -> Any:
-        return None if value is None else read_value(kind, value, path, self.problem)
-
-    def known(self, given: Mapping[Any, Any], keys: frozenset[str], path: str, kind: str = "key") -> dict[str, Any]:
-        """What is under keys that are read; the others are reported."""
-        for key in given:
-            if key not in keys:
-                self.unknown(key, keys, path, kind)
-        return {key: value for key, value in given.items() if key in keys}
+        return None if value is None else read_value(kind, value, path, self.problems)
 
     def read_safely(self, config: Any, base: Deadlines) -> MountPlan | None:
         try:
@@ -103,42 +94,47 @@ class _Reader:
             return None
 
     def read(self, config: Any, base: Deadlines) -> MountPlan | None:
-        config = read_value(_PLAN, config, "$", self.problem)
+        config = read_value(_PLAN, config, "$", self.problems)
         if config is None:
             return None
         if not config:
             self.problem("$", "the plan is empty; session.orchestrator and session.context are required")
             return None
-        config = self.known(config, SECTIONS, "$", "section")
+        self.report_unknown(config, SECTIONS, "$", "section")
         session = self.value(_SESSION, config.get("session"), "$.session") or {}
-        session = self.known(session, SESSION_KEYS, "$.session")
+        self.report_unknown(session, SESSION_KEYS, "$.session")
         roles: dict[str, Any] = {role: self.role(config, session, role) for role in _ROLES}
         given = {key: value for key, value in session.items() if key in _SETTINGS}
-        settings = {"deadlines": base, **read_record(SessionSettings, given, "$.session", self.problem)}
+        settings = {"deadlines": base, **read_record(_SETTINGS, given, "$.session", self.problems)}
         if "deadlines" in given:  # those that are given apply to this session, the others are inherited
             names = given["deadlines"] or () if settings["deadlines"] is not base else ()
             settings["deadlines"] = attrs.evolve(base, **{name: getattr(settings["deadlines"], name) for name in names})
         lists: dict[str, Any] = {section: self.entries(config.get(section), section) for section in _LISTS}
-        if any(spec is None for spec in roles.values()):
+        if roles["orchestrator"] is None or roles["context"] is None:
             return None
         return MountPlan(agents=config.get("agents"), warnings=self.warnings, **roles, **lists, **settings)
 
-    def unknown(self, key: Any, known: Any, path: str, kind: str) -> None:
+    def report_unknown(self, given: Mapping[Any, Any], known: Container[str], path: str, noun: str = "key") -> None:
+        for key in given:
+            if key not in known:
+                self.unknown(key, known, path, noun)
+
+    def unknown(self, key: Any, known: Any, path: str, noun: str = "key") -> None:
         """A key that nothing reads: a misspelling is a problem, because its value would be lost; others are warnings."""
         read = frozenset(known) - _NOT_MISSED
         where, meant = format_path([key], path), misspelt_key(key, read)
         if meant is None:
-            self.warnings.append(f"{where}: unknown {kind}, ignored{suggestion(key, read, cutoff=_SIMILAR)}")
+            self.warnings.append(f"{where}: unknown {noun}, ignored{suggestion(key, read, cutoff=_SIMILAR)}")
         else:
             hint = f"{did_you_mean(meant)} Rename or remove it: it would be ignored"
-            self.problem(where, f"unknown {kind} {show(key)}; {hint}")
+            self.problem(where, f"unknown {noun} {show(key)}; {hint}")
 
     # ── modules ──
 
     def role(self, config: dict[Any, Any], session: dict[Any, Any], name: str) -> ModuleSpec | None:
         """``session.orchestrator`` or ``session.context``: an id, whose config is in a section of its own, or a whole spec."""
         path, given, beside = f"$.session.{name}", session.get(name), config.get(name)
-        pinned, settings = self.value(source, session.get(f"{name}_source"), f"{path}_source"), None
+        pinned = self.value(source, session.get(f"{name}_source"), f"{path}_source")
         if given is None:
             rule = f"the id of a module, such as {_ROLES[name]!r}, or a mapping with one"
             self.problem(path, f"session.{name} is required: {rule}")
@@ -149,10 +145,11 @@ class _Reader:
             if beside is not None:
                 self.warnings.append(f"$.{name}: ignored, because session.{name} is a mapping; put 'config' there")
             return self.spec(given, "session", path)
+        settings = None
         if (beside := self.value(_BESIDE, beside, f"$.{name}")) is not None:
-            beside = self.known(beside, _CONFIG, f"$.{name}")
+            self.report_unknown(beside, ("config",), f"$.{name}")
             settings = self.value(mapping, beside.get("config"), f"$.{name}.config")
-        module = read_value(module_id, given, path, self.problem)
+        module = read_value(module_id, given, path, self.problems)
         if module is None:
             return None
         return ModuleSpec(module=module, source=pinned, config={} if settings is None else settings, path=path)
@@ -163,33 +160,36 @@ class _Reader:
                 f"$.{section}", f"expected {_MODULES.expected}, got {show(given)}; wrap the one module in a list"
             )
             return []
-        entries = self.value(_MODULES, given, f"$.{section}") or ()
-        specs = [self.spec(entry, section, f"$.{section}[{index}]") for index, entry in enumerate(entries)]
-        found = [spec for spec in specs if spec is not None]
-        if section == "providers":
+        found = []
+        for index, entry in enumerate(self.value(_MODULES, given, f"$.{section}") or ()):
+            if (spec := self.spec(entry, section, f"$.{section}[{index}]")) is not None:
+                found.append(spec)
+        if section == "providers" and len(found) > 1:
             self.instances(found)
         return found
 
     def spec(self, given: Any, section: str, path: str) -> ModuleSpec | None:
         if isinstance(given, str):
-            module = read_value(module_id, given, f"{path}.module", self.problem)
+            module = read_value(module_id, given, f"{path}.module", self.problems)
             return None if module is None else ModuleSpec(module=module, path=path)
-        if is_thing(given):
-            return ModuleSpec(module=id_of_thing(given, section, path), path=path, thing=given)
-        if inspect.iscoroutine(given):
-            self.problem(path, f"expected {_MODULE.expected}, got a coroutine; write the function itself, without (…)")
-            return None
-        given = read_value(_MODULE, given, path, self.problem)
-        if given is None:
-            return None
-        given = self.known(given, SPEC_KEYS[section], path)
-        thing = module if is_thing(module := given.get("module")) else None
-        if module is None:
-            self.problem(f"{path}.module", "'module' is required: the id of the module to mount")
-            given.pop("module", None)
-        elif thing is not None:
-            given["module"] = id_of_thing(thing, section, path)
-        values = read_record(ModuleSpec, given, path, self.problem)
+        if type(given) is not dict:
+            if is_thing(given):
+                return ModuleSpec(module=id_of_thing(given, section, path), path=path, thing=given)
+            if inspect.iscoroutine(given):
+                what = "a coroutine; write the function itself, without (…)"
+                self.problem(path, f"expected {_MODULE.expected}, got {what}")
+                return None
+            if (given := read_value(_MODULE, given, path, self.problems)) is None:
+                return None
+        keys, module, thing = SPEC_KEYS[section], given.get("module"), None
+        if not isinstance(module, str):
+            given = dict(given)
+            if module is None:
+                self.problem(f"{path}.module", "'module' is required: the id of the module to mount")
+                given.pop("module", None)
+            elif is_thing(module):
+                given["module"], thing = id_of_thing(module, section, path), module
+        values = read_record(keys, given, path, self.problems, lambda key, _: self.unknown(key, keys, path))
         return ModuleSpec(path=path, thing=thing, **values) if "module" in values else None
 
     def instances(self, providers: list[ModuleSpec]) -> None:

@@ -233,16 +233,7 @@ class ModuleSpec:
 
 @attrs.define(kw_only=True)
 class SessionSettings:
-    """The settings in the plan's section ``session``, without its two modules.
-
-    Attributes:
-        strict: Any failing module is fatal.
-        injection_budget_per_turn: Tokens per turn before a warning; None is no limit.
-        injection_size_limit: Characters in one injection before an error; None is no limit.
-        budget: What the session and its children may use.
-        metadata: The application's own data, sent along with session events.
-        raw: Session events carry the (redacted) plan.
-    """
+    """The settings in the plan's section ``session``, without its two modules; their options say what each means."""
 
     strict: bool = _setting(flag, False, "Any module that cannot be used is fatal, not only loop, context and gates.")
     deadlines: Deadlines = _setting(

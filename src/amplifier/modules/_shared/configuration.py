@@ -68,13 +68,10 @@ def read_options(
     known = keys_of(cls)
     problems: list[Problem] = []
 
-    def report(path: str, problem: str) -> None:
-        problems.append((path, problem))
-
     def unknown(key: Any, path: str) -> None:
         problems.extend(_unknown_key(module, key, known))
 
-    given = read_record(cls, config or {}, "$", report, unknown)
+    given = read_record(known, config or {}, "$", problems, unknown)
     for key, variable in (environment or {}).items():
         value = os.environ.get(variable, "").strip()
         if value and not given.get(known[key].name):
