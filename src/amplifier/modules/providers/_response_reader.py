@@ -233,6 +233,7 @@ class ResponseReader(ABC):
         model: The model that answered, as the service names it.
         finish_reason: Why the response ended, as the service names it; None before.
         metadata: For the response.
+        is_over: The response is complete.
     """
 
     refusals: ClassVar[frozenset[str]] = frozenset({"content_filter", "refusal"})
@@ -244,6 +245,7 @@ class ResponseReader(ABC):
         self.model: str | None = None
         self.finish_reason: str | None = None
         self.metadata: dict[str, Any] = {}
+        self.is_over: bool = False
         self._unreadable: tuple[str, str] | None = None
 
     @abstractmethod
@@ -257,11 +259,6 @@ class ResponseReader(ABC):
     @abstractmethod
     def read_body(self, body: dict[str, Any]) -> list[StreamChunk]:
         """Read a response that was not streamed."""
-
-    @property
-    @abstractmethod
-    def is_over(self) -> bool:
-        """Whether the response is complete."""
 
     def end_of_stream(self) -> list[StreamChunk]:
         """Handle the end of the stream.
