@@ -16,9 +16,8 @@ from amplifier._json import LEAVES, Frame, copy_json, rebuild
 from amplifier.models import Model, to_dict
 
 from ._compaction import Compaction, shown_after
-from ._entries import NO_PROMPTS, STEERING, SYSTEM_ROLES, Entry
+from ._entries import NO_PROMPTS, STEERING, SYSTEM_ROLES, CallId, Entry, call_names, result_ids
 from ._token_estimate import count_tokens
-from ._tool_call_pairs import CallId, call_names, result_ids
 
 
 @final

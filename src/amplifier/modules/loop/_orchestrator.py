@@ -10,7 +10,7 @@ from amplifier.contracts import ContextManager, Coordinator, Hooks, Provider, To
 
 from ._options import TurnOptions
 from ._request_messages import KnownMessages
-from ._steering import Steering
+from ._transcript import Steering
 from ._turn import Turn
 
 
