@@ -30,7 +30,7 @@ from amplifier.errors import (
 from amplifier.models import ToolSpec
 from amplifier.modules.providers import _http_client
 from amplifier.modules.providers._error_mapping import (
-    ErrorContext,
+    CallContext,
     error_from_status,
     error_from_stream_event,
     retry_after,
@@ -39,7 +39,7 @@ from amplifier.modules.providers._http_client import MAX_ERROR_BYTES
 from tests.modules.providers.scripted_http_server import CLOSE, END, EVENT_STREAM, RESET, STALL, chunk, event, reply
 from tests.modules.providers.services import KEY, SERVICES, ask, mounted
 
-CONTEXT = ErrorContext("svc", "model-x", KEY)
+CONTEXT = CallContext("svc", "model-x", KEY)
 
 STATUSES: list[tuple[int, dict, type[LLMError], bool]] = [
     (400, {"message": "bad field"}, InvalidRequestError, False),

@@ -44,7 +44,7 @@ class Entry:
     position: int = -1
     is_flat: bool = False
     tokens: int
-    part: list[int] = attrs.field(factory=list)
+    part: tuple[int, ...] = ()
     answers: tuple[int, ...] = ()
     is_orphan: bool = False
     is_system: bool = False

@@ -51,7 +51,7 @@ from amplifier.models import (
     to_dict,
 )
 
-from ._containment import Contained, Overran, call_within, text_of
+from ._containment import Overran, call_within, contained, text_of
 from ._options import TurnOptions
 from ._request_messages import RequestMessages
 
@@ -222,7 +222,7 @@ class ProviderCaller:
         """
         response = self._named(response)
         try:
-            with Contained(self._who):
+            with contained(self._who):
                 calls: Any = self.provider.parse_tool_calls(response)
             if isinstance(calls, list) and all(isinstance(call, ToolCall) for call in calls):
                 return response, self._with_own_ids([_own(call) for call in calls])

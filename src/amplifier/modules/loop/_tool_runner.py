@@ -135,13 +135,12 @@ class _Attempt:
         has_begun: Its gates have been entered.
         has_run: The tool was called.
         is_over: Its result is final.
-        previous: Set when the call that this one has to wait for is over.
-        left: To set when this one is.
         earlier: Those before it in its answer.
         entered: Its gates are entered; calls start in the order of their answer.
         judged: Hooks have decided about it; users are asked in the order of the answer.
         asks: A user is asked about it; such calls start in the order of the answer, whichever question is answered first.
         started: The tool is being called, or will not be.
+        left: Nothing more happens to it.
     """
 
     call: ToolCall
@@ -152,13 +151,12 @@ class _Attempt:
     has_begun: bool = False
     has_run: bool = False
     is_over: bool = False
-    previous: anyio.Event | None = None
-    left: anyio.Event | None = None
     earlier: list[_Attempt] = attrs.Factory(list)
     entered: anyio.Event = attrs.Factory(anyio.Event)
     judged: anyio.Event = attrs.Factory(anyio.Event)
     asks: bool = False
     started: anyio.Event = attrs.Factory(anyio.Event)
+    left: anyio.Event = attrs.Factory(anyio.Event)
 
     def about(self) -> dict[str, Any]:
         """What events report about it."""
@@ -167,7 +165,7 @@ class _Attempt:
 
 @attrs.define(eq=False)
 class _Slot:
-    """What a call of several takes before it starts: its place in the order, then one of the slots."""
+    """What a call of several takes before it starts, each time: its place in the order, then one of the slots."""
 
     _attempt: _Attempt
     _limiter: anyio.CapacityLimiter | None
@@ -255,13 +253,10 @@ class ToolRunner:
 
         async def run_and_store(attempt: _Attempt) -> None:
             try:  # an answer takes no slot: one that waited for another, which waits for a slot, would wait for ever
-                await self._run_one(attempt, _Slot(attempt, limiter if attempt.left is None else None))
+                await self._run_one(attempt, _Slot(attempt, None if self._is_answer(attempt) else limiter))
             finally:
-                attempt.entered.set()
-                attempt.judged.set()
-                attempt.started.set()
-                if attempt.left is not None:
-                    attempt.left.set()
+                for event in (attempt.entered, attempt.judged, attempt.started, attempt.left):
+                    event.set()
             async with storing:
                 while waiting and waiting[0].is_over:
                     await self._store(waiting[0].call, self.results[waiting[0].call.id])
@@ -270,15 +265,14 @@ class ToolRunner:
         ordered_steps(attempt.step for attempt in attempts)
         for number, attempt in enumerate(attempts):
             attempt.earlier = attempts[:number]
-        answers = [attempt for attempt in attempts if attempt.call.name == self._answer_tool]
-        for number, attempt in enumerate(answers):
-            attempt.previous = answers[number - 1].left if number else None
-            attempt.left = anyio.Event()
         # As sections: a second native cancel must not cut off the unwinding of one of several concurrent calls.
         section = self._coordinator.run_section
         await run_together(
             partial(section, run_and_store, attempt, name=f"tool {attempt.call.name}") for attempt in attempts
         )
+
+    def _is_answer(self, attempt: _Attempt) -> bool:
+        return attempt.call.name == self._answer_tool
 
     def _step(self, call: ToolCall, iteration: int, *, is_resumed: bool) -> Step:
         made = CurrentCall(
@@ -324,8 +318,9 @@ class ToolRunner:
     async def _admit(self, attempt: _Attempt) -> ToolResult | None:
         """The result in place of the tool's if the call must not run; None if it may."""
         attempt.entered.set()
-        if attempt.previous is not None:
-            await attempt.previous.wait()
+        for earlier in attempt.earlier if self._is_answer(attempt) else ():
+            if self._is_answer(earlier):
+                await earlier.left.wait()
         attempt.has_begun = True
         refused = self._too_late(attempt.step) or await self._pass_gates(attempt)
         refused = refused or self._too_late(attempt.step)  # stopped while the hooks were deciding

@@ -24,7 +24,7 @@ from amplifier.turns import INTERRUPTED, assistant_message, result_message
 
 from .._shared.shielded import run_shielded
 from ..context import is_aside, missing_results, open_calls
-from ._containment import Contained
+from ._containment import contained
 from ._request_messages import KnownMessages, RequestMessages, checked_messages, is_instruction, source_of
 
 UNANSWERED = "[interrupted: the turn ended before there was an answer]"
@@ -176,12 +176,12 @@ class Transcript:
         self._context = context
         self._known = known
         self._coordinator = coordinator
-        self._contained = Contained(f"context {type(context).__name__}")
+        self._who = f"context {type(context).__name__}"
         self._open: list[ToolCall] = []
 
     async def stored(self) -> list[dict[str, Any]]:
         """The whole conversation."""
-        with self._contained:
+        with contained(self._who):
             return checked_messages(self._context, "get_messages", await self._context.get_messages())
 
     async def close_unanswered(
@@ -206,13 +206,13 @@ class Transcript:
 
     async def for_request(self, provider: Provider) -> RequestMessages:
         """What the model is to be shown."""
-        with self._contained:
+        with contained(self._who):
             given = await self._context.get_messages_for_request(provider=provider)
             return RequestMessages(checked_messages(self._context, "get_messages_for_request", given), self._known)
 
     async def add(self, message: dict[str, Any]) -> None:
         """Store a message that is neither an answer nor a result."""
-        with self._contained:
+        with contained(self._who):
             await self._context.add_message(message)
 
     async def add_answer(self, response: ChatResponse, calls: list[ToolCall]) -> None:
@@ -232,7 +232,7 @@ class Transcript:
         for message in reversed(stored):
             if message.get("role") == "user" and message.get("content") == blocks:
                 message["content"] = notes
-                with self._contained:
+                with contained(self._who):
                     await self._context.set_messages(stored)
                 return
 

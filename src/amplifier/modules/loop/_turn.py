@@ -67,19 +67,17 @@ class Turn:
     def __init__(
         self,
         options: TurnOptions,
+        known: KnownMessages,
+        steering: Steering,
         context: ContextManager,
         providers: dict[str, Provider],
         tools: dict[str, Tool],
         hooks: Hooks,
         coordinator: Coordinator,
         answer_format: AnswerFormat[Any] | None,
-        known: KnownMessages,
-        steering: Steering,
-        *,
-        is_answered: bool = False,
     ) -> None:
         self._steering = steering
-        self.is_answered: bool = is_answered
+        self.is_answered: bool = False
         self._options = options
         self._hooks = hooks
         self._is_heard = hooks.has_handlers

@@ -26,7 +26,7 @@ from amplifier.events import LLM_REQUEST, LLM_RESPONSE, PROVIDER_RETRY, PROVIDER
 from amplifier.models import ChatRequest, ChatResponse, ConfigField, ModelInfo, ProviderInfo, StreamChunk, Usage
 
 from ._conversation import Conversation, read_conversation
-from ._error_mapping import ErrorContext, error_from_stream_event
+from ._error_mapping import CallContext, error_from_stream_event
 from ._response_reader import ResponseReader, ServiceError, SseParser, TokenCounts
 from ._streams import Chunks, StreamingProvider
 from ._wire_format import (
@@ -58,14 +58,7 @@ class Client(Protocol):
     """Sends requests to a service; `HttpClient` is one."""
 
     def open(
-        self,
-        method: str,
-        path: str,
-        body: dict[str, Any] | None,
-        *,
-        timeout: float | None,
-        idle_timeout: float | None,
-        context: ErrorContext,
+        self, method: str, path: str, body: dict[str, Any] | None, context: CallContext
     ) -> AbstractAsyncContextManager[HttpResponse]:
         """Send a request and wait for the headers of the response."""
         ...
@@ -245,9 +238,8 @@ class HttpProvider(StreamingProvider):
         path = self._catalogue.path
         if path is None:
             return self._catalogue.known()
-        limits: dict[str, Any] = {"timeout": _LISTING_SECONDS, "idle_timeout": None}
         try:
-            async with self._client.open("GET", path, None, **limits, context=self._error_context(None)) as response:
+            async with self._client.open("GET", path, None, self._context(None, _LISTING_SECONDS)) as response:
                 return self._catalogue.read(await response.receive_json())
         except (LLMError, LookupError, TypeError, AttributeError, ValueError) as exc:
             logger.warning("%s: the list of models could not be read (%s); using the known models", self.name, exc)
@@ -277,8 +269,7 @@ class HttpProvider(StreamingProvider):
         call = self._call_options(request, kwargs)
         encoded = self._encode(read_conversation(request.messages), request, call)
         body = {name: value for name, value in encoded.body.items() if name in _COUNTED}
-        limits: dict[str, Any] = {"timeout": _LISTING_SECONDS, "idle_timeout": None}
-        async with self._client.open("POST", path, body, **limits, context=self._error_context(call.model)) as response:
+        async with self._client.open("POST", path, body, self._context(call.model, _LISTING_SECONDS)) as response:
             counted = (await response.receive_json())["input_tokens"]
         return int(counted)
 
@@ -301,14 +292,15 @@ class HttpProvider(StreamingProvider):
         if conversation.repairs:
             repairs = {"repair_count": len(conversation.repairs), "repairs": conversation.repairs}
             await self._hooks.emit(PROVIDER_TOOL_SEQUENCE_REPAIRED, {"provider": self.name, **repairs})
-        encoded, context = self._encode(conversation, request, call), self._error_context(call.model)
+        encoded = self._encode(conversation, request, call)
+        context = self._context(call.model, call.timeout, self._options.idle_timeout if call.stream else None)
         reader = self._wire_format.reader(conversation.call_ids)
         received: list[Any] = []
         await self._emit_request(call.model, request, lambda: encoded.body)
         began = anyio.current_time()
         try:
             async with AsyncExitStack() as stack:
-                http = await self._answered(stack, call, encoded, context)
+                http = await self._answered(stack, encoded, context)
                 if call.stream and http.is_event_stream:
                     parser = SseParser()
                     data: bytes | None = b""
@@ -338,28 +330,21 @@ class HttpProvider(StreamingProvider):
         await self._emit_response(reader.model or call.model, began, received, usage=response.usage)
         yield StreamChunk(kind="response", response=response)
 
-    async def _answered(
-        self, stack: AsyncExitStack, call: CallOptions, encoded: EncodedRequest, context: ErrorContext
-    ) -> HttpResponse:
+    async def _answered(self, stack: AsyncExitStack, encoded: EncodedRequest, context: CallContext) -> HttpResponse:
         """Send the request until there is an answer, or no further attempt; the stack closes the connection."""
-        options, attempt = self._options, 0
-        limits: dict[str, Any] = {
-            "timeout": call.timeout,
-            "idle_timeout": options.idle_timeout if call.stream else None,
-            "context": context,
-        }
+        attempt = 0
         while True:
             try:
                 return await stack.enter_async_context(
-                    self._client.open("POST", self._wire_format.path, encoded.body, **limits)
+                    self._client.open("POST", self._wire_format.path, encoded.body, context)
                 )
             except LLMError as exc:
                 attempt += 1
-                if not exc.retryable or attempt > options.max_retries:
+                if not exc.retryable or attempt > self._options.max_retries:
                     raise
-                await self._wait_for_retry(call.model, attempt, exc)
+                await self._wait_for_retry(context.model, attempt, exc)
 
-    async def _wait_for_retry(self, model: str, attempt: int, exc: LLMError) -> None:
+    async def _wait_for_retry(self, model: str | None, attempt: int, exc: LLMError) -> None:
         options = self._options
         delay = min(options.min_retry_delay * 2.0 ** (attempt - 1), options.max_retry_delay)
         delay *= exc.delay_multiplier
@@ -377,9 +362,9 @@ class HttpProvider(StreamingProvider):
         await super().aclose()
         await self._client.aclose()
 
-    def _error_context(self, model: str | None) -> ErrorContext:
-        options = self._options
-        return ErrorContext(self.name, model, options.api_key, options.overloaded_delay_multiplier)
+    def _context(self, model: str | None, timeout: float | None, idle_timeout: float | None = None) -> CallContext:
+        key, multiplier = self._options.api_key, self._options.overloaded_delay_multiplier
+        return CallContext(self.name, model, key, multiplier, timeout, idle_timeout)
 
     def _response(self, reader: ResponseReader, call: CallOptions, encoded: EncodedRequest) -> ChatResponse:
         used = reader.token_counts
@@ -396,7 +381,7 @@ class HttpProvider(StreamingProvider):
         return reader.response(usage, encoded.degradation)
 
 
-def _checked(context: ErrorContext, read: Callable[..., T], *received: Any) -> T:
+def _checked(context: CallContext, read: Callable[..., T], *received: Any) -> T:
     """Read what was received; a service that violates its format raises a `StreamError`."""
     try:
         return read(*received)
