@@ -30,7 +30,7 @@ from amplifier.models import (
 from amplifier.models._prompts import PDF
 
 from ._conversation import Conversation, Entry, MessageEntry, ToolResultEntry, as_text
-from ._response_reader import ResponseReader, ServiceError, SseEvent, TokenCounts, read_json
+from ._response_reader import ResponseReader, ServiceError, SseEvent, read_json
 from ._wire_format import CallOptions, EncodedRequest, ModelCatalogue, WireFormat, read_json_schema
 
 REASONING_FIELDS = ("reasoning_content", "reasoning")
@@ -181,18 +181,17 @@ def image_url(block: ImageBlock) -> str:
     )
 
 
-def count_tokens(token_counts: TokenCounts, usage: dict[str, Any] | None, *, input_name: str, output_name: str) -> None:
-    """Copy the service's token counts; the APIs use different names for them."""
-    if not usage:
-        return
+def counted(usage: dict[str, Any], *, input_name: str, output_name: str) -> dict[str, int | None]:
+    """The service's token counts by our names; the APIs use different names for them."""
     input_details = usage.get(f"{input_name}_tokens_details") or {}
     output_details = usage.get(f"{output_name}_tokens_details") or {}
-    token_counts.input_tokens = usage.get(f"{input_name}_tokens") or 0
-    token_counts.output_tokens = usage.get(f"{output_name}_tokens") or 0
-    token_counts.cache_read_tokens = input_details.get("cached_tokens", usage.get("prompt_cache_hit_tokens"))
-    token_counts.cache_write_tokens = input_details.get("cache_write_tokens")
-    token_counts.reasoning_tokens = output_details.get("reasoning_tokens")
-    token_counts.is_reported = True
+    return {
+        "input_tokens": usage.get(f"{input_name}_tokens") or 0,
+        "output_tokens": usage.get(f"{output_name}_tokens") or 0,
+        "cache_read_tokens": input_details.get("cached_tokens", usage.get("prompt_cache_hit_tokens")),
+        "cache_write_tokens": input_details.get("cache_write_tokens"),
+        "reasoning_tokens": output_details.get("reasoning_tokens"),
+    }
 
 
 _DONE = "[DONE]"
@@ -254,7 +253,8 @@ class ChatCompletionsReader(ResponseReader):
         for name, member in (("response_id", "id"), ("system_fingerprint", "system_fingerprint")):
             if data.get(member):
                 self.metadata[name] = data[member]
-        count_tokens(self.token_counts, data.get("usage"), input_name="prompt", output_name="completion")
+        if data.get("usage"):
+            self.counted = counted(data["usage"], input_name="prompt", output_name="completion")
 
     def _read_delta(self, delta: dict[str, Any]) -> list[StreamChunk]:
         chunks: list[StreamChunk] = []

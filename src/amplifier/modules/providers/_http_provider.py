@@ -27,7 +27,7 @@ from amplifier.models import ChatRequest, ChatResponse, ConfigField, ModelInfo, 
 
 from ._conversation import Conversation, read_conversation
 from ._error_mapping import CallContext, error_from_stream_event
-from ._response_reader import ResponseReader, ServiceError, SseParser, TokenCounts
+from ._response_reader import ResponseReader, ServiceError, SseParser
 from ._streams import Chunks, StreamingProvider
 from ._wire_format import (
     CallOptions,
@@ -50,6 +50,7 @@ EVENTS = (LLM_REQUEST, LLM_RESPONSE, PROVIDER_RETRY, PROVIDER_TOOL_SEQUENCE_REPA
 """The events a provider emits."""
 
 _LISTING_SECONDS = 30.0
+_PRICED = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 _COUNTED = frozenset({"model", "messages", "system", "input", "tools", "tool_choice", "thinking"})
 """The members of a request that take tokens; the services refuse others where they count."""
 
@@ -86,26 +87,20 @@ class Prices:
             self._library = importlib.import_module("genai_prices")
         except ImportError:
             return
-        self.cost("gpt-4o", TokenCounts(input_tokens=1, output_tokens=1))
+        self.cost("gpt-4o", {"input_tokens": 1, "output_tokens": 1})
 
     def most(self, model: str, input_tokens: int, output_tokens: int) -> Decimal | None:
         """The most that so many tokens may cost in US dollars; None if unknown. Writing input into a cache may cost extra."""
-        written = TokenCounts(input_tokens=input_tokens, output_tokens=output_tokens, cache_write_tokens=input_tokens)
-        plain = self.cost(model, TokenCounts(input_tokens=input_tokens, output_tokens=output_tokens))
-        return None if plain is None else max(plain, self.cost(model, written) or plain)
+        counted = {"input_tokens": input_tokens, "output_tokens": output_tokens}
+        plain, written = self.cost(model, counted), self.cost(model, {**counted, "cache_write_tokens": input_tokens})
+        return None if plain is None else max(plain, written or plain)
 
-    def cost(self, model: str, token_counts: TokenCounts) -> Decimal | None:
+    def cost(self, model: str, counted: Mapping[str, int | None]) -> Decimal | None:
         """The price in US dollars; None if unknown. Never raises."""
         if self._library is None or not model:
             return None
-        counted = {
-            "input_tokens": token_counts.input_tokens,
-            "output_tokens": token_counts.output_tokens,
-            "cache_read_tokens": token_counts.cache_read_tokens,
-            "cache_write_tokens": token_counts.cache_write_tokens,
-        }
         try:
-            usage = self._library.Usage(**{name: count for name, count in counted.items() if count})
+            usage = self._library.Usage(**{name: counted[name] for name in _PRICED if counted.get(name)})
             price = self._library.calc_price(usage, model_ref=model, **self._where).total_price
         except LookupError:
             return None
@@ -367,17 +362,9 @@ class HttpProvider(StreamingProvider):
         return CallContext(self.name, model, key, multiplier, timeout, idle_timeout)
 
     def _response(self, reader: ResponseReader, call: CallOptions, encoded: EncodedRequest) -> ChatResponse:
-        used = reader.token_counts
-        cost = self._prices.cost(reader.model or call.model, used) if used.is_reported else None
-        usage = Usage(
-            input_tokens=used.input_tokens,
-            output_tokens=used.output_tokens,
-            total_tokens=used.input_tokens + used.output_tokens,
-            reasoning_tokens=used.reasoning_tokens,
-            cache_read_tokens=used.cache_read_tokens,
-            cache_write_tokens=used.cache_write_tokens,
-            cost_usd=cost,
-        )
+        used: dict[str, Any] = {"input_tokens": 0, "output_tokens": 0, **reader.counted}
+        cost = self._prices.cost(reader.model or call.model, used) if reader.counted else None
+        usage = Usage(**used, total_tokens=used["input_tokens"] + used["output_tokens"], cost_usd=cost)
         return reader.response(usage, encoded.degradation)
 
 

@@ -26,7 +26,7 @@ from amplifier.models import (
     to_dict,
 )
 
-from ._chat_completions import count_tokens, document_name, document_source, image_url
+from ._chat_completions import counted, document_name, document_source, image_url
 from ._conversation import Conversation, Entry, ResultPart, ToolResultEntry, as_text
 from ._response_reader import ResponseReader, ServiceError, SseEvent, read_json
 from ._wire_format import CallOptions, EncodedRequest, WireFormat, read_json_schema
@@ -169,7 +169,8 @@ class ResponsesApiReader(ResponseReader):
             self.metadata["response_id"] = response["id"]
         why = response.get("incomplete_details") or {}
         self.finish_reason = why.get("reason") or response.get("status") or "completed"
-        count_tokens(self.token_counts, response.get("usage"), input_name="input", output_name="output")
+        if response.get("usage"):
+            self.counted = counted(response["usage"], input_name="input", output_name="output")
 
     def _start(self, index: int, item: dict[str, Any]) -> list[StreamChunk]:
         if item["type"] == "message":  # its parts are the blocks

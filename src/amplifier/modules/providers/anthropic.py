@@ -394,12 +394,13 @@ class MessagesApiReader(ResponseReader):
         used = self._usage
         used |= {name: value for name, value in usage.items() if value is not None}
         read, written = used.get("cache_read_input_tokens"), used.get("cache_creation_input_tokens")
-        self.token_counts.input_tokens = used.get("input_tokens", 0) + (read or 0) + (written or 0)
-        self.token_counts.output_tokens = used.get("output_tokens", 0)
-        self.token_counts.cache_read_tokens = read
-        self.token_counts.cache_write_tokens = written
-        self.token_counts.reasoning_tokens = (used.get("output_tokens_details") or {}).get("thinking_tokens")
-        self.token_counts.is_reported = True
+        self.counted: dict[str, int | None] = {
+            "input_tokens": used.get("input_tokens", 0) + (read or 0) + (written or 0),
+            "output_tokens": used.get("output_tokens", 0),
+            "cache_read_tokens": read,
+            "cache_write_tokens": written,
+            "reasoning_tokens": (used.get("output_tokens_details") or {}).get("thinking_tokens"),
+        }
 
 
 def _received_block(start: dict[str, Any], text: str) -> ContentBlockUnion:

@@ -36,7 +36,6 @@ from ..._shared.started_process import can_supervise
 from .._chat_completions import ChatCompletions, ConfiguredModels
 from .._conversation import Conversation, Entry, MessageEntry, ToolResultEntry
 from .._http_provider import HttpProvider, Prices, import_client
-from .._response_reader import TokenCounts
 from .._wire_format import CallOptions, EncodedRequest, ProviderOptions
 from ._server_process import Server
 
@@ -225,7 +224,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
 class _NoCost(Prices):
     """A model on this machine costs nothing."""
 
-    def cost(self, model: str, token_counts: TokenCounts) -> Decimal | None:
+    def cost(self, model: str, counted: Mapping[str, int | None]) -> Decimal | None:
         return Decimal(0)
 
 
