@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from amplifier import AmplifierSession, ContextManager, ModelError, PlanError, SessionStateError
 from amplifier.modules.context import persistent as context_persistent
 from amplifier.modules.context.persistent import PersistentContext
-from amplifier.modules.context.persistent._options import read_persistent_options
+from amplifier.modules.context.persistent._context import read_persistent_options
 from amplifier.store import Conversation, SessionIndex, SessionLockedError, StoreDamagedError
 from tests.modules.context.test_context_simple import perform, programs, session
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from amplifier.modules.context.persistent import PersistentContext
-from amplifier.modules.context.persistent._options import read_persistent_options
+from amplifier.modules.context.persistent._context import read_persistent_options
 from tests._support.child_process import run_child
 from tests.modules.context.test_context_persistent import stored
 
@@ -117,7 +117,7 @@ def test_a_limit_on_the_size_of_files_loses_nothing_acknowledged(backend, tmp_pa
         """
         import json, resource
         from amplifier.modules.context.persistent import PersistentContext
-        from amplifier.modules.context.persistent._options import read_persistent_options
+        from amplifier.modules.context.persistent._context import read_persistent_options
 
         async def main():
             context = PersistentContext(read_persistent_options("s", {"path": sys.argv[2]}))

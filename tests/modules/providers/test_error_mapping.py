@@ -30,7 +30,7 @@ from amplifier.errors import (
 from amplifier.models import ToolSpec
 from amplifier.modules.providers import _http_client
 from amplifier.modules.providers._error_mapping import (
-    ErrorContext,
+    CallContext,
     error_from_status,
     error_from_stream_event,
     retry_after,
@@ -39,7 +39,7 @@ from amplifier.modules.providers._http_client import MAX_ERROR_BYTES
 from tests.modules.providers.scripted_http_server import CLOSE, END, EVENT_STREAM, RESET, STALL, chunk, event, reply
 from tests.modules.providers.services import KEY, SERVICES, ask, mounted
 
-CONTEXT = ErrorContext("svc", "model-x", KEY)
+CONTEXT = CallContext("svc", "model-x", KEY)
 
 STATUSES: list[tuple[int, dict, type[LLMError], bool]] = [
     (400, {"message": "bad field"}, InvalidRequestError, False),
@@ -347,7 +347,7 @@ async def test_a_server_that_never_answers_ends_at_the_idle_timeout(service, ser
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["break", "error", "cancel", "nothing read"])
+@pytest.mark.parametrize("how", ["break", "error", "cancel"])
 async def test_leaving_a_stream_early_closes_the_connection_at_once(service, server, how, monkeypatch):
     """And nothing is left to the garbage collector: every warning is an error in this suite."""
     monkeypatch.setattr(_http_client, "_CLOSING_SECONDS", 3600)  # a close that waited for the server would fail below
@@ -356,9 +356,7 @@ async def test_leaving_a_stream_early_closes_the_connection_at_once(service, ser
         with anyio.fail_after(60), anyio.CancelScope() as scope:
             try:
                 async with opened.provider.stream(ask()) as chunks:
-                    if how != "nothing read":
-                        first = await anext(chunks)
-                        assert first.kind == "block_start"
+                    assert (await anext(chunks)).kind == "block_start"
                     if how == "cancel":
                         scope.cancel()
                         await anyio.sleep(60)

@@ -9,14 +9,12 @@ import httpx2
 import pytest
 
 from amplifier.errors import LLMTimeoutError, StreamError
-from amplifier.modules.providers._error_mapping import ErrorContext
+from amplifier.modules.providers._error_mapping import CallContext
 from amplifier.modules.providers._http_client import MAX_BODY_BYTES, HttpClient
 from amplifier.modules.providers._wire_format import ProviderOptions, resolve_call_options
 from tests.modules.providers.services import ask
 
 pytestmark = pytest.mark.virtual_time
-
-CONTEXT = ErrorContext("svc", "model-x")
 
 
 class SlowServer(httpx2.AsyncBaseTransport, httpx2.AsyncByteStream):
@@ -48,9 +46,13 @@ def client_of(server: SlowServer) -> HttpClient:
     return client
 
 
+def context(timeout: float | None, idle_timeout: float | None) -> CallContext:
+    return CallContext("svc", "model-x", timeout=timeout, idle_timeout=idle_timeout)
+
+
 async def read(server: SlowServer, *, total: float | None, idle: float | None) -> bytes:
     received = b""
-    async with client_of(server).open("POST", "/x", {}, timeout=total, idle_timeout=idle, context=CONTEXT) as reply:
+    async with client_of(server).open("POST", "/x", {}, context(total, idle)) as reply:
         while (piece := await reply.receive()) is not None:
             received += piece
     return received
@@ -73,7 +75,7 @@ async def test_the_whole_call_has_a_limit_of_its_own(idle):
 
 async def test_a_slow_reader_is_not_a_silent_server():
     client = client_of(SlowServer(0, (1, b"x"), (1, b"y")))
-    async with client.open("POST", "/x", {}, timeout=None, idle_timeout=5, context=CONTEXT) as reply:
+    async with client.open("POST", "/x", {}, context(None, 5)) as reply:
         assert await reply.receive() == b"x"
         await anyio.sleep(1000)
         assert await reply.receive() == b"y"

@@ -15,7 +15,6 @@ from amplifier.modules.providers import anthropic as provider_anthropic
 from amplifier.modules.providers import openai as provider_openai
 from amplifier.modules.providers import openai_compatible as provider_openai_compatible
 from amplifier.modules.providers._http_provider import EVENTS, Prices
-from amplifier.modules.providers._response_reader import TokenCounts
 from amplifier.testing import MockContextManager, TestCoordinator
 from tests.modules.providers.services import KEY, SERVICES, ask, mounted
 
@@ -172,7 +171,7 @@ def test_prices_may_be_known_by_the_address():
     known, unknown = Prices(None, "https://api.deepseek.com"), Prices(None, "http://127.0.0.1:1/v1")
     known.load()
     unknown.load()
-    used = TokenCounts(input_tokens=1000, output_tokens=1000)
+    used = {"input_tokens": 1000, "output_tokens": 1000}
     assert known.cost("deepseek-chat", used)
     assert unknown.cost("deepseek-chat", used) is None
     assert Prices("openai").cost("gpt-4o", used) is None  # not loaded

@@ -21,7 +21,7 @@ from amplifier.models import ChatRequest, Message, ResponseFormatJsonSchema, Tex
 from amplifier.modules.context import simple as context_simple
 from amplifier.modules.loop import streaming as loop_streaming
 from amplifier.modules.providers import local as provider_local
-from amplifier.modules.providers._error_mapping import ErrorContext
+from amplifier.modules.providers._error_mapping import CallContext
 from amplifier.testing import EventRecorder, TestCoordinator, wait_for
 from tests._support import small_model
 from tests._support.tree import ROOT
@@ -67,8 +67,7 @@ class Local(Booth):
         return self.provider._client
 
     async def is_idle(self) -> bool:
-        limits: Any = {"timeout": 30, "idle_timeout": None, "context": ErrorContext("local")}
-        async with self.server.open("GET", "/slots", None, **limits) as response:
+        async with self.server.open("GET", "/slots", None, CallContext("local", timeout=30)) as response:
             slots = await response.receive_json()
         return not any(slot["is_processing"] for slot in slots)
 

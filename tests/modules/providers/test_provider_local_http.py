@@ -38,7 +38,6 @@ from amplifier.models import (
 )
 from amplifier.modules._shared import started_process
 from amplifier.modules.providers import local as provider_local
-from amplifier.modules.providers._chat_completions import ChatCompletions
 from amplifier.modules.providers._conversation import read_conversation
 from amplifier.modules.providers._wire_format import EncodedRequest, ProviderOptions, resolve_call_options
 from amplifier.modules.providers.local import _server_process
@@ -231,7 +230,7 @@ def test_a_session_cancelled_anywhere_leaves_no_process(tmp_path, mode, monkeypa
 
 def encode(request: ChatRequest, *, offer_tools: bool = True) -> EncodedRequest:
     call = resolve_call_options(ProviderOptions(default_model="m", max_tokens=1024), request, {}, None)
-    return LocalChat(ChatCompletions(), offer_tools).encode(read_conversation(request.messages), request, call)
+    return LocalChat(offer_tools=offer_tools).encode(read_conversation(request.messages), request, call)
 
 
 def messages_of(*messages: Message) -> list[dict[str, Any]]:

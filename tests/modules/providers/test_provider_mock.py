@@ -128,7 +128,7 @@ async def test_each_call_emits_its_usage_but_not_its_content():
     assert [name for name, _ in booth.recorder.events] == ["llm:request", "llm:response"]
     asked, answered = booth.data("llm:request")[0], booth.data("llm:response")[0]
     assert (asked["provider"], asked["model"], asked["message_count"]) == ("mock", "mock-model", 1)
-    assert answered["usage"] == {"input_tokens": 3, "output_tokens": 0, "cache_read_tokens": 2}
+    assert answered["usage"] == {"input_tokens": 3, "output_tokens": 0, "cache_read_tokens": 2, "cost_usd": None}
     assert answered["status"] == "ok"
     assert "hunter2" not in repr((booth.recorder.events, vars(booth.provider)))
 

@@ -180,7 +180,7 @@ def test_events_and_deltas_of_the_future_are_passed_over():
 def test_counts_of_the_end_replace_those_of_the_beginning():
     reader = MessagesApiReader()
     read(reader, *message())
-    assert (reader.token_counts.input_tokens, reader.token_counts.output_tokens) == (1, 5)
+    assert (reader.counted["input_tokens"], reader.counted["output_tokens"]) == (1, 5)
 
 
 def test_a_truncated_call_is_distinguished_from_invalid_json():

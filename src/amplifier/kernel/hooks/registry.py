@@ -290,11 +290,6 @@ class HookRegistry:
             self._recorded.append((event, time.monotonic(), result.data or {}, result.action == "deny"))
         return result
 
-    def record(self, event: str, data: dict[str, Any]) -> None:
-        """Keep an event that no handler would receive for ``session.last_turn``; its fields may be models."""
-        if self._recorded is not None:
-            self._recorded.append((event, time.monotonic(), data, False))
-
     def record_into(self, events: list[RecordedEvent] | None) -> None:
         """Add the events of a turn to this list from now on: name, time, payload, whether it was denied; None to stop."""
         self._recorded = events

@@ -168,14 +168,14 @@ class _Cut:
         stays = {member for entry in shown if entry.is_pinned for member in entry.part}
         stays.update(next((entry.part for entry in reversed(shown) if entry.is_plan), ()))
         stays.update(entry.position for entry in shown if entry.is_system)
-        newest = self._full[self._spoken[-1]].part if self._spoken else []
+        newest = self._full[self._spoken[-1]].part if self._spoken else ()
         for first in self._prompts[:1]:
             if first not in stays and first not in newest:
                 self._tokens[first] = shorten_prompt(self._full[first], chars_per_token).tokens
             stays.add(first)
-        parts = {id(entry.part): entry.part for entry in shown if entry.position not in stays}
+        parts = {entry.part for entry in shown if entry.position not in stays}
         self._stays = stays
-        self._movable = sorted((part for part in parts.values() if part is not newest), key=itemgetter(-1))
+        self._movable = sorted(parts - {newest}, key=itemgetter(-1))
 
     def find(
         self, first: int, *, budget: int, limit: int, target: int, reserve: int
@@ -197,7 +197,7 @@ class _Cut:
         kept = {position for position in self._stays if self._full[position].part[-1] < start}
         return start, tuple(sorted({*kept, *self._asked(prompt, start)})), prompt
 
-    def _size(self, part: list[int]) -> int:
+    def _size(self, part: Sequence[int]) -> int:
         return sum(self._tokens.get(position, 0) for position in part)
 
     def _asked(self, prompt: int, start: int) -> list[int]:

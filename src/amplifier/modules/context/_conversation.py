@@ -7,7 +7,6 @@ is one step.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from operator import itemgetter
 from typing import Any, final
 
 import attrs
@@ -16,9 +15,8 @@ from amplifier._json import LEAVES, Frame, copy_json, rebuild
 from amplifier.models import Model, to_dict
 
 from ._compaction import Compaction, shown_after
-from ._entries import NO_PROMPTS, STEERING, SYSTEM_ROLES, Entry
+from ._entries import NO_PROMPTS, STEERING, SYSTEM_ROLES, CallId, Entry, call_names, result_ids
 from ._token_estimate import count_tokens
-from ._tool_call_pairs import CallId, call_names, result_ids
 
 
 @final
@@ -106,19 +104,15 @@ class Conversation:
             self.view.append(entry)
             self.view_tokens += entry.tokens
 
-    def _part(self, position: int, answers: Sequence[int]) -> list[int]:
-        """The positions of a call and all its results, which are shown or left out together; shared by their entries."""
+    def _part(self, position: int, answers: Sequence[int]) -> tuple[int, ...]:
+        """The positions of a call and all its results, which are shown or left out together."""
         if not answers:
-            return [position]
-        first, *others = sorted((self.entries[call].part for call in answers), key=itemgetter(0))
-        for other in others:  # a message with the results of several answers
-            if other is not first:
-                first.extend(other)
-                for member in other:
-                    self.entries[member].part = first
-        first.append(position)
-        first.sort()
-        return first
+            return (position,)  # a tuple of numbers is nothing that the garbage collector has to look at
+        before = sorted({member for call in answers for member in self.entries[call].part})
+        part = (*before, position)
+        for member in before:
+            self.entries[member].part = part
+        return part
 
     def replace(self, messages: Iterable[dict[str, Any]]) -> None:
         """Replace everything by these messages, which belong to the conversation from here on."""

@@ -61,8 +61,13 @@ class SharedContext:
         coordinator: Has the providers that write summaries.
     """
 
-    def __init__(self, options: ContextOptions, hooks: Hooks | None, coordinator: Coordinator | None) -> None:
-        self._options = options
+    def __init__(
+        self,
+        options: ContextOptions | None = None,
+        hooks: Hooks | None = None,
+        coordinator: Coordinator | None = None,
+    ) -> None:
+        self._options = options = options or ContextOptions()
         self._hooks = hooks
         self._coordinator = coordinator
         self._conversation = Conversation(options.chars_per_token, options.plan_tools)

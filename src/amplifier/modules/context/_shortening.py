@@ -18,9 +18,8 @@ import attrs
 
 from amplifier._json import copy_json
 
-from ._entries import SYSTEM_ROLES, Entry
+from ._entries import CALL_BLOCKS, RESULT_BLOCKS, SYSTEM_ROLES, Entry
 from ._token_estimate import MEDIA, count_tokens
-from ._tool_call_pairs import CALL_BLOCKS, RESULT_BLOCKS
 
 _LEAST_TEXT = 400
 """Characters that stay of a text in every stage but the last ones, and of old tool outputs."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, final
 
-from amplifier.contracts import Coordinator, Hooks
+from amplifier.contracts import Coordinator
 
 from .._shared.configuration import read_options
 from . import ContextOptions, SharedContext, checked_copy
@@ -24,20 +24,7 @@ class SimpleContext(SharedContext):
 
     No method but `get_messages_for_request` and `uncompact` suspends, and these only for the events of a compaction and its summary; so
     calls from many tasks of one event loop neither lose nor mix anything, and a cancelled call has happened or has not.
-
-    Args:
-        options: How much a request may hold.
-        hooks: Where compactions are emitted.
-        coordinator: Has the providers that write summaries.
     """
-
-    def __init__(
-        self,
-        options: ContextOptions | None = None,
-        hooks: Hooks | None = None,
-        coordinator: Coordinator | None = None,
-    ) -> None:
-        super().__init__(options or ContextOptions(), hooks, coordinator)
 
     def __repr__(self) -> str:
         now = self.statistics()

@@ -6,8 +6,8 @@ KeyboardInterrupt, GeneratorExit and real cancellation pass, see `amplifier.cont
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterable
-from types import TracebackType
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import anyio
@@ -21,20 +21,15 @@ class Overran(Exception):
     """A call did not return before its deadline; stays inside the turn."""
 
 
-class Contained:
-    """``with Contained("provider 'x'"):`` around calls into one module. An instance may be entered any number of times."""
-
-    __slots__ = ("_who",)
-
-    def __init__(self, who: str) -> None:
-        self._who = who
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
-        if exc is not None and not isinstance(exc, Exception):
-            raise _named_failure(exc, self._who) from exc
+@contextmanager
+def contained(who: str) -> Iterator[None]:
+    """Around a call into one module, by its name."""
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException as exc:
+        raise contained_failure(_own_part(exc), who) from exc
 
 
 async def call_within(seconds: float | None, who: str, fn: Callable[..., Awaitable[Any]], *args: Any) -> Any:
@@ -51,7 +46,9 @@ async def call_within(seconds: float | None, who: str, fn: Callable[..., Awaitab
     except Exception:
         raise
     except BaseException as exc:  # outside of the scope, which takes its own cancellation out of groups first
-        raise _judged(exc, who, scope.cancel_called) from exc
+        failure = contained_failure(_own_part(exc), who)
+        is_late = scope.cancel_called and isinstance(failure, SpuriousCancellation)
+        raise (Overran() if is_late else failure) from exc
     raise Overran
 
 
@@ -100,16 +97,6 @@ def text_of(error: Exception) -> str:
     except BaseException as exc:  # noqa: BLE001 — contained_failure() raises what must pass
         broken = contained_failure(exc)
         return f"{type(error).__name__} (its text cannot be shown: {type(broken).__name__})"
-
-
-def _named_failure(exc: BaseException, who: str) -> Exception:
-    """As `contained_failure`, with the module's name in the message."""
-    return contained_failure(_own_part(exc), who)
-
-
-def _judged(exc: BaseException, who: str, is_late: bool) -> Exception:
-    failure = _named_failure(exc, who)
-    return Overran() if is_late and isinstance(failure, SpuriousCancellation) else failure
 
 
 def _own_part(exc: BaseException) -> BaseException:

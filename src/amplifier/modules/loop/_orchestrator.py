@@ -10,7 +10,7 @@ from amplifier.contracts import ContextManager, Coordinator, Hooks, Provider, To
 
 from ._options import TurnOptions
 from ._request_messages import KnownMessages
-from ._steering import Steering
+from ._transcript import Steering
 from ._turn import Turn
 
 
@@ -52,18 +52,8 @@ class TurnOrchestrator:
         **_: Any,
     ) -> str:
         """Run one turn and return the text of the model's last answer; with a format, the answer as JSON text that fits it."""
-        turn = Turn(
-            self._options,
-            context,
-            providers,
-            tools,
-            hooks,
-            coordinator,
-            answer_format,
-            self._known,
-            self._steering,
-            is_answered=self._answered is context,
-        )
+        turn = self._turn(context, providers, tools, hooks, coordinator, answer_format)
+        turn.is_answered, self._answered = self._answered is context, None
         return await self._run(turn, context, turn.run(prompt, prompt_blocks or []))
 
     async def resume(
@@ -77,21 +67,13 @@ class TurnOrchestrator:
         **_: Any,
     ) -> str:
         """Go on with the turn that was cut off, and return what `execute` would."""
-        turn = Turn(
-            self._options,
-            context,
-            providers,
-            tools,
-            hooks,
-            coordinator,
-            answer_format,
-            self._known,
-            self._steering,
-        )
+        turn, self._answered = self._turn(context, providers, tools, hooks, coordinator, answer_format), None
         return await self._run(turn, context, turn.resume())
 
+    def _turn(self, context: ContextManager, *rest: Any) -> Turn:
+        return Turn(self._options, self._known, self._steering, context, *rest)
+
     async def _run(self, turn: Turn, context: ContextManager, work: Coroutine[Any, Any, str]) -> str:
-        self._answered = None
         try:
             return await work
         finally:

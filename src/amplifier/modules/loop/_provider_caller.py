@@ -9,8 +9,9 @@ from __future__ import annotations
 import copy
 import itertools
 import random
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from decimal import Decimal
 from typing import Any, TypeVar
 
@@ -31,6 +32,8 @@ from amplifier.events import (
     CONTENT_BLOCK_END,
     CONTENT_BLOCK_RESET,
     CONTENT_BLOCK_START,
+    LLM_STREAM_BLOCK_DELTA,
+    LLM_STREAM_BLOCK_START,
     PROVIDER_ERROR,
     PROVIDER_RETRY,
     THINKING_DELTA,
@@ -48,9 +51,8 @@ from amplifier.models import (
     to_dict,
 )
 
-from ._containment import Contained, Overran, call_within, text_of
+from ._containment import Overran, call_within, contained, text_of
 from ._options import TurnOptions
-from ._received_stream import ReceivedStream
 from ._request_messages import RequestMessages
 
 CallT = TypeVar("CallT", ToolCall, ToolCallBlock)
@@ -220,7 +222,7 @@ class ProviderCaller:
         """
         response = self._named(response)
         try:
-            with Contained(self._who):
+            with contained(self._who):
                 calls: Any = self.provider.parse_tool_calls(response)
             if isinstance(calls, list) and all(isinstance(call, ToolCall) for call in calls):
                 return response, self._with_own_ids([_own(call) for call in calls])
@@ -317,7 +319,7 @@ class ProviderCaller:
         for index, block in enumerate(response.content):
             start = {"block_index": index, "block_type": block.type, "total_blocks": total}
             await self._hooks.emit(CONTENT_BLOCK_START, start)
-            if isinstance(block, TextBlock) and block.text and self._is_heard(CONTENT_BLOCK_DELTA):
+            if isinstance(block, TextBlock) and block.text:
                 delta = {"block_index": index, "block_type": "text", "delta": block.text, "total_blocks": total}
                 await self._hooks.emit(CONTENT_BLOCK_DELTA, delta)
             details = {"block_index": index, "block": self._shown(block), "total_blocks": total, "usage": usage}
@@ -375,21 +377,19 @@ class ProviderCaller:
             await self._pass_on(chunk)
 
     async def _pass_on(self, chunk: StreamChunk) -> None:
-        emit, is_heard = self._hooks.emit, self._is_heard
-        if chunk.kind == "block_start" and is_heard(CONTENT_BLOCK_START):
+        emit = self._hooks.emit
+        if chunk.kind == "block_start":
             start: dict[str, Any] = {"block_index": chunk.index, "block_type": chunk.block_type}
             if chunk.tool_name is not None:
                 start["metadata"] = {"tool_name": chunk.tool_name, "is_answer": chunk.tool_name == self._answer_tool}
             await emit(CONTENT_BLOCK_START, start)
         elif chunk.kind == "block_delta":
-            if is_heard(CONTENT_BLOCK_DELTA):
-                details = {"block_index": chunk.index, "block_type": chunk.block_type, "delta": chunk.text}
-                await emit(CONTENT_BLOCK_DELTA, details)
+            details = {"block_index": chunk.index, "block_type": chunk.block_type, "delta": chunk.text}
+            await emit(CONTENT_BLOCK_DELTA, details)
             if chunk.block_type in ("thinking", "reasoning"):
                 await emit(THINKING_DELTA, {"block_index": chunk.index, "delta": chunk.text})
         elif chunk.kind == "block_end" and chunk.block is not None:
-            if is_heard(CONTENT_BLOCK_END):
-                await emit(CONTENT_BLOCK_END, {"block_index": chunk.index, "block": self._shown(chunk.block)})
+            await emit(CONTENT_BLOCK_END, {"block_index": chunk.index, "block": self._shown(chunk.block)})
             if isinstance(chunk.block, ThinkingBlock):
                 await emit(THINKING_FINAL, {"block_index": chunk.index, "text": chunk.block.thinking})
 
@@ -503,3 +503,83 @@ def _own(call: ToolCall) -> ToolCall:
     own = copy.copy(call)
     own.arguments = copy_json(call.arguments)
     return own
+
+
+_receiving: ContextVar[ReceivedStream | None] = ContextVar("amplifier_received_stream", default=None)
+_OURS = {"tool_use": "tool_call"}
+
+
+class ReceivedStream:
+    """What a provider without ``stream`` emits of one answer; what is emitted for other calls, such as those of a hook, is not taken.
+
+    While their ``complete`` runs, published providers emit ``llm:stream_block_start``, ``llm:stream_block_delta`` and
+    ``llm:stream_block_end``. Here these events become the chunks of a stream. A provider that asks its service again by itself emits
+    the new answer under a new ``request_id``.
+
+    Args:
+        hooks: Where it emits.
+        begin: Called when an answer begins.
+        take: Called with each chunk.
+    """
+
+    def __init__(self, hooks: Hooks, begin: Callable[[], None], take: Callable[[StreamChunk], Awaitable[None]]) -> None:
+        self._hooks = hooks
+        self._begin = begin
+        self._take = take
+        self._request: Any = None
+        self._blocks: dict[int, str] = {}  # the types of those that have begun
+
+    @contextmanager
+    def receiving(self) -> Iterator[None]:
+        """Listen during a call."""
+        handlers = {LLM_STREAM_BLOCK_START: self._start, LLM_STREAM_BLOCK_DELTA: self._delta}
+        removers = [self._hooks.register(event, handler, name="live text") for event, handler in handlers.items()]
+        outer = _receiving.set(self)
+        try:
+            yield
+        finally:
+            _receiving.reset(outer)
+            for remove in removers:
+                remove()
+
+    async def _start(self, _: str, data: dict[str, Any]) -> None:
+        index, kind = data.get("block_index"), str(data.get("block_type"))
+        if _receiving.get() is not self or not isinstance(index, int):
+            return
+        if data.get("request_id") != self._request or not self._blocks:
+            self._request = data.get("request_id")
+            self._blocks.clear()
+            self._begin()
+        self._blocks[index] = kind = _OURS.get(kind, kind)
+        name = data.get("name")
+        await self._take(
+            StreamChunk(
+                kind="block_start", index=index, block_type=kind, tool_name=name if isinstance(name, str) else None
+            )
+        )
+
+    async def _delta(self, _: str, data: dict[str, Any]) -> None:
+        index, text = data.get("block_index"), data.get("text")
+        if _receiving.get() is self and index in self._blocks and isinstance(text, str):
+            await self._take(StreamChunk(kind="block_delta", index=index, block_type=self._blocks[index], text=text))
+
+    def ends(self, response: ChatResponse) -> list[StreamChunk]:
+        """The chunks that end the blocks, which only the response has whole; those that were not streamed come as one piece."""
+        open_blocks, free, chunks = sorted(self._blocks.items()), max(self._blocks, default=-1) + 1, []
+        for block in response.content:
+            known = next((item for item in open_blocks if item[1] == block.type), None)
+            if known is not None:
+                open_blocks.remove(known)
+                index = known[0]
+            else:
+                index, free = free, free + 1
+                chunks.append(StreamChunk(kind="block_start", index=index, block_type=block.type))
+                if isinstance(block, TextBlock) and block.text:
+                    chunks.append(StreamChunk(kind="block_delta", index=index, block_type="text", text=block.text))
+            chunks.append(StreamChunk(kind="block_end", index=index, block_type=block.type, block=block))
+        return chunks
+
+    @property
+    def has_text(self) -> bool:
+        """Whether anything was streamed."""
+        return bool(self._blocks)

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import traceback
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable
-from functools import cached_property, partial
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import anyio
 import attrs
 
-from amplifier._json import LEAVES, copy_json, is_same_json, redact_text
-from amplifier.contracts import Coordinator, CurrentCall, Hooks, Step, Tool, ordered_steps
+from amplifier._json import LEAVES, copy_json, is_same_json, redact_secrets, redact_text, visible_text
+from amplifier.contracts import Coordinator, CurrentCall, Hooks, Step, Tool, ordered_steps, tool_repeatable
 from amplifier.errors import BudgetError, ContractError, ModelError, NoOneToAskError
 from amplifier.events import TOOL_ERROR, TOOL_POST, TOOL_PRE
-from amplifier.models import HookResult, ToolCall, ToolResult
+from amplifier.models import ApprovalGate, HookResult, ToolCall, ToolResult
 
 from ._containment import Overran, call_within, run_together, text_of
 from ._hook_results import HookResults
 from ._options import TurnOptions
-from ._resumed_calls import ResumedCall, interrupted, may_have_run, why_not_repeated
 from ._tool_schemas import ToolSchemas
 
 logger = logging.getLogger("amplifier.modules.turn")
@@ -32,23 +32,90 @@ TOOL_SELECTING = "tool:selecting"
 TOOL_SELECTED = "tool:selected"
 
 
-def recorder_of(hooks: Hooks) -> Callable[[str, dict[str, Any]], None]:
-    """What takes the events of a turn that have no handlers, for ``session.last_turn``."""
-    return getattr(hooks, "record", lambda event, data: None)
-
-
 def refusal(message: str, kind: str) -> ToolResult:
     """A result with the reason why a call was not carried out, for the model."""
     return ToolResult(success=False, error={"message": message, "type": kind})
 
 
-class _Group:
-    """The calls of one answer."""
+_INTERRUPTED = (
+    "[interrupted: the process ended while this call was running, and the call was not repeated: {reason}; "
+    "whether it had an effect is not known]"
+)
+_LONGEST_SHOWN = 100_000
 
-    @cached_property
-    def id(self) -> str:
-        """For events; made when the first of them is emitted."""
-        return str(uuid.uuid4())
+
+@attrs.frozen
+class ResumedCall:
+    """What became of one call.
+
+    Attributes:
+        was_reached: No step wrapper had a result for it.
+        has_run: The tool was called.
+        was_started: Whether it had been called before the turn was cut off; None where that is not known.
+        has_succeeded: Its result reports success.
+    """
+
+    call: ToolCall
+    was_reached: bool
+    has_run: bool
+    was_started: bool | None
+    has_succeeded: bool
+
+    @property
+    def outcome(self) -> str:
+        """``kept``, ``started`` (for the first time), ``repeated`` or ``interrupted``."""
+        if not self.was_reached:
+            return "kept"
+        if not self.has_run:
+            return "interrupted"
+        return "started" if self.was_started is False else "repeated"
+
+    def as_dict(self) -> dict[str, str]:
+        """For the event ``turn:resumed``."""
+        return {"tool_call_id": self.call.id, "tool_name": self.call.name, "outcome": self.outcome}
+
+
+def may_have_run(step: Step) -> bool:
+    """Whether the call may have had its effect in the process that was cut off."""
+    return step.is_resumed and step.was_started is not False
+
+
+def interrupted(reason: str) -> str:
+    """The result of a call that may have had its effect and is not repeated, as text for the model."""
+    return _INTERRUPTED.format(reason=reason)
+
+
+async def why_not_repeated(call: ToolCall, tools: Mapping[str, Tool], hook_results: HookResults) -> str | None:
+    """Why a call that may have been running must not run again, as text for the model; None if it may."""
+    tool = tools.get(call.name)
+    if tool is None:
+        return interrupted(f"there is no tool named {call.name!r} any more")
+    try:
+        repeatable = tool_repeatable(tool)
+    except ContractError as exc:
+        logger.warning("%s; the call is not repeated", exc)
+        repeatable = False
+    if repeatable is None:
+        question = _question(call)
+        if len(question) > _LONGEST_SHOWN:
+            return interrupted("its input is too long to be shown to a person, who would have to allow it")
+        gate = ApprovalGate(hook_name="resume", prompt=question)
+        asked = HookResult(action="ask_user", approval_prompt=gate.prompt, approval_gates=[gate])
+        applied = await hook_results.apply(asked, TOOL_PRE)
+        if applied.action != "deny":
+            return None
+        return interrupted("it was not approved")
+    return None if repeatable else interrupted("the tool is declared as not repeatable")
+
+
+def _question(call: ToolCall) -> str:
+    given: Any = redact_secrets(call.arguments)
+    shown = json.dumps(given, ensure_ascii=False, default=str)
+    shown = visible_text(shown, multiline=False, strict=True)
+    return (
+        f"Run the tool {call.name!r} again? The process ended while this call was running, so it may have had its effect "
+        f"already.\n{shown}"
+    )
 
 
 def _not_started(step: Step) -> ToolResult:
@@ -68,39 +135,37 @@ class _Attempt:
         has_begun: Its gates have been entered.
         has_run: The tool was called.
         is_over: Its result is final.
-        previous: Set when the call that this one has to wait for is over.
-        left: To set when this one is.
         earlier: Those before it in its answer.
         entered: Its gates are entered; calls start in the order of their answer.
         judged: Hooks have decided about it; users are asked in the order of the answer.
         asks: A user is asked about it; such calls start in the order of the answer, whichever question is answered first.
         started: The tool is being called, or will not be.
+        left: Nothing more happens to it.
     """
 
     call: ToolCall
     step: Step
-    group: _Group
+    group_id: str
     tool_name: str
     given: Any
     has_begun: bool = False
     has_run: bool = False
     is_over: bool = False
-    previous: anyio.Event | None = None
-    left: anyio.Event | None = None
     earlier: list[_Attempt] = attrs.Factory(list)
     entered: anyio.Event = attrs.Factory(anyio.Event)
     judged: anyio.Event = attrs.Factory(anyio.Event)
     asks: bool = False
     started: anyio.Event = attrs.Factory(anyio.Event)
+    left: anyio.Event = attrs.Factory(anyio.Event)
 
     def about(self) -> dict[str, Any]:
         """What events report about it."""
-        return {"tool_name": self.tool_name, "tool_call_id": self.call.id, "parallel_group_id": self.group.id}
+        return {"tool_name": self.tool_name, "tool_call_id": self.call.id, "parallel_group_id": self.group_id}
 
 
 @attrs.define(eq=False)
 class _Slot:
-    """What a call of several takes before it starts: its place in the order, then one of the slots."""
+    """What a call of several takes before it starts, each time: its place in the order, then one of the slots."""
 
     _attempt: _Attempt
     _limiter: anyio.CapacityLimiter | None
@@ -141,7 +206,6 @@ class ToolRunner:
         self._schemas = schemas
         self._hooks = hooks
         self._is_heard = hooks.has_handlers
-        self._record = recorder_of(hooks)
         self._hook_results = hook_results
         self._coordinator = coordinator
         self._cancellation = coordinator.cancellation
@@ -166,9 +230,9 @@ class ToolRunner:
                 a step wrapper or a context that fails, a cancellation, Ctrl-C.
         """
         self.results = {}
-        group = _Group()
+        group_id = str(uuid.uuid4())
         attempts = [
-            _Attempt(call, self._step(call, iteration, is_resumed=are_resumed), group, call.name, call.arguments)
+            _Attempt(call, self._step(call, iteration, is_resumed=are_resumed), group_id, call.name, call.arguments)
             for call in calls
         ]
         if len(attempts) == 1:
@@ -189,13 +253,10 @@ class ToolRunner:
 
         async def run_and_store(attempt: _Attempt) -> None:
             try:  # an answer takes no slot: one that waited for another, which waits for a slot, would wait for ever
-                await self._run_one(attempt, _Slot(attempt, limiter if attempt.left is None else None))
+                await self._run_one(attempt, _Slot(attempt, None if self._is_answer(attempt) else limiter))
             finally:
-                attempt.entered.set()
-                attempt.judged.set()
-                attempt.started.set()
-                if attempt.left is not None:
-                    attempt.left.set()
+                for event in (attempt.entered, attempt.judged, attempt.started, attempt.left):
+                    event.set()
             async with storing:
                 while waiting and waiting[0].is_over:
                     await self._store(waiting[0].call, self.results[waiting[0].call.id])
@@ -204,15 +265,14 @@ class ToolRunner:
         ordered_steps(attempt.step for attempt in attempts)
         for number, attempt in enumerate(attempts):
             attempt.earlier = attempts[:number]
-        answers = [attempt for attempt in attempts if attempt.call.name == self._answer_tool]
-        for number, attempt in enumerate(answers):
-            attempt.previous = answers[number - 1].left if number else None
-            attempt.left = anyio.Event()
         # As sections: a second native cancel must not cut off the unwinding of one of several concurrent calls.
         section = self._coordinator.run_section
         await run_together(
             partial(section, run_and_store, attempt, name=f"tool {attempt.call.name}") for attempt in attempts
         )
+
+    def _is_answer(self, attempt: _Attempt) -> bool:
+        return attempt.call.name == self._answer_tool
 
     def _step(self, call: ToolCall, iteration: int, *, is_resumed: bool) -> Step:
         made = CurrentCall(
@@ -258,8 +318,9 @@ class ToolRunner:
     async def _admit(self, attempt: _Attempt) -> ToolResult | None:
         """The result in place of the tool's if the call must not run; None if it may."""
         attempt.entered.set()
-        if attempt.previous is not None:
-            await attempt.previous.wait()
+        for earlier in attempt.earlier if self._is_answer(attempt) else ():
+            if self._is_answer(earlier):
+                await earlier.left.wait()
         attempt.has_begun = True
         refused = self._too_late(attempt.step) or await self._pass_gates(attempt)
         refused = refused or self._too_late(attempt.step)  # stopped while the hooks were deciding
@@ -285,23 +346,19 @@ class ToolRunner:
             known = ", ".join(self._tools) or "none"
             return refusal(f"there is no tool named {name!r}; available: {known}", "UnknownTool")
         tool = self._tools[name]
-        if self._is_heard(TOOL_PRE):
-            emitted = await self._hooks.emit(TOOL_PRE, {**attempt.about(), "tool_input": attempt.given})
-            attempt.asks = emitted.action == "ask_user" or bool(emitted.approval_gates)
-            for earlier in attempt.earlier if attempt.asks else ():
-                await earlier.judged.wait()
-            attempt.judged.set()
-            applied = await self._hook_results.apply(emitted, TOOL_PRE, defer=True)
-            if applied.action == "deny":
-                return _denial(applied)
-            for earlier in attempt.earlier if attempt.asks else ():
-                if earlier.asks:
-                    await earlier.started.wait()
-            if applied.action == "modify" and applied.data is not None:
-                attempt.given = applied.data.get("tool_input", attempt.given)
-        else:
-            attempt.judged.set()
-            self._record(TOOL_PRE, {"tool_name": name, "tool_call_id": call.id, "tool_input": attempt.given})
+        emitted = await self._hooks.emit(TOOL_PRE, {**attempt.about(), "tool_input": attempt.given})
+        attempt.asks = emitted.action == "ask_user" or bool(emitted.approval_gates)
+        for earlier in attempt.earlier if attempt.asks else ():
+            await earlier.judged.wait()
+        attempt.judged.set()
+        applied = await self._hook_results.apply(emitted, TOOL_PRE, defer=True)
+        if applied.action == "deny":
+            return _denial(applied)
+        for earlier in attempt.earlier if attempt.asks else ():
+            if earlier.asks:
+                await earlier.started.wait()
+        if applied.action == "modify" and applied.data is not None:
+            attempt.given = applied.data.get("tool_input", attempt.given)
         if self._tools.get(name) is not tool:  # hooks and users decided about the one that was there before
             return refusal(
                 f"the tool {name!r} was replaced or removed while hooks decided about this call", "UnknownTool"
@@ -351,10 +408,7 @@ class ToolRunner:
         if failed:
             await self._emit_error(attempt, result)
             return result
-        if self._is_heard(TOOL_POST):
-            return await self._after(attempt, result)
-        self._record(TOOL_POST, {"tool_name": name, "tool_call_id": call_id, "tool_result": result})
-        return result
+        return await self._after(attempt, result)
 
     async def _call(self, name: str, given: dict[str, Any]) -> tuple[ToolResult, bool]:
         """Call the tool; the flag is True if it raised or overran instead of returning a result."""
@@ -384,7 +438,7 @@ class ToolRunner:
         return _own(result) if isinstance(result, ToolResult) else result
 
     async def _after(self, attempt: _Attempt, result: ToolResult) -> ToolResult:
-        shown = result.safe_hook_presentation()
+        shown: Any = result.safe_hook_presentation() if self._is_heard(TOOL_POST) else result
         details = {**attempt.about(), "tool_input": attempt.given, "tool_result": shown, "result": shown}
         applied = await self._hook_results.apply(await self._hooks.emit(TOOL_POST, details), TOOL_POST, defer=True)
         if applied.action == "deny":

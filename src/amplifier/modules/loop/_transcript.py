@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -16,15 +17,15 @@ import attrs
 
 from amplifier._json import copy_json
 from amplifier.contracts import ContextManager, Coordinator, Provider
+from amplifier.errors import SessionStateError
 from amplifier.models import ChatResponse, ToolCall, ToolResult
 from amplifier.models._prompts import attachments_of, read_prompt, text_of_prompt
 from amplifier.turns import INTERRUPTED, assistant_message, result_message
 
 from .._shared.shielded import run_shielded
 from ..context import is_aside, missing_results, open_calls
-from ._containment import Contained
+from ._containment import contained
 from ._request_messages import KnownMessages, RequestMessages, checked_messages, is_instruction, source_of
-from ._steering import STEERING
 
 UNANSWERED = "[interrupted: the turn ended before there was an answer]"
 CORRECTION = "answer_format"
@@ -32,6 +33,55 @@ CORRECTION = "answer_format"
 
 _REFUSED = "[{} {!r} left out: the service refused the prompt]"
 _SETTLING_SECONDS = 10.0
+
+
+STEERING = "steering"
+"""The ``source``, in the metadata, of such a message: it is part of a turn, and begins none."""
+
+_MOST = 100
+
+
+class Steering:
+    """The messages that wait. They are taken while a turn runs and until it has its answer: none is lost without an error."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[str] = deque()
+        self._is_open = False
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def open(self) -> None:
+        """A turn begins."""
+        self._waiting.clear()
+        self._is_open = True
+
+    def close(self) -> None:
+        """The turn has its answer, or ends without one."""
+        self._waiting.clear()
+        self._is_open = False
+
+    def add(self, message: object) -> None:
+        """Take a message.
+
+        Raises:
+            SessionStateError: No turn would read it, or too many wait already.
+            ValueError: It is no text, or empty.
+        """
+        if not isinstance(message, str) or not message.strip():
+            raise ValueError(f"expected a message that is text, got {message!r:.80}")
+        if not self._is_open:
+            raise SessionStateError("no turn is running that would read the message; begin one with execute(prompt)")
+        if len(self._waiting) >= _MOST:
+            raise SessionStateError(f"{_MOST} messages wait for the next step already; wait, or stop the turn")
+        self._waiting.append(message)
+
+    def take(self) -> str:
+        """The oldest message that waits."""
+        return self._waiting.popleft()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
 
 
 def closing_messages(stored: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -126,12 +176,12 @@ class Transcript:
         self._context = context
         self._known = known
         self._coordinator = coordinator
-        self._contained = Contained(f"context {type(context).__name__}")
+        self._who = f"context {type(context).__name__}"
         self._open: list[ToolCall] = []
 
     async def stored(self) -> list[dict[str, Any]]:
         """The whole conversation."""
-        with self._contained:
+        with contained(self._who):
             return checked_messages(self._context, "get_messages", await self._context.get_messages())
 
     async def close_unanswered(
@@ -156,13 +206,13 @@ class Transcript:
 
     async def for_request(self, provider: Provider) -> RequestMessages:
         """What the model is to be shown."""
-        with self._contained:
+        with contained(self._who):
             given = await self._context.get_messages_for_request(provider=provider)
             return RequestMessages(checked_messages(self._context, "get_messages_for_request", given), self._known)
 
     async def add(self, message: dict[str, Any]) -> None:
         """Store a message that is neither an answer nor a result."""
-        with self._contained:
+        with contained(self._who):
             await self._context.add_message(message)
 
     async def add_answer(self, response: ChatResponse, calls: list[ToolCall]) -> None:
@@ -182,7 +232,7 @@ class Transcript:
         for message in reversed(stored):
             if message.get("role") == "user" and message.get("content") == blocks:
                 message["content"] = notes
-                with self._contained:
+                with contained(self._who):
                     await self._context.set_messages(stored)
                 return
 

@@ -41,11 +41,9 @@ from ._hook_results import HookResults
 from ._options import TurnOptions
 from ._provider_caller import NotRepeated, ProviderCaller, choose_provider
 from ._request_messages import INSTRUCTIONS, KnownMessages, RequestMessages
-from ._resumed_calls import ResumedCall
-from ._steering import STEERING, Steering
-from ._tool_runner import ToolRunner, recorder_of
+from ._tool_runner import ResumedCall, ToolRunner
 from ._tool_schemas import ToolSchemas
-from ._transcript import CORRECTION, Transcript, UnfinishedTurn, lacks_instructions, unfinished_turn
+from ._transcript import CORRECTION, STEERING, Steering, Transcript, UnfinishedTurn, lacks_instructions, unfinished_turn
 from ._typed_answer import TypedAnswer
 
 _PREVIEW = 200
@@ -69,23 +67,20 @@ class Turn:
     def __init__(
         self,
         options: TurnOptions,
+        known: KnownMessages,
+        steering: Steering,
         context: ContextManager,
         providers: dict[str, Provider],
         tools: dict[str, Tool],
         hooks: Hooks,
         coordinator: Coordinator,
         answer_format: AnswerFormat[Any] | None,
-        known: KnownMessages,
-        steering: Steering,
-        *,
-        is_answered: bool = False,
     ) -> None:
         self._steering = steering
-        self.is_answered: bool = is_answered
+        self.is_answered: bool = False
         self._options = options
         self._hooks = hooks
         self._is_heard = hooks.has_handlers
-        self._record = recorder_of(hooks)
         self._coordinator = coordinator
         self._iteration = 0  # the latest model call, counted from 1
         self._transcript = Transcript(context, coordinator, known)
@@ -151,8 +146,7 @@ class Turn:
         status, keeps_calls = "error", False
         self._steering.open()
         try:
-            if self._is_heard(EXECUTION_START):
-                await self._hooks.emit(EXECUTION_START, _prompt_payload(prompt, attachments))
+            await self._hooks.emit(EXECUTION_START, _prompt_payload(prompt, attachments))
             await work()
             status = "cancelled" if self._is_stopping() else "completed"
             return self._text
@@ -179,36 +173,22 @@ class Turn:
                 await self._transcript.settle(self._runner.results)
         finally:
             try:
-                details = {"response": self._text, "status": status}
-                if self._is_heard(EXECUTION_END):
-                    await self._hooks.emit(EXECUTION_END, details)
-                else:
-                    self._record(EXECUTION_END, details)
+                await self._hooks.emit(EXECUTION_END, {"response": self._text, "status": status})
             finally:  # on asyncio a native cancel that waited for the handlers of the first is raised out of it
-                if self._is_heard(ORCHESTRATOR_COMPLETE):
-                    await self._emit_complete(status)
-
-    async def _emit_complete(self, status: str) -> None:
-        outcome = {"completed": "success" if self._finished else "incomplete"}.get(status, status)
-        outcome = "refused" if self._is_refused and outcome in ("success", "error") else outcome
-        iterations = self._iteration
-        details = {"orchestrator": self._options.orchestrator, "turn_count": iterations, "status": outcome}
-        await self._hooks.emit(ORCHESTRATOR_COMPLETE, details)
+                outcome = {"completed": "success" if self._finished else "incomplete"}.get(status, status)
+                outcome = "refused" if self._is_refused and outcome in ("success", "error") else outcome
+                about = {"orchestrator": self._options.orchestrator, "turn_count": self._iteration}
+                await self._hooks.emit(ORCHESTRATOR_COMPLETE, {**about, "status": outcome})
 
     async def _refused(self, reason: str, message: str) -> None:
         self._is_refused = True
-        if self._is_heard(PROVIDER_REFUSAL):
-            details = {**self._about, "reason": reason, "message": message}
-            await self._hooks.emit(PROVIDER_REFUSAL, details)
+        await self._hooks.emit(PROVIDER_REFUSAL, {**self._about, "reason": reason, "message": message})
 
     def _is_stopping(self) -> bool:
         return self._coordinator.cancellation.is_cancelled
 
     async def _converse(self, prompt: str, blocks: list[dict[str, Any]]) -> None:
-        if self._is_heard(PROMPT_SUBMIT):
-            prompt, blocks = await self._submit(prompt, blocks)
-        else:
-            await self._open()
+        prompt, blocks = await self._submit(prompt, blocks)
         caller = self._caller()
         caller.require_readable(attachments_of(blocks))
         self.is_answered = False
@@ -349,21 +329,18 @@ class Turn:
         response, calls = await caller.calls_of(response)
         self._text = text_of(response)
         await self._transcript.add_answer(response, calls)
-        about = self._about
-        if self._is_heard(PROVIDER_RESPONSE):
-            is_read = self._is_heard(PROVIDER_RESPONSE, "response")
-            await self._hooks.emit(
-                PROVIDER_RESPONSE,
-                {
-                    **about,
-                    "response": to_dict(response) if is_read else None,
-                    "usage": None if response.usage is None else to_dict(response.usage),
-                    "tool_calls": bool(calls),
-                    "iteration": self._iteration,
-                },
-            )
-        else:
-            self._record(PROVIDER_RESPONSE, {**about, "response": response, "usage": response.usage})
+        # What is only kept for `session.last_turn` need not be written out.
+        is_heard, is_read = self._is_heard(PROVIDER_RESPONSE), self._is_heard(PROVIDER_RESPONSE, "response")
+        await self._hooks.emit(
+            PROVIDER_RESPONSE,
+            {
+                **self._about,
+                "response": to_dict(response) if is_read else None if is_heard else response,
+                "usage": to_dict(response.usage) if is_heard and response.usage is not None else response.usage,
+                "tool_calls": bool(calls),
+                "iteration": self._iteration,
+            },
+        )
         self._is_refused = False
         if response.finish_reason in REFUSALS:
             await self._refused(response.finish_reason, self._text)
@@ -408,9 +385,8 @@ class Turn:
     async def _complete(self) -> None:
         self._steering.close()
         self._finished = self.is_answered = True
-        if self._is_heard(PROMPT_COMPLETE):
-            preview = {"response_preview": self._text[:_PREVIEW], "length": len(self._text)}
-            await self._hooks.emit(PROMPT_COMPLETE, preview)
+        preview = {"response_preview": self._text[:_PREVIEW], "length": len(self._text)}
+        await self._hooks.emit(PROMPT_COMPLETE, preview)
 
     def _denied(self, event: str, reason: str | None) -> ExecutionDenied:
         self._text = f"Operation denied: {reason or 'no reason given'}"
@@ -423,7 +399,7 @@ class Turn:
             ExecutionDenied: A hook forbids it.
         """
         messages = await self._transcript.for_request(caller.provider)
-        injects = self._is_heard(PROVIDER_REQUEST) and await self._pass_gates(caller, messages)
+        injects = await self._pass_gates(caller, messages)
         if self._is_stopping():
             return None  # stopped while the hooks were deciding
         if injects:

@@ -30,8 +30,8 @@ from amplifier.models import (
 from amplifier.models._prompts import PDF
 
 from ._conversation import Conversation, Entry, MessageEntry, ToolResultEntry, as_text
-from ._response_reader import ResponseReader, ServiceError, SseEvent, TokenCounts, read_json
-from ._wire_format import CallOptions, EncodedRequest, read_json_schema
+from ._response_reader import ResponseReader, ServiceError, SseEvent, read_json
+from ._wire_format import CallOptions, EncodedRequest, ModelCatalogue, WireFormat, read_json_schema
 
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 """Where Chat Completions servers put a model's reasoning; the official API has no such field."""
@@ -40,70 +40,6 @@ _USER_PARTS = ("image_url", "input_audio", "file", "video_url")
 """Types of blocks that the models do not define but this API accepts from the user."""
 
 _SEE_BELOW = "[image: see the next message]"
-
-
-@final
-@attrs.frozen(kw_only=True)
-class ChatCompletions:
-    """The Chat Completions API: the older one, which many servers implement.
-
-    Attributes:
-        max_tokens_field: The name of the limit on output tokens.
-        has_developer: Whether the server knows the role ``developer``.
-        parallel_tool_calls: Sent with tools if it is not None.
-        seed: Sent if it is not None.
-    """
-
-    path: ClassVar[str] = "/chat/completions"
-    count_path: ClassVar[str | None] = None
-    always_limits: ClassVar[bool] = False
-
-    max_tokens_field: str = "max_tokens"
-    has_developer: bool = False
-    parallel_tool_calls: bool | None = None
-    seed: int | None = None
-
-    def encode(self, conversation: Conversation, request: ChatRequest, call: CallOptions) -> EncodedRequest:
-        """Encode a request as JSON."""
-        messages = _messages(conversation.entries, has_developer=self.has_developer)
-        body: dict[str, Any] = {"model": call.model, "messages": messages}
-        if request.tools:
-            body["tools"] = [
-                {
-                    "type": "function",
-                    "function": {
-                        "name": spec.name,
-                        "description": spec.description or "",
-                        "parameters": spec.parameters,
-                        **({"strict": spec.extra["strict"]} if "strict" in spec.extra else {}),
-                    },
-                }
-                for spec in request.tools
-            ]
-            choice = call.tool_choice
-            if choice is not None:
-                body["tool_choice"] = (
-                    {"type": "function", "function": {"name": choice[0]}} if isinstance(choice, tuple) else choice
-                )
-            if self.parallel_tool_calls is not None:
-                body["parallel_tool_calls"] = self.parallel_tool_calls
-        optional = {
-            self.max_tokens_field: call.max_tokens,
-            "temperature": call.temperature,
-            "top_p": call.top_p,
-            "reasoning_effort": call.reasoning_effort,
-            "stop": list(request.stop) if request.stop else None,
-            "seed": self.seed,
-            "response_format": _response_format(request),
-        }
-        body |= {name: value for name, value in optional.items() if value is not None}
-        if call.stream:
-            body |= {"stream": True, "stream_options": {"include_usage": True}}
-        return EncodedRequest(body)
-
-    def reader(self, taken_ids: Iterable[str]) -> ChatCompletionsReader:
-        """A reader for one response."""
-        return ChatCompletionsReader(taken_ids)
 
 
 def _messages(entries: list[Entry], *, has_developer: bool) -> list[dict[str, Any]]:
@@ -245,18 +181,17 @@ def image_url(block: ImageBlock) -> str:
     )
 
 
-def count_tokens(token_counts: TokenCounts, usage: dict[str, Any] | None, *, input_name: str, output_name: str) -> None:
-    """Copy the service's token counts; the APIs use different names for them."""
-    if not usage:
-        return
+def counted(usage: dict[str, Any], *, input_name: str, output_name: str) -> dict[str, int | None]:
+    """The service's token counts by our names; the APIs use different names for them."""
     input_details = usage.get(f"{input_name}_tokens_details") or {}
     output_details = usage.get(f"{output_name}_tokens_details") or {}
-    token_counts.input_tokens = usage.get(f"{input_name}_tokens") or 0
-    token_counts.output_tokens = usage.get(f"{output_name}_tokens") or 0
-    token_counts.cache_read_tokens = input_details.get("cached_tokens", usage.get("prompt_cache_hit_tokens"))
-    token_counts.cache_write_tokens = input_details.get("cache_write_tokens")
-    token_counts.reasoning_tokens = output_details.get("reasoning_tokens")
-    token_counts.is_reported = True
+    return {
+        "input_tokens": usage.get(f"{input_name}_tokens") or 0,
+        "output_tokens": usage.get(f"{output_name}_tokens") or 0,
+        "cache_read_tokens": input_details.get("cached_tokens", usage.get("prompt_cache_hit_tokens")),
+        "cache_write_tokens": input_details.get("cache_write_tokens"),
+        "reasoning_tokens": output_details.get("reasoning_tokens"),
+    }
 
 
 _DONE = "[DONE]"
@@ -277,12 +212,11 @@ class ChatCompletionsReader(ResponseReader):
         self._open_field: str | None = None
         self._calls: dict[int, _Call] = {}
         self._by_index: dict[Any, int] = {}
-        self._done = False
 
     def read_event(self, event: SseEvent) -> list[StreamChunk]:
         """Read one chunk."""
         if event.data.strip() == _DONE:
-            self._done = True
+            self.is_over = True
             return self.end_of_stream()
         data = read_json(event.data)
         if data.get("error") or event.name == "error":
@@ -304,11 +238,6 @@ class ChatCompletionsReader(ResponseReader):
         self.finish_reason = choice.get("finish_reason") or "stop"
         return chunks + self.end_of_stream()
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the end mark was received."""
-        return self._done
-
     def end_of_stream(self) -> list[StreamChunk]:
         """Complete every block; without an end mark too, if the server sent a finish reason."""
         super().end_of_stream()
@@ -324,7 +253,8 @@ class ChatCompletionsReader(ResponseReader):
         for name, member in (("response_id", "id"), ("system_fingerprint", "system_fingerprint")):
             if data.get(member):
                 self.metadata[name] = data[member]
-        count_tokens(self.token_counts, data.get("usage"), input_name="prompt", output_name="completion")
+        if data.get("usage"):
+            self.counted = counted(data["usage"], input_name="prompt", output_name="completion")
 
     def _read_delta(self, delta: dict[str, Any]) -> list[StreamChunk]:
         chunks: list[StreamChunk] = []
@@ -379,53 +309,94 @@ class ChatCompletionsReader(ResponseReader):
 
 
 @final
-class ConfiguredModels:
-    """The catalogue of a server with unknown models, described by the configuration.
+@attrs.frozen(kw_only=True)
+class ConfiguredModels(ModelCatalogue):
+    """The catalogue of a server with unknown models, which all have the properties that the configuration states.
 
-    Args:
-        default_model: The configured model.
-        context_window: Its context window.
-        max_tokens: Its limit on output tokens.
-        capabilities: What it can do.
-        path: Where the server lists its models; None if it is not asked.
+    Attributes:
+        context_window: Their context window.
+        max_tokens: Their limit on output tokens.
+        capabilities: What they can do.
     """
 
-    def __init__(
-        self,
-        default_model: str,
-        context_window: int,
-        max_tokens: int,
-        *,
-        capabilities: tuple[str, ...] = ("tools", "streaming"),
-        path: str | None = "/models",
-    ) -> None:
-        self.path = path
-        self._capabilities = capabilities
-        self._default_model = default_model
-        self._context_window = context_window
-        self._max_tokens = max_tokens
-
-    def known(self) -> list[ModelInfo]:
-        """The configured model."""
-        return [self.look_up(self._default_model)]
+    names: tuple[str, ...]
+    context_window: int
+    max_tokens: int
+    capabilities: tuple[str, ...] = ("tools", "streaming")
+    path: str | None = "/models"
 
     def look_up(self, model: str) -> ModelInfo:
         """The configured properties, for any model."""
         return ModelInfo(
             id=model,
             display_name=model,
-            context_window=self._context_window,
-            max_output_tokens=self._max_tokens,
-            capabilities=list(self._capabilities),
+            context_window=self.context_window,
+            max_output_tokens=self.max_tokens,
+            capabilities=list(self.capabilities),
         )
 
-    def read(self, body: Any) -> list[ModelInfo]:
-        """Read the server's list; some servers include the context window."""
-        models = []
-        for given in body["data"]:
-            known = self.look_up(given["id"])
-            window = given.get("max_model_len") or given.get("context_length") or (given.get("meta") or {}).get("n_ctx")
-            if isinstance(window, int) and window > 0:
-                known.context_window = window
-            models.append(known)
-        return models
+    def listed(self, given: dict[str, Any]) -> ModelInfo:
+        """A member of the server's list; some servers include the context window."""
+        known = self.look_up(given["id"])
+        window = given.get("max_model_len") or given.get("context_length") or (given.get("meta") or {}).get("n_ctx")
+        if isinstance(window, int) and window > 0:
+            known.context_window = window
+        return known
+
+
+@attrs.frozen(kw_only=True)
+class ChatCompletions(WireFormat):
+    """The Chat Completions API: the older one, which many servers implement.
+
+    Attributes:
+        max_tokens_field: The name of the limit on output tokens.
+        has_developer: Whether the server knows the role ``developer``.
+        parallel_tool_calls: Sent with tools if it is not None.
+        seed: Sent if it is not None.
+    """
+
+    path: ClassVar[str] = "/chat/completions"
+    reader: ClassVar[type[ResponseReader]] = ChatCompletionsReader
+
+    max_tokens_field: str = "max_tokens"
+    has_developer: bool = False
+    parallel_tool_calls: bool | None = None
+    seed: int | None = None
+
+    def encode(self, conversation: Conversation, request: ChatRequest, call: CallOptions) -> EncodedRequest:
+        """Encode a request as JSON."""
+        messages = _messages(conversation.entries, has_developer=self.has_developer)
+        body: dict[str, Any] = {"model": call.model, "messages": messages}
+        if request.tools:
+            body["tools"] = [
+                {
+                    "type": "function",
+                    "function": {
+                        "name": spec.name,
+                        "description": spec.description or "",
+                        "parameters": spec.parameters,
+                        **({"strict": spec.extra["strict"]} if "strict" in spec.extra else {}),
+                    },
+                }
+                for spec in request.tools
+            ]
+            choice = call.tool_choice
+            if choice is not None:
+                body["tool_choice"] = (
+                    {"type": "function", "function": {"name": choice[0]}} if isinstance(choice, tuple) else choice
+                )
+            if self.parallel_tool_calls is not None:
+                body["parallel_tool_calls"] = self.parallel_tool_calls
+        optional = {
+            self.max_tokens_field: call.max_tokens,
+            "temperature": call.temperature,
+            "top_p": call.top_p,
+            "reasoning_effort": call.reasoning_effort,
+            "stop": list(request.stop) if request.stop else None,
+            "seed": self.seed,
+            "response_format": _response_format(request),
+        }
+        body |= {name: value for name, value in optional.items() if value is not None}
+        if call.stream:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        return EncodedRequest(body)

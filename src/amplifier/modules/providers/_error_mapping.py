@@ -89,20 +89,24 @@ MAX_MESSAGE = 1000
 
 
 @attrs.frozen
-class ErrorContext:
-    """The provider and model of an error, and the secret its text must not contain.
+class CallContext:
+    """What a request has to keep to, and what its errors state.
 
     Attributes:
         provider: The provider's name.
         model: The requested model.
-        secret: The API key; some servers include it in error messages.
+        secret: The API key; some servers include it in error messages, which must not contain it.
         overloaded_multiplier: Factor on the retry delay after an overload.
+        timeout: Seconds for the whole exchange; None for no limit.
+        idle_timeout: Seconds without a byte; None for no limit.
     """
 
     provider: str
     model: str | None = None
     secret: str | None = None
     overloaded_multiplier: float = 10.0
+    timeout: float | None = None
+    idle_timeout: float | None = None
 
     def clean(self, text: str) -> str:
         """Text of a server for a message: without the key and control characters, and truncated."""
@@ -115,7 +119,7 @@ class ErrorContext:
         return kind(f"{self.provider} {words}", provider=self.provider, model=self.model, **fields)
 
 
-def error_from_status(context: ErrorContext, status: int, headers: Mapping[str, str], body: Any) -> LLMError:
+def error_from_status(context: CallContext, status: int, headers: Mapping[str, str], body: Any) -> LLMError:
     """The error for a response with an error status."""
     codes, message = _codes_and_message(body)
     if 300 <= status < 400:
@@ -140,7 +144,7 @@ def error_from_status(context: ErrorContext, status: int, headers: Mapping[str, 
     return error
 
 
-def error_from_stream_event(context: ErrorContext, body: Any) -> LLMError:
+def error_from_stream_event(context: CallContext, body: Any) -> LLMError:
     """The error for an error event inside a stream."""
     codes, message = _codes_and_message(body)
     status = _status_within(body)
@@ -166,7 +170,7 @@ def _status_within(body: Any) -> int | None:
     return code if isinstance(code, int) and 400 <= code < 600 else None
 
 
-def _multiplier(context: ErrorContext, status: int | None, codes: list[str]) -> float:
+def _multiplier(context: CallContext, status: int | None, codes: list[str]) -> float:
     overloaded = status == OVERLOADED or "overloaded_error" in codes
     return context.overloaded_multiplier if overloaded else 1.0
 

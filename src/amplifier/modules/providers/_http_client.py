@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -20,7 +21,7 @@ import httpx2
 
 from amplifier.errors import InvalidRequestError, LLMError, LLMTimeoutError, NetworkError, StreamError
 
-from ._error_mapping import ErrorContext, error_from_status
+from ._error_mapping import CallContext, error_from_status
 from ._response_reader import read_json
 
 MAX_ERROR_BYTES = 64 * 2**10
@@ -54,11 +55,9 @@ async def _exhaust(iterator: Any) -> None:
 class Deadlines:
     """The deadlines of one call."""
 
-    def __init__(self, total: float | None, idle: float | None, context: ErrorContext) -> None:
-        self._end = None if total is None else anyio.current_time() + total
-        self._total = total
-        self._idle = idle
-        self._error_context = context
+    def __init__(self, context: CallContext) -> None:
+        self._context = context
+        self._end = math.inf if context.timeout is None else anyio.current_time() + context.timeout
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
@@ -67,20 +66,17 @@ class Deadlines:
         Raises:
             LLMTimeoutError: A deadline passed.
         """
-        now = anyio.current_time()
-        left = None if self._end is None else self._end - now
-        is_idle = self._idle is not None and (left is None or self._idle < left)
-        seconds = self._idle if is_idle else left
-        with anyio.CancelScope() as scope:
-            if seconds is not None:
-                scope.deadline = now + seconds
+        context, idle = self._context, math.inf
+        if context.idle_timeout is not None:
+            idle = anyio.current_time() + context.idle_timeout
+        with anyio.CancelScope(deadline=min(idle, self._end)) as scope:
             yield
         if scope.cancelled_caught:
-            raise self._error_context.error(
+            raise context.error(
                 LLMTimeoutError,
-                f"sent nothing for {self._idle:g} s while {what} (idle_timeout)"
-                if is_idle
-                else f"did not finish within {self._total:g} s, still {what} (timeout)",
+                f"sent nothing for {context.idle_timeout:g} s while {what} (idle_timeout)"
+                if idle < self._end
+                else f"did not finish within {context.timeout:g} s, still {what} (timeout)",
             )
 
 
@@ -88,10 +84,10 @@ class Deadlines:
 class HttpResponse:
     """An HTTP response whose body is being read."""
 
-    def __init__(self, response: httpx2.Response, deadlines: Deadlines, context: ErrorContext) -> None:
+    def __init__(self, response: httpx2.Response, deadlines: Deadlines, context: CallContext) -> None:
         self._response = response
         self._deadlines = deadlines
-        self._error_context = context
+        self._context = context
         self._chunks = aiter(response.aiter_bytes())
         self._left = MAX_BODY_BYTES
 
@@ -108,14 +104,14 @@ class HttpResponse:
             LLMTimeoutError: A deadline passed.
             StreamError: The connection broke, or the body exceeds `MAX_BODY_BYTES`.
         """
-        with _errors(self._error_context, StreamError), self._deadlines.waiting("answering"):
+        with _errors(self._context, StreamError), self._deadlines.waiting("answering"):
             try:
                 chunk: bytes = await anext(self._chunks)
             except StopAsyncIteration:
                 return None
         self._left -= len(chunk)
         if self._left < 0:
-            raise self._error_context.error(StreamError, f"sent more than {MAX_BODY_BYTES} bytes", retryable=False)
+            raise self._context.error(StreamError, f"sent more than {MAX_BODY_BYTES} bytes", retryable=False)
         return chunk
 
     async def receive_json(self) -> Any:
@@ -130,9 +126,9 @@ class HttpResponse:
         try:
             return read_json(bytes(body))
         except ValueError as exc:
-            found = self._error_context.clean(bytes(body[:200]).decode("utf-8", "replace"))
+            found = self._context.clean(bytes(body[:200]).decode("utf-8", "replace"))
             words = f"answered with something that is not JSON: {found!r}"
-            raise self._error_context.error(StreamError, words) from exc
+            raise self._context.error(StreamError, words) from exc
 
     async def receive_error(self) -> LLMError:
         """The error for a response with an error status; as much of its body as arrives explains it."""
@@ -147,7 +143,7 @@ class HttpResponse:
             explained: Any = read_json(text)
         except ValueError:
             explained = text
-        return error_from_status(self._error_context, self._response.status_code, self._response.headers, explained)
+        return error_from_status(self._context, self._response.status_code, self._response.headers, explained)
 
     async def drain(self) -> None:
         """Read the few bytes after a complete response, so that the connection can be reused."""
@@ -193,14 +189,7 @@ class HttpClient:
 
     @asynccontextmanager
     async def open(
-        self,
-        method: str,
-        path: str,
-        body: dict[str, Any] | None,
-        *,
-        timeout: float | None,
-        idle_timeout: float | None,
-        context: ErrorContext,
+        self, method: str, path: str, body: dict[str, Any] | None, context: CallContext
     ) -> AsyncIterator[HttpResponse]:
         """Send a request and wait for the headers of the response.
 
@@ -208,14 +197,12 @@ class HttpClient:
             method: The HTTP method.
             path: Relative to the base URL.
             body: Sent as JSON.
-            timeout: Seconds for the whole exchange; None for no limit.
-            idle_timeout: Seconds without a byte; None for no limit.
-            context: The provider and model, for errors.
+            context: The deadlines, and what errors state.
 
         Raises:
             LLMError: There is no response, or its status is an error.
         """
-        deadlines = Deadlines(timeout, idle_timeout, context)
+        deadlines = Deadlines(context)
         request = self._client.build_request(method, path, content=_encoded(body), headers=_JSON if body else None)
         with _errors(context, NetworkError), deadlines.waiting("waiting for an answer"):
             response = await self._client.send(request, stream=True)
@@ -244,7 +231,7 @@ def _encoded(body: dict[str, Any] | None) -> bytes | None:
 
 
 @contextmanager
-def _errors(context: ErrorContext, broken: type[LLMError]) -> Iterator[None]:
+def _errors(context: CallContext, broken: type[LLMError]) -> Iterator[None]:
     """Map exceptions of the HTTP library to the error taxonomy.
 
     Args:

@@ -10,11 +10,10 @@ import copy
 import importlib
 import logging
 import random
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, final
 
 import anyio
 import anyio.to_thread
@@ -24,12 +23,12 @@ from amplifier._requirements import unmet_requirements
 from amplifier.contracts import Coordinator
 from amplifier.errors import InvalidRequestError, LLMError, MissingExtraError, ModuleLoadError, PlanError, StreamError
 from amplifier.events import LLM_REQUEST, LLM_RESPONSE, PROVIDER_RETRY, PROVIDER_TOOL_SEQUENCE_REPAIRED
-from amplifier.models import ChatRequest, ConfigField, ModelInfo, ProviderInfo, StreamChunk, Usage
+from amplifier.models import ChatRequest, ChatResponse, ConfigField, ModelInfo, ProviderInfo, StreamChunk, Usage
 
 from ._conversation import Conversation, read_conversation
-from ._error_mapping import ErrorContext, error_from_stream_event
-from ._response_reader import ResponseReader, ServiceError, SseEvent, SseParser, TokenCounts
-from ._streams import StreamingProvider
+from ._error_mapping import CallContext, error_from_stream_event
+from ._response_reader import ResponseReader, ServiceError, SseParser
+from ._streams import Chunks, StreamingProvider
 from ._wire_format import (
     CallOptions,
     EncodedRequest,
@@ -45,10 +44,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("amplifier.modules.provider")
 
+T = TypeVar("T")
+
 EVENTS = (LLM_REQUEST, LLM_RESPONSE, PROVIDER_RETRY, PROVIDER_TOOL_SEQUENCE_REPAIRED)
 """The events a provider emits."""
 
 _LISTING_SECONDS = 30.0
+_PRICED = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 _COUNTED = frozenset({"model", "messages", "system", "input", "tools", "tool_choice", "thinking"})
 """The members of a request that take tokens; the services refuse others where they count."""
 
@@ -57,14 +59,7 @@ class Client(Protocol):
     """Sends requests to a service; `HttpClient` is one."""
 
     def open(
-        self,
-        method: str,
-        path: str,
-        body: dict[str, Any] | None,
-        *,
-        timeout: float | None,
-        idle_timeout: float | None,
-        context: ErrorContext,
+        self, method: str, path: str, body: dict[str, Any] | None, context: CallContext
     ) -> AbstractAsyncContextManager[HttpResponse]:
         """Send a request and wait for the headers of the response."""
         ...
@@ -92,26 +87,20 @@ class Prices:
             self._library = importlib.import_module("genai_prices")
         except ImportError:
             return
-        self.cost("gpt-4o", TokenCounts(input_tokens=1, output_tokens=1))
+        self.cost("gpt-4o", {"input_tokens": 1, "output_tokens": 1})
 
     def most(self, model: str, input_tokens: int, output_tokens: int) -> Decimal | None:
         """The most that so many tokens may cost in US dollars; None if unknown. Writing input into a cache may cost extra."""
-        written = TokenCounts(input_tokens=input_tokens, output_tokens=output_tokens, cache_write_tokens=input_tokens)
-        plain = self.cost(model, TokenCounts(input_tokens=input_tokens, output_tokens=output_tokens))
-        return None if plain is None else max(plain, self.cost(model, written) or plain)
+        counted = {"input_tokens": input_tokens, "output_tokens": output_tokens}
+        plain, written = self.cost(model, counted), self.cost(model, {**counted, "cache_write_tokens": input_tokens})
+        return None if plain is None else max(plain, written or plain)
 
-    def cost(self, model: str, token_counts: TokenCounts) -> Decimal | None:
+    def cost(self, model: str, counted: Mapping[str, int | None]) -> Decimal | None:
         """The price in US dollars; None if unknown. Never raises."""
         if self._library is None or not model:
             return None
-        counted = {
-            "input_tokens": token_counts.input_tokens,
-            "output_tokens": token_counts.output_tokens,
-            "cache_read_tokens": token_counts.cache_read_tokens,
-            "cache_write_tokens": token_counts.cache_write_tokens,
-        }
         try:
-            usage = self._library.Usage(**{name: count for name, count in counted.items() if count})
+            usage = self._library.Usage(**{name: counted[name] for name in _PRICED if counted.get(name)})
             price = self._library.calc_price(usage, model_ref=model, **self._where).total_price
         except LookupError:
             return None
@@ -218,7 +207,7 @@ class HttpProvider(StreamingProvider):
         catalogue: ModelCatalogue,
         prices: Prices,
     ) -> None:
-        super().__init__(coordinator)
+        super().__init__(coordinator, raw=options.raw)
         self._info = info
         self._options = options
         self._client = client
@@ -244,9 +233,8 @@ class HttpProvider(StreamingProvider):
         path = self._catalogue.path
         if path is None:
             return self._catalogue.known()
-        limits: dict[str, Any] = {"timeout": _LISTING_SECONDS, "idle_timeout": None}
         try:
-            async with self._client.open("GET", path, None, **limits, context=self._error_context(None)) as response:
+            async with self._client.open("GET", path, None, self._context(None, _LISTING_SECONDS)) as response:
                 return self._catalogue.read(await response.receive_json())
         except (LLMError, LookupError, TypeError, AttributeError, ValueError) as exc:
             logger.warning("%s: the list of models could not be read (%s); using the known models", self.name, exc)
@@ -276,8 +264,7 @@ class HttpProvider(StreamingProvider):
         call = self._call_options(request, kwargs)
         encoded = self._encode(read_conversation(request.messages), request, call)
         body = {name: value for name, value in encoded.body.items() if name in _COUNTED}
-        limits: dict[str, Any] = {"timeout": _LISTING_SECONDS, "idle_timeout": None}
-        async with self._client.open("POST", path, body, **limits, context=self._error_context(call.model)) as response:
+        async with self._client.open("POST", path, body, self._context(call.model, _LISTING_SECONDS)) as response:
             counted = (await response.receive_json())["input_tokens"]
         return int(counted)
 
@@ -295,206 +282,105 @@ class HttpProvider(StreamingProvider):
         encoded.body = merge_params(encoded.body, self._options.extra_request_params)
         return encoded
 
-    @asynccontextmanager
-    async def _exchange(
-        self, request: ChatRequest, kwargs: dict[str, Any]
-    ) -> AsyncIterator[AsyncIterator[StreamChunk]]:
+    async def _chunks(self, request: ChatRequest, kwargs: dict[str, Any]) -> Chunks:
         call, conversation = self._call_options(request, kwargs), read_conversation(request.messages)
         if conversation.repairs:
             repairs = {"repair_count": len(conversation.repairs), "repairs": conversation.repairs}
             await self._hooks.emit(PROVIDER_TOOL_SEQUENCE_REPAIRED, {"provider": self.name, **repairs})
         encoded = self._encode(conversation, request, call)
-        answering = _StreamingCall(self, call, encoded, self._wire_format.reader(conversation.call_ids))
-        async with answering.opened(len(request.messages)):
-            yield answering
+        context = self._context(call.model, call.timeout, self._options.idle_timeout if call.stream else None)
+        reader = self._wire_format.reader(conversation.call_ids)
+        received: list[Any] = []
+        await self._emit_request(call.model, request, lambda: encoded.body)
+        began = anyio.current_time()
+        try:
+            async with AsyncExitStack() as stack:
+                http = await self._answered(stack, encoded, context)
+                if call.stream and http.is_event_stream:
+                    parser = SseParser()
+                    data: bytes | None = b""
+                    while data is not None:
+                        data = await http.receive()
+                        events = _checked(context, parser.end) if data is None else _checked(context, parser.feed, data)
+                        for event in events:
+                            if self._raw:
+                                received.append(event.data)
+                            for chunk in _checked(context, reader.read_event, event):
+                                yield chunk
+                            if reader.is_over:
+                                break
+                        if reader.is_over:
+                            break
+                    last = [] if reader.is_over else _checked(context, reader.end_of_stream)
+                else:
+                    received = [await http.receive_json()]
+                    last = _checked(context, reader.read_body, *received)
+                for chunk in last:
+                    yield chunk
+                response = _checked(context, self._response, reader, call, encoded)
+                await http.drain()
+        except LLMError as exc:
+            await self._emit_response(reader.model or call.model, began, received, error=exc)
+            raise
+        await self._emit_response(reader.model or call.model, began, received, usage=response.usage)
+        yield StreamChunk(kind="response", response=response)
 
-    async def aclose(self) -> None:
-        """Close unfinished streams, then the client; idempotent."""
-        await super().aclose()
-        await self._client.aclose()
-
-    def _error_context(self, model: str | None) -> ErrorContext:
-        options = self._options
-        return ErrorContext(self.name, model, options.api_key, options.overloaded_delay_multiplier)
-
-    def _usage(self, reader: ResponseReader, call: CallOptions) -> Usage:
-        used = reader.token_counts
-        cost = self._prices.cost(reader.model or call.model, used) if used.is_reported else None
-        return Usage(
-            input_tokens=used.input_tokens,
-            output_tokens=used.output_tokens,
-            total_tokens=used.input_tokens + used.output_tokens,
-            reasoning_tokens=used.reasoning_tokens,
-            cache_read_tokens=used.cache_read_tokens,
-            cache_write_tokens=used.cache_write_tokens,
-            cost_usd=cost,
-        )
-
-
-class _StreamingCall:
-    """One call in progress: iterates over its chunks and holds no generator and no cancel scope between them."""
-
-    def __init__(
-        self, provider: HttpProvider, call: CallOptions, encoded: EncodedRequest, reader: ResponseReader
-    ) -> None:
-        self._provider = provider
-        self._call = call
-        self._encoded = encoded
-        self._reader = reader
-        self._error_context = provider._error_context(call.model)
-        self._response: HttpResponse | None = None
-        self._parser = SseParser()
-        self._ready: deque[StreamChunk] = deque()
-        self._raw: list[Any] = []
-        self._began = 0.0
-        self._is_over = False
-        self._is_complete = False
-
-    def __aiter__(self) -> AsyncIterator[StreamChunk]:
-        return self
-
-    @asynccontextmanager
-    async def opened(self, message_count: int) -> AsyncIterator[None]:
-        """Send the request, retry if allowed, and close the connection at the end."""
-        provider, options = self._provider, self._provider._options
-        about: dict[str, Any] = {"provider": provider.name, "model": self._call.model, "message_count": message_count}
-        if options.raw:
-            about["raw"] = self._encoded.body
-        await provider._hooks.emit(LLM_REQUEST, about)
-        self._began = anyio.current_time()
+    async def _answered(self, stack: AsyncExitStack, encoded: EncodedRequest, context: CallContext) -> HttpResponse:
+        """Send the request until there is an answer, or no further attempt; the stack closes the connection."""
         attempt = 0
         while True:
-            exchange = self._exchange()
             try:
-                self._response = await exchange.__aenter__()
-                break
+                return await stack.enter_async_context(
+                    self._client.open("POST", self._wire_format.path, encoded.body, context)
+                )
             except LLMError as exc:
                 attempt += 1
-                if not exc.retryable or attempt > options.max_retries:
-                    await self._report("error", exc)
+                if not exc.retryable or attempt > self._options.max_retries:
                     raise
-                await self._wait_for_retry(attempt, exc)
-        try:
-            yield
-            if self._is_complete:
-                await self._response.drain()
-        finally:
-            await exchange.__aexit__(None, None, None)
+                await self._wait_for_retry(context.model, attempt, exc)
 
-    def _exchange(self) -> AbstractAsyncContextManager[HttpResponse]:
-        return self._provider._client.open(
-            "POST",
-            self._provider._wire_format.path,
-            self._encoded.body,
-            timeout=self._call.timeout,
-            idle_timeout=self._provider._options.idle_timeout if self._call.stream else None,
-            context=self._error_context,
-        )
-
-    async def _wait_for_retry(self, attempt: int, exc: LLMError) -> None:
-        options = self._provider._options
+    async def _wait_for_retry(self, model: str | None, attempt: int, exc: LLMError) -> None:
+        options = self._options
         delay = min(options.min_retry_delay * 2.0 ** (attempt - 1), options.max_retry_delay)
         delay *= exc.delay_multiplier
         if options.retry_jitter:
             delay *= random.uniform(0.5, 1.5)
         delay = max(delay, exc.retry_after or 0.0)
         details = {"attempt": attempt, "max_retries": options.max_retries, "delay": delay}
-        about = {"provider": self._provider.name, "model": self._call.model, "retry_after": exc.retry_after}
+        about = {"provider": self.name, "model": model, "retry_after": exc.retry_after}
         error = {"error_type": type(exc).__name__, "error_message": str(exc)}
-        await self._provider._hooks.emit(PROVIDER_RETRY, {**about, **details, **error})
+        await self._hooks.emit(PROVIDER_RETRY, {**about, **details, **error})
         await anyio.sleep(delay)
 
-    async def __anext__(self) -> StreamChunk:
-        while not self._ready:
-            if self._is_over:
-                raise StopAsyncIteration
-            try:
-                await self._advance()
-            except LLMError as exc:
-                self._is_over = True
-                await self._report("error", exc)
-                raise
-        return self._ready.popleft()
+    async def aclose(self) -> None:
+        """Close unfinished streams, then the client; idempotent."""
+        await super().aclose()
+        await self._client.aclose()
 
-    async def _advance(self) -> None:
-        """Receive until there are chunks to return, or the response is complete."""
-        assert self._response is not None
-        if not self._call.stream or not self._response.is_event_stream:
-            self._read(self._reader.read_body, await self._response.receive_json())
-            await self._finish()
-            return
-        received = await self._response.receive()
-        for event in self._events(received):
-            self._read(self._reader.read_event, event)
-            if self._reader.is_over:
-                break
-        if received is None and not self._reader.is_over:
-            self._read(lambda _: self._reader.end_of_stream(), None)
-        if received is None or self._reader.is_over:
-            await self._finish()
+    def _context(self, model: str | None, timeout: float | None, idle_timeout: float | None = None) -> CallContext:
+        key, multiplier = self._options.api_key, self._options.overloaded_delay_multiplier
+        return CallContext(self.name, model, key, multiplier, timeout, idle_timeout)
 
-    def _events(self, received: bytes | None) -> list[SseEvent]:
-        try:
-            return self._parser.end() if received is None else self._parser.feed(received)
-        except ValueError as exc:
-            raise self._malformed(exc) from exc
+    def _response(self, reader: ResponseReader, call: CallOptions, encoded: EncodedRequest) -> ChatResponse:
+        used: dict[str, Any] = {"input_tokens": 0, "output_tokens": 0, **reader.counted}
+        cost = self._prices.cost(reader.model or call.model, used) if reader.counted else None
+        usage = Usage(**used, total_tokens=used["input_tokens"] + used["output_tokens"], cost_usd=cost)
+        return reader.response(usage, encoded.degradation)
 
-    def _read(self, read: Any, received: Any) -> None:
-        """Pass received data to the reader; a service that violates its format raises a `StreamError`."""
-        if self._provider._options.raw:
-            self._raw.append(received.data if isinstance(received, SseEvent) else received)
-        try:
-            self._ready += read(received)
-        except ServiceError as exc:
-            raise error_from_stream_event(self._error_context, exc.body) from None
-        except LLMError as exc:
-            self._set_origin(exc)
-            raise
-        except (LookupError, TypeError, AttributeError, ValueError) as exc:
-            raise self._malformed(exc) from exc
 
-    def _malformed(self, exc: Exception) -> LLMError:
-        why = self._error_context.clean(f"{type(exc).__name__}: {exc}")
-        return self._error_context.error(StreamError, f"sent a malformed response ({why})")
-
-    def _set_origin(self, exc: LLMError) -> None:
-        exc.provider = exc.provider or self._error_context.provider
-        exc.model = exc.model or self._error_context.model
-
-    async def _finish(self) -> None:
-        try:
-            usage = self._provider._usage(self._reader, self._call)
-            response = self._reader.response(usage, self._encoded.degradation)
-        except LLMError as exc:
-            self._set_origin(exc)
-            raise
-        except (LookupError, TypeError, AttributeError, ValueError) as exc:
-            raise self._malformed(exc) from exc
-        self._is_over = self._is_complete = True
-        await self._report("ok", usage=usage)
-        self._ready.append(StreamChunk(kind="response", response=response))
-
-    async def _report(self, status: str, exc: LLMError | None = None, usage: Usage | None = None) -> None:
-        about: dict[str, Any] = {
-            "provider": self._provider.name,
-            "model": self._reader.model or self._call.model,
-            "duration_ms": round((anyio.current_time() - self._began) * 1000),
-            "status": status,
-        }
-        if usage is not None:
-            counted = {
-                "input_tokens": usage.input_tokens,
-                "output_tokens": usage.output_tokens,
-                "cache_read_tokens": usage.cache_read_tokens,
-                "cache_write_tokens": usage.cache_write_tokens,
-            }
-            about["usage"] = {name: count for name, count in counted.items() if count is not None}
-            about["usage"]["cost_usd"] = None if usage.cost_usd is None else str(usage.cost_usd)
-        if exc is not None:
-            about["error"] = {"type": type(exc).__name__, "message": str(exc), "retryable": exc.retryable}
-        if self._provider._options.raw:
-            about["raw"] = self._raw
-        await self._provider._hooks.emit(LLM_RESPONSE, about)
+def _checked(context: CallContext, read: Callable[..., T], *received: Any) -> T:
+    """Read what was received; a service that violates its format raises a `StreamError`."""
+    try:
+        return read(*received)
+    except ServiceError as exc:
+        raise error_from_stream_event(context, exc.body) from None
+    except LLMError as exc:
+        exc.provider = exc.provider or context.provider
+        exc.model = exc.model or context.model
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError) as exc:
+        why = context.clean(f"{type(exc).__name__}: {exc}")
+        raise context.error(StreamError, f"sent a malformed response ({why})") from exc
 
 
 async def mount_provider(

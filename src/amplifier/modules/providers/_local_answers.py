@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any, ClassVar
 
@@ -19,9 +18,7 @@ import anyio.lowlevel
 import attrs
 
 from amplifier._json import canonical_dumps
-from amplifier.contracts import Coordinator
 from amplifier.errors import LLMError
-from amplifier.events import LLM_REQUEST, LLM_RESPONSE
 from amplifier.models import (
     ChatRequest,
     ChatResponse,
@@ -37,7 +34,7 @@ from amplifier.models import (
     to_dict,
 )
 
-from ._streams import StreamingProvider
+from ._streams import Chunks, StreamingProvider
 
 __all__ = [
     "Answer",
@@ -85,10 +82,6 @@ class LocalAnswerProvider(StreamingProvider):
     _max_output_tokens: ClassVar[int] = 8_192
     _capabilities: ClassVar[tuple[str, ...]] = ("tools", "streaming")
 
-    def __init__(self, coordinator: Coordinator, *, raw: bool = False) -> None:
-        super().__init__(coordinator)
-        self._raw = raw
-
     @property
     def name(self) -> str:
         """The name that it is mounted under."""
@@ -132,21 +125,10 @@ class LocalAnswerProvider(StreamingProvider):
             LLMError: There is no answer.
         """
 
-    @asynccontextmanager
-    async def _exchange(
-        self, request: ChatRequest, kwargs: dict[str, Any]
-    ) -> AsyncGenerator[AsyncIterator[StreamChunk], None]:
-        async with aclosing(self._chunks(request)) as chunks:
-            yield chunks
-
-    async def _chunks(self, request: ChatRequest) -> AsyncGenerator[StreamChunk, None]:
+    async def _chunks(self, request: ChatRequest, kwargs: dict[str, Any]) -> Chunks:
         model = request.model or self._model
-        started = anyio.current_time()
-        asked: dict[str, Any] = {"provider": self._name, "model": model, "message_count": len(request.messages)}
-        if self._raw:
-            asked["raw"] = to_dict(request)
-        await self._hooks.emit(LLM_REQUEST, asked)
-        about = {"provider": self._name, "model": model}
+        began = anyio.current_time()
+        await self._emit_request(model, request, lambda: to_dict(request))
         try:
             answer = await self._answer(request)
             for chunk in _chunks_of(answer) if answer.chunks is None else answer.chunks:
@@ -157,25 +139,11 @@ class LocalAnswerProvider(StreamingProvider):
             if answer.error is not None:
                 raise answer.error
         except LLMError as error:
-            failed = {"type": type(error).__name__, "message": str(error)}
-            details = {**about, "status": "error", "error": failed, "duration_ms": _milliseconds(started)}
-            await self._hooks.emit(LLM_RESPONSE, details)
+            await self._emit_response(model, began, None, error=error)
             raise
-        await self._emit_response(about, answer.response, started)
-        yield StreamChunk(kind="response", response=answer.response)
-
-    async def _emit_response(self, about: dict[str, Any], response: ChatResponse, started: float) -> None:
-        usage = response.usage
-        details: dict[str, Any] = {**about, "status": "ok", "duration_ms": _milliseconds(started)}
-        if usage is not None:
-            shown = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
-            for key in ("cache_read_tokens", "cache_write_tokens"):
-                if (value := getattr(usage, key)) is not None:
-                    shown[key] = value
-            details["usage"] = shown
-        if self._raw:
-            details["raw"] = to_dict(response)
-        await self._hooks.emit(LLM_RESPONSE, details)
+        response = answer.response
+        await self._emit_response(model, began, to_dict(response) if self._raw else None, usage=response.usage)
+        yield StreamChunk(kind="response", response=response)
 
 
 def _chunks_of(answer: Answer) -> Iterator[StreamChunk]:
@@ -188,10 +156,6 @@ def _chunks_of(answer: Answer) -> Iterator[StreamChunk]:
             yield StreamChunk(kind="block_delta", index=index, block_type=block.type, text=piece)
         if answer.error is None or index < last:
             yield StreamChunk(kind="block_end", index=index, block_type=block.type, block=block)
-
-
-def _milliseconds(started: float) -> int:
-    return round((anyio.current_time() - started) * 1000)
 
 
 def _text_of(block: Any) -> str:

@@ -133,18 +133,6 @@ def read_json(text: str | bytes) -> Any:
 _HIGH_SURROGATES = range(0xD800, 0xDC00)
 
 
-@attrs.define
-class TokenCounts:
-    """The token counts of a response as the service reports them; ``input_tokens`` includes cached tokens."""
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-    reasoning_tokens: int | None = None
-    cache_read_tokens: int | None = None
-    cache_write_tokens: int | None = None
-    is_reported: bool = False
-
-
 @final
 class ContentBlocks:
     """The content blocks of one response. Any key identifies a block while it is open."""
@@ -229,10 +217,11 @@ class ResponseReader(ABC):
 
     Attributes:
         blocks: The content so far.
-        token_counts: The tokens it used.
+        counted: The tokens it used, by the names of `Usage`, as the service reports them; empty if it does not.
         model: The model that answered, as the service names it.
         finish_reason: Why the response ended, as the service names it; None before.
         metadata: For the response.
+        is_over: The response is complete.
     """
 
     refusals: ClassVar[frozenset[str]] = frozenset({"content_filter", "refusal"})
@@ -240,10 +229,11 @@ class ResponseReader(ABC):
 
     def __init__(self, taken_ids: Iterable[str] = ()) -> None:
         self.blocks: ContentBlocks = ContentBlocks(taken_ids)
-        self.token_counts: TokenCounts = TokenCounts()
+        self.counted: dict[str, int | None] = {}
         self.model: str | None = None
         self.finish_reason: str | None = None
         self.metadata: dict[str, Any] = {}
+        self.is_over: bool = False
         self._unreadable: tuple[str, str] | None = None
 
     @abstractmethod
@@ -257,11 +247,6 @@ class ResponseReader(ABC):
     @abstractmethod
     def read_body(self, body: dict[str, Any]) -> list[StreamChunk]:
         """Read a response that was not streamed."""
-
-    @property
-    @abstractmethod
-    def is_over(self) -> bool:
-        """Whether the response is complete."""
 
     def end_of_stream(self) -> list[StreamChunk]:
         """Handle the end of the stream.

@@ -6,7 +6,6 @@ The blocks of a response come from its finished items; the deltas before them ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, ClassVar, final
 
 import attrs
@@ -27,73 +26,12 @@ from amplifier.models import (
     to_dict,
 )
 
-from ._chat_completions import count_tokens, document_name, document_source, image_url
+from ._chat_completions import counted, document_name, document_source, image_url
 from ._conversation import Conversation, Entry, ResultPart, ToolResultEntry, as_text
 from ._response_reader import ResponseReader, ServiceError, SseEvent, read_json
-from ._wire_format import CallOptions, EncodedRequest, read_json_schema
+from ._wire_format import CallOptions, EncodedRequest, WireFormat, read_json_schema
 
 _INPUT_PARTS = ("input_file", "input_audio", "input_image")
-
-
-@final
-@attrs.frozen(kw_only=True)
-class ResponsesApi:
-    """The Responses API: the newer one, which accepts encrypted reasoning of earlier turns.
-
-    Attributes:
-        reasoning_summary: How detailed the summary of the reasoning is; None requests no summary.
-        parallel_tool_calls: Sent with tools if it is not None.
-    """
-
-    path: ClassVar[str] = "/responses"
-    count_path: ClassVar[str | None] = "/responses/input_tokens"
-    always_limits: ClassVar[bool] = False
-
-    reasoning_summary: str | None = None
-    parallel_tool_calls: bool | None = None
-
-    def encode(self, conversation: Conversation, request: ChatRequest, call: CallOptions) -> EncodedRequest:
-        """Encode a request as JSON."""
-        items = [item for entry in conversation.entries for item in _items(entry)]
-        encoded = EncodedRequest({"model": call.model, "input": items, "store": False})
-        body = encoded.body
-        body["include"] = ["reasoning.encrypted_content"]
-        if request.tools:
-            body["tools"] = [
-                {
-                    "type": "function",
-                    "name": spec.name,
-                    "description": spec.description or "",
-                    "parameters": spec.parameters,
-                    "strict": bool(spec.extra.get("strict", False)),  # the default is true, which few schemas satisfy
-                }
-                for spec in request.tools
-            ]
-            if call.tool_choice is not None:
-                choice = call.tool_choice
-                body["tool_choice"] = {"type": "function", "name": choice[0]} if isinstance(choice, tuple) else choice
-            if self.parallel_tool_calls is not None:
-                body["parallel_tool_calls"] = self.parallel_tool_calls
-        reasoning = {"effort": call.reasoning_effort, "summary": self.reasoning_summary}
-        optional = {
-            "max_output_tokens": call.max_tokens,
-            "temperature": call.temperature,
-            "top_p": call.top_p,
-            "reasoning": {name: value for name, value in reasoning.items() if value is not None} or None,
-            "text": _text_format(request),
-        }
-        body |= {name: value for name, value in optional.items() if value is not None}
-        if request.stop:
-            encoded.degradations.append(
-                Degradation(requested="stop", actual="not sent", reason="the Responses API has no stop sequences")
-            )
-        if call.stream:
-            body["stream"] = True
-        return encoded
-
-    def reader(self, taken_ids: Iterable[str]) -> ResponsesApiReader:
-        """A reader for one response."""
-        return ResponsesApiReader(taken_ids)
 
 
 def _text_format(request: ChatRequest) -> dict[str, Any] | None:
@@ -189,10 +127,6 @@ _ENDS = ("response.completed", "response.incomplete")
 class ResponsesApiReader(ResponseReader):
     """Reads one response."""
 
-    def __init__(self, taken_ids: Iterable[str] = ()) -> None:
-        super().__init__(taken_ids)
-        self._over = False
-
     def read_event(self, event: SseEvent) -> list[StreamChunk]:
         """Read one event; unknown types are ignored."""
         if event.data.strip() == "[DONE]":
@@ -212,7 +146,7 @@ class ResponsesApiReader(ResponseReader):
         if kind == "response.output_item.done":
             return self._end(data["output_index"], data["item"])
         if kind in _ENDS:
-            self._over = True
+            self.is_over = True
             self._read_metadata(data["response"])
         return []
 
@@ -229,18 +163,14 @@ class ResponsesApiReader(ResponseReader):
         self._read_metadata(body)
         return chunks
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the response has been completed."""
-        return self._over
-
     def _read_metadata(self, response: dict[str, Any]) -> None:
         self.model = response.get("model")
         if response.get("id"):
             self.metadata["response_id"] = response["id"]
         why = response.get("incomplete_details") or {}
         self.finish_reason = why.get("reason") or response.get("status") or "completed"
-        count_tokens(self.token_counts, response.get("usage"), input_name="input", output_name="output")
+        if response.get("usage"):
+            self.counted = counted(response["usage"], input_name="input", output_name="output")
 
     def _start(self, index: int, item: dict[str, Any]) -> list[StreamChunk]:
         if item["type"] == "message":  # its parts are the blocks
@@ -284,3 +214,60 @@ def _block(item: dict[str, Any]) -> ContentBlockUnion:
         return ReasoningBlock(content=item.get("content") or [], summary=item.get("summary") or [], **kept)
     block: ContentBlockUnion = from_dict(ContentBlockUnion, item)  # an item of another type, kept as received
     return block
+
+
+@final
+@attrs.frozen(kw_only=True)
+class ResponsesApi(WireFormat):
+    """The Responses API: the newer one, which accepts encrypted reasoning of earlier turns.
+
+    Attributes:
+        reasoning_summary: How detailed the summary of the reasoning is; None requests no summary.
+        parallel_tool_calls: Sent with tools if it is not None.
+    """
+
+    path: ClassVar[str] = "/responses"
+    reader: ClassVar[type[ResponseReader]] = ResponsesApiReader
+    count_path: ClassVar[str | None] = "/responses/input_tokens"
+
+    reasoning_summary: str | None = None
+    parallel_tool_calls: bool | None = None
+
+    def encode(self, conversation: Conversation, request: ChatRequest, call: CallOptions) -> EncodedRequest:
+        """Encode a request as JSON."""
+        items = [item for entry in conversation.entries for item in _items(entry)]
+        encoded = EncodedRequest({"model": call.model, "input": items, "store": False})
+        body = encoded.body
+        body["include"] = ["reasoning.encrypted_content"]
+        if request.tools:
+            body["tools"] = [
+                {
+                    "type": "function",
+                    "name": spec.name,
+                    "description": spec.description or "",
+                    "parameters": spec.parameters,
+                    "strict": bool(spec.extra.get("strict", False)),  # the default is true, which few schemas satisfy
+                }
+                for spec in request.tools
+            ]
+            if call.tool_choice is not None:
+                choice = call.tool_choice
+                body["tool_choice"] = {"type": "function", "name": choice[0]} if isinstance(choice, tuple) else choice
+            if self.parallel_tool_calls is not None:
+                body["parallel_tool_calls"] = self.parallel_tool_calls
+        reasoning = {"effort": call.reasoning_effort, "summary": self.reasoning_summary}
+        optional = {
+            "max_output_tokens": call.max_tokens,
+            "temperature": call.temperature,
+            "top_p": call.top_p,
+            "reasoning": {name: value for name, value in reasoning.items() if value is not None} or None,
+            "text": _text_format(request),
+        }
+        body |= {name: value for name, value in optional.items() if value is not None}
+        if request.stop:
+            encoded.degradations.append(
+                Degradation(requested="stop", actual="not sent", reason="the Responses API has no stop sequences")
+            )
+        if call.stream:
+            body["stream"] = True
+        return encoded

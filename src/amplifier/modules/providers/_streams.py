@@ -4,11 +4,12 @@
         async for chunk in chunks: …
     async for chunk in provider.stream(request): …      as in published loops: closes itself
 
-Python does not notify an iterator when its loop ends early. An iterator that is exhausted, fails, or whose reader is cancelled
-while it waits for the next chunk closes before the loop continues. One that is left between two chunks (``break``, ``return``, an
-exception or a cancellation in the loop's body) is closed when it is garbage-collected: on CPython when the last reference goes,
-usually at once. Closing needs await, so a background task of the session does it; streams that cannot be closed that way are
-closed with the provider. No async generator is left to the garbage collector.
+Each call is one async generator, which holds no cancel scope between two chunks, so that another task may close it. It closes itself
+when it is exhausted, fails, or its reader is cancelled while it waits for the next chunk. Python does not notify an iterator when its
+loop ends early, so one that is left between two chunks (``break``, ``return``, an exception or a cancellation in the loop's body) is
+closed when the iterator is garbage-collected: on CPython when the last reference goes, usually at once. Closing needs await, so a
+background task of the session does it; streams that cannot be closed that way are closed with the provider. No async generator is
+left to the garbage collector.
 """
 
 from __future__ import annotations
@@ -17,21 +18,24 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager
-from types import TracebackType
-from typing import Any, Self, final
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing
+from typing import Any, Self, TypeAlias, final
 from uuid import uuid4
 
+import anyio
+
 from amplifier.contracts import Coordinator
-from amplifier.errors import ContractError
+from amplifier.errors import ContractError, LLMError
 from amplifier.events import (
+    LLM_REQUEST,
+    LLM_RESPONSE,
     LLM_STREAM_ABORTED,
     LLM_STREAM_BLOCK_DELTA,
     LLM_STREAM_BLOCK_END,
     LLM_STREAM_BLOCK_START,
 )
-from amplifier.models import ChatRequest, ChatResponse, StreamChunk, ToolCall, ToolCallBlock
+from amplifier.models import ChatRequest, ChatResponse, StreamChunk, ToolCall, ToolCallBlock, Usage
 
 logger = logging.getLogger("amplifier.modules.provider")
 
@@ -40,7 +44,7 @@ _ANNOUNCED = frozenset({LLM_STREAM_BLOCK_START, LLM_STREAM_BLOCK_DELTA, LLM_STRE
 _PUBLISHED = {"tool_call": "tool_use", "reasoning": "thinking"}
 """The published names of block types."""
 
-Manager = AbstractAsyncContextManager[AsyncIterator[StreamChunk]]
+Chunks: TypeAlias = AsyncGenerator[StreamChunk, None]
 
 
 @final
@@ -48,126 +52,82 @@ class AnswerStreams:
     """Makes the streams of one provider and closes unfinished ones.
 
     Args:
-        start_soon: The coordinator's; without it `aclose` closes unfinished streams.
+        coordinator: Its ``start_soon`` runs the closing; test doubles and coordinators of other kernels may have none, then `aclose` does it.
     """
 
-    def __init__(self, start_soon: Callable[..., None] | None = None) -> None:
-        self._start_soon = start_soon
-        self._open: set[Manager] = set()
+    def __init__(self, coordinator: Any = None) -> None:
+        self._start_soon: Callable[..., None] | None = getattr(coordinator, "start_soon", None)
+        self._open: set[Chunks] = set()
 
-    @classmethod
-    def of(cls, coordinator: Any) -> Self:
-        """With the coordinator's ``start_soon``; test doubles and coordinators of other kernels may have none."""
-        found = getattr(coordinator, "start_soon", None)
-        return cls(found if callable(found) else None)
-
-    def stream(self, manager: Manager) -> AnswerStream:
-        """The stream of one response.
-
-        Args:
-            manager: Opens and closes the call. It may be closed in another task than the one that opened it, so it holds no
-                cancel scope open between two chunks.
-        """
-        return AnswerStream(self, manager)
+    def stream(self, chunks: Chunks) -> AnswerStream:
+        """The stream of one response."""
+        return AnswerStream(self, chunks)
 
     async def aclose(self) -> None:
         """Close unfinished streams; idempotent."""
         while self._open:
             await self._close(next(iter(self._open)))
 
-    def _opened(self, manager: Manager) -> None:
-        self._open.add(manager)
-
-    def _take(self, manager: Manager) -> bool:
-        """Whether it was open; the caller that gets True closes it."""
-        if manager not in self._open:
-            return False
-        self._open.discard(manager)
-        return True
-
-    def _abandoned(self, manager: Manager) -> None:
+    def _abandoned(self, chunks: Chunks) -> None:
         """Close a stream that has no reader. Called by the garbage collector: no await, no exception."""
-        if self._start_soon is not None and manager in self._open:
+        if self._start_soon is not None and chunks in self._open:
             try:
-                self._start_soon(self._close, manager, name="close an unfinished stream")
+                self._start_soon(self._close, chunks, name="close an unfinished stream")
             except Exception as exc:  # noqa: BLE001 — a coordinator without a task group; `aclose` closes it
                 logger.debug("an unfinished stream stays open until the provider is closed: %s", exc)
 
-    async def _close(self, manager: Manager) -> None:
-        if self._take(manager):
-            try:
-                await manager.__aexit__(None, None, None)
-            except Exception as exc:  # no caller waits for it
-                logger.warning("an unfinished stream could not be closed: %s", exc, exc_info=exc)
+    async def _close(self, chunks: Chunks) -> None:
+        self._open.discard(chunks)
+        try:
+            await chunks.aclose()
+        except Exception as exc:  # no caller waits for it
+            logger.warning("an unfinished stream could not be closed: %s", exc, exc_info=exc)
 
 
 @final
 class AnswerStream:
     """One streamed response; can be read once, as a context manager or as an iterator."""
 
-    __slots__ = ("__weakref__", "_chunks", "_is_managed", "_is_over", "_manager", "_streams", "_thread")
+    __slots__ = ("__weakref__", "_chunks", "_has_begun", "_streams", "_thread")
 
-    def __init__(self, streams: AnswerStreams, manager: Manager) -> None:
+    def __init__(self, streams: AnswerStreams, chunks: Chunks) -> None:
         self._streams = streams
-        self._manager = manager
-        self._chunks: AsyncIterator[StreamChunk] | None = None
-        self._is_managed = False
-        self._is_over = False
-        self._thread = 0
+        self._chunks = chunks
+        self._has_begun = False
+        self._thread = 0  # that of an iterator
 
-    async def __aenter__(self) -> AsyncIterator[StreamChunk]:
-        if self._chunks is not None or self._is_over:
+    async def __aenter__(self) -> Chunks:
+        if self._has_begun:
             raise RuntimeError("a stream can be read once; call stream() again for another answer")
-        self._is_managed = True
-        self._chunks = await self._manager.__aenter__()
+        self._has_begun = True
         return self._chunks
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
-        self._is_over = True
-        return await self._manager.__aexit__(kind, exc, traceback)
+    async def __aexit__(self, *_: object) -> None:
+        await self._chunks.aclose()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> StreamChunk:
-        if self._is_over:
-            raise StopAsyncIteration
-        if self._is_managed and self._chunks is not None:
-            return await anext(self._chunks)
+        if not self._has_begun:
+            self._has_begun, self._thread = True, threading.get_ident()
+            self._streams._open.add(self._chunks)
         try:
-            if self._chunks is None:
-                self._chunks = await self._open()
             return await anext(self._chunks)
-        except StopAsyncIteration:
-            await self._leave(None)
-            raise
-        except BaseException as exc:
-            await self._leave(exc)
+        except BaseException:  # the generator is closed
+            self._streams._open.discard(self._chunks)
             raise
 
     async def aclose(self) -> None:
         """Close the stream; idempotent."""
-        await self._leave(None)
+        self._has_begun = True
+        self._streams._open.discard(self._chunks)
+        await self._chunks.aclose()
 
     def __del__(self) -> None:
         # The garbage collector may run in any thread; only the thread of the event loop may start a task.
-        is_left = self._chunks is not None and not self._is_over and not self._is_managed
-        if is_left and threading.get_ident() == self._thread:
-            self._streams._abandoned(self._manager)
-
-    async def _open(self) -> AsyncIterator[StreamChunk]:
-        chunks = await self._manager.__aenter__()
-        self._thread = threading.get_ident()
-        self._streams._opened(self._manager)
-        return chunks
-
-    async def _leave(self, exc: BaseException | None) -> None:
-        self._is_over = True
-        if self._streams._take(self._manager):
-            traceback = None if exc is None else exc.__traceback__
-            await self._manager.__aexit__(None if exc is None else type(exc), exc, traceback)
+        if threading.get_ident() == self._thread:
+            self._streams._abandoned(self._chunks)
 
 
 def is_announced(hooks: Any, request: ChatRequest) -> bool:
@@ -176,61 +136,45 @@ def is_announced(hooks: Any, request: ChatRequest) -> bool:
     return not _ANNOUNCED.isdisjoint(handlers) and (request.metadata or {}).get("stream") is not False
 
 
-class AnnouncedStream:
-    """A stream that is also emitted as the published events ``llm:stream_*``; it holds no generator between two chunks."""
-
-    def __init__(self, manager: Manager, hooks: Any) -> None:
-        self._manager = manager
-        self._emit = hooks.emit
-        self._about = {"request_id": str(uuid4())}
-        self._types: dict[int, str] = {}
-        self._counts: Counter[int] = Counter()
-        self._chunks: AsyncIterator[StreamChunk]
-
-    async def __aenter__(self) -> Self:
-        self._chunks = await self._manager.__aenter__()
-        return self
-
-    async def __aexit__(self, *exc: Any) -> bool | None:
-        return await self._manager.__aexit__(*exc)
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> StreamChunk:
-        try:
-            chunk = await anext(self._chunks)
-        except StopAsyncIteration:
-            raise
-        except Exception as exc:
-            if self._counts:
-                error = {"type": type(exc).__name__, "msg": str(exc)}
-                await self._emit(LLM_STREAM_ABORTED, {**self._about, "error": error})
-            raise
-        index, kind = chunk.index, _PUBLISHED.get(chunk.block_type or "", chunk.block_type or "")
-        about: dict[str, Any] = {**self._about, "block_index": index, "block_type": self._types.get(index, kind)}
-        if chunk.kind == "block_start":
-            self._types[index] = kind
-            name = {} if chunk.tool_name is None else {"name": chunk.tool_name}
-            await self._emit(LLM_STREAM_BLOCK_START, {**about, "block_type": kind, **name})
-        elif chunk.kind == "block_delta" and chunk.text and about["block_type"] != "tool_use":
-            await self._emit(LLM_STREAM_BLOCK_DELTA, {**about, "sequence": self._counts[index], "text": chunk.text})
-            self._counts[index] += 1
-        elif chunk.kind == "block_end":
-            await self._emit(LLM_STREAM_BLOCK_END, about)
-        return chunk
+async def announced(chunks: Chunks, hooks: Any) -> Chunks:
+    """The same stream, which is also emitted as the published events ``llm:stream_*``."""
+    request = {"request_id": str(uuid4())}
+    types: dict[int, str] = {}
+    counts: Counter[int] = Counter()
+    try:
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                index, kind = chunk.index, _PUBLISHED.get(chunk.block_type or "", chunk.block_type or "")
+                about: dict[str, Any] = {**request, "block_index": index, "block_type": types.get(index, kind)}
+                if chunk.kind == "block_start":
+                    types[index] = kind
+                    name = {} if chunk.tool_name is None else {"name": chunk.tool_name}
+                    await hooks.emit(LLM_STREAM_BLOCK_START, {**about, "block_type": kind, **name})
+                elif chunk.kind == "block_delta" and chunk.text and about["block_type"] != "tool_use":
+                    await hooks.emit(LLM_STREAM_BLOCK_DELTA, {**about, "sequence": counts[index], "text": chunk.text})
+                    counts[index] += 1
+                elif chunk.kind == "block_end":
+                    await hooks.emit(LLM_STREAM_BLOCK_END, about)
+                yield chunk
+    except Exception as exc:
+        if counts:
+            error = {"type": type(exc).__name__, "msg": str(exc)}
+            await hooks.emit(LLM_STREAM_ABORTED, {**request, "error": error})
+        raise
 
 
 class StreamingProvider(ABC):
-    """`complete`, `stream` and `parse_tool_calls` over one exchange per request; there is no second path.
+    """`complete`, `stream` and `parse_tool_calls` over one generator of chunks per request; there is no second path.
 
     Args:
         coordinator: For events, and for closing unfinished streams.
+        raw: Whether events carry the whole request and response.
     """
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: Coordinator, *, raw: bool = False) -> None:
         self._hooks = coordinator.hooks
-        self._streams = AnswerStreams.of(coordinator)
+        self._streams = AnswerStreams(coordinator)
+        self._raw = raw
 
     @property
     @abstractmethod
@@ -238,8 +182,8 @@ class StreamingProvider(ABC):
         """The name it is mounted under."""
 
     @abstractmethod
-    def _exchange(self, request: ChatRequest, kwargs: dict[str, Any]) -> Manager:
-        """Open one call, and close it in the end; the request must not be changed."""
+    def _chunks(self, request: ChatRequest, kwargs: dict[str, Any]) -> Chunks:
+        """Make one call; the last chunk has the response. The request must not be changed."""
 
     async def complete(self, request: ChatRequest, **kwargs: Any) -> ChatResponse:
         """Send a request and wait for the whole response.
@@ -266,12 +210,10 @@ class StreamingProvider(ABC):
             kwargs: As for `complete`.
 
         Raises:
-            LLMError: The call failed, on entering or while reading chunks.
+            LLMError: The call failed, while reading chunks.
         """
-        exchange = self._exchange(request, kwargs)
-        if is_announced(self._hooks, request):
-            exchange = AnnouncedStream(exchange, self._hooks)
-        return self._streams.stream(exchange)
+        chunks = self._chunks(request, kwargs)
+        return self._streams.stream(announced(chunks, self._hooks) if is_announced(self._hooks, request) else chunks)
 
     def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
         """The tool calls of a response; if it lists none, those among its content blocks."""
@@ -280,6 +222,27 @@ class StreamingProvider(ABC):
     async def aclose(self) -> None:
         """Close unfinished streams; idempotent."""
         await self._streams.aclose()
+
+    async def _emit_request(self, model: str, request: ChatRequest, sent: Callable[[], Any]) -> None:
+        about: dict[str, Any] = {"provider": self.name, "model": model, "message_count": len(request.messages)}
+        await self._hooks.emit(LLM_REQUEST, {**about, "raw": sent()} if self._raw else about)
+
+    async def _emit_response(
+        self, model: str, began: float, received: Any, *, usage: Usage | None = None, error: LLMError | None = None
+    ) -> None:
+        about: dict[str, Any] = {
+            "provider": self.name,
+            "model": model,
+            "duration_ms": round((anyio.current_time() - began) * 1000),
+            "status": "ok" if error is None else "error",
+        }
+        if usage is not None:
+            names = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+            counted = {name: count for name in names if (count := getattr(usage, name)) is not None}
+            about["usage"] = {**counted, "cost_usd": None if usage.cost_usd is None else str(usage.cost_usd)}
+        if error is not None:
+            about["error"] = {"type": type(error).__name__, "message": str(error), "retryable": error.retryable}
+        await self._hooks.emit(LLM_RESPONSE, {**about, "raw": received} if self._raw else about)
 
 
 def calls_among(blocks: Iterable[Any]) -> list[ToolCall]:

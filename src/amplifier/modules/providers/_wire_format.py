@@ -6,8 +6,9 @@ two, `anthropic` has its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Protocol, TypeAlias
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
 
 import attrs
 
@@ -111,52 +112,52 @@ class EncodedRequest:
         return Degradation(**joined)
 
 
-class WireFormat(Protocol):
-    """One API of a service."""
+class WireFormat(ABC):
+    """One API of a service.
 
-    @property
-    def path(self) -> str:
-        """The path of requests below the base URL."""
-        ...
+    Attributes:
+        path: The path of requests below the base URL.
+        count_path: The path at which the service counts the tokens of a request; None if it has none.
+        always_limits: Whether the service requires a limit on output tokens.
+        reader: Reads one response; made with the ids of tool calls that the conversation uses already.
+    """
 
-    @property
-    def count_path(self) -> str | None:
-        """The path below the base URL at which the service counts the tokens of a request; None if it has none."""
-        ...
+    path: ClassVar[str]
+    count_path: ClassVar[str | None] = None
+    always_limits: ClassVar[bool] = False
+    reader: ClassVar[type[ResponseReader]]
 
-    @property
-    def always_limits(self) -> bool:
-        """Whether the service requires a limit on output tokens."""
-        ...
-
+    @abstractmethod
     def encode(self, conversation: Conversation, request: ChatRequest, call: CallOptions) -> EncodedRequest:
-        """Encode a request."""
-        ...
-
-    def reader(self, taken_ids: Iterable[str]) -> ResponseReader:
-        """A reader for one response."""
-        ...
+        """Encode a request as JSON."""
 
 
-class ModelCatalogue(Protocol):
-    """Describes a service's models by name, and reads the service's list of models."""
+class ModelCatalogue(ABC):
+    """Describes a service's models by name, and reads the service's list of models.
 
-    @property
-    def path(self) -> str | None:
-        """The path of the list below the base URL; None if the service has none."""
-        ...
+    Attributes:
+        path: The path of the list below the base URL; None if the service has none.
+        names: Models to list if the service cannot be asked.
+    """
+
+    path: str | None = "/models"
+    names: Sequence[str] = ()
+
+    @abstractmethod
+    def look_up(self, model: str) -> ModelInfo:
+        """The properties of a model, derived from its name."""
 
     def known(self) -> list[ModelInfo]:
         """Models to list if the service cannot be asked."""
-        ...
-
-    def look_up(self, model: str) -> ModelInfo:
-        """The properties of a model, derived from its name."""
-        ...
+        return [self.look_up(model) for model in self.names]
 
     def read(self, body: Any) -> list[ModelInfo]:
         """Read the service's list of models."""
-        ...
+        return [self.listed(given) for given in body["data"]]
+
+    def listed(self, given: dict[str, Any]) -> ModelInfo:
+        """A member of the service's list."""
+        return self.look_up(given["id"])
 
 
 def resolve_call_options(

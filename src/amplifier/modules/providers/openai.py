@@ -15,7 +15,7 @@ from .._shared.configuration import choice, flag, option, optional, read_options
 from ._chat_completions import ChatCompletions
 from ._http_provider import Prices, Service, mount_provider
 from ._responses_api import ResponsesApi
-from ._wire_format import ProviderOptions, WireFormat
+from ._wire_format import ModelCatalogue, ProviderOptions, WireFormat
 
 __all__ = ["DEFAULT_MODEL", "OpenAIModels", "mount"]
 
@@ -40,7 +40,6 @@ _SIZES: tuple[tuple[str, int, int], ...] = (
     (r"o[134](-|$)", 200_000, 100_000),
 )
 _UNKNOWN = (128_000, 16_384)
-_KNOWN = ("gpt-6.1-sol", "gpt-6.1-terra", "gpt-5.6-sol", "gpt-5.6-luna", "gpt-5.4-mini", "gpt-4.1")
 
 
 @attrs.frozen(kw_only=True)
@@ -98,14 +97,10 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
 
 
 @final
-class OpenAIModels:
+class OpenAIModels(ModelCatalogue):
     """The catalogue of provider-openai."""
 
-    path = "/models"
-
-    def known(self) -> list[ModelInfo]:
-        """Models to list if the service cannot be asked."""
-        return [self.look_up(model) for model in _KNOWN]
+    names = ("gpt-6.1-sol", "gpt-6.1-terra", "gpt-5.6-sol", "gpt-5.6-luna", "gpt-5.4-mini", "gpt-4.1")
 
     def look_up(self, model: str) -> ModelInfo:
         """The properties of a model, derived from its name."""
@@ -117,7 +112,3 @@ class OpenAIModels:
             max_output_tokens=output,
             capabilities=list(_CAPABILITIES),
         )
-
-    def read(self, body: Any) -> list[ModelInfo]:
-        """Read the service's list of models."""
-        return [self.look_up(given["id"]) for given in body["data"]]

@@ -60,7 +60,11 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
             parallel_tool_calls=options.parallel_tool_calls,
             seed=options.seed,
         ),
-        catalogue=ConfiguredModels(options.default_model, options.context_window or 32_768, options.max_tokens or 4096),
+        catalogue=ConfiguredModels(
+            names=(options.default_model,),
+            context_window=options.context_window or 32_768,
+            max_tokens=options.max_tokens or 4096,
+        ),
         prices=Prices(None, options.base_url),
     )
     return await mount_provider(coordinator, service, options)

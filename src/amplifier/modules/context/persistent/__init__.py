@@ -1,10 +1,9 @@
 """context-persistent: as context-simple, and every message is on disk before `add_message` returns.
 
-`_context` is the module, `_step_journal` what makes turns durable, `_options` the config; `amplifier.store` keeps it all.
+`_context` is the module and its config, `_step_journal` what makes turns durable; `amplifier.store` keeps it all.
 """
 
-from ._context import PersistentContext, mount
-from ._options import PersistentOptions
+from ._context import PersistentContext, PersistentOptions, mount
 from ._step_journal import JournalError
 
 __all__ = [

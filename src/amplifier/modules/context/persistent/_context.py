@@ -8,22 +8,27 @@ call has happened completely or not at all.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar, final
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, TypeVar, final
 
 import anyio
 import anyio.to_thread
+import attrs
 
 from amplifier.contracts import Coordinator, Hooks
 from amplifier.errors import SessionStateError
 from amplifier.events import TOOL_ERROR, TOOL_POST
 from amplifier.store import Conversation as StoredConversation
-from amplifier.store import encode_message
+from amplifier.store import check_session_id, encode_message
 
+from ..._shared.configuration import choice, directory_name, flag, option, read_options
+from ..._shared.session_files import default_sessions_directory
 from ..._shared.shielded import run_shielded
 from .. import (
     Compaction,
+    ContextOptions,
     Conversation,
     SharedContext,
     as_dict,
@@ -34,12 +39,47 @@ from .. import (
     open_calls,
     require_role,
 )
-from ._options import PersistentOptions, read_persistent_options
 from ._step_journal import StepJournal
 
 logger = logging.getLogger("amplifier.modules.context-persistent")
 
 T = TypeVar("T")
+
+ResumePolicy: TypeAlias = Literal["keep_file", "replace"]
+
+
+@attrs.frozen(kw_only=True)
+class PersistentOptions(ContextOptions):
+    """Where the conversation is kept and how much of it a request may hold.
+
+    Attributes:
+        folder: The conversation's own folder, created if it does not exist.
+        session_id: The session of the conversation.
+        resume_policy: What `set_messages` does after the conversation was loaded from its file: ``"keep_file"`` ignores
+            it, because the file is the fuller record; ``"replace"`` obeys.
+        durable_turns: Keep a journal of tool calls, so that a turn that a crash cuts off can be resumed where it was:
+            calls without a result stay open when the conversation is loaded, until the turn is resumed or the next begins.
+    """
+
+    folder: Path = option(directory_name, key="path", default=attrs.Factory(default_sessions_directory))
+    session_id: str
+    resume_policy: ResumePolicy = option(choice("keep_file", "replace"), default="keep_file")
+    durable_turns: bool = option(flag, default=False)
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        check_session_id(self.session_id)
+
+
+def read_persistent_options(session_id: Any, config: Mapping[str, Any] | None) -> PersistentOptions:
+    """Read the configuration of a session's context.
+
+    Raises:
+        PlanError: The configuration is wrong, or the session id cannot name a folder; it lists all problems.
+    """
+    options = read_options(PersistentOptions, "context-persistent", config, session_id=session_id)
+    return attrs.evolve(options, folder=options.folder.absolute() / session_id)
+
 
 INTERRUPTED = "[interrupted: the session ended before this call returned]"
 

@@ -33,10 +33,9 @@ from amplifier.models import (
 
 from ..._shared.configuration import Kind, flag, number, option, read_options, seconds, text, whole_number
 from ..._shared.started_process import can_supervise
-from .._chat_completions import ChatCompletions, ChatCompletionsReader, ConfiguredModels
+from .._chat_completions import ChatCompletions, ConfiguredModels
 from .._conversation import Conversation, Entry, MessageEntry, ToolResultEntry
 from .._http_provider import HttpProvider, Prices, import_client
-from .._response_reader import TokenCounts
 from .._wire_format import CallOptions, EncodedRequest, ProviderOptions
 from ._server_process import Server
 
@@ -208,9 +207,13 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
             priority=options.priority,
         ),
         client=Server(coordinator, client, options.model_path, job, start_timeout=options.start_timeout),
-        wire_format=LocalChat(ChatCompletions(seed=options.seed), options.offer_tools),
+        wire_format=LocalChat(seed=options.seed, offer_tools=options.offer_tools),
         catalogue=ConfiguredModels(
-            options.model, options.context_size, max_tokens, capabilities=_CAPABILITIES, path=None
+            names=(options.model,),
+            context_window=options.context_size,
+            max_tokens=max_tokens,
+            capabilities=_CAPABILITIES,
+            path=None,
         ),
         prices=_NoCost(None),
     )
@@ -221,34 +224,30 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
 class _NoCost(Prices):
     """A model on this machine costs nothing."""
 
-    def cost(self, model: str, token_counts: TokenCounts) -> Decimal | None:
+    def cost(self, model: str, counted: Mapping[str, int | None]) -> Decimal | None:
         return Decimal(0)
 
 
 # ── requests ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@attrs.frozen
-class LocalChat:
+@attrs.frozen(kw_only=True)
+class LocalChat(ChatCompletions):
     """Chat Completions for a small model, which reads text only and whose chat template knows few roles.
 
     Attributes:
-        api: Encodes what is left.
         offer_tools: Whether requests contain the tools.
     """
 
     path: ClassVar[str] = "/v1/chat/completions"
-    count_path: ClassVar[str | None] = None
-    always_limits: ClassVar[bool] = False
 
-    api: ChatCompletions
-    offer_tools: bool
+    offer_tools: bool = True
 
     def encode(self, conversation: Conversation, request: ChatRequest, call: CallOptions) -> EncodedRequest:
         """Encode a request as JSON; what the model cannot read is left out and reported as a degradation."""
         omitted: dict[str, None] = {}
         entries = _plain_entries(conversation.entries, omitted)
-        encoded = self.api.encode(attrs.evolve(conversation, entries=entries), request, call)
+        encoded = super().encode(attrs.evolve(conversation, entries=entries), request, call)
         if not self.offer_tools or call.tool_choice == "none":
             encoded.body.pop("tools", None)
             encoded.body.pop("tool_choice", None)
@@ -257,10 +256,6 @@ class LocalChat:
                 Degradation(requested=", ".join(omitted), actual="text", reason="the model reads text only")
             )
         return encoded
-
-    def reader(self, taken_ids: Iterable[str]) -> ChatCompletionsReader:
-        """A reader for one response."""
-        return self.api.reader(taken_ids)
 
 
 def _plain_entries(entries: list[Entry], omitted: dict[str, None]) -> list[Entry]:

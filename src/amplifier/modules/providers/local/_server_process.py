@@ -24,7 +24,7 @@ from amplifier.errors import ConfigurationError, LLMTimeoutError, NetworkError, 
 from ..._shared.message_lines import read_chunk, write_all
 from ..._shared.shielded import run_shielded
 from ..._shared.started_process import ServiceProcess
-from .._error_mapping import ErrorContext
+from .._error_mapping import CallContext
 
 if TYPE_CHECKING:
     from .._http_client import HttpClient, HttpResponse  # needs the HTTP library, which is optional
@@ -85,14 +85,7 @@ class Server:
 
     @asynccontextmanager
     async def open(
-        self,
-        method: str,
-        path: str,
-        body: dict[str, Any] | None,
-        *,
-        timeout: float | None,
-        idle_timeout: float | None,
-        context: ErrorContext,
+        self, method: str, path: str, body: dict[str, Any] | None, context: CallContext
     ) -> AsyncIterator[HttpResponse]:
         """Send a request to the server, which is started if it is not running.
 
@@ -102,11 +95,10 @@ class Server:
             ProviderUnavailableError: The provider is closed, or the process died.
             LLMError: The server refuses.
         """
-        limits: dict[str, Any] = {"timeout": timeout, "idle_timeout": idle_timeout, "context": context}
         async with AsyncExitStack() as stack:
             running = await self._ready()
             try:
-                response = await stack.enter_async_context(running.client.open(method, path, body, **limits))
+                response = await stack.enter_async_context(running.client.open(method, path, body, context))
             except NetworkError as error:
                 # A process that is dying has closed its sockets, and it takes a moment until its end is reported.
                 with anyio.move_on_after(_DYING_SECONDS):
@@ -116,7 +108,7 @@ class Server:
                         f"the model server cannot be reached: {error}", provider="local", model=context.model
                     ) from error
                 running = await self._ready()
-                response = await stack.enter_async_context(running.client.open(method, path, body, **limits))
+                response = await stack.enter_async_context(running.client.open(method, path, body, context))
             yield response
 
     async def aclose(self) -> None:
