@@ -13,7 +13,15 @@ from amplifier.models import ToolResult
 
 from .._shared.failure import ToolFailure, failure_from_os, shown
 
-__all__ = ["BuiltinTool", "check_input", "directory_schema"]
+__all__ = [
+    "BuiltinTool",
+    "check_input",
+    "flag_schema",
+    "object_schema",
+    "path_schema",
+    "text_schema",
+    "whole_number_schema",
+]
 
 logger = logging.getLogger("amplifier.modules.tools")
 
@@ -26,9 +34,9 @@ class BuiltinTool(ABC):
     """
 
     repeatable: ClassVar[bool | None] = None
-    _name: ClassVar[str]
-    _description: ClassVar[str]
-    _schema: ClassVar[Mapping[str, Any]]
+    _name: str
+    _description: str
+    _schema: Mapping[str, Any]
 
     @property
     def name(self) -> str:
@@ -51,10 +59,9 @@ class BuiltinTool(ABC):
 
     async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 - the contract's name
         """Check the input, do the work, and answer; only cancellation is raised."""
-        values, problems = check_input(self._schema, input)
+        values: dict[str, Any] = {}
         try:
-            if problems:
-                raise ToolFailure("InvalidInput", "; ".join(problems))
+            values = self._read_input(input)
             return await self._run(values)
         except ToolFailure as failure:
             return self._failed(failure)
@@ -70,18 +77,61 @@ class BuiltinTool(ABC):
             OSError: The same, reported by the system.
         """
 
+    def _read_input(self, given: Any) -> dict[str, Any]:
+        """The input with defaults filled in.
+
+        Raises:
+            ToolFailure: It does not fit the schema.
+        """
+        values, problems = check_input(self._schema, given)
+        if problems:
+            raise ToolFailure("InvalidInput", "; ".join(problems))
+        return values  # type: ignore[no-any-return]  # every schema is one of an object
+
     def _subject(self, values: dict[str, Any]) -> str:
         return shown(str(values.get("file_path") or values.get("path") or ""))
 
     def _failed(self, failure: ToolFailure) -> ToolResult:
         message = shown(str(failure), 4000)
-        logger.info("tool %s: %s (%s)", self._name, message, failure.kind)
+        logger.info("tool %s: %s (%s)", self.name, message, failure.kind)
         return ToolResult(success=False, error={"message": message, "type": failure.kind})
 
 
-def directory_schema(description: str) -> dict[str, Any]:
-    """The schema of an input that names a place in the workspace, by default the workspace itself."""
-    return {"type": "string", "description": description, "minLength": 1, "maxLength": 4096, "default": "."}
+# ── schemas ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def object_schema(properties: dict[str, dict[str, Any]], *required: str) -> dict[str, Any]:
+    """The schema of an input with these members and no others."""
+    schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {**schema, "required": list(required)} if required else schema
+
+
+def text_schema(description: str, least: int | None = None, most: int | None = None, **more: Any) -> dict[str, Any]:
+    """The schema of a text of so many characters."""
+    return _schema("string", description, {"minLength": least, "maxLength": most}, more)
+
+
+def whole_number_schema(description: str, least: int, most: int | None = None, **more: Any) -> dict[str, Any]:
+    """The schema of a whole number in a range."""
+    return _schema("integer", description, {"minimum": least, "maximum": most}, more)
+
+
+def flag_schema(description: str) -> dict[str, Any]:
+    """The schema of a switch that is off by default."""
+    return _schema("boolean", description, {}, {"default": False})
+
+
+def path_schema(description: str, **more: Any) -> dict[str, Any]:
+    """The schema of the path of a file or directory."""
+    return text_schema(description, 1, 4096, **more)
+
+
+def _schema(kind: str, description: str, bounds: dict[str, int | None], more: dict[str, Any]) -> dict[str, Any]:
+    limits = {keyword: bound for keyword, bound in bounds.items() if bound is not None}
+    return {"type": kind, "description": description, **limits, **more}
+
+
+# ── checking an input ────────────────────────────────────────────────────────────────────────────
 
 
 _WORDS = frozenset({"description", "default", "examples", "title"})

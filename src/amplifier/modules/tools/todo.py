@@ -15,7 +15,7 @@ from amplifier.models import ToolResult
 
 from .._shared.configuration import read_options
 from .._shared.failure import ToolFailure, shown
-from ._base import BuiltinTool
+from ._base import BuiltinTool, object_schema, text_schema
 
 __all__ = ["TodoTool", "mount"]
 
@@ -44,38 +44,26 @@ class TodoTool(BuiltinTool):
         "list only shows it. Each todo has content (what to do), activeForm (what to show while it is being done) and "
         "status: pending, in_progress or completed. At most one may be in_progress."
     )
-    _schema: ClassVar[dict[str, Any]] = {
-        "type": "object",
-        "properties": {
-            "action": {
-                "type": "string",
-                "description": "What to do with the list.",
-                "enum": ["create", "update", "list"],
-            },
+    _schema = object_schema(
+        {
+            "action": text_schema("What to do with the list.", enum=["create", "update", "list"]),
             "todos": {
                 "type": "array",
                 "description": "The whole list, in order, for create and update; without it the list stays as it is.",
                 "maxItems": 100,
-                "items": {
-                    "type": "object",
-                    "properties": {
-                        "content": {"type": "string", "description": "What to do.", "minLength": 1, "maxLength": 1000},
-                        "activeForm": {
-                            "type": "string",
-                            "description": "The same in progress: 'Running the tests'.",
-                            "minLength": 1,
-                            "maxLength": 1000,
-                        },
-                        "status": {"type": "string", "description": "How far it is.", "enum": list(_STATUSES)},
+                "items": object_schema(
+                    {
+                        "content": text_schema("What to do.", 1, 1000),
+                        "activeForm": text_schema("The same in progress: 'Running the tests'.", 1, 1000),
+                        "status": text_schema("How far it is.", enum=list(_STATUSES)),
                     },
-                    "required": ["content", "status"],
-                    "additionalProperties": False,
-                },
+                    "content",
+                    "status",
+                ),
             },
         },
-        "required": ["action"],
-        "additionalProperties": False,
-    }
+        "action",
+    )
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator

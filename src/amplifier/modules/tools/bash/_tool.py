@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from amplifier.models import ToolResult
 
@@ -16,7 +16,7 @@ from ..._shared.failure import ToolFailure, shown
 from ..._shared.process_tree import MARK, chained
 from ..._shared.started_process import signal_name
 from ..._shared.worker_threads import Stop, Stopped, Workers
-from .._base import BuiltinTool
+from .._base import BuiltinTool, object_schema, text_schema, whole_number_schema
 from ._command import Command, Outcome
 from ._confinement import Confined, Sandbox
 from ._options import DEFAULT_TIMEOUT, BashOptions
@@ -68,27 +68,21 @@ class BashTool(BuiltinTool):
         "directory: cd and variables do not last. There is no terminal and no input. When the command ends, whatever it "
         "left running in the background is ended too. Of long output the middle is left out; write it to a file instead."
     )
-    _schema: ClassVar[dict[str, Any]] = {
-        "type": "object",
-        "properties": {
-            "command": {
-                "type": "string",
-                "description": "The command, as in a script.",
-                "examples": ["ls -l", "echo hello"],
-                "minLength": 1,
-                "maxLength": 100_000,
-                "pattern": r"^[^\u0000]*$",
-            },
-            "timeout": {
-                "type": "integer",
-                "description": "Seconds after which it is ended; more than this session allows means as long as allowed.",
-                "minimum": 1,
-                "maximum": 86_400,
-            },
+    _schema = object_schema(
+        {
+            "command": text_schema(
+                "The command, as in a script.",
+                1,
+                100_000,
+                pattern=r"^[^\u0000]*$",
+                examples=["ls -l", "echo hello"],
+            ),
+            "timeout": whole_number_schema(
+                "Seconds after which it is ended; more than this session allows means as long as allowed.", 1, 86_400
+            ),
         },
-        "required": ["command"],
-        "additionalProperties": False,
-    }
+        "command",
+    )
 
     def __init__(
         self, options: BashOptions, shell: str, directory: Callable[[], Path], workers: Workers, sandbox: Sandbox

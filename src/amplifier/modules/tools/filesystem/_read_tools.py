@@ -20,7 +20,7 @@ from amplifier.models._prompts import PDF, media_type
 
 from ..._shared.failure import ToolFailure, shown
 from ..._shared.worker_threads import Stop, Workers
-from .._base import BuiltinTool, directory_schema
+from .._base import BuiltinTool, object_schema, path_schema, whole_number_schema
 from .._paths import ConfinedPath, Entry, Workspace, entries_of, open_directory, open_file
 from ._options import FilesystemOptions
 
@@ -154,12 +154,7 @@ logger = logging.getLogger("amplifier.modules.tools.filesystem")
 
 _Result = TypeVar("_Result")
 
-FILE_PATH: dict[str, Any] = {
-    "type": "string",
-    "description": "The file; relative to the workspace, or absolute inside it. Without '..'.",
-    "minLength": 1,
-    "maxLength": 4096,
-}
+FILE_PATH = path_schema("The file; relative to the workspace, or absolute inside it. Without '..'.")
 
 
 class EditorFiles(Protocol):
@@ -216,28 +211,14 @@ class ReadFileTool(FileTool):
         "Read a text file. Gives the lines from `offset` (1 is the first) on, at most `limit` of them. "
         "The answer states whether there is more and where to continue. Binary files are refused."
     )
-    _schema: ClassVar[dict[str, Any]] = {
-        "type": "object",
-        "properties": {
+    _schema = object_schema(
+        {
             "file_path": FILE_PATH,
-            "offset": {
-                "type": "integer",
-                "description": "The first line wanted, counted from 1.",
-                "minimum": 1,
-                "maximum": 1_000_000_000,
-                "default": 1,
-            },
-            "limit": {
-                "type": "integer",
-                "description": "How many lines are wanted.",
-                "minimum": 1,
-                "maximum": 100_000,
-                "default": 2000,
-            },
+            "offset": whole_number_schema("The first line wanted, counted from 1.", 1, 1_000_000_000, default=1),
+            "limit": whole_number_schema("How many lines are wanted.", 1, 100_000, default=2000),
         },
-        "required": ["file_path"],
-        "additionalProperties": False,
-    }
+        "file_path",
+    )
 
     async def _run(self, values: dict[str, Any]) -> ToolResult:
         place, result, size = await self._work(lambda stop: self._read(values, stop), values)
@@ -313,13 +294,7 @@ class ListDirectoryTool(FileTool):
         "List what is in a directory: name, type (file, directory, link, other) and size in bytes of files. "
         "One level only; use glob to look deeper."
     )
-    _schema: ClassVar[dict[str, Any]] = {
-        "type": "object",
-        "properties": {
-            "path": directory_schema("The directory; the workspace if left out."),
-        },
-        "additionalProperties": False,
-    }
+    _schema = object_schema({"path": path_schema("The directory; the workspace if left out.", default=".")})
 
     async def _run(self, values: dict[str, Any]) -> ToolResult:
         return ToolResult(output=await self._work(lambda stop: self._list(values["path"], stop), values))

@@ -7,7 +7,7 @@ import os
 import secrets
 import stat
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import anyio
 import attrs
@@ -18,6 +18,7 @@ from amplifier.models import ToolResult
 
 from ..._shared.failure import ToolFailure, shown
 from ..._shared.worker_threads import Stop, Workers
+from .._base import flag_schema, object_schema, text_schema
 from .._paths import AccessRoots, ConfinedPath, Workspace, open_file, open_parent, refuse_unless_regular
 from ._options import FilesystemOptions
 from ._read_tools import FILE_PATH, FileTool, is_binary, read_all
@@ -224,15 +225,9 @@ class WriteFileTool(WritingTool):
         "Write a text file as a whole, in place of what was there before. Missing directories are made. "
         "To change a part of a file use edit_file."
     )
-    _schema: ClassVar[dict[str, Any]] = {
-        "type": "object",
-        "properties": {
-            "file_path": FILE_PATH,
-            "content": {"type": "string", "description": "The whole new content."},
-        },
-        "required": ["file_path", "content"],
-        "additionalProperties": False,
-    }
+    _schema = object_schema(
+        {"file_path": FILE_PATH, "content": text_schema("The whole new content.")}, "file_path", "content"
+    )
 
     async def _run(self, values: dict[str, Any]) -> ToolResult:
         data = self._encoded(values["content"], "content")
@@ -268,17 +263,17 @@ class EditFileTool(WritingTool):
         "Replace text in a file. `old_string` must be in the file exactly as given, white space included, and only "
         "once: add lines around it until it is unique, or set `replace_all`."
     )
-    _schema: ClassVar[dict[str, Any]] = {
-        "type": "object",
-        "properties": {
+    _schema = object_schema(
+        {
             "file_path": FILE_PATH,
-            "old_string": {"type": "string", "description": "The text to replace.", "minLength": 1},
-            "new_string": {"type": "string", "description": "The text to put there; empty to delete."},
-            "replace_all": {"type": "boolean", "description": "Replace every occurrence.", "default": False},
+            "old_string": text_schema("The text to replace.", 1),
+            "new_string": text_schema("The text to put there; empty to delete."),
+            "replace_all": flag_schema("Replace every occurrence."),
         },
-        "required": ["file_path", "old_string", "new_string"],
-        "additionalProperties": False,
-    }
+        "file_path",
+        "old_string",
+        "new_string",
+    )
 
     async def _run(self, values: dict[str, Any]) -> ToolResult:
         self._encoded(values["old_string"], "old_string")

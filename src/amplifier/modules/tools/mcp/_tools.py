@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import copy
 import hashlib
 import json
 import logging
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, TypeAlias
@@ -37,7 +36,7 @@ from amplifier.errors import ModelError
 from amplifier.models import ImageBlock, TextBlock, ToolResult, UnknownBlock, from_dict
 
 from ..._shared.failure import ToolFailure, shown
-from .._base import check_input
+from .._base import BuiltinTool, object_schema, text_schema
 from ._connection import Connection
 from ._options import McpOptions, ServerOptions
 from ._server_offer import OfferedTool
@@ -217,7 +216,7 @@ _MOST_PAGES = 20
 _Report = tuple[float, float | None, str | None]
 
 
-class ServerTool(ABC):
+class ServerTool(BuiltinTool):
     """A tool whose work a server does.
 
     Args:
@@ -228,19 +227,10 @@ class ServerTool(ABC):
     """
 
     def __init__(self, name: str, connection: Connection, coordinator: Coordinator, *, max_chars: int) -> None:
-        self.name = name
+        self._name = name
         self._connection = connection
         self._coordinator = coordinator
         self._max_chars = max_chars
-
-    @property
-    @abstractmethod
-    def description(self) -> str:
-        """What it does, for the model."""
-
-    @property
-    @abstractmethod
-    def _schema(self) -> Mapping[str, Any]: ...
 
     @property
     def server(self) -> str:
@@ -252,26 +242,9 @@ class ServerTool(ABC):
         """The server's hints about the tool, such as ``readOnlyHint``."""
         return {"readOnlyHint": True}
 
-    @property
-    def input_schema(self) -> dict[str, Any]:
-        """The JSON Schema of the input."""
-        return self.get_schema()
-
-    def get_schema(self) -> dict[str, Any]:
-        """The JSON Schema of the input, a copy."""
-        return copy.deepcopy(dict(self._schema))
-
-    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 - the contract's name
-        """Have the server do the work; only cancellation is raised."""
-        try:
-            return await self._run(input)
-        except ToolFailure as failure:
-            message = shown(str(failure), 4000)
-            logger.info("tool %s: %s (%s)", self.name, message, failure.kind)
-            return ToolResult(success=False, error={"message": message, "type": failure.kind, "server": self.server})
-
-    @abstractmethod
-    async def _run(self, given: dict[str, Any]) -> ToolResult: ...
+    def _failed(self, failure: ToolFailure) -> ToolResult:
+        result = super()._failed(failure)
+        return ToolResult(success=False, error={**(result.error or {}), "server": self.server})
 
 
 class RemoteTool(ServerTool):
@@ -282,15 +255,8 @@ class RemoteTool(ServerTool):
     ) -> None:
         super().__init__(name, connection, coordinator, max_chars=max_chars)
         self.offered = offered
-
-    @property
-    def description(self) -> str:
-        """What it does, in the server's words."""
-        return self.offered.description
-
-    @property
-    def _schema(self) -> Mapping[str, Any]:
-        return self.offered.schema
+        self._description = offered.description
+        self._schema = offered.schema
 
     @property
     def annotations(self) -> dict[str, Any]:
@@ -302,10 +268,13 @@ class RemoteTool(ServerTool):
         """Whether the server itself calls the tool destructive."""
         return self.offered.annotations.get("destructiveHint") is True
 
-    async def _run(self, given: dict[str, Any]) -> ToolResult:
+    def _read_input(self, given: Any) -> dict[str, Any]:
         if not isinstance(given, dict):
             raise ToolFailure("InvalidInput", f"expected an object, got {type(given).__name__}")
         _check_is_json(given)
+        return given  # the server checks it by its schema
+
+    async def _run(self, values: dict[str, Any]) -> ToolResult:
         reports, waiting = anyio.create_memory_object_stream[_Report](_WAITING_REPORTS)
         outcome: list[ToolResult | ToolFailure] = []
         # A task of this call emits progress, so that handlers run in order and inside the turn.
@@ -314,7 +283,7 @@ class RemoteTool(ServerTool):
             with reports:
                 try:
                     outcome.append(
-                        await self._connection.use(self._coordinator, partial(self._call, given, reports), self.name)
+                        await self._connection.use(self._coordinator, partial(self._call, values, reports), self.name)
                     )
                 except ToolFailure as failure:
                     outcome.append(failure)
@@ -365,13 +334,17 @@ def _check_is_json(given: dict[str, Any]) -> None:
 class _PageTool(ServerTool):
     """A built-in tool about a server, which lists what there is when it is called without a name."""
 
-    async def _run(self, given: dict[str, Any]) -> ToolResult:
-        values, problems = check_input(self._schema, given)
-        if problems:
-            raise ToolFailure("InvalidInput", "; ".join(problems))
+    @property
+    def description(self) -> str:
+        """What it does, for the model."""
+        return self._description.format(server=self.server)
+
+    def _read_input(self, given: Any) -> dict[str, Any]:
+        values = super()._read_input(given)
         _check_is_json(given)
-        if "arguments" in values:
-            values["arguments"] = given["arguments"]  # of any names, which the check does not return
+        return {name: given[name] for name in values}  # arguments may have any names, which the check does not return
+
+    async def _run(self, values: dict[str, Any]) -> ToolResult:
         return await self._connection.use(self._coordinator, partial(self._ask, values), self.name)
 
     @abstractmethod
@@ -381,20 +354,8 @@ class _PageTool(ServerTool):
 class ReadResourceTool(_PageTool):
     """Reads a resource of a server, or lists them."""
 
-    @property
-    def _schema(self) -> Mapping[str, Any]:
-        return {
-            "type": "object",
-            "properties": {
-                "uri": {"type": "string", "description": "The URI of the resource; leave it out to list what there is."}
-            },
-            "additionalProperties": False,
-        }
-
-    @property
-    def description(self) -> str:
-        """What it does, for the model."""
-        return f"Read a resource of the server {self.server}. Without uri: list its resources and URI templates."
+    _description = "Read a resource of the server {server}. Without uri: list its resources and URI templates."
+    _schema = object_schema({"uri": text_schema("The URI of the resource; leave it out to list what there is.")})
 
     async def _ask(self, values: dict[str, Any], client: Client) -> ToolResult:
         if "uri" in values:
@@ -417,26 +378,13 @@ class ReadResourceTool(_PageTool):
 class GetPromptTool(_PageTool):
     """Gets a prompt of a server, or lists them."""
 
-    @property
-    def _schema(self) -> Mapping[str, Any]:
-        return {
-            "type": "object",
-            "properties": {
-                "name": {
-                    "type": "string",
-                    "description": "The name of the prompt; leave it out to list what there is.",
-                },
-                "arguments": {"type": "object", "description": "The arguments of the prompt, all of them texts."},
-            },
-            "additionalProperties": False,
+    _description = "Get a prompt of the server {server}, filled in. Without name: list its prompts and their arguments."
+    _schema = object_schema(
+        {
+            "name": text_schema("The name of the prompt; leave it out to list what there is."),
+            "arguments": {"type": "object", "description": "The arguments of the prompt, all of them texts."},
         }
-
-    @property
-    def description(self) -> str:
-        """What it does, for the model."""
-        return (
-            f"Get a prompt of the server {self.server}, filled in. Without name: list its prompts and their arguments."
-        )
+    )
 
     async def _ask(self, values: dict[str, Any], client: Client) -> ToolResult:
         if "name" not in values:

@@ -15,7 +15,7 @@ from amplifier.models import ToolResult
 from ..._shared.configuration import read_options
 from ..._shared.failure import shown
 from ..._shared.worker_threads import Workers
-from .._base import BuiltinTool, directory_schema
+from .._base import BuiltinTool, flag_schema, object_schema, path_schema, text_schema, whole_number_schema
 from .._paths import GlobTool, Workspace
 from ._options import TOOLS, SearchOptions
 from ._search import Search, find_ripgrep
@@ -37,36 +37,22 @@ class GrepTool(BuiltinTool):
         "directory. output_mode content gives the lines, files_with_matches the files, count the number per file. "
         "Binary and very large files and some directories such as .git are left out."
     )
-    _schema: ClassVar[dict[str, Any]] = {
-        "type": "object",
-        "properties": {
-            "pattern": {"type": "string", "description": "The expression.", "minLength": 1, "maxLength": 1000},
-            "path": directory_schema("The file or directory; the workspace if left out."),
-            "glob": {
-                "type": "string",
-                "description": "Look only into files whose path matches, for example *.py or src/**/*.{ts,tsx}.",
-                "minLength": 1,
-                "maxLength": 1000,
-            },
-            "ignore_case": {"type": "boolean", "description": "Upper and lower case are the same.", "default": False},
-            "output_mode": {
-                "type": "string",
-                "description": "What to list.",
-                "enum": ["content", "files_with_matches", "count"],
-                "default": "content",
-            },
-            "context": {
-                "type": "integer",
-                "description": "Lines to show before and after each match.",
-                "minimum": 0,
-                "maximum": 10,
-                "default": 0,
-            },
-            "limit": {"type": "integer", "description": "Matches wanted at most.", "minimum": 1, "maximum": 10_000},
+    _schema = object_schema(
+        {
+            "pattern": text_schema("The expression.", 1, 1000),
+            "path": path_schema("The file or directory; the workspace if left out.", default="."),
+            "glob": text_schema(
+                "Look only into files whose path matches, for example *.py or src/**/*.{ts,tsx}.", 1, 1000
+            ),
+            "ignore_case": flag_schema("Upper and lower case are the same."),
+            "output_mode": text_schema(
+                "What to list.", enum=["content", "files_with_matches", "count"], default="content"
+            ),
+            "context": whole_number_schema("Lines to show before and after each match.", 0, 10, default=0),
+            "limit": whole_number_schema("Matches wanted at most.", 1, 10_000),
         },
-        "required": ["pattern"],
-        "additionalProperties": False,
-    }
+        "pattern",
+    )
 
     def __init__(self, workspace: Workspace, workers: Workers, options: SearchOptions) -> None:
         self._workspace = workspace

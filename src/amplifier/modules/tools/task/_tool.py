@@ -6,7 +6,7 @@ import copy
 import inspect
 import logging
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import anyio
 import attrs
@@ -26,7 +26,7 @@ from ..._shared.configuration import (
     whole_number,
 )
 from ..._shared.failure import ToolFailure, shown
-from .._base import BuiltinTool
+from .._base import BuiltinTool, object_schema, text_schema
 from ._child_sessions import (
     BUDGET,
     COMPLETED,
@@ -68,20 +68,14 @@ class TaskTool(BuiltinTool):
         "cannot ask back: put everything it needs into the instruction, and state what to return. Several calls at once run "
         "side by side. Agents:\n"
     )
-    _schema: ClassVar[dict[str, Any]] = {
-        "type": "object",
-        "properties": {
-            "agent": {"type": "string", "description": "The agent's name.", "minLength": 1, "maxLength": 200},
-            "instruction": {
-                "type": "string",
-                "description": "The whole task.",
-                "minLength": 1,
-                "maxLength": 200_000,
-            },
+    _schema = object_schema(
+        {
+            "agent": text_schema("The agent's name.", 1, 200),
+            "instruction": text_schema("The whole task.", 1, 200_000),
         },
-        "required": ["agent", "instruction"],
-        "additionalProperties": False,
-    }
+        "agent",
+        "instruction",
+    )
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from amplifier.models import ToolResult
 from ..._shared.configuration import read_options
 from ..._shared.failure import ToolFailure, shown
 from ..._shared.worker_threads import Stop, Workers
-from .._base import BuiltinTool
+from .._base import BuiltinTool, flag_schema, object_schema, text_schema, whole_number_schema
 from ._html_to_text import readable
 from ._options import WebOptions
 
@@ -43,28 +43,15 @@ class WebFetchTool(BuiltinTool):
         "are. Only http and https; no private addresses, logins or binary files. Of a long page a part is returned; ask "
         "for more with offset."
     )
-    _schema: ClassVar[dict[str, Any]] = {
-        "type": "object",
-        "properties": {
-            "url": {"type": "string", "description": "The whole URL.", "minLength": 1, "maxLength": 8192},
-            "offset": {
-                "type": "integer",
-                "description": "The character of the text to begin with.",
-                "minimum": 0,
-                "maximum": 100_000_000,
-                "default": 0,
-            },
-            "limit": {
-                "type": "integer",
-                "description": "Characters wanted at most; no more than this session allows.",
-                "minimum": 1,
-                "maximum": 1_000_000,
-            },
-            "raw": {"type": "boolean", "description": "Keep the markup of HTML.", "default": False},
+    _schema = object_schema(
+        {
+            "url": text_schema("The whole URL.", 1, 8192),
+            "offset": whole_number_schema("The character of the text to begin with.", 0, 100_000_000, default=0),
+            "limit": whole_number_schema("Characters wanted at most; no more than this session allows.", 1, 1_000_000),
+            "raw": flag_schema("Keep the markup of HTML."),
         },
-        "required": ["url"],
-        "additionalProperties": False,
-    }
+        "url",
+    )
 
     def __init__(self, fetcher: Fetcher, *, max_parallel: int = 8, max_chars: int = 50_000) -> None:
         self._fetcher = fetcher
