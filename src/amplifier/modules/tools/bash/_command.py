@@ -284,7 +284,7 @@ class Command:
             return too_many or shell.has_ended()
 
         try:
-            with contextlib.closing(OutputReader(shell.process, shell.end, self._captures, self._stop)) as reader:
+            with contextlib.closing(OutputReader(shell.process, shell.news, self._captures, self._stop)) as reader:
                 reader.read_until(seconds, is_over, look=None if most is None else _COUNTING)
                 if too_many:  # at once: every moment it starts more
                     raise ToolFailure(
