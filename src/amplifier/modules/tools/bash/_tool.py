@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -133,28 +133,12 @@ class BashTool(BuiltinTool):
     def _run_once(self, command: str, directory: str, seconds: float, stop: Stop) -> tuple[Outcome, Confined]:
         mark = uuid.uuid4().hex
         environment = clean_environment(self._options.pass_env, self._options.env, mark)
-        with self._confined(command, directory, environment) as confined:
-            runner = Command(
-                confined.arguments,
-                directory=directory,
-                environment=confined.environment,
-                mark=mark,
-                confinement=confined.supervision,
-                max_processes=None if confined.explanation is None else self._options.max_processes,
-                max_bytes=self._options.max_output_bytes,
-                grace=self._options.kill_grace,
-                stop=stop,
-            )
-            return runner.run(seconds), confined
-
-    @contextmanager
-    def _confined(self, command: str, directory: str, environment: dict[str, str]) -> Iterator[Confined]:
         with ExitStack() as stack:
             try:
                 confined = stack.enter_context(self._sandbox.confined([*self._shell, command], directory, environment))
             except ValueError as error:
                 raise ToolFailure("Sandbox", str(error)) from None
-            yield confined
+            return Command(confined, directory, mark, self._options, stop).run(seconds), confined
 
     def stop_all(self) -> bool:
         """Ask every running command to end; whether there was any."""

@@ -32,8 +32,7 @@ class WebFetchTool(BuiltinTool):
 
     Args:
         fetcher: Knows where it may go.
-        max_parallel: Fetches at the same time.
-        max_chars: Of one answer.
+        options: The configuration.
     """
 
     _name = "web_fetch"
@@ -53,11 +52,11 @@ class WebFetchTool(BuiltinTool):
         "url",
     )
 
-    def __init__(self, fetcher: Fetcher, *, max_parallel: int = 8, max_chars: int = 50_000) -> None:
+    def __init__(self, fetcher: Fetcher, options: WebOptions) -> None:
         self._fetcher = fetcher
-        self._slots = anyio.Semaphore(max_parallel)
-        self._workers = Workers(threads=max_parallel)
-        self._max_chars = max_chars
+        self._slots = anyio.Semaphore(options.max_parallel)
+        self._workers = Workers(threads=options.max_parallel)
+        self._max_chars = options.max_chars
 
     def _subject(self, values: dict[str, Any]) -> str:
         return shown(ascii(values.get("url", "")), 200)
@@ -141,9 +140,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     """
     options = await anyio.to_thread.run_sync(read_options, WebOptions, _MODULE, config)
     fetcher = await anyio.to_thread.run_sync(_make_fetcher, options)
-    await coordinator.mount(
-        "tools", WebFetchTool(fetcher, max_parallel=options.max_parallel, max_chars=options.max_chars)
-    )
+    await coordinator.mount("tools", WebFetchTool(fetcher, options))
 
 
 def _make_fetcher(options: WebOptions) -> Fetcher:
@@ -151,7 +148,7 @@ def _make_fetcher(options: WebOptions) -> Fetcher:
     try:
         import truststore  # noqa: PLC0415 - an extra
 
-        from . import _fetcher, _urls  # noqa: PLC0415 - they import the rest of it
+        from . import _fetcher  # noqa: PLC0415 - it imports the rest
     except ImportError as error:
         raise MissingExtraError(_MODULE, extra="web", missing=error.name) from error
     context = truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -161,5 +158,4 @@ def _make_fetcher(options: WebOptions) -> Fetcher:
         except OSError as error:
             problem = ("$.ca_file", f"no certificates can be read from it: {error.strerror or error}")
             raise PlanError([problem], subject=f"invalid config of {_MODULE}") from error
-    policy = _urls.Policy(allow_hosts=options.allow_hosts, allow_private=options.allow_private, ports=options.ports)
-    return _fetcher.Fetcher(policy, options, context)
+    return _fetcher.Fetcher(options, context)
