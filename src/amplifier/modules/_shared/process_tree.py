@@ -86,15 +86,6 @@ def is_running(process: Process) -> bool:
     return seen is not None and seen == process and seen.is_alive
 
 
-def has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether a child has ended; it is left unreaped where that can be asked for, see `ProcessTree`."""
-    if process.returncode is not None:
-        return True
-    if not HAS_PROC:
-        return process.poll() is not None
-    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
-
-
 class ProcessTree:
     """The processes of one command.
 

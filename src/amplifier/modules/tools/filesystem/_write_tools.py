@@ -7,7 +7,7 @@ import os
 import secrets
 import stat
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import anyio
 import attrs
@@ -37,19 +37,12 @@ _PIECE = 1 << 20
 # that is killed outright may leave a file ``.amplifier-….tmp``. Directories made on the way stay.
 
 
-@attrs.frozen
-class Version:
-    """What a file was when it was read, to notice that it is another one now."""
+Version: TypeAlias = tuple[int, ...]
+"""What a file was when it was read, to notice that it is another one now."""
 
-    device: int
-    inode: int
-    size: int
-    modified: int
 
-    @classmethod
-    def of(cls, info: os.stat_result) -> Version:
-        """The version the system describes."""
-        return cls(info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
+def _version(info: os.stat_result) -> Version:
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
 
 
 @attrs.frozen
@@ -144,7 +137,7 @@ def _refuse_if_changed(
     if not os.path.samestat(found, written):
         raise ToolFailure("Changed", f"{shown(place.path)}: its directory is being tampered with; nothing was changed")
     now = _replaceable(directory, place)
-    if expected is not None and (now is None or Version.of(now) != expected):
+    if expected is not None and (now is None or _version(now) != expected):
         raise ToolFailure("Changed", f"{shown(place.path)} was changed by another process meanwhile; read it again")
 
 
@@ -287,7 +280,7 @@ class EditFileTool(WritingTool):
             place = access.locate(values["file_path"])
             file, place = open_file(access, place)
             try:
-                version = Version.of(os.fstat(file))
+                version = _version(os.fstat(file))
                 data = read_all(file, max_bytes=self._options.max_write_bytes, stop=stop, subject=shown(place.path))
             finally:
                 os.close(file)

@@ -9,7 +9,7 @@ import json
 import logging
 import re
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, TypeAlias
@@ -25,7 +25,6 @@ from mcp_types import (
     EmbeddedResource,
     GetPromptResult,
     ImageContent,
-    ReadResourceResult,
     ResourceLink,
     TextContent,
     TextResourceContents,
@@ -60,7 +59,7 @@ def as_tool_result(result: CallToolResult, *, longest: int, failure: str) -> Too
         longest: Characters of text for the model; the rest is cut with a note.
         failure: The message of a failed call without text.
     """
-    blocks = _blocks(result.content)
+    blocks = [_block(block) for block in result.content]
     text = "\n".join(block.text for block in blocks if isinstance(block, TextBlock))
     if result.is_error:
         message = _cut(text or failure, longest)
@@ -79,17 +78,12 @@ def as_tool_result(result: CallToolResult, *, longest: int, failure: str) -> Too
     return ToolResult(output=output)
 
 
-def as_resource_result(result: ReadResourceResult, *, longest: int) -> ToolResult:
-    """The content of a resource."""
-    return _joined([_resource_block(content) for content in result.contents], "\n", longest)
-
-
 def as_prompt_result(result: GetPromptResult, *, longest: int) -> ToolResult:
     """The messages of a prompt."""
     blocks: list[_Block] = []
     for message in result.messages:
-        for block in _blocks([message.content]):
-            blocks.append(TextBlock(text=f"{message.role}: {block.text}") if isinstance(block, TextBlock) else block)
+        block = _block(message.content)
+        blocks.append(TextBlock(text=f"{message.role}: {block.text}") if isinstance(block, TextBlock) else block)
     return _joined(blocks, "\n\n", longest)
 
 
@@ -137,10 +131,6 @@ def _with_media(blocks: list[_Block], structured: Any, longest: int) -> ToolResu
         shortened.append(TextBlock(text=_cut(json.dumps(structured, ensure_ascii=False), left)))
     notes = [block.text if isinstance(block, TextBlock) else f"[{_media_type(block)}]" for block in shortened]
     return ToolResult(output=_cut("\n".join(notes), longest), content=shortened)
-
-
-def _blocks(content: Sequence[ContentBlock]) -> list[_Block]:
-    return [_block(block) for block in content]
 
 
 def _block(block: ContentBlock) -> _Block:
@@ -359,7 +349,8 @@ class ReadResourceTool(_PageTool):
 
     async def _ask(self, values: dict[str, Any], client: Client) -> ToolResult:
         if "uri" in values:
-            return as_resource_result(await client.read_resource(values["uri"]), longest=self._max_chars)
+            read = await client.read_resource(values["uri"])
+            return _joined([_resource_block(content) for content in read.contents], "\n", self._max_chars)
         listed = {
             "resources": [
                 _about(resource, uri=str(resource.uri))
