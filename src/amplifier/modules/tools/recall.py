@@ -20,7 +20,7 @@ from amplifier.models import ToolResult
 from .._shared.configuration import read_options
 from .._shared.failure import ToolFailure
 from .._shared.worker_threads import Stop, Workers
-from ._base import BuiltinTool, object_schema, text_schema, whole_number_schema
+from ._base import BuiltinTool, characters, option, tool_input, whole
 
 __all__ = ["RecallTool", "mount"]
 
@@ -49,12 +49,10 @@ class RecallTool(BuiltinTool):
         "Read earlier messages of this conversation again. Messages are numbered from 1. Give query (words) to search all of them, "
         "or number to read one whole, as where a text contains '[message 17: 900 characters left out]'; offset reads on in a long one."
     )
-    _schema = object_schema(
-        {
-            "query": text_schema("Words to search for.", None, 1000, default=""),
-            "number": whole_number_schema("The message to read.", 1),
-            "offset": whole_number_schema("Characters to skip.", 0, default=0),
-        }
+    _input = tool_input(
+        query=option(characters(0, 1000), "", "Words to search for."),
+        number=option(whole(1), None, "The message to read."),
+        offset=option(whole(0), 0, "Characters to skip."),
     )
 
     def __init__(self, coordinator: Coordinator) -> None:

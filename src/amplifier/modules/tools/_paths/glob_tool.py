@@ -15,7 +15,7 @@ from amplifier.models import ToolResult
 from ..._shared.configuration import texts
 from ..._shared.failure import ToolFailure, shown
 from ..._shared.worker_threads import Stop, Workers
-from .._base import BuiltinTool, object_schema, path_schema, text_schema
+from .._base import BuiltinTool, characters, option, path_name, tool_input
 from .open_beneath import Entry, enter, entries_of, open_directory
 from .workspace import MAX_DEPTH, AccessRoots, ConfinedPath, Workspace
 
@@ -249,12 +249,9 @@ class GlobTool(BuiltinTool):
         "for example **/*.{py,md}. Returns paths in order, directories with a trailing slash. "
         "Symbolic links are listed but not entered; some directories such as .git are skipped."
     )
-    _schema = object_schema(
-        {
-            "pattern": text_schema("The glob pattern.", 1, 1000),
-            "path": path_schema("The directory to start in; the workspace if left out.", default="."),
-        },
-        "pattern",
+    _input = tool_input(
+        pattern=option(characters(1, 1000), doc="The glob pattern."),
+        path=option(path_name, ".", "The directory to start in; the workspace if left out."),
     )
 
     def __init__(self, workspace: Workspace, workers: Workers, *, ignored: frozenset[str], max_results: int) -> None:

@@ -10,13 +10,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import attrs
+
 from amplifier.models import ToolResult
 
 from ..._shared.failure import ToolFailure, shown
 from ..._shared.process_tree import MARK, chained
 from ..._shared.started_process import signal_name
 from ..._shared.worker_threads import Stop, Stopped, Workers
-from .._base import BuiltinTool, object_schema, text_schema, whole_number_schema
+from .._base import BuiltinTool, characters, option, tool_input, whole
 from ._command import Command, Outcome
 from ._confinement import Confined, Sandbox
 from ._options import DEFAULT_TIMEOUT, BashOptions
@@ -47,6 +49,11 @@ def clean_environment(passed: Iterable[str], added: Mapping[str, str], mark: str
     return {**environment, **added, MARK: chained(os.environ.get(MARK), mark)}
 
 
+_COMMAND = attrs.evolve(
+    characters(1, 100_000, pattern=r"^[^\u0000]*$", examples=["ls -l", "echo hello"]),
+    expected="text without NUL characters",
+    accepts=lambda value: isinstance(value, str) and "\0" not in value,
+)
 _MOST_TRIES = 3
 """For bubblewrap: a socket of another program that was to be covered may be gone when it starts."""
 
@@ -68,20 +75,13 @@ class BashTool(BuiltinTool):
         "directory: cd and variables do not last. There is no terminal and no input. When the command ends, whatever it "
         "left running in the background is ended too. Of long output the middle is left out; write it to a file instead."
     )
-    _schema = object_schema(
-        {
-            "command": text_schema(
-                "The command, as in a script.",
-                1,
-                100_000,
-                pattern=r"^[^\u0000]*$",
-                examples=["ls -l", "echo hello"],
-            ),
-            "timeout": whole_number_schema(
-                "Seconds after which it is ended; more than this session allows means as long as allowed.", 1, 86_400
-            ),
-        },
-        "command",
+    _input = tool_input(
+        command=option(_COMMAND, doc="The command, as in a script."),
+        timeout=option(
+            whole(1, 86_400),
+            None,
+            "Seconds after which it is ended; more than this session allows means as long as allowed.",
+        ),
     )
 
     def __init__(

@@ -21,7 +21,7 @@ from amplifier.models._prompts import PDF, media_type
 
 from ..._shared.failure import ToolFailure, shown
 from ..._shared.worker_threads import Stop, Workers
-from .._base import BuiltinTool, object_schema, path_schema, whole_number_schema
+from .._base import BuiltinTool, option, path_name, tool_input, whole
 from .._paths import ConfinedPath, Entry, Workspace, entries_of, open_directory, open_file
 from ._options import FilesystemOptions
 
@@ -135,7 +135,7 @@ logger = logging.getLogger("amplifier.modules.tools.filesystem")
 
 _Result = TypeVar("_Result")
 
-FILE_PATH = path_schema("The file; relative to the workspace, or absolute inside it. Without '..'.")
+FILE_PATH = option(path_name, doc="The file; relative to the workspace, or absolute inside it. Without '..'.")
 
 
 class EditorFiles(Protocol):
@@ -192,13 +192,10 @@ class ReadFileTool(FileTool):
         "Read a text file. Gives the lines from `offset` (1 is the first) on, at most `limit` of them. "
         "The answer states whether there is more and where to continue. Binary files are refused."
     )
-    _schema = object_schema(
-        {
-            "file_path": FILE_PATH,
-            "offset": whole_number_schema("The first line wanted, counted from 1.", 1, 1_000_000_000, default=1),
-            "limit": whole_number_schema("How many lines are wanted.", 1, 100_000, default=2000),
-        },
-        "file_path",
+    _input = tool_input(
+        file_path=FILE_PATH,
+        offset=option(whole(1, 1_000_000_000), 1, "The first line wanted, counted from 1."),
+        limit=option(whole(1, 100_000), 2000, "How many lines are wanted."),
     )
 
     async def _run(self, values: dict[str, Any]) -> ToolResult:
@@ -275,7 +272,7 @@ class ListDirectoryTool(FileTool):
         "List what is in a directory: name, type (file, directory, link, other) and size in bytes of files. "
         "One level only; use glob to look deeper."
     )
-    _schema = object_schema({"path": path_schema("The directory; the workspace if left out.", default=".")})
+    _input = tool_input(path=option(path_name, ".", "The directory; the workspace if left out."))
 
     async def _run(self, values: dict[str, Any]) -> ToolResult:
         return ToolResult(output=await self._work(lambda stop: self._list(values["path"], stop), values))

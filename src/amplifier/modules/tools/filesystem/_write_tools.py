@@ -18,7 +18,7 @@ from amplifier.models import ToolResult
 
 from ..._shared.failure import ToolFailure, shown
 from ..._shared.worker_threads import Stop, Workers
-from .._base import flag_schema, object_schema, text_schema
+from .._base import characters, flag, option, tool_input
 from .._paths import AccessRoots, ConfinedPath, Workspace, open_file, open_parent, refuse_unless_regular
 from ._options import FilesystemOptions
 from ._read_tools import FILE_PATH, FileTool, is_binary, read_all
@@ -218,9 +218,7 @@ class WriteFileTool(WritingTool):
         "Write a text file as a whole, in place of what was there before. Missing directories are made. "
         "To change a part of a file use edit_file."
     )
-    _schema = object_schema(
-        {"file_path": FILE_PATH, "content": text_schema("The whole new content.")}, "file_path", "content"
-    )
+    _input = tool_input(file_path=FILE_PATH, content=option(characters(), doc="The whole new content."))
 
     async def _run(self, values: dict[str, Any]) -> ToolResult:
         data = self._encoded(values["content"], "content")
@@ -256,16 +254,11 @@ class EditFileTool(WritingTool):
         "Replace text in a file. `old_string` must be in the file exactly as given, white space included, and only "
         "once: add lines around it until it is unique, or set `replace_all`."
     )
-    _schema = object_schema(
-        {
-            "file_path": FILE_PATH,
-            "old_string": text_schema("The text to replace.", 1),
-            "new_string": text_schema("The text to put there; empty to delete."),
-            "replace_all": flag_schema("Replace every occurrence."),
-        },
-        "file_path",
-        "old_string",
-        "new_string",
+    _input = tool_input(
+        file_path=FILE_PATH,
+        old_string=option(characters(1), doc="The text to replace."),
+        new_string=option(characters(), doc="The text to put there; empty to delete."),
+        replace_all=option(flag, False, "Replace every occurrence."),
     )
 
     async def _run(self, values: dict[str, Any]) -> ToolResult:

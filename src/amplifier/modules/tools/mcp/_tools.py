@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import copy
 import hashlib
 import json
 import logging
@@ -34,8 +35,9 @@ from amplifier.contracts import Coordinator, current_call
 from amplifier.errors import ModelError
 from amplifier.models import ImageBlock, TextBlock, ToolResult, UnknownBlock, from_dict
 
+from ..._shared.configuration import mapping
 from ..._shared.failure import ToolFailure, shown
-from .._base import BuiltinTool, object_schema, text_schema
+from .._base import BuiltinTool, characters, option, tool_input
 from ._connection import Connection
 from ._options import McpOptions, ServerOptions
 from ._server_offer import OfferedTool
@@ -246,7 +248,6 @@ class RemoteTool(ServerTool):
         super().__init__(name, connection, coordinator, max_chars=max_chars)
         self.offered = offered
         self._description = offered.description
-        self._schema = offered.schema
 
     @property
     def annotations(self) -> dict[str, Any]:
@@ -257,6 +258,10 @@ class RemoteTool(ServerTool):
     def require_approval(self) -> bool:
         """Whether the server itself calls the tool destructive."""
         return self.offered.annotations.get("destructiveHint") is True
+
+    def get_schema(self) -> dict[str, Any]:
+        """The JSON Schema of the input, a copy."""
+        return copy.deepcopy(dict(self.offered.schema))
 
     def _read_input(self, given: Any) -> dict[str, Any]:
         if not isinstance(given, dict):
@@ -332,7 +337,7 @@ class _PageTool(ServerTool):
     def _read_input(self, given: Any) -> dict[str, Any]:
         values = super()._read_input(given)
         _check_is_json(given)
-        return {name: given[name] for name in values}  # arguments may have any names, which the check does not return
+        return values
 
     async def _run(self, values: dict[str, Any]) -> ToolResult:
         return await self._connection.use(self._coordinator, partial(self._ask, values), self.name)
@@ -345,7 +350,7 @@ class ReadResourceTool(_PageTool):
     """Reads a resource of a server, or lists them."""
 
     _description = "Read a resource of the server {server}. Without uri: list its resources and URI templates."
-    _schema = object_schema({"uri": text_schema("The URI of the resource; leave it out to list what there is.")})
+    _input = tool_input(uri=option(characters(), None, "The URI of the resource; leave it out to list what there is."))
 
     async def _ask(self, values: dict[str, Any], client: Client) -> ToolResult:
         if "uri" in values:
@@ -370,11 +375,9 @@ class GetPromptTool(_PageTool):
     """Gets a prompt of a server, or lists them."""
 
     _description = "Get a prompt of the server {server}, filled in. Without name: list its prompts and their arguments."
-    _schema = object_schema(
-        {
-            "name": text_schema("The name of the prompt; leave it out to list what there is."),
-            "arguments": {"type": "object", "description": "The arguments of the prompt, all of them texts."},
-        }
+    _input = tool_input(
+        name=option(characters(), None, "The name of the prompt; leave it out to list what there is."),
+        arguments=option(mapping, None, "The arguments of the prompt, all of them texts."),
     )
 
     async def _ask(self, values: dict[str, Any], client: Client) -> ToolResult:

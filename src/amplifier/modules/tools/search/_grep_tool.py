@@ -15,7 +15,7 @@ from amplifier.models import ToolResult
 from ..._shared.configuration import read_options
 from ..._shared.failure import shown
 from ..._shared.worker_threads import Workers
-from .._base import BuiltinTool, flag_schema, object_schema, path_schema, text_schema, whole_number_schema
+from .._base import BuiltinTool, characters, flag, option, path_name, tool_input, whole, word
 from .._paths import GlobTool, Workspace
 from ._options import TOOLS, SearchOptions
 from ._search import Search, find_ripgrep
@@ -37,21 +37,18 @@ class GrepTool(BuiltinTool):
         "directory. output_mode content gives the lines, files_with_matches the files, count the number per file. "
         "Binary and very large files and some directories such as .git are left out."
     )
-    _schema = object_schema(
-        {
-            "pattern": text_schema("The expression.", 1, 1000),
-            "path": path_schema("The file or directory; the workspace if left out.", default="."),
-            "glob": text_schema(
-                "Look only into files whose path matches, for example *.py or src/**/*.{ts,tsx}.", 1, 1000
-            ),
-            "ignore_case": flag_schema("Upper and lower case are the same."),
-            "output_mode": text_schema(
-                "What to list.", enum=["content", "files_with_matches", "count"], default="content"
-            ),
-            "context": whole_number_schema("Lines to show before and after each match.", 0, 10, default=0),
-            "limit": whole_number_schema("Matches wanted at most.", 1, 10_000),
-        },
-        "pattern",
+    _input = tool_input(
+        pattern=option(characters(1, 1000), doc="The expression."),
+        path=option(path_name, ".", "The file or directory; the workspace if left out."),
+        glob=option(
+            characters(1, 1000),
+            None,
+            "Look only into files whose path matches, for example *.py or src/**/*.{ts,tsx}.",
+        ),
+        ignore_case=option(flag, False, "Upper and lower case are the same."),
+        output_mode=option(word("content", "files_with_matches", "count"), "content", "What to list."),
+        context=option(whole(0, 10), 0, "Lines to show before and after each match."),
+        limit=option(whole(1, 10_000), None, "Matches wanted at most."),
     )
 
     def __init__(self, workspace: Workspace, workers: Workers, options: SearchOptions) -> None:

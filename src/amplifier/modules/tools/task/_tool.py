@@ -16,7 +16,7 @@ from amplifier.models import ToolResult
 
 from ..._shared.configuration import read_options
 from ..._shared.failure import ToolFailure, shown
-from .._base import BuiltinTool, object_schema, text_schema
+from .._base import BuiltinTool, characters, option, tool_input
 from ._child_sessions import (
     BUDGET,
     COMPLETED,
@@ -58,13 +58,9 @@ class TaskTool(BuiltinTool):
         "cannot ask back: put everything it needs into the instruction, and state what to return. Several calls at once run "
         "side by side. Agents:\n"
     )
-    _schema = object_schema(
-        {
-            "agent": text_schema("The agent's name.", 1, 200),
-            "instruction": text_schema("The whole task.", 1, 200_000),
-        },
-        "agent",
-        "instruction",
+    _input = tool_input(
+        agent=option(characters(1, 200), doc="The agent's name."),
+        instruction=option(characters(1, 200_000), doc="The whole task."),
     )
 
     def __init__(

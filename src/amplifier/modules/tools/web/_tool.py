@@ -15,7 +15,7 @@ from amplifier.models import ToolResult
 from ..._shared.configuration import read_options
 from ..._shared.failure import ToolFailure, shown
 from ..._shared.worker_threads import Stop, Workers
-from .._base import BuiltinTool, flag_schema, object_schema, text_schema, whole_number_schema
+from .._base import BuiltinTool, characters, flag, option, tool_input, whole
 from ._html_to_text import readable
 from ._options import WebOptions
 
@@ -42,14 +42,11 @@ class WebFetchTool(BuiltinTool):
         "are. Only http and https; no private addresses, logins or binary files. Of a long page a part is returned; ask "
         "for more with offset."
     )
-    _schema = object_schema(
-        {
-            "url": text_schema("The whole URL.", 1, 8192),
-            "offset": whole_number_schema("The character of the text to begin with.", 0, 100_000_000, default=0),
-            "limit": whole_number_schema("Characters wanted at most; no more than this session allows.", 1, 1_000_000),
-            "raw": flag_schema("Keep the markup of HTML."),
-        },
-        "url",
+    _input = tool_input(
+        url=option(characters(1, 8192), doc="The whole URL."),
+        offset=option(whole(0, 100_000_000), 0, "The character of the text to begin with."),
+        limit=option(whole(1, 1_000_000), None, "Characters wanted at most; no more than this session allows."),
+        raw=option(flag, False, "Keep the markup of HTML."),
     )
 
     def __init__(self, fetcher: Fetcher, options: WebOptions) -> None:
