@@ -187,7 +187,7 @@ def _supervise(specification: dict[str, Any], described: tuple[int, int], status
     """Run one command.
 
     Args:
-        specification: The command and its confinement, see `started_process.launch`.
+        specification: The command and its confinement, see `StartedProcess`.
         described: Descriptors with the code of this program and with the specification, for the first process.
         status: The pipe to report on.
         control: The pipe whose end ends everything.

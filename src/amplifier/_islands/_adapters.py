@@ -312,17 +312,9 @@ def on_island(fn: Callable[..., Any], module_id: str) -> Callable[..., Any]:
 
 def _side_of(coordinator: Any, module_id: str) -> Side:
     """The island's side in a session. The island is started for its first asyncio-only module, and ends after the cleanups of all."""
-    island: Island | None = getattr(coordinator, _ISLAND, None)
-    if island is None:
-        island = _start_island(coordinator, module_id)
-    if island.side is None:
-        here, there = Side(island, is_trio=False), Side(island, is_trio=True)
-        here.other, there.other, island.side = there, here, here
-    side: Side = island.side
-    return side
-
-
-def _start_island(coordinator: Any, module_id: str) -> Island:
+    here: Side | None = getattr(coordinator, _ISLAND, None)
+    if here is not None:
+        return here
     if not hasattr(coordinator, "cleanups"):
         raise ModuleLoadError(
             f"module {module_id!r} needs asyncio, and {coordinator!r} has no asyncio island to run it on in trio; mount it "
@@ -339,5 +331,7 @@ def _start_island(coordinator: Any, module_id: str) -> Island:
 
     island = Island(coordinator.session_id)
     coordinator.cleanups.push(end, None, what="asyncio island")
-    setattr(coordinator, _ISLAND, island)  # of the session: its coordinators share their attributes
-    return island
+    here, there = Side(island, is_trio=False), Side(island, is_trio=True)
+    here.other, there.other = there, here
+    setattr(coordinator, _ISLAND, here)  # of the session: its coordinators share their attributes
+    return here

@@ -207,7 +207,7 @@ def test_a_session_cancelled_anywhere_leaves_no_process(tmp_path, mode, monkeypa
     monkeypatch.setattr(_server_process, "ServiceProcess", Noted)
 
     def left() -> list[str]:
-        pids = [pid for process in started for pid in (process.pid, process._started.process.pid) if pid]
+        pids = [pid for process in started for pid in (process.group, process.process.pid) if pid]
         return [f"process {pid} is left" for pid in pids if is_alive(pid)]
 
     def make() -> Any:

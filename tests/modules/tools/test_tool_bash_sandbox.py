@@ -386,12 +386,12 @@ async def test_a_rule_can_be_lenient_in_a_sandbox_only(kind, action, tmp_path):
 
 def test_a_supervisor_that_has_reported_start_and_end_at_once_is_not_waited_for(monkeypatch):
     reported = b"pid 1\nstatus 7\n"
-    wait_started = started_process.SupervisedProcess.wait_started
+    wait_started = started_process.StartedProcess.wait_started
 
     def wait_for_both_lines(process):
         while (
-            process.end is not None
-            and struct.unpack("i", fcntl.ioctl(process.end, termios.FIONREAD, bytes(4)))[0] < len(reported)
+            process.news is not None
+            and struct.unpack("i", fcntl.ioctl(process.news, termios.FIONREAD, bytes(4)))[0] < len(reported)
         ):  # fmt: skip
             assert process.process.poll() is None
         wait_started(process)
@@ -399,6 +399,6 @@ def test_a_supervisor_that_has_reported_start_and_end_at_once_is_not_waited_for(
     def wait(*_):
         pytest.fail("there is nothing to wait for")
 
-    monkeypatch.setattr(started_process.SupervisedProcess, "wait_started", wait_for_both_lines)
+    monkeypatch.setattr(started_process.StartedProcess, "wait_started", wait_for_both_lines)
     monkeypatch.setattr(started_process, "select", SimpleNamespace(select=wait, poll=select.poll, POLLIN=select.POLLIN))
     assert started_process._supervisor_starts.__wrapped__()

@@ -200,7 +200,7 @@ async def test_a_pattern_that_never_ends_is_killed_and_the_loop_runs_meanwhile(t
 
 def test_a_pattern_that_nobody_stops_is_ended_by_the_system():
     with closing(Matcher(FOREVER, ignore_case=False, max_line=100, seconds=-4, stop=Stop())) as matcher:
-        assert matcher.find(b"b\naaa", 9).lines == (1,)
+        assert matcher.find(b"b\naaa", 9)["lines"] == [1]
         with pytest.raises(ToolFailure, match="more memory or time than it may have"):
             matcher.find(ENDLESS_LINE.encode(), 9)
 

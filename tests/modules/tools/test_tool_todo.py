@@ -48,17 +48,20 @@ async def test_more_than_one_in_progress_is_refused_and_changes_nothing():
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({}, "action: required, but missing"),
-        ({"action": "delete"}, "action: expected one of create, update, list, got 'delete'"),
-        ({"action": "create", "todos": "x"}, "todos: expected a list, got 'x'"),
-        ({"action": "create", "todos": [{}]}, "todos[0].content: required, but missing; todos[0].status: required"),
+        ({}, "action: is missing; expected one of 'create', 'update', 'list'"),
+        ({"action": "delete"}, "action: expected one of 'create', 'update', 'list', got 'delete'"),
+        ({"action": "create", "todos": "x"}, "todos: expected a list of at most 100 todos, got 'x'"),
+        (
+            {"action": "create", "todos": [{}]},
+            "todos[0].content: is missing; expected text; todos[0].status: is missing",
+        ),
         (
             {"action": "create", "todos": [{**SECOND, "content": ""}]},
             "todos[0].content: expected at least 1 characters",
         ),
         ({"action": "create", "todos": [{**SECOND, "id": 1}]}, "todos[0].id: unknown key"),
-        ({"action": "create", "todos": [{**SECOND, "status": "done"}]}, "todos[0].status: expected one of pending"),
-        ({"action": "list", "todos": [SECOND] * 101}, "todos: expected 0 to 100 items, got 101"),
+        ({"action": "create", "todos": [{**SECOND, "status": "done"}]}, "todos[0].status: expected one of 'pending'"),
+        ({"action": "list", "todos": [SECOND] * 101}, "todos: expected a list of at most 100 todos"),
         ({"action": "create", "todos": [None] * 50}, "and 45 more problems"),
     ],
 )

@@ -19,7 +19,7 @@ from amplifier.modules.tools import web as tool_web
 from amplifier.modules.tools.web import WebFetchTool
 from amplifier.modules.tools.web._fetcher import Fetcher
 from amplifier.modules.tools.web._options import WebOptions
-from amplifier.modules.tools.web._urls import Policy, read_address, read_url, reason_to_refuse
+from amplifier.modules.tools.web._urls import read_address, read_url, reason_to_refuse
 from tests.modules.tools.test_tool_filesystem import Desk
 from tests.modules.tools.test_tool_web import Site
 
@@ -197,13 +197,13 @@ URLS = [
 class Guarded:
     """A fetcher whose network answers with `NAMES`, and which notes every connection instead of making it."""
 
-    def __init__(self, policy: Policy | None = None, answers: Any = None, **options: Any) -> None:
+    def __init__(self, answers: Any = None, **options: Any) -> None:
         self.dialled: list[tuple[str, int]] = []
         self.asked: list[str] = []
         self._answers = answers
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        fetcher = Fetcher(policy or Policy(), WebOptions(**options), context, resolver=self.resolve, dial=self.dial)
-        self.tool = WebFetchTool(fetcher)
+        fetcher = Fetcher(WebOptions(**options), context, resolver=self.resolve, dial=self.dial)
+        self.tool = WebFetchTool(fetcher, WebOptions(**options))
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
         self.asked.append(host)
@@ -327,7 +327,8 @@ async def test_every_hop_of_a_chain_is_checked_anew():
         for number in range(9):
             site.serve(f"/{number}", status=302, Location=f"http://hop{number + 1}.example:{port}/{number + 1}")
         site.serve("/9", b"secret")
-        policy = Policy(allow_private=[(f"hop{n}.example", port) for n in range(9)])
+        places = frozenset((f"hop{n}.example", port) for n in range(9))
+        options = WebOptions(allow_private=places, max_redirects=10)
 
         async def dial(address: str, to: int) -> ByteStream:
             return await anyio.connect_tcp("127.0.0.1", to)
@@ -336,8 +337,8 @@ async def test_every_hop_of_a_chain_is_checked_anew():
             return ["127.0.0.1"]
 
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        fetcher = Fetcher(policy, WebOptions(max_redirects=10), context, resolver=resolve, dial=dial)
-        result = await WebFetchTool(fetcher).execute({"url": f"http://hop0.example:{port}/0"})
+        fetcher = Fetcher(options, context, resolver=resolve, dial=dial)
+        result = await WebFetchTool(fetcher, options).execute({"url": f"http://hop0.example:{port}/0"})
     assert result.error is not None
     assert result.error["type"] == "ForbiddenPort"
     assert [path for path, _ in site.requests] == [f"/{number}" for number in range(9)]
@@ -345,7 +346,7 @@ async def test_every_hop_of_a_chain_is_checked_anew():
 
 
 async def test_a_private_place_is_fetched_only_by_the_spelling_and_port_of_the_plan():
-    policy = Policy(allow_private=[("localhost", 8000), ("10.0.0.1", 80), ("::1", 80)])
+    places = frozenset({("localhost", 8000), ("10.0.0.1", 80), ("::1", 80)})
     cases = {
         "http://localhost:8000/": True,
         "http://LOCALHOST.:8000/": True,
@@ -360,22 +361,20 @@ async def test_a_private_place_is_fetched_only_by_the_spelling_and_port_of_the_p
         "http://[::1]:8080/": False,
     }
     for url, is_allowed in cases.items():
-        guarded = Guarded(policy)
+        guarded = Guarded(allow_private=places)
         await guarded.fetch(url)
         assert bool(guarded.dialled) == is_allowed, url
 
 
 @pytest.mark.parametrize("address", ["169.254.169.254", "fe80::1", "0.0.0.0", "224.0.0.1", "::", "168.63.129.16"])
 async def test_a_private_name_of_the_plan_may_still_not_lead_to_credentials(address):
-    policy = Policy(allow_private=[("intranet.example", 80)])
-    guarded = Guarded(policy, answers=lambda host: [address])
+    guarded = Guarded(answers=lambda host: [address], allow_private=frozenset({("intranet.example", 80)}))
     result = await guarded.fetch("http://intranet.example/")
     assert guarded.dialled == []
     assert (result.error or {})["type"] == "ForbiddenAddress"
 
 
 async def test_a_list_of_hosts_leaves_out_all_others():
-    policy = Policy(allow_hosts=["example.org", "*.example.net"])
     for host, is_allowed in {
         "example.org": True,
         "EXAMPLE.org.": True,
@@ -387,12 +386,12 @@ async def test_a_list_of_hosts_leaves_out_all_others():
         "example.org.evil.example": False,
         PUBLIC: False,
     }.items():
-        guarded = Guarded(policy)
+        guarded = Guarded(allow_hosts=("example.org", "*.example.net"))
         result = await guarded.fetch(f"http://{host}/")
         assert bool(guarded.dialled) == is_allowed, host
         if not is_allowed:
             assert (result.error or {})["type"] == "ForbiddenHost"
-    guarded = Guarded(Policy(allow_hosts=["localhost"]))
+    guarded = Guarded(allow_hosts=("localhost",))
     await guarded.fetch("http://localhost/")
     assert guarded.dialled == []  # to be on the list is not to be allowed inside
 

@@ -28,6 +28,7 @@ import anyio.lowlevel
 from amplifier._json import redact_text
 from amplifier.contracts._containment import is_cancellation_type
 from amplifier.loading._importing import is_built_in
+from amplifier.modules._shared.process_tree import Process, is_running, look_at, send_signal
 
 from .foreign import put_around
 
@@ -75,31 +76,6 @@ async def _guarded(tool: str, call: Callable[..., Awaitable[Any]], /, *args: Any
 
 # ── what was started ─────────────────────────────────────────────────────────────────────────────
 
-_Known = tuple[int, str]
-"""Id and time of birth of a process, which together belong to no other."""
-
-
-def _look_at(pid: int) -> tuple[_Known, int] | None:
-    """A process that runs and its parent, by its entry in ``/proc``; where there is no ``/proc``, one that can be signalled."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        if Path("/proc/self/stat").exists():
-            return None
-        try:
-            os.kill(pid, 0)
-        except OSError:
-            return None
-        return (pid, ""), 0
-    # The program's name is in brackets and may contain spaces and brackets itself.
-    fields = text[text.rindex(b")") + 2 :].split()
-    return None if fields[0] in b"ZXx" else ((pid, fields[19].decode()), int(fields[1]))
-
-
-def _runs(known: _Known) -> bool:
-    seen = _look_at(known[0])
-    return seen is not None and seen[0] == known
-
 
 class _Process:
     """A process that a tool started, with what descends from it."""
@@ -109,8 +85,8 @@ class _Process:
     def __init__(self, popen: subprocess.Popen[Any], *, is_of_the_loop: bool) -> None:
         self.popen = popen
         self._is_of_the_loop = is_of_the_loop
-        seen = _look_at(popen.pid)
-        self._known: set[_Known] = set() if seen is None else {seen[0]}
+        seen = look_at(popen.pid)
+        self._known: set[Process] = set() if seen is None else {seen}
         try:
             self._group = os.getpgid(popen.pid)
         except OSError:  # it has ended already
@@ -119,21 +95,22 @@ class _Process:
     @property
     def is_alive(self) -> bool:
         """Whether it, or what was seen to descend from it, still runs. Nothing is reaped here: the owner of the process waits for it."""
-        return any(map(_runs, self._known))
+        return any(map(is_running, self._known))
 
     def signal(self, number: signal.Signals) -> None:
         """Signal its group, unless that is our own, and whatever descends from it."""
-        everyone = [seen for entry in Path("/proc").glob("[0-9]*") if (seen := _look_at(int(entry.name))) is not None]
+        everyone = [seen for entry in Path("/proc").glob("[0-9]*") if (seen := look_at(int(entry.name))) is not None]
         parents = {self.popen.pid}
-        while found := {known for known, parent in everyone if parent in parents and known not in self._known}:
+        while found := {
+            seen for seen in everyone if seen.parent in parents and seen.is_alive and seen not in self._known
+        }:
             self._known |= found
-            parents |= {pid for pid, _ in found}
+            parents |= {seen.pid for seen in found}
         if self._group != os.getpgrp():
             with contextlib.suppress(OSError):  # the group is empty
                 os.killpg(self._group, number)
-        for known in filter(_runs, self._known):
-            with contextlib.suppress(OSError):  # gone, or another user's
-                os.kill(known[0], number)
+        for known in self._known:
+            send_signal(known, number)
 
     def is_reaped(self) -> bool:
         """Whether its end was waited for: by the event loop for its own processes, by us for others."""

@@ -23,6 +23,8 @@ from typing import Any
 
 from attrs import field, frozen
 
+from amplifier.modules._shared.process_tree import look_at
+
 _PROC = Path("/proc")
 SEES_PROCESSES = (_PROC / "self" / "fd").is_dir()
 PATIENCE = 1.0
@@ -129,8 +131,8 @@ def _own_processes() -> Iterator[int]:
         if not name.isdigit() or int(name) == mine:
             continue
         with suppress(OSError):
-            parent = int((_PROC / name / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == mine or mark in (_PROC / name / "environ").read_bytes().split(b"\0"):
+            seen = look_at(int(name))
+            if seen and (seen.parent == mine or mark in (_PROC / name / "environ").read_bytes().split(b"\0")):
                 yield int(name)
 
 
@@ -141,10 +143,8 @@ def is_waiting(pid: int) -> bool:
 
 def _state(pid: int) -> str:
     """The letter of ``/proc`` for the state of a process; Z, as of one that has ended, if it is gone."""
-    try:
-        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "Z"
+    seen = look_at(pid)
+    return "Z" if seen is None else seen.state
 
 
 def _command_line(pid: int) -> str:

@@ -46,7 +46,7 @@ class Process:
     @property
     def is_alive(self) -> bool:
         """Whether it can still do anything; a zombie cannot."""
-        return self.state not in "ZXx"
+        return self.state not in ("Z", "X", "x")
 
 
 def _read(path: str, size: int) -> bytes:
@@ -64,7 +64,13 @@ def _read(path: str, size: int) -> bytes:
 
 
 def look_at(pid: int) -> Process | None:
-    """A process as ``/proc`` describes it, if it is there."""
+    """A process as ``/proc`` describes it, if it is there; without ``/proc`` it is known by its id only."""
+    if not HAS_PROC:
+        try:
+            os.kill(pid, 0)
+        except OSError:
+            return None
+        return Process(pid, 0, 0, 0, 0, "")
     text = _read(f"/proc/{pid}/stat", 1024)
     if not text:
         return None
@@ -74,13 +80,10 @@ def look_at(pid: int) -> Process | None:
     return Process(pid, int(fields[19]), parent, group, session, state)
 
 
-def has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether a child has ended; it is left unreaped where that can be asked for, see `ProcessTree`."""
-    if process.returncode is not None:
-        return True
-    if not HAS_PROC:
-        return process.poll() is not None
-    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+def is_running(process: Process) -> bool:
+    """Whether exactly this process is still there and alive."""
+    seen = look_at(process.pid)
+    return seen is not None and seen == process and seen.is_alive
 
 
 class ProcessTree:
@@ -137,7 +140,7 @@ class ProcessTree:
         _send_to_group(self._leader, number)
         for process in self._known:
             if process.group != self._leader:
-                _send(process, number)
+                send_signal(process, number)
         return members
 
     def _younger(self) -> Iterator[Process]:
@@ -172,7 +175,7 @@ def _send_to_group(group: int, number: int) -> bool:
     return True
 
 
-def _send(process: Process, number: signal.Signals) -> None:
+def send_signal(process: Process, number: signal.Signals) -> None:
     """Signal exactly this process, never one that got its id later."""
     with contextlib.suppress(OSError):  # gone, or another user's
         try:

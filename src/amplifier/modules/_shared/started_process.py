@@ -1,9 +1,9 @@
 """The processes that modules start: commands, MCP servers, the local model, the programs of a search.
 
 A program is started directly, or on Linux below the supervisor, which sees every process that the program starts and ends
-them all, also when this process is killed. `start` and `launch` give a `StartedProcess`, whose methods block. `ServiceProcess`
-is one that the event loop waits for, `WorkerProcess` one that belongs to the work of a thread. Both have ended when they are
-closed, with their process group or everything that the supervisor sees.
+them all, also when this process is killed. The methods of a `StartedProcess` block. `ServiceProcess` is one that the event loop
+waits for, `WorkerProcess` one that belongs to the work of a thread. Both have ended when they are closed, with their process
+group or everything that the supervisor sees.
 """
 
 from __future__ import annotations
@@ -45,27 +45,76 @@ _FOR_THE_LINKER = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
 
 class StartedProcess:
-    """A running program that is our child.
+    """A running program that is our child, or a child of the supervisor, which ends everything that the program started.
+
+    A confinement can have these members: ``limits`` (names of the module `resource` and numbers), ``keyring`` (a new one),
+    ``seccomp`` (a filter program), ``landlock`` (arguments of the supervisor's function), ``wrapper`` (the command line of
+    bubblewrap), ``mounts`` (paths that have to be mounts inside of it, or the program is not started) and ``inner_limits``, which
+    are applied inside of the wrapper.
+
+    Args:
+        arguments: The program, by its absolute path, and its arguments.
+        directory: Where it runs.
+        environment: All it gets to see.
+        confinement: What the supervisor applies before the program starts; None for no supervisor.
+        stdin: As of `subprocess.Popen`, also the two below.
+
+    Raises:
+        OSError: It could not be started; a program below the supervisor reports that in `wait_started` or `has_ended`.
 
     Attributes:
         process: Our child: the program, or the supervisor above it.
         group: The id of the program and of its process group; 0 before a supervisor has reported it.
         is_unstarted: Whether the wrapper of the program failed, and the program was never started.
-        end: A descriptor that becomes readable when the program has been started and when it ends; None if the system has none.
+        news: A descriptor that becomes readable when the program has been started and when it ends; None if the system has none.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.process = process
-        self.group = process.pid
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        directory: str,
+        environment: Mapping[str, str],
+        confinement: Mapping[str, Any] | None,
+        stdin: int = subprocess.DEVNULL,
+        stderr: int = subprocess.PIPE,
+        bufsize: int = 0,
+    ) -> None:
+        options: dict[str, Any] = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": stderr, "bufsize": bufsize}
+        options |= {"cwd": directory, "start_new_session": True}
         self.is_unstarted = False
-        self.end: int | None = None
-        with contextlib.suppress(AttributeError, OSError):
-            self.end = os.pidfd_open(process.pid)
+        self.news: int | None = None
+        self._is_supervised = confinement is not None
+        self._control: int | None = None
+        self._lines = b""
+        self._returncode: int | None = None
+        if confinement is None:
+            self.process = subprocess.Popen(arguments, env=environment, **options)
+            self.group = self.process.pid
+            with contextlib.suppress(AttributeError, OSError):
+                self.news = os.pidfd_open(self.process.pid)
+            return
+        self.group = 0
+        specification = {
+            **confinement,
+            "arguments": [os.fsencode(argument) for argument in arguments],
+            "environment": {os.fsencode(name): os.fsencode(value) for name, value in environment.items()},
+        }
+        # The supervisor and bubblewrap run outside of the sandbox: a command's variables for the linker are not for them.
+        options["env"] = {name: value for name, value in environment.items() if name == process_tree.MARK}
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            code, given = (_in_memory(data, theirs) for data in (_supervisor_code(), marshal.dumps(specification)))
+            self.news, status_of_supervisor = _pipe(ours, theirs)
+            control_of_supervisor, self._control = _pipe(theirs, ours)
+            passed = (code, given, status_of_supervisor, control_of_supervisor)
+            command = isolated_python_command("-c", BOOT, str(code), "supervise", *map(str, passed[1:]))
+            self.process = subprocess.Popen(command, pass_fds=passed, **options)
+            ours.pop_all()
 
     @property
     def returncode(self) -> int | None:
         """The program's exit code, negative for a signal; None while it runs."""
-        return self.process.returncode
+        return self._returncode if self._is_supervised else self.process.returncode
 
     def wait_started(self) -> None:
         """Wait until the program is running.
@@ -73,46 +122,8 @@ class StartedProcess:
         Raises:
             OSError: It could not be started.
         """
-
-    def has_ended(self) -> bool:
-        """Whether the program has ended; it is left unreaped where that can be asked for, see `ProcessTree`."""
-        return process_tree.has_ended(self.process)
-
-    def release(self) -> None:
-        """Have a supervisor end everything that is left; its process group must not be signalled any more."""
-
-    def close(self) -> None:
-        """Release it and reap our child."""
-        if self.end is not None:
-            os.close(self.end)
-            self.end = None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(_LAST_WAIT)
-
-
-class SupervisedProcess(StartedProcess):
-    """A program that is a child of the supervisor, which ends everything that the program started.
-
-    Args:
-        process: The supervisor.
-        status: The pipe on which it reports.
-        control: The pipe whose end makes it end everything.
-    """
-
-    def __init__(self, process: subprocess.Popen[bytes], status: int, control: int) -> None:
-        self.process = process
-        self.group = 0
-        self.is_unstarted = False
-        self.end = status
-        self._control: int | None = control
-        self._lines = b""
-        self._returncode: int | None = None
-
-    @property
-    def returncode(self) -> int | None:
-        return self._returncode
-
-    def wait_started(self) -> None:
+        if not self._is_supervised:
+            return
         word, *rest = self._next_line().split(" ", 2)
         if word == "pid":
             self.group = int(rest[0])
@@ -123,9 +134,9 @@ class SupervisedProcess(StartedProcess):
 
     def _next_line(self) -> str:
         """The supervisor's next line; empty if it has ended."""
-        assert self.end is not None
+        assert self.news is not None
         while b"\n" not in self._lines:
-            data = os.read(self.end, 4096)
+            data = os.read(self.news, 4096)
             if not data:
                 return ""
             self._lines += data
@@ -133,7 +144,12 @@ class SupervisedProcess(StartedProcess):
         return line.decode()
 
     def has_ended(self) -> bool:
-        if self._returncode is None and self.end is not None and (self._lines or _is_readable(self.end)):
+        """Whether the program has ended; it is left unreaped where that can be asked for, see `ProcessTree`."""
+        if not self._is_supervised:
+            if self.process.returncode is not None or not process_tree.HAS_PROC:
+                return self.process.poll() is not None
+            return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+        if self._returncode is None and self.news is not None and (self._lines or _is_readable(self.news)):
             word, _, rest = self._next_line().partition(" ")
             if word == "error":
                 raise OSError(int(rest.partition(" ")[0]), rest.partition(" ")[2])
@@ -144,22 +160,24 @@ class SupervisedProcess(StartedProcess):
         return self._returncode is not None
 
     def release(self) -> None:
+        """Have a supervisor end everything that is left; its process group must not be signalled any more."""
         if self._control is not None:
             os.close(self._control)
             self._control = None
 
     def close(self) -> None:
+        """Release it and reap our child."""
         self.release()
-        if self.end is None:
-            return
         try:
             self.process.wait(_LAST_WAIT)
         except subprocess.TimeoutExpired:
-            logger.warning("the supervisor %d of a command does not end, and is killed", self.process.pid)
-            self.process.kill()
-            self.process.wait()
-        os.close(self.end)
-        self.end = None
+            if self._is_supervised:
+                logger.warning("the supervisor %d of a command does not end, and is killed", self.process.pid)
+                self.process.kill()
+                self.process.wait()
+        if self.news is not None:
+            os.close(self.news)
+            self.news = None
 
 
 def _is_readable(descriptor: int) -> bool:
@@ -171,18 +189,12 @@ def _is_readable(descriptor: int) -> bool:
 def start(
     arguments: Sequence[str], *, directory: str, environment: Mapping[str, str], confinement: Mapping[str, Any] | None
 ) -> StartedProcess:
-    """Start a command with pipes for its output, and wait until it is running.
-
-    Args:
-        arguments: The program, by its absolute path, and its arguments.
-        directory: Where it runs.
-        environment: All it gets to see.
-        confinement: What the supervisor applies before the program starts, see `launch`; None for no supervisor.
+    """Start a program, and wait until it is running.
 
     Raises:
         OSError: It could not be started.
     """
-    started = launch(arguments, directory=directory, environment=environment, confinement=confinement)
+    started = StartedProcess(arguments, directory=directory, environment=environment, confinement=confinement)
     try:
         started.wait_started()
     except OSError:
@@ -190,55 +202,6 @@ def start(
             started.close()
         raise
     return started
-
-
-def launch(
-    arguments: Sequence[str],
-    *,
-    directory: str,
-    environment: Mapping[str, str],
-    confinement: Mapping[str, Any] | None,
-    stdin: int = subprocess.DEVNULL,
-    stderr: int = subprocess.PIPE,
-    bufsize: int = 0,
-) -> StartedProcess:
-    """Start a program as `start` does, but do not wait until it is running.
-
-    A confinement can have these members: ``limits`` (names of the module `resource` and numbers), ``keyring`` (a new one),
-    ``seccomp`` (a filter program), ``landlock`` (arguments of the supervisor's function), ``wrapper`` (the command line of
-    bubblewrap), ``mounts`` (paths that have to be mounts inside of it, or the program is not started) and ``inner_limits``, which
-    are applied inside of the wrapper.
-
-    Raises:
-        OSError: It could not be started; a program below the supervisor may report that later.
-    """
-    options: dict[str, Any] = {
-        "stdin": stdin,
-        "stdout": subprocess.PIPE,
-        "stderr": stderr,
-        "bufsize": bufsize,
-        "cwd": directory,
-        "env": environment,
-        "start_new_session": True,
-    }
-    if confinement is None:
-        return StartedProcess(subprocess.Popen(arguments, **options))
-    specification = {
-        **confinement,
-        "arguments": [os.fsencode(argument) for argument in arguments],
-        "environment": {os.fsencode(name): os.fsencode(value) for name, value in environment.items()},
-    }
-    # The supervisor and bubblewrap run outside of the sandbox: a command's variables for the linker are not for them.
-    options["env"] = {name: value for name, value in environment.items() if name == process_tree.MARK}
-    with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
-        code, given = (_in_memory(data, theirs) for data in (_supervisor_code(), marshal.dumps(specification)))
-        status, status_of_supervisor = _pipe(ours, theirs)
-        control_of_supervisor, control = _pipe(theirs, ours)
-        passed = (code, given, status_of_supervisor, control_of_supervisor)
-        command = isolated_python_command("-c", BOOT, str(code), "supervise", *map(str, passed[1:]))
-        process = subprocess.Popen(command, pass_fds=passed, **options)
-        ours.pop_all()
-    return SupervisedProcess(process, status, control)
 
 
 @functools.cache  # read once: a command may change the file, if it lies where commands can write
@@ -277,8 +240,8 @@ def _supervisor_starts() -> bool:
         return False
     with shell.process:  # closes its pipes
         try:
-            if shell.end is not None and not shell.has_ended():  # its end may have been read along with its start
-                select.select([shell.end], [], [], _PROBING)
+            if shell.news is not None and not shell.has_ended():  # its end may have been read along with its start
+                select.select([shell.news], [], [], _PROBING)
             return shell.has_ended() and shell.returncode == 7
         except OSError:
             return False
@@ -286,26 +249,18 @@ def _supervisor_starts() -> bool:
             shell.close()
 
 
-class ServiceProcess:
+class ServiceProcess(StartedProcess):
     """A program with pipes to all three streams, which serves the session until it is ended; for the event loop.
 
     It runs below the supervisor where there is one. Starting never awaits, so no cancellation comes between the start and the
     code that ends it.
 
-    Args:
-        arguments: The program, by its absolute path, and its arguments.
-        directory: Where it runs.
-        environment: All it gets to see.
-
     Attributes:
         stdin, stdout, stderr: The numbers of our ends of its streams, which do not block.
-
-    Raises:
-        OSError: It cannot be started.
     """
 
     def __init__(self, arguments: Sequence[str], *, directory: str, environment: Mapping[str, str]) -> None:
-        self._started = launch(
+        super().__init__(
             arguments,
             directory=directory,
             environment=environment,
@@ -314,26 +269,16 @@ class ServiceProcess:
         )
         self._start_error: OSError | None = None
         self._is_released = False
-        child = self._started.process
+        child = self.process
         self._pipes = [pipe for pipe in (child.stdin, child.stdout, child.stderr) if pipe is not None]
         self.stdin, self.stdout, self.stderr = (pipe.fileno() for pipe in self._pipes)
         for descriptor in (self.stdin, self.stdout, self.stderr):
             os.set_blocking(descriptor, False)
 
-    @property
-    def pid(self) -> int:
-        """The id of the program and of its group; 0 before `wait_until_running`."""
-        return self._started.group
-
-    @property
-    def returncode(self) -> int | None:
-        """Its exit code, negative for a signal; None while it runs."""
-        return self._started.returncode
-
     def has_ended(self) -> bool:
         """Whether it has ended, or was never started."""
         try:
-            return self._started.has_ended()
+            return super().has_ended()
         except OSError as error:  # the supervisor reports that the program could not be executed
             self._start_error = error
             return True
@@ -354,17 +299,17 @@ class ServiceProcess:
         Raises:
             OSError: It cannot be started.
         """
-        if self._started.group == 0 and self._started.end is not None:
-            await anyio.wait_readable(self._started.end)
-        self._started.wait_started()  # does not block: a line is there
+        if self.group == 0 and self.news is not None:
+            await anyio.wait_readable(self.news)
+        self.wait_started()  # does not block: a line is there
 
     async def wait_for_death(self) -> None:
         """Wait until it has ended."""
         while not self.has_ended():
-            if self._started.end is None:
+            if self.news is None:
                 await poll_until(self.has_ended)
             else:
-                await anyio.wait_readable(self._started.end)
+                await anyio.wait_readable(self.news)
 
     async def end(self, grace: float = 0.0) -> None:
         """End it and all it started: close its input, then SIGTERM, then SIGKILL. Bounded, but not shielded.
@@ -384,28 +329,28 @@ class ServiceProcess:
         self._signal(signal.SIGKILL)
         with anyio.move_on_after(_KILLING):
             await self._wait_if_running()
-        if self.pid and not self.has_ended():
-            logger.warning("process %d was killed and is still there; it hangs in a system call", self.pid)
+        if self.group and not self.has_ended():
+            logger.warning("process %d was killed and is still there; it hangs in a system call", self.group)
         self._is_released = True
-        await anyio.to_thread.run_sync(self._started.close)
+        await anyio.to_thread.run_sync(self.close)
 
     def kill_rest(self) -> None:
         """Kill everything that it has left behind, after it has ended."""
         self._signal(signal.SIGKILL)
         self._is_released = True
-        self._started.release()
+        self.release()
 
     async def _wait_if_running(self) -> None:
-        if self.pid:
+        if self.group:
             await self.wait_for_death()
 
     def _signal(self, number: signal.Signals) -> None:
-        if self.pid and not self._is_released:  # once it is released, the id may belong to others
+        if self.group and not self._is_released:  # once it is released, the id may belong to others
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, number)
+                os.killpg(self.group, number)
 
 
-class WorkerProcess:
+class WorkerProcess(StartedProcess):
     """A program with pipes to its input and output, for the work of one thread; killed from any.
 
     It has no supervisor, which would take longer to start than the program: it must neither leave its process group nor live on
@@ -415,16 +360,13 @@ class WorkerProcess:
         arguments: The program, by its absolute path, and its arguments.
         stop: Kills it when requested.
         directory: Where it runs.
-
-    Raises:
-        OSError: It cannot be started.
     """
 
     def __init__(self, arguments: Sequence[str], stop: Stop, *, directory: str = "/") -> None:
         self._stop = stop
         self._lock = threading.Lock()
         environment = {name: safe_search_path(os.environ[name]) for name in _FOR_THE_LINKER if name in os.environ}
-        self._started = launch(
+        super().__init__(
             arguments,
             directory=directory,
             environment=environment,
@@ -433,30 +375,29 @@ class WorkerProcess:
             stderr=subprocess.DEVNULL,
             bufsize=-1,
         )
-        process = self._started.process
-        assert process.stdin is not None  # asked for above
-        assert process.stdout is not None
-        self.stdin: IO[bytes] = process.stdin
-        self.stdout: IO[bytes] = process.stdout
+        assert self.process.stdin is not None  # asked for above
+        assert self.process.stdout is not None
+        self.stdin: IO[bytes] = self.process.stdin
+        self.stdout: IO[bytes] = self.process.stdout
         stop.add(self.kill)
 
     def kill(self) -> None:
         """End it and all it started; nothing happens if it has ended."""
         with self._lock:  # so that it is not reaped between the check and the signal
-            if self._started.process.poll() is None:
+            if self.process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self._started.group, signal.SIGKILL)
+                    os.killpg(self.group, signal.SIGKILL)
 
     def wait(self) -> int:
         """Wait until it has ended by itself; its output must have been read."""
-        return self._started.process.wait()
+        return self.process.wait()
 
     def close(self) -> None:
         """Kill it, and wait until it has ended."""
         self.kill()
         self._stop.discard(self.kill)
         with self._lock:
-            self._started.close()
+            super().close()
         for pipe in (self.stdin, self.stdout):
             with contextlib.suppress(OSError):  # input it did not live to read
                 pipe.close()

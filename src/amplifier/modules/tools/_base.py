@@ -1,21 +1,25 @@
-"""What built-in tools share: a base class, and input checked against the published schema, which supports the keywords they use."""
+"""What built-in tools share: a base class, and inputs that are declared once."""
 
 from __future__ import annotations
 
 import copy
 import logging
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import attrs
+
+from amplifier.errors import PlanError
 from amplifier.models import ToolResult
 
+from .._shared.configuration import Kind, any_text, choice, flag, option, record, whole_number
 from .._shared.failure import ToolFailure, failure_from_os, shown
 
-__all__ = ["BuiltinTool", "check_input", "directory_schema"]
+__all__ = ["BuiltinTool", "characters", "flag", "option", "path_name", "tool_input", "whole", "word"]
 
 logger = logging.getLogger("amplifier.modules.tools")
+
+_MOST_PROBLEMS = 5
 
 
 class BuiltinTool(ABC):
@@ -26,9 +30,9 @@ class BuiltinTool(ABC):
     """
 
     repeatable: ClassVar[bool | None] = None
-    _name: ClassVar[str]
-    _description: ClassVar[str]
-    _schema: ClassVar[Mapping[str, Any]]
+    _name: str
+    _description: str
+    _input: Kind
 
     @property
     def name(self) -> str:
@@ -47,14 +51,13 @@ class BuiltinTool(ABC):
 
     def get_schema(self) -> dict[str, Any]:
         """The JSON Schema of the input, a copy."""
-        return copy.deepcopy(dict(self._schema))
+        return copy.deepcopy(dict(self._input.schema))
 
     async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 - the contract's name
         """Check the input, do the work, and answer; only cancellation is raised."""
-        values, problems = check_input(self._schema, input)
+        values: dict[str, Any] = {}
         try:
-            if problems:
-                raise ToolFailure("InvalidInput", "; ".join(problems))
+            values = self._read_input(input)
             return await self._run(values)
         except ToolFailure as failure:
             return self._failed(failure)
@@ -70,130 +73,75 @@ class BuiltinTool(ABC):
             OSError: The same, reported by the system.
         """
 
+    def _read_input(self, given: Any) -> dict[str, Any]:
+        """The input with defaults filled in.
+
+        Raises:
+            ToolFailure: It does not fit the schema.
+        """
+        try:
+            values: dict[str, Any] = self._input.read(given)
+        except PlanError as error:
+            problems = [f"{path.removeprefix('$').lstrip('.') or 'the input'}: {text}" for path, text in error.problems]
+            if len(problems) > _MOST_PROBLEMS:
+                problems[_MOST_PROBLEMS:] = [f"and {len(problems) - _MOST_PROBLEMS} more problems"]
+            raise ToolFailure("InvalidInput", "; ".join(problems)) from None
+        return values
+
     def _subject(self, values: dict[str, Any]) -> str:
         return shown(str(values.get("file_path") or values.get("path") or ""))
 
     def _failed(self, failure: ToolFailure) -> ToolResult:
         message = shown(str(failure), 4000)
-        logger.info("tool %s: %s (%s)", self._name, message, failure.kind)
+        logger.info("tool %s: %s (%s)", self.name, message, failure.kind)
         return ToolResult(success=False, error={"message": message, "type": failure.kind})
 
 
-def directory_schema(description: str) -> dict[str, Any]:
-    """The schema of an input that names a place in the workspace, by default the workspace itself."""
-    return {"type": "string", "description": description, "minLength": 1, "maxLength": 4096, "default": "."}
+# ── inputs ───────────────────────────────────────────────────────────────────────────────────────
+# An input is declared once, by kinds of values: they check it, fill in defaults and describe it as a JSON Schema.
 
 
-_WORDS = frozenset({"description", "default", "examples", "title"})
-_KEYWORDS: Mapping[str, frozenset[str]] = {
-    "object": frozenset({"properties", "required", "additionalProperties"}),
-    "array": frozenset({"items", "minItems", "maxItems"}),
-    "string": frozenset({"minLength", "maxLength", "pattern", "enum"}),
-    "integer": frozenset({"minimum", "maximum"}),
-    "boolean": frozenset(),
-}
-_MOST_PROBLEMS = 5
+def tool_input(**members: Any) -> Kind:
+    """An object with these members, each an `option`, and no others; read as a dict, without members that have no value."""
+    made = record(attrs.make_class("Input", members, kw_only=True))
+    for schema in made.schema["properties"].values():
+        if schema.get("default", ...) is None:
+            del schema["default"]
+
+    def convert(given: Any) -> dict[str, Any]:
+        values = attrs.asdict(made.convert(given), recurse=False)
+        return {name: value for name, value in values.items() if value is not None}
+
+    return attrs.evolve(made, convert=convert)
 
 
-def check_input(schema: Mapping[str, Any], given: Any) -> tuple[Any, list[str]]:
-    """Return the input with defaults filled in, and what is wrong with it.
+def characters(least: int = 0, most: int | None = None, **schema: Any) -> Kind:
+    """A text of so many characters."""
 
-    Args:
-        schema: A JSON Schema of the keywords above.
-        given: Any JSON value; not changed.
+    def convert(value: str) -> str:
+        if len(value) < least:
+            raise PlanError([("$", f"expected at least {least} characters, got {len(value)}")])
+        if most is not None and len(value) > most:
+            raise PlanError([("$", f"expected at most {most} characters, got {len(value)}")])
+        return value
 
-    Returns:
-        The value, unusable if there are problems, and the problems as text for the model.
-    """
-    problems: list[str] = []
-    value = _checked(schema, given, "", problems)
-    if len(problems) > _MOST_PROBLEMS:
-        problems[_MOST_PROBLEMS:] = [f"and {len(problems) - _MOST_PROBLEMS} more problems"]
-    return value, problems
+    limits = {name: limit for name, limit in (("minLength", least), ("maxLength", most)) if limit}
+    return attrs.evolve(any_text, convert=convert, schema={"type": "string", **limits, **schema})
 
 
-def _checked(schema: Mapping[str, Any], value: Any, path: str, problems: list[str]) -> Any:
-    kind = schema["type"]
-    unknown = schema.keys() - _KEYWORDS[kind] - _WORDS - {"type"}
-    if unknown:
-        raise ValueError(f"schema at {path or 'the top'}: keywords {sorted(unknown)} are not supported")
-    checker = {"object": _object, "array": _array, "string": _string, "integer": _integer, "boolean": _boolean}[kind]
-    return checker(schema, value, path, problems)
+def word(*words: str) -> Kind:
+    """One of some words."""
+    return attrs.evolve(choice(*words), schema={"type": "string", "enum": list(words)})
 
 
-def _object(schema: Mapping[str, Any], value: Any, path: str, problems: list[str]) -> Any:
-    if not isinstance(value, dict):
-        return _complain(problems, path, f"expected an object, got {_found(value)}")
-    properties: Mapping[str, Any] = schema.get("properties", {})
-    for name in schema.get("required", ()):
-        if name not in value:
-            problems.append(f"{_join(path, name)}: required, but missing")
-    result = {}
-    for name, member in value.items():
-        if name in properties:
-            result[name] = _checked(properties[name], member, _join(path, name), problems)
-        elif schema.get("additionalProperties", True) is False:
-            known = ", ".join(properties) or "no keys at all"
-            problems.append(f"{_join(path, shown(str(name), 60))}: unknown key; expected {known}")
-    for name, inner in properties.items():
-        if name not in value and "default" in inner:
-            result[name] = inner["default"]
-    return result
+def whole(least: int, most: int | None = None) -> Kind:
+    """A whole number in a range; to JSON Schema 3.0 is one."""
+    kind = whole_number(least, most)
+
+    def accepts(value: Any) -> bool:
+        return kind.accepts(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+    return attrs.evolve(kind, accepts=accepts, convert=int)
 
 
-def _array(schema: Mapping[str, Any], value: Any, path: str, problems: list[str]) -> Any:
-    if not isinstance(value, list):
-        return _complain(problems, path, f"expected a list, got {_found(value)}")
-    least, most = schema.get("minItems", 0), schema.get("maxItems")
-    if len(value) < least or (most is not None and len(value) > most):
-        bounds = f"at least {least}" if most is None else f"{least} to {most}"
-        return _complain(problems, path, f"expected {bounds} items, got {len(value)}")
-    return [_checked(schema["items"], member, f"{path}[{index}]", problems) for index, member in enumerate(value)]
-
-
-def _string(schema: Mapping[str, Any], value: Any, path: str, problems: list[str]) -> Any:
-    if not isinstance(value, str):
-        return _complain(problems, path, f"expected a string, got {_found(value)}")
-    if "enum" in schema and value not in schema["enum"]:
-        return _complain(problems, path, f"expected one of {', '.join(schema['enum'])}, got {_found(value)}")
-    if len(value) < schema.get("minLength", 0):
-        return _complain(problems, path, f"expected at least {schema['minLength']} characters, got {len(value)}")
-    if len(value) > schema.get("maxLength", len(value)):
-        return _complain(problems, path, f"expected at most {schema['maxLength']} characters, got {len(value)}")
-    if "pattern" in schema and re.search(schema["pattern"], value) is None:
-        return _complain(problems, path, f"expected text that matches {schema['pattern']}, got {_found(value)}")
-    return value
-
-
-def _integer(schema: Mapping[str, Any], value: Any, path: str, problems: list[str]) -> Any:
-    # To JSON Schema 3.0 is an integer, and true is not.
-    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-    if isinstance(value, bool) or not whole:
-        return _complain(problems, path, f"expected a whole number, got {_found(value)}")
-    least, most = schema.get("minimum"), schema.get("maximum")
-    if (least is not None and value < least) or (most is not None and value > most):
-        bounds = f"at least {least}" if most is None else f"{least} to {most}"
-        return _complain(problems, path, f"expected {bounds}, got {_found(value)}")
-    return int(value)
-
-
-def _boolean(schema: Mapping[str, Any], value: Any, path: str, problems: list[str]) -> Any:
-    return (
-        value if isinstance(value, bool) else _complain(problems, path, f"expected true or false, got {_found(value)}")
-    )
-
-
-def _complain(problems: list[str], path: str, problem: str) -> None:
-    problems.append(f"{path or 'the input'}: {problem}")
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
-
-
-def _found(value: Any) -> str:
-    if isinstance(value, dict | list):
-        return "an object" if isinstance(value, dict) else "a list"
-    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 256:
-        return "a very large number"  # Python refuses to write some of them
-    return shown(ascii(value) if isinstance(value, str) else repr(value), 80)
+path_name = characters(1, 4096)

@@ -20,7 +20,7 @@ from amplifier.models import ToolResult
 from .._shared.configuration import read_options
 from .._shared.failure import ToolFailure
 from .._shared.worker_threads import Stop, Workers
-from ._base import BuiltinTool
+from ._base import BuiltinTool, characters, option, tool_input, whole
 
 __all__ = ["RecallTool", "mount"]
 
@@ -49,15 +49,11 @@ class RecallTool(BuiltinTool):
         "Read earlier messages of this conversation again. Messages are numbered from 1. Give query (words) to search all of them, "
         "or number to read one whole, as where a text contains '[message 17: 900 characters left out]'; offset reads on in a long one."
     )
-    _schema: ClassVar[dict[str, Any]] = {
-        "type": "object",
-        "properties": {
-            "query": {"type": "string", "description": "Words to search for.", "maxLength": 1000, "default": ""},
-            "number": {"type": "integer", "description": "The message to read.", "minimum": 1},
-            "offset": {"type": "integer", "description": "Characters to skip.", "minimum": 0, "default": 0},
-        },
-        "additionalProperties": False,
-    }
+    _input = tool_input(
+        query=option(characters(0, 1000), "", "Words to search for."),
+        number=option(whole(1), None, "The message to read."),
+        offset=option(whole(0), 0, "Characters to skip."),
+    )
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator

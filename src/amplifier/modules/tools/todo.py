@@ -13,9 +13,9 @@ import attrs
 from amplifier.contracts import Coordinator
 from amplifier.models import ToolResult
 
-from .._shared.configuration import read_options
+from .._shared.configuration import list_each, read_options
 from .._shared.failure import ToolFailure, shown
-from ._base import BuiltinTool
+from ._base import BuiltinTool, characters, option, tool_input, word
 
 __all__ = ["TodoTool", "mount"]
 
@@ -23,6 +23,18 @@ __amplifier_module_type__ = "tool"
 
 _KEY = "todos"
 _STATUSES = ("pending", "in_progress", "completed")
+_MOST = 100
+_TODO = tool_input(
+    content=option(characters(1, 1000), doc="What to do."),
+    activeForm=option(characters(1, 1000), None, "The same in progress: 'Running the tests'."),
+    status=option(word(*_STATUSES), doc="How far it is."),
+)
+_TODOS = attrs.evolve(
+    list_each("todos", _TODO),
+    expected=f"a list of at most {_MOST} todos",
+    accepts=lambda value: isinstance(value, list) and len(value) <= _MOST,
+    schema={"type": "array", "maxItems": _MOST, "items": _TODO.schema},
+)
 
 
 @attrs.frozen
@@ -44,38 +56,12 @@ class TodoTool(BuiltinTool):
         "list only shows it. Each todo has content (what to do), activeForm (what to show while it is being done) and "
         "status: pending, in_progress or completed. At most one may be in_progress."
     )
-    _schema: ClassVar[dict[str, Any]] = {
-        "type": "object",
-        "properties": {
-            "action": {
-                "type": "string",
-                "description": "What to do with the list.",
-                "enum": ["create", "update", "list"],
-            },
-            "todos": {
-                "type": "array",
-                "description": "The whole list, in order, for create and update; without it the list stays as it is.",
-                "maxItems": 100,
-                "items": {
-                    "type": "object",
-                    "properties": {
-                        "content": {"type": "string", "description": "What to do.", "minLength": 1, "maxLength": 1000},
-                        "activeForm": {
-                            "type": "string",
-                            "description": "The same in progress: 'Running the tests'.",
-                            "minLength": 1,
-                            "maxLength": 1000,
-                        },
-                        "status": {"type": "string", "description": "How far it is.", "enum": list(_STATUSES)},
-                    },
-                    "required": ["content", "status"],
-                    "additionalProperties": False,
-                },
-            },
-        },
-        "required": ["action"],
-        "additionalProperties": False,
-    }
+    _input = tool_input(
+        action=option(word("create", "update", "list"), doc="What to do with the list."),
+        todos=option(
+            _TODOS, None, "The whole list, in order, for create and update; without it the list stays as it is."
+        ),
+    )
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator

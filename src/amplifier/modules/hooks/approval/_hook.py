@@ -17,7 +17,7 @@ from amplifier._json import canonical_dumps, visible_text
 from amplifier.contracts import ApprovalProvider, Coordinator
 from amplifier.errors import ApprovalTimeoutError, ModelError
 from amplifier.events import APPROVAL_DENIED, APPROVAL_GRANTED, APPROVAL_REQUIRED, TOOL_PRE
-from amplifier.models import ApprovalDefault, ApprovalRequest, HookResult, ToolResult
+from amplifier.models import ApprovalRequest, HookResult, ToolResult
 
 from ._options import FREE_TOOLS, MODULE, ApprovalOptions, read_approval_options
 from ._rules import BUILT_IN_TOOLS, Action, Call, Rule, strictest
@@ -113,15 +113,11 @@ class RegisteredProvider:
     """The approval provider of one session and its remembered decisions.
 
     Args:
-        timeout: Seconds to wait for an answer.
-        on_timeout: The decision if there is no answer.
-        remember: Whether decisions may be remembered.
+        options: The configuration.
     """
 
-    def __init__(self, timeout: float, on_timeout: ApprovalDefault, *, remember: bool) -> None:
-        self._timeout = timeout
-        self._on_timeout = on_timeout
-        self._remember = remember
+    def __init__(self, options: ApprovalOptions) -> None:
+        self._options = options
         self._remembered: dict[str, bool] = {}
         self.provider: ApprovalProvider | None = None
 
@@ -140,9 +136,9 @@ class RegisteredProvider:
         assert self.provider is not None
         details = dict(given) if isinstance(given, dict) else {"input": given}
         request = ApprovalRequest(
-            tool_name=tool, action=prompt, details=details, risk_level=risk_level, timeout=self._timeout
+            tool_name=tool, action=prompt, details=details, risk_level=risk_level, timeout=self._options.timeout
         )
-        with anyio.move_on_after(self._timeout) as waiting:
+        with anyio.move_on_after(self._options.timeout) as waiting:
             try:
                 response = await self.provider.request_approval(request)
             except (ApprovalTimeoutError, TimeoutError):
@@ -153,7 +149,7 @@ class RegisteredProvider:
         if waiting.cancelled_caught:
             return self._timed_out()
         allowed = getattr(response, "approved", None) is True
-        remembered = self._remember and getattr(response, "remember", None) is True
+        remembered = self._options.remember and getattr(response, "remember", None) is True
         if remembered:
             self._remembered[_key(tool, given, module)] = allowed
         reason = getattr(response, "reason", None)
@@ -162,9 +158,9 @@ class RegisteredProvider:
         return Answer(allowed, reason, remembered)
 
     def _timed_out(self) -> Answer:
-        allowed = self._on_timeout == "allow"
+        allowed = self._options.on_timeout == "allow"
         return Answer(
-            allowed, f"no answer within {self._timeout:g} s - {'allowed' if allowed else 'denied'} by default"
+            allowed, f"no answer within {self._options.timeout:g} s - {'allowed' if allowed else 'denied'} by default"
         )
 
 
@@ -205,9 +201,7 @@ class ApprovalHook:
         self._options = options
         self._coordinator = coordinator
         self._rules: tuple[Rule, ...] = options.rules or ()
-        self.approvals: RegisteredProvider = RegisteredProvider(
-            options.timeout, options.on_timeout, remember=options.remember
-        )
+        self.approvals: RegisteredProvider = RegisteredProvider(options)
 
     async def __call__(self, event: str, data: dict[str, Any]) -> HookResult:
         """Decide on one call: continue, deny or ask the user."""

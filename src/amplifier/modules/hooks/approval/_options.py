@@ -20,6 +20,7 @@ from ..._shared.configuration import (
     option,
     optional,
     read_options,
+    record,
     seconds,
     text,
     whole_number,
@@ -73,6 +74,11 @@ def _read_command(value: Any) -> tuple[str, ...]:
     return words
 
 
+_NAMES = Kind(
+    "a name, or a list of names ('*' for all)",
+    lambda value: (isinstance(value, str) and bool(value)) or _are_names(value),
+    lambda value: (value,) if isinstance(value, str) else tuple(value),
+)
 _COMMAND = optional(
     Kind("the words of a command such as 'git status'", lambda value: _are_names(_words(value)), _read_command)
 )
@@ -81,61 +87,44 @@ _EXAMPLE = Kind(
     lambda value: text.accepts(value) or mapping.accepts(value),
     lambda value: {"command": value} if isinstance(value, str) else value,
 )
-_RULE_MEMBERS: Mapping[str, Kind] = {
-    "tool": Kind(
-        "the name of a tool, or a list of names ('*' for all)",
-        lambda value: (isinstance(value, str) and bool(value)) or _are_names(value),
-        lambda value: (value,) if isinstance(value, str) else tuple(value),
-    ),
-    "module": Kind(
-        "the id of a module, or a list of ids ('*' for all)",
-        lambda value: (isinstance(value, str) and bool(value)) or _are_names(value),
-        lambda value: (value,) if isinstance(value, str) else tuple(value),
-    ),
-    "command": _COMMAND,
-    "pattern": _COMMAND,
-    "path": optional(text),
-    "host": optional(text),
-    "sandboxed": flag,
-    "input": mapping,
-    "read_only": optional(flag),
-    "action": Kind("'allow', 'ask' or 'deny'", _is_action, _ACTIONS.__getitem__),
-    "reason": optional(text),
-    "description": optional(text),
-    "match": list_each("commands, or inputs of the tool", _EXAMPLE),
-    "not_match": list_each("commands, or inputs of the tool", _EXAMPLE),
-}
-_RULE_OBJECT = object_with(_RULE_MEMBERS)
+_EXAMPLES = list_each("commands, or inputs of the tool", _EXAMPLE)
+
+
+@attrs.frozen(kw_only=True)
+class _WrittenRule:
+    """A rule as a plan has it; see `Rule`."""
+
+    action: Action = option(Kind("'allow', 'ask' or 'deny'", _is_action, _ACTIONS.__getitem__))
+    tools: tuple[str, ...] | None = option(_NAMES, key="tool", default=None)
+    modules: tuple[str, ...] | None = option(_NAMES, key="module", default=None)
+    command: tuple[str, ...] | None = option(_COMMAND, default=None, aliases=("pattern",))
+    path: str | None = option(optional(text), default=None)
+    host: str | None = option(optional(text), default=None)
+    sandboxed: bool | None = option(flag, default=None)
+    given: Mapping[str, Any] = option(mapping, key="input", default=attrs.Factory(dict))
+    read_only: bool | None = option(optional(flag), default=None)
+    reason: str | None = option(optional(text), default=None)
+    description: str | None = option(optional(text), default=None)
+    match: tuple[Mapping[str, Any], ...] = option(_EXAMPLES, default=())
+    not_match: tuple[Mapping[str, Any], ...] = option(_EXAMPLES, default=())
+
+
+_RULE_OBJECT = record(_WrittenRule)
 
 
 def _read_rule(value: Any) -> Rule:
-    given = _RULE_OBJECT.read(value)
-    problems: list[Problem] = []
-    if "command" in given and "pattern" in given:
-        problems.append(("$.pattern", "has the same meaning as command; expected one of the two"))
-    command = given.get("command", given.get("pattern"))
-    required = {"action"} if command else {"action", "tool"}
-    for key in sorted(required - given.keys()):
-        problems.append((f"$.{key}", f"is missing; expected {_RULE_MEMBERS[key].expected}"))
-    if problems:
-        raise PlanError(problems)
-    rule = Rule(
-        action=given["action"],
-        tools=given.get("tool", ("bash",)),
-        modules=given.get("module"),
-        command=command,
-        path=given.get("path"),
-        host=given.get("host"),
-        sandboxed=given.get("sandboxed"),
-        given=given.get("input", {}),
-        read_only=given.get("read_only"),
-        reason=given.get("reason") or given.get("description"),
-    )
-    _check_examples(rule, given)
+    written: _WrittenRule = _RULE_OBJECT.read(value)
+    if written.tools is None and not written.command:
+        raise PlanError([("$.tool", f"is missing; expected {_NAMES.expected}")])
+    members = attrs.asdict(written, recurse=False)
+    description, match, not_match = (members.pop(name) for name in ("description", "match", "not_match"))
+    members |= {"tools": written.tools or ("bash",), "reason": written.reason or description}
+    rule = Rule(**members)
+    _check_examples(rule, {"match": match, "not_match": not_match})
     return rule
 
 
-def _check_examples(rule: Rule, given: Mapping[str, Any]) -> None:
+def _check_examples(rule: Rule, given: Mapping[str, tuple[Mapping[str, Any], ...]]) -> None:
     """Check that the rule applies to its examples: a rule that means something else than its author is refused.
 
     Raises:
@@ -143,7 +132,7 @@ def _check_examples(rule: Rule, given: Mapping[str, Any]) -> None:
     """
     problems: list[Problem] = []
     for key, wanted in (("match", True), ("not_match", False)):
-        for number, example in enumerate(given.get(key, ())):
+        for number, example in enumerate(given[key]):
             # What a tool states about itself and where it runs are no part of an example.
             call = Call(
                 rule.tools[0].replace("*", "x"),

@@ -267,10 +267,11 @@ _BESIDE_COMMAND = frozenset({"command", "timeout", "description"})
 """Members of an input besides the command that do not change what runs."""
 
 
+@attrs.define(slots=False)
 class Call:
     """A tool call to decide on.
 
-    Args:
+    Attributes:
         tool: The tool's name.
         given: Its input.
         base: The directory that relative paths refer to.
@@ -279,22 +280,12 @@ class Call:
         is_sandboxed: Whether the tool runs it in a sandbox.
     """
 
-    def __init__(
-        self,
-        tool: str,
-        given: Mapping[str, Any],
-        base: str = "/",
-        *,
-        module: str | None = None,
-        is_read_only: bool = False,
-        is_sandboxed: bool = False,
-    ) -> None:
-        self.tool = tool
-        self.given = given
-        self.base = base
-        self.module = module
-        self.is_read_only = is_read_only
-        self.is_sandboxed = is_sandboxed
+    tool: str
+    given: Mapping[str, Any]
+    base: str = "/"
+    module: str | None = None
+    is_read_only: bool = False
+    is_sandboxed: bool = False
 
     @property
     def is_stand_in(self) -> bool:

@@ -102,62 +102,43 @@ _DURATIONS = {
     conventions.EXECUTE_TOOL: conventions.EXECUTE_TOOL_DURATION,
 }
 _CALLS = {conventions.CHAT: conventions.INFERENCE_CALLS, conventions.EXECUTE_TOOL: conventions.TOOL_CALLS}
-_SECONDS = {
-    conventions.OPERATION_DURATION: "Duration of a model call, with its retries",
-    conventions.INVOKE_AGENT_DURATION: "Duration of a turn of an agent",
-    conventions.EXECUTE_TOOL_DURATION: "Duration of a tool call",
-    conventions.FIRST_CHUNK: "From the beginning of a model call to the first piece of its answer",
-    conventions.NEXT_CHUNK: "Between two pieces of an answer",
+_IN_SECONDS = ("s", conventions.SECONDS_BUCKETS)
+_IN_CALLS = ("{call}", conventions.CALLS_BUCKETS)
+_HISTOGRAMS = {
+    conventions.TOKEN_USAGE: ("Tokens of a model call", "{token}", conventions.TOKEN_BUCKETS),
+    conventions.CACHE_HIT_RATE: (
+        "Share of the input of a model call that the service read from its prompt cache",
+        "1",
+        conventions.SHARE_BUCKETS,
+    ),
+    conventions.OPERATION_DURATION: ("Duration of a model call, with its retries", *_IN_SECONDS),
+    conventions.INVOKE_AGENT_DURATION: ("Duration of a turn of an agent", *_IN_SECONDS),
+    conventions.EXECUTE_TOOL_DURATION: ("Duration of a tool call", *_IN_SECONDS),
+    conventions.FIRST_CHUNK: ("From the beginning of a model call to the first piece of its answer", *_IN_SECONDS),
+    conventions.NEXT_CHUNK: ("Between two pieces of an answer", *_IN_SECONDS),
+    **{name: (f"Calls of one turn ({operation})", *_IN_CALLS) for operation, name in _CALLS.items()},
 }
 
 
 class Metrics:
-    """Records durations and token counts."""
+    """Records durations and counts."""
 
     def __init__(self, meter: Meter) -> None:
-        self._tokens = meter.create_histogram(
-            conventions.TOKEN_USAGE,
-            unit="{token}",
-            description="Tokens of a model call",
-            explicit_bucket_boundaries_advisory=conventions.TOKEN_BUCKETS,
-        )
-        self._cached = meter.create_histogram(
-            conventions.CACHE_HIT_RATE,
-            unit="1",
-            description="Share of the input of a model call that the service read from its prompt cache",
-            explicit_bucket_boundaries_advisory=conventions.SHARE_BUCKETS,
-        )
-        self._seconds = {
-            name: meter.create_histogram(
-                name, unit="s", description=description, explicit_bucket_boundaries_advisory=conventions.SECONDS_BUCKETS
-            )
-            for name, description in _SECONDS.items()
-        }
-        self._calls = {
-            name: meter.create_histogram(
-                name,
-                unit="{call}",
-                description=f"Calls of one turn ({operation})",
-                explicit_bucket_boundaries_advisory=conventions.CALLS_BUCKETS,
-            )
-            for operation, name in _CALLS.items()
+        self._histograms = {
+            name: meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=buckets)
+            for name, (description, unit, buckets) in _HISTOGRAMS.items()
         }
 
-    def record_seconds(self, name: str, seconds: float, attributes: Attributes) -> None:
-        """Record how long a turn or a call took, or a piece of an answer."""
-        self._seconds[name].record(seconds, attributes)
-
-    def record_calls(self, calls: Mapping[str, int], attributes: Attributes) -> None:
-        """Record how many calls, by operation, a turn has made."""
-        for operation, name in _CALLS.items():
-            self._calls[name].record(calls[operation], attributes)
+    def record(self, name: str, value: float, attributes: Attributes) -> None:
+        """Record one value."""
+        self._histograms[name].record(value, attributes)
 
     def record_tokens(self, usage: Usage, attributes: Attributes) -> None:
         """Record what a model call consumed."""
-        self._tokens.record(usage.input_tokens, {**attributes, conventions.TOKEN_TYPE: "input"})
-        self._tokens.record(usage.output_tokens, {**attributes, conventions.TOKEN_TYPE: "output"})
+        for kind, count in (("input", usage.input_tokens), ("output", usage.output_tokens)):
+            self.record(conventions.TOKEN_USAGE, count, {**attributes, conventions.TOKEN_TYPE: kind})
         if usage.cache_read_tokens is not None and usage.input_tokens:
-            self._cached.record(usage.cache_read_tokens / usage.input_tokens, attributes)
+            self.record(conventions.CACHE_HIT_RATE, usage.cache_read_tokens / usage.input_tokens, attributes)
 
 
 logger = logging.getLogger("amplifier.modules.hooks-otel")
@@ -256,7 +237,8 @@ class SessionSpans:
             turn.set(
                 {conventions.OUTPUT_MESSAGES: self._shown(text_message("assistant", str(data.get("response", ""))))}
             )
-        self._metrics.record_calls(self._count, {conventions.AGENT_NAME: self._agent})
+        for operation, name in _CALLS.items():
+            self._metrics.record(name, self._count[operation], {conventions.AGENT_NAME: self._agent})
         self._end(turn)
 
     # ── model calls and tool calls ──
@@ -305,7 +287,7 @@ class SessionSpans:
         now, before = perf_counter(), opened.latest_chunk
         opened.latest_chunk = now
         name, since = (conventions.FIRST_CHUNK, opened.started) if before is None else (conventions.NEXT_CHUNK, before)
-        self._metrics.record_seconds(name, now - since, opened.measured)
+        self._metrics.record(name, now - since, opened.measured)
 
     def _begin_chat(self, step: Step) -> _OpenSpan:
         request = step.arguments if isinstance(step.arguments, ChatRequest) else ChatRequest(messages=[])
@@ -425,7 +407,7 @@ class SessionSpans:
             else {**opened.measured, conventions.ERROR_TYPE: opened.error_type}
         )
         opened.span.end()
-        self._metrics.record_seconds(_DURATIONS[opened.operation], perf_counter() - opened.started, measured)
+        self._metrics.record(_DURATIONS[opened.operation], perf_counter() - opened.started, measured)
 
     def _shown(self, value: Any) -> str:
         return as_attribute(value, self._options.max_content_chars)

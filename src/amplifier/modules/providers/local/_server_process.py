@@ -81,7 +81,7 @@ class Server:
     def pid(self) -> int | None:
         """The id of the process, if it is alive."""
         running = self._running
-        return None if running is None or running.process.has_ended() else running.process.pid
+        return None if running is None or running.process.has_ended() else running.process.group
 
     @asynccontextmanager
     async def open(
@@ -154,7 +154,7 @@ class Server:
         except BaseException:
             await self._end_process(process)
             raise
-        logger.info("model server %d runs %s", process.pid, name)
+        logger.info("model server %d runs %s", process.group, name)
         headers = {"Authorization": f"Bearer {key}"}
         return _Running(process, self._client_type(address, headers, connect_timeout=_CONNECT_SECONDS, is_local=True))
 

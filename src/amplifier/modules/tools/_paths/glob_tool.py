@@ -15,7 +15,7 @@ from amplifier.models import ToolResult
 from ..._shared.configuration import texts
 from ..._shared.failure import ToolFailure, shown
 from ..._shared.worker_threads import Stop, Workers
-from .._base import BuiltinTool, directory_schema
+from .._base import BuiltinTool, characters, option, path_name, tool_input
 from .open_beneath import Entry, enter, entries_of, open_directory
 from .workspace import MAX_DEPTH, AccessRoots, ConfinedPath, Workspace
 
@@ -249,15 +249,10 @@ class GlobTool(BuiltinTool):
         "for example **/*.{py,md}. Returns paths in order, directories with a trailing slash. "
         "Symbolic links are listed but not entered; some directories such as .git are skipped."
     )
-    _schema: ClassVar[dict[str, Any]] = {
-        "type": "object",
-        "properties": {
-            "pattern": {"type": "string", "description": "The glob pattern.", "minLength": 1, "maxLength": 1000},
-            "path": directory_schema("The directory to start in; the workspace if left out."),
-        },
-        "required": ["pattern"],
-        "additionalProperties": False,
-    }
+    _input = tool_input(
+        pattern=option(characters(1, 1000), doc="The glob pattern."),
+        path=option(path_name, ".", "The directory to start in; the workspace if left out."),
+    )
 
     def __init__(self, workspace: Workspace, workers: Workers, *, ignored: frozenset[str], max_results: int) -> None:
         self._workspace = workspace

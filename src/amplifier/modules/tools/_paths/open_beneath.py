@@ -65,10 +65,27 @@ def open_directory(access: AccessRoots, place: ConfinedPath, *, make: bool = Fal
         OSError: It is missing or forbidden.
     """
     for _ in range(_MAX_LINKS):
-        reached = _walk(place, make=make)
-        if isinstance(reached, int):
-            return reached, place
-        place = access.follow(ConfinedPath(place.root, place.names[: reached.index + 1]), reached.target, reached.rest)
+        directory, is_reached = _open_root(place.root), False
+        try:
+            for index, name in enumerate(place.names):
+                try:
+                    following = _enter_or_make(directory, name, make=make)
+                except OSError as error:
+                    if error.errno not in _NOT_FOLLOWED:
+                        raise
+                    here = ConfinedPath(place.root, place.names[: index + 1])
+                    if (target := _link_text(name, directory)) is None:
+                        raise ToolFailure("NotADirectory", f"{shown(here.path)} is not a directory") from error
+                    place = access.follow(here, target, place.names[index + 1 :])
+                    break
+                os.close(directory)
+                directory = following
+            else:
+                is_reached = True
+                return directory, place
+        finally:
+            if not is_reached:
+                os.close(directory)
     raise ToolFailure("TooManyLinks", f"{shown(place.path)}: more than {_MAX_LINKS} symbolic links on the way")
 
 
@@ -185,37 +202,6 @@ def enter(directory: int, name: str) -> int:
         OSError: It is missing, forbidden, a link or no directory.
     """
     return os.open(name, _PASS, dir_fd=directory)
-
-
-@attrs.frozen
-class _Link:
-    """A symbolic link met on the way: which name it is, its target, and the names after it."""
-
-    index: int
-    target: str
-    rest: tuple[str, ...]
-
-
-def _walk(place: ConfinedPath, *, make: bool) -> int | _Link:
-    """Walk to a directory, or to the first link on the way."""
-    directory = _open_root(place.root)
-    with contextlib.ExitStack() as stack:
-        stack.callback(lambda: os.close(directory))
-        for index, name in enumerate(place.names):
-            try:
-                following = _enter_or_make(directory, name, make=make)
-            except OSError as error:
-                if error.errno not in _NOT_FOLLOWED:
-                    raise
-                target = _link_text(name, directory)
-                if target is not None:
-                    return _Link(index, target, place.names[index + 1 :])
-                where = shown(ConfinedPath(place.root, place.names[: index + 1]).path)
-                raise ToolFailure("NotADirectory", f"{where} is not a directory") from error
-            os.close(directory)
-            directory = following
-        stack.pop_all()
-    return directory
 
 
 def _open_root(root: str) -> int:

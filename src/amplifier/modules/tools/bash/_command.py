@@ -16,8 +16,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import attrs
 
@@ -25,6 +24,8 @@ from ..._shared.failure import ToolFailure
 from ..._shared.process_tree import ProcessTree
 from ..._shared.started_process import StartedProcess, start
 from ..._shared.worker_threads import Stop
+from ._confinement import Confined
+from ._options import BashOptions
 
 _NUL_SHOWN = "\N{SYMBOL FOR NULL}"
 
@@ -225,39 +226,21 @@ class Command:
     """A command to be run once.
 
     Args:
-        arguments: The shell and its arguments.
+        confined: What is started, and how it is confined.
         directory: Where it runs.
-        environment: All it gets to see.
         mark: In the environment, unique to this command.
-        confinement: What the supervisor applies to it; None for no supervisor.
-        max_processes: More than these at a time end it; None for no limit.
-        max_bytes: Kept of each of its two streams.
-        grace: Seconds between asking its processes to end and killing them.
+        options: How much it may write and, in a sandbox, start, and how long its processes may take to end.
         stop: Ends it early.
     """
 
-    def __init__(
-        self,
-        arguments: Sequence[str],
-        *,
-        directory: str,
-        environment: Mapping[str, str],
-        mark: str,
-        confinement: Mapping[str, Any] | None,
-        max_processes: int | None,
-        max_bytes: int,
-        grace: float,
-        stop: Stop,
-    ) -> None:
-        self._arguments = arguments
+    def __init__(self, confined: Confined, directory: str, mark: str, options: BashOptions, stop: Stop) -> None:
+        self._confined = confined
         self._directory = directory
-        self._environment = environment
         self._mark = mark
-        self._confinement = confinement
-        self._max_processes = max_processes
-        self._grace = grace
+        self._max_processes = None if confined.explanation is None else options.max_processes
+        self._grace = options.kill_grace
         self._stop = stop
-        self._captures = (Capture(max_bytes), Capture(max_bytes))
+        self._captures = (Capture(options.max_output_bytes), Capture(options.max_output_bytes))
 
     def run(self, seconds: float) -> Outcome:
         """Run it to its end, but at most so long.
@@ -284,7 +267,7 @@ class Command:
             return too_many or shell.has_ended()
 
         try:
-            with contextlib.closing(OutputReader(shell.process, shell.end, self._captures, self._stop)) as reader:
+            with contextlib.closing(OutputReader(shell.process, shell.news, self._captures, self._stop)) as reader:
                 reader.read_until(seconds, is_over, look=None if most is None else _COUNTING)
                 if too_many:  # at once: every moment it starts more
                     raise ToolFailure(
@@ -309,10 +292,10 @@ class Command:
     def _started(self) -> StartedProcess:
         try:
             return start(
-                self._arguments,
+                self._confined.arguments,
                 directory=self._directory,
-                environment=self._environment,
-                confinement=self._confinement,
+                environment=self._confined.environment,
+                confinement=self._confined.supervision,
             )
         except OSError as error:
             if error.errno == errno.E2BIG:
@@ -328,7 +311,7 @@ class Command:
     def _end(self, tree: ProcessTree, reader: OutputReader) -> int:
         """Send SIGTERM to all processes and read their output meanwhile; return how many there were."""
         found = set(tree.send(signal.SIGTERM))
-        is_wrapped = self._confinement is not None and "wrapper" in self._confinement
+        is_wrapped = "wrapper" in (self._confined.supervision or {})
         left = len(found - tree.wrappers() if is_wrapped else found)
         if found:
             grace = min(self._grace, _MOST_GRACE_WHEN_CANCELLED) if self._stop.requested else self._grace

@@ -91,7 +91,7 @@ class Sandbox:
             return
         workspace = self.finder.workspace(directory)
         roots = [workspace, *self.finder.writable]
-        if (problem := own_files_problem(roots)) or (problem := self._landlock_problem(roots)):
+        if (problem := own_files_problem(roots)) or (self.kind == "landlock" and (problem := own_files_in(roots))):
             raise ValueError(problem)
         limits = {
             "RLIMIT_CORE": 0,
@@ -115,9 +115,6 @@ class Sandbox:
                 supervision=supervision | added,
                 explanation=explanation,
             )
-
-    def _landlock_problem(self, roots: Sequence[str]) -> str | None:
-        return own_files_in(roots) if self.kind == "landlock" else None
 
     @contextmanager
     def _in_bubblewrap(self, workspace: str) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
+
+import attrs
 
 from amplifier.models import ToolResult
 
@@ -16,7 +18,7 @@ from ..._shared.failure import ToolFailure, shown
 from ..._shared.process_tree import MARK, chained
 from ..._shared.started_process import signal_name
 from ..._shared.worker_threads import Stop, Stopped, Workers
-from .._base import BuiltinTool
+from .._base import BuiltinTool, characters, option, tool_input, whole
 from ._command import Command, Outcome
 from ._confinement import Confined, Sandbox
 from ._options import DEFAULT_TIMEOUT, BashOptions
@@ -47,6 +49,11 @@ def clean_environment(passed: Iterable[str], added: Mapping[str, str], mark: str
     return {**environment, **added, MARK: chained(os.environ.get(MARK), mark)}
 
 
+_COMMAND = attrs.evolve(
+    characters(1, 100_000, pattern=r"^[^\u0000]*$", examples=["ls -l", "echo hello"]),
+    expected="text without NUL characters",
+    accepts=lambda value: isinstance(value, str) and "\0" not in value,
+)
 _MOST_TRIES = 3
 """For bubblewrap: a socket of another program that was to be covered may be gone when it starts."""
 
@@ -68,27 +75,14 @@ class BashTool(BuiltinTool):
         "directory: cd and variables do not last. There is no terminal and no input. When the command ends, whatever it "
         "left running in the background is ended too. Of long output the middle is left out; write it to a file instead."
     )
-    _schema: ClassVar[dict[str, Any]] = {
-        "type": "object",
-        "properties": {
-            "command": {
-                "type": "string",
-                "description": "The command, as in a script.",
-                "examples": ["ls -l", "echo hello"],
-                "minLength": 1,
-                "maxLength": 100_000,
-                "pattern": r"^[^\u0000]*$",
-            },
-            "timeout": {
-                "type": "integer",
-                "description": "Seconds after which it is ended; more than this session allows means as long as allowed.",
-                "minimum": 1,
-                "maximum": 86_400,
-            },
-        },
-        "required": ["command"],
-        "additionalProperties": False,
-    }
+    _input = tool_input(
+        command=option(_COMMAND, doc="The command, as in a script."),
+        timeout=option(
+            whole(1, 86_400),
+            None,
+            "Seconds after which it is ended; more than this session allows means as long as allowed.",
+        ),
+    )
 
     def __init__(
         self, options: BashOptions, shell: str, directory: Callable[[], Path], workers: Workers, sandbox: Sandbox
@@ -139,28 +133,12 @@ class BashTool(BuiltinTool):
     def _run_once(self, command: str, directory: str, seconds: float, stop: Stop) -> tuple[Outcome, Confined]:
         mark = uuid.uuid4().hex
         environment = clean_environment(self._options.pass_env, self._options.env, mark)
-        with self._confined(command, directory, environment) as confined:
-            runner = Command(
-                confined.arguments,
-                directory=directory,
-                environment=confined.environment,
-                mark=mark,
-                confinement=confined.supervision,
-                max_processes=None if confined.explanation is None else self._options.max_processes,
-                max_bytes=self._options.max_output_bytes,
-                grace=self._options.kill_grace,
-                stop=stop,
-            )
-            return runner.run(seconds), confined
-
-    @contextmanager
-    def _confined(self, command: str, directory: str, environment: dict[str, str]) -> Iterator[Confined]:
         with ExitStack() as stack:
             try:
                 confined = stack.enter_context(self._sandbox.confined([*self._shell, command], directory, environment))
             except ValueError as error:
                 raise ToolFailure("Sandbox", str(error)) from None
-            yield confined
+            return Command(confined, directory, mark, self._options, stop).run(seconds), confined
 
     def stop_all(self) -> bool:
         """Ask every running command to end; whether there was any."""

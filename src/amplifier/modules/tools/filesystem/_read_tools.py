@@ -7,7 +7,8 @@ import codecs
 import contextlib
 import logging
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import attrs
@@ -20,13 +21,14 @@ from amplifier.models._prompts import PDF, media_type
 
 from ..._shared.failure import ToolFailure, shown
 from ..._shared.worker_threads import Stop, Workers
-from .._base import BuiltinTool, directory_schema
+from .._base import BuiltinTool, option, path_name, tool_input, whole
 from .._paths import ConfinedPath, Entry, Workspace, entries_of, open_directory, open_file
 from ._options import FilesystemOptions
 
 CHUNK = 1 << 16
 _SNIFFED = 8192
 _MAX_SCANNED = 64 << 20
+_PIECES_OF_LINES = re.compile(rb"[^\n]*\n|[^\n]+").findall
 
 
 # ── reading ───────────────────────────────────────────────────────────────────────────────────────
@@ -55,7 +57,6 @@ class Lines:
         limit: How many lines are wanted.
         max_bytes: How many bytes may be kept.
         data: The bytes of the lines.
-        taken: Lines begun in `data`.
         total: Lines in the whole file; None if its end was not reached.
         scanned: Bytes read from the file.
         is_cut: Whether `data` ends within a line because of `max_bytes`.
@@ -65,59 +66,31 @@ class Lines:
     limit: int
     max_bytes: int
     data: bytearray = attrs.field(factory=bytearray)
-    taken: int = 0
     total: int | None = None
     scanned: int = 0
     is_cut: bool = False
     _line: int = 1
-    _ends_with_newline: bool = True
 
-    def read(self, file: int, head: bytes, stop: Stop) -> None:
-        """Read from a file whose first bytes were read already."""
-        chunk = head
-        while chunk:
-            stop.check()
+    def read(self, chunks: Iterable[bytes]) -> None:
+        """Take the content of a file, from its beginning."""
+        ends_with_newline = True
+        for chunk in chunks:
             self.scanned += len(chunk)
-            self._ends_with_newline = chunk.endswith(b"\n")
+            ends_with_newline = not chunk or chunk.endswith(b"\n")
             self._take(chunk)
             if self.scanned >= _MAX_SCANNED:
                 return
-            chunk = os.read(file, CHUNK)
-        self.total = self._line - 1 if self._ends_with_newline else self._line
-
-    def take_all(self, data: bytes) -> None:
-        """Take a whole text that is in memory."""
-        self.scanned, self._ends_with_newline = len(data), not data or data.endswith(b"\n")
-        self._take(data)
-        self.total = self._line - 1 if self._ends_with_newline else self._line
+        self.total = self._line - 1 if ends_with_newline else self._line
 
     def _take(self, chunk: bytes) -> None:
         """Keep what belongs to the range; count the rest."""
-        start = self._skip(chunk)
-        if start < len(chunk) and not self._is_full():
-            end = start
-            while end < len(chunk) and self._line < self.first + self.limit:
-                newline = chunk.find(b"\n", end)
-                end = len(chunk) if newline < 0 else newline + 1
-                self._line += newline >= 0
-            self._keep(chunk[start:end])
-            start = end
-        self._line += chunk.count(b"\n", start)
-
-    def _skip(self, chunk: bytes) -> int:
-        """Where in the chunk the range begins or goes on; its end, if it does not."""
-        position = 0
-        missing = self.first - self._line
-        if missing > 0 and chunk.count(b"\n") < missing:
-            self._line += chunk.count(b"\n")
-            return len(chunk)
-        for _ in range(missing):
-            position = chunk.index(b"\n", position) + 1
-            self._line += 1
-        return position
-
-    def _is_full(self) -> bool:
-        return self.is_cut or self._line >= self.first + self.limit
+        line_after, end = self._line + chunk.count(b"\n"), self.first + self.limit
+        if line_after >= self.first and self._line < end and not self.is_cut:
+            for piece in _PIECES_OF_LINES(chunk):
+                if self.first <= self._line < end:
+                    self._keep(piece)
+                self._line += piece.endswith(b"\n")
+        self._line = line_after
 
     def _keep(self, piece: bytes) -> None:
         free = self.max_bytes - len(self.data)
@@ -135,6 +108,15 @@ class Lines:
         return text, False
 
 
+def chunks_of(file: int, stop: Stop, head: bytes = b"") -> Iterator[bytes]:
+    """The content of an open file piece by piece, after its beginning if that was read already."""
+    chunk = head or os.read(file, CHUNK)
+    while chunk:
+        stop.check()
+        yield chunk
+        chunk = os.read(file, CHUNK)
+
+
 def read_all(file: int, *, max_bytes: int, stop: Stop, subject: str) -> bytes:
     """Everything in a file.
 
@@ -142,8 +124,7 @@ def read_all(file: int, *, max_bytes: int, stop: Stop, subject: str) -> bytes:
         ToolFailure: It is larger than allowed.
     """
     data = bytearray()
-    while chunk := os.read(file, CHUNK):
-        stop.check()
+    for chunk in chunks_of(file, stop):
         data += chunk
         if len(data) > max_bytes:
             raise ToolFailure("TooLarge", f"{subject}: larger than the {max_bytes} bytes this tool may read at once")
@@ -154,12 +135,7 @@ logger = logging.getLogger("amplifier.modules.tools.filesystem")
 
 _Result = TypeVar("_Result")
 
-FILE_PATH: dict[str, Any] = {
-    "type": "string",
-    "description": "The file; relative to the workspace, or absolute inside it. Without '..'.",
-    "minLength": 1,
-    "maxLength": 4096,
-}
+FILE_PATH = option(path_name, doc="The file; relative to the workspace, or absolute inside it. Without '..'.")
 
 
 class EditorFiles(Protocol):
@@ -216,34 +192,17 @@ class ReadFileTool(FileTool):
         "Read a text file. Gives the lines from `offset` (1 is the first) on, at most `limit` of them. "
         "The answer states whether there is more and where to continue. Binary files are refused."
     )
-    _schema: ClassVar[dict[str, Any]] = {
-        "type": "object",
-        "properties": {
-            "file_path": FILE_PATH,
-            "offset": {
-                "type": "integer",
-                "description": "The first line wanted, counted from 1.",
-                "minimum": 1,
-                "maximum": 1_000_000_000,
-                "default": 1,
-            },
-            "limit": {
-                "type": "integer",
-                "description": "How many lines are wanted.",
-                "minimum": 1,
-                "maximum": 100_000,
-                "default": 2000,
-            },
-        },
-        "required": ["file_path"],
-        "additionalProperties": False,
-    }
+    _input = tool_input(
+        file_path=FILE_PATH,
+        offset=option(whole(1, 1_000_000_000), 1, "The first line wanted, counted from 1."),
+        limit=option(whole(1, 100_000), 2000, "How many lines are wanted."),
+    )
 
     async def _run(self, values: dict[str, Any]) -> ToolResult:
         place, result, size = await self._work(lambda stop: self._read(values, stop), values)
         if self._editor is not None and (text := await self._editor.read(place.path)) is not None:
             lines = Lines(values["offset"], values["limit"], self._options.max_read_bytes)
-            lines.take_all(text.encode(errors="replace"))
+            lines.read([text.encode(errors="replace")])
             result, size = ToolResult(output=self._output(lines, place)), lines.scanned
         await self._emit(ARTIFACT_READ, place, size)
         return result
@@ -256,7 +215,7 @@ class ReadFileTool(FileTool):
             if is_binary(head) or (self._options.images and image_type(head)):
                 return place, *self._binary(file, head, place, stop)
             lines = Lines(values["offset"], values["limit"], self._options.max_read_bytes)
-            lines.read(file, head, stop)
+            lines.read(chunks_of(file, stop, head))
         finally:
             os.close(file)
         return place, ToolResult(output=self._output(lines, place)), lines.scanned
@@ -313,13 +272,7 @@ class ListDirectoryTool(FileTool):
         "List what is in a directory: name, type (file, directory, link, other) and size in bytes of files. "
         "One level only; use glob to look deeper."
     )
-    _schema: ClassVar[dict[str, Any]] = {
-        "type": "object",
-        "properties": {
-            "path": directory_schema("The directory; the workspace if left out."),
-        },
-        "additionalProperties": False,
-    }
+    _input = tool_input(path=option(path_name, ".", "The directory; the workspace if left out."))
 
     async def _run(self, values: dict[str, Any]) -> ToolResult:
         return ToolResult(output=await self._work(lambda stop: self._list(values["path"], stop), values))

@@ -7,7 +7,7 @@ import os
 import secrets
 import stat
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, TypeAlias
 
 import anyio
 import attrs
@@ -18,6 +18,7 @@ from amplifier.models import ToolResult
 
 from ..._shared.failure import ToolFailure, shown
 from ..._shared.worker_threads import Stop, Workers
+from .._base import characters, flag, option, tool_input
 from .._paths import AccessRoots, ConfinedPath, Workspace, open_file, open_parent, refuse_unless_regular
 from ._options import FilesystemOptions
 from ._read_tools import FILE_PATH, FileTool, is_binary, read_all
@@ -36,19 +37,12 @@ _PIECE = 1 << 20
 # that is killed outright may leave a file ``.amplifier-….tmp``. Directories made on the way stay.
 
 
-@attrs.frozen
-class Version:
-    """What a file was when it was read, to notice that it is another one now."""
+Version: TypeAlias = tuple[int, ...]
+"""What a file was when it was read, to notice that it is another one now."""
 
-    device: int
-    inode: int
-    size: int
-    modified: int
 
-    @classmethod
-    def of(cls, info: os.stat_result) -> Version:
-        """The version the system describes."""
-        return cls(info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
+def _version(info: os.stat_result) -> Version:
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
 
 
 @attrs.frozen
@@ -143,7 +137,7 @@ def _refuse_if_changed(
     if not os.path.samestat(found, written):
         raise ToolFailure("Changed", f"{shown(place.path)}: its directory is being tampered with; nothing was changed")
     now = _replaceable(directory, place)
-    if expected is not None and (now is None or Version.of(now) != expected):
+    if expected is not None and (now is None or _version(now) != expected):
         raise ToolFailure("Changed", f"{shown(place.path)} was changed by another process meanwhile; read it again")
 
 
@@ -224,15 +218,7 @@ class WriteFileTool(WritingTool):
         "Write a text file as a whole, in place of what was there before. Missing directories are made. "
         "To change a part of a file use edit_file."
     )
-    _schema: ClassVar[dict[str, Any]] = {
-        "type": "object",
-        "properties": {
-            "file_path": FILE_PATH,
-            "content": {"type": "string", "description": "The whole new content."},
-        },
-        "required": ["file_path", "content"],
-        "additionalProperties": False,
-    }
+    _input = tool_input(file_path=FILE_PATH, content=option(characters(), doc="The whole new content."))
 
     async def _run(self, values: dict[str, Any]) -> ToolResult:
         data = self._encoded(values["content"], "content")
@@ -268,17 +254,12 @@ class EditFileTool(WritingTool):
         "Replace text in a file. `old_string` must be in the file exactly as given, white space included, and only "
         "once: add lines around it until it is unique, or set `replace_all`."
     )
-    _schema: ClassVar[dict[str, Any]] = {
-        "type": "object",
-        "properties": {
-            "file_path": FILE_PATH,
-            "old_string": {"type": "string", "description": "The text to replace.", "minLength": 1},
-            "new_string": {"type": "string", "description": "The text to put there; empty to delete."},
-            "replace_all": {"type": "boolean", "description": "Replace every occurrence.", "default": False},
-        },
-        "required": ["file_path", "old_string", "new_string"],
-        "additionalProperties": False,
-    }
+    _input = tool_input(
+        file_path=FILE_PATH,
+        old_string=option(characters(1), doc="The text to replace."),
+        new_string=option(characters(), doc="The text to put there; empty to delete."),
+        replace_all=option(flag, False, "Replace every occurrence."),
+    )
 
     async def _run(self, values: dict[str, Any]) -> ToolResult:
         self._encoded(values["old_string"], "old_string")
@@ -292,7 +273,7 @@ class EditFileTool(WritingTool):
             place = access.locate(values["file_path"])
             file, place = open_file(access, place)
             try:
-                version = Version.of(os.fstat(file))
+                version = _version(os.fstat(file))
                 data = read_all(file, max_bytes=self._options.max_write_bytes, stop=stop, subject=shown(place.path))
             finally:
                 os.close(file)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -454,13 +454,3 @@ async def _take_log(logs: MemoryObjectSendStream[_Log], log: _Log) -> None:
 
 def _ended(attempt: _Attempt) -> str:
     return "was not started" if attempt.transport is None else f"{attempt.transport.how_it_ended()}{attempt.reason}"
-
-
-@contextmanager
-def listening(connection: Connection, listener: Callable[[Connection], Awaitable[None]]) -> Iterator[None]:
-    """Have a listener called while the block runs."""
-    connection.listeners.append(listener)
-    try:
-        yield
-    finally:
-        connection.listeners.remove(listener)

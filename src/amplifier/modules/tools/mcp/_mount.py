@@ -79,7 +79,8 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
             with ExitStack() as listening:
                 for connection in connections.values():
                     await tools.update(connection)
-                    listening.enter_context(connecting.listening(connection, tools.update))
+                    connection.listeners.append(tools.update)
+                    listening.callback(connection.listeners.remove, tools.update)
                 if options.share and not shared:
                     coordinator.register_capability(SERVERS, dict(own))
                 coordinator.register_capability(STATUS, partial(_status, connections, tools.names))

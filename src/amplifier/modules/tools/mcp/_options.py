@@ -22,10 +22,10 @@ from ..._shared.configuration import (
     list_of,
     mapping_of_secrets,
     no_limit_or_seconds,
-    object_with,
     option,
     optional,
     read_options,
+    record,
     seconds,
     text,
     texts,
@@ -81,28 +81,18 @@ class OAuthOptions:
         token_directory: Where tokens are kept.
     """
 
-    scopes: tuple[str, ...] = ()
-    client_id: str | None = None
-    client_secret: str | None = attrs.field(default=None, repr=False)
-    redirect_port: int = 8976
-    token_directory: Path | None = None
+    scopes: tuple[str, ...] = option(texts(), default=())
+    client_id: str | None = option(text, default=None)
+    client_secret: str | None = option(attrs.evolve(text, is_secret=True), default=None)
+    redirect_port: int = option(whole_number(1), default=8976)
+    token_directory: Path | None = option(directory_name, default=None)
 
 
-_OAUTH_OBJECT = object_with(
-    {
-        "scopes": texts(),
-        "client_id": text,
-        "client_secret": attrs.evolve(text, is_secret=True),
-        "redirect_port": whole_number(1),
-        "token_directory": directory_name,
-    }
-)
+_oauth_object = record(OAuthOptions)
 _oauth = Kind(
-    "true, false or an object with scopes, client_id, client_secret, redirect_port, token_directory",
-    lambda value: isinstance(value, bool) or _OAUTH_OBJECT.accepts(value),
-    lambda value: (
-        (OAuthOptions() if value else None) if isinstance(value, bool) else OAuthOptions(**_OAUTH_OBJECT.read(value))
-    ),
+    f"true, false or {_oauth_object.expected}",
+    lambda value: isinstance(value, bool) or _oauth_object.accepts(value),
+    lambda value: _oauth_object.read({} if value is True else value) if value is not False else None,
 )
 
 

@@ -85,7 +85,7 @@ class StdioTransport:
     @property
     def pid(self) -> int | None:
         """The id of the process, once it is running."""
-        return None if self._process is None else self._process.pid or None
+        return None if self._process is None else self._process.group or None
 
     @property
     def hint(self) -> str:

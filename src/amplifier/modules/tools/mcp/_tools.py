@@ -9,8 +9,8 @@ import hashlib
 import json
 import logging
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Iterator
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, TypeAlias
@@ -26,7 +26,6 @@ from mcp_types import (
     EmbeddedResource,
     GetPromptResult,
     ImageContent,
-    ReadResourceResult,
     ResourceLink,
     TextContent,
     TextResourceContents,
@@ -36,8 +35,9 @@ from amplifier.contracts import Coordinator, current_call
 from amplifier.errors import ModelError
 from amplifier.models import ImageBlock, TextBlock, ToolResult, UnknownBlock, from_dict
 
+from ..._shared.configuration import mapping
 from ..._shared.failure import ToolFailure, shown
-from .._base import check_input
+from .._base import BuiltinTool, characters, option, tool_input
 from ._connection import Connection
 from ._options import McpOptions, ServerOptions
 from ._server_offer import OfferedTool
@@ -61,7 +61,7 @@ def as_tool_result(result: CallToolResult, *, longest: int, failure: str) -> Too
         longest: Characters of text for the model; the rest is cut with a note.
         failure: The message of a failed call without text.
     """
-    blocks = _blocks(result.content)
+    blocks = [_block(block) for block in result.content]
     text = "\n".join(block.text for block in blocks if isinstance(block, TextBlock))
     if result.is_error:
         message = _cut(text or failure, longest)
@@ -80,17 +80,12 @@ def as_tool_result(result: CallToolResult, *, longest: int, failure: str) -> Too
     return ToolResult(output=output)
 
 
-def as_resource_result(result: ReadResourceResult, *, longest: int) -> ToolResult:
-    """The content of a resource."""
-    return _joined([_resource_block(content) for content in result.contents], "\n", longest)
-
-
 def as_prompt_result(result: GetPromptResult, *, longest: int) -> ToolResult:
     """The messages of a prompt."""
     blocks: list[_Block] = []
     for message in result.messages:
-        for block in _blocks([message.content]):
-            blocks.append(TextBlock(text=f"{message.role}: {block.text}") if isinstance(block, TextBlock) else block)
+        block = _block(message.content)
+        blocks.append(TextBlock(text=f"{message.role}: {block.text}") if isinstance(block, TextBlock) else block)
     return _joined(blocks, "\n\n", longest)
 
 
@@ -138,10 +133,6 @@ def _with_media(blocks: list[_Block], structured: Any, longest: int) -> ToolResu
         shortened.append(TextBlock(text=_cut(json.dumps(structured, ensure_ascii=False), left)))
     notes = [block.text if isinstance(block, TextBlock) else f"[{_media_type(block)}]" for block in shortened]
     return ToolResult(output=_cut("\n".join(notes), longest), content=shortened)
-
-
-def _blocks(content: Sequence[ContentBlock]) -> list[_Block]:
-    return [_block(block) for block in content]
 
 
 def _block(block: ContentBlock) -> _Block:
@@ -217,7 +208,7 @@ _MOST_PAGES = 20
 _Report = tuple[float, float | None, str | None]
 
 
-class ServerTool(ABC):
+class ServerTool(BuiltinTool):
     """A tool whose work a server does.
 
     Args:
@@ -228,19 +219,10 @@ class ServerTool(ABC):
     """
 
     def __init__(self, name: str, connection: Connection, coordinator: Coordinator, *, max_chars: int) -> None:
-        self.name = name
+        self._name = name
         self._connection = connection
         self._coordinator = coordinator
         self._max_chars = max_chars
-
-    @property
-    @abstractmethod
-    def description(self) -> str:
-        """What it does, for the model."""
-
-    @property
-    @abstractmethod
-    def _schema(self) -> Mapping[str, Any]: ...
 
     @property
     def server(self) -> str:
@@ -252,26 +234,9 @@ class ServerTool(ABC):
         """The server's hints about the tool, such as ``readOnlyHint``."""
         return {"readOnlyHint": True}
 
-    @property
-    def input_schema(self) -> dict[str, Any]:
-        """The JSON Schema of the input."""
-        return self.get_schema()
-
-    def get_schema(self) -> dict[str, Any]:
-        """The JSON Schema of the input, a copy."""
-        return copy.deepcopy(dict(self._schema))
-
-    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 - the contract's name
-        """Have the server do the work; only cancellation is raised."""
-        try:
-            return await self._run(input)
-        except ToolFailure as failure:
-            message = shown(str(failure), 4000)
-            logger.info("tool %s: %s (%s)", self.name, message, failure.kind)
-            return ToolResult(success=False, error={"message": message, "type": failure.kind, "server": self.server})
-
-    @abstractmethod
-    async def _run(self, given: dict[str, Any]) -> ToolResult: ...
+    def _failed(self, failure: ToolFailure) -> ToolResult:
+        result = super()._failed(failure)
+        return ToolResult(success=False, error={**(result.error or {}), "server": self.server})
 
 
 class RemoteTool(ServerTool):
@@ -282,15 +247,7 @@ class RemoteTool(ServerTool):
     ) -> None:
         super().__init__(name, connection, coordinator, max_chars=max_chars)
         self.offered = offered
-
-    @property
-    def description(self) -> str:
-        """What it does, in the server's words."""
-        return self.offered.description
-
-    @property
-    def _schema(self) -> Mapping[str, Any]:
-        return self.offered.schema
+        self._description = offered.description
 
     @property
     def annotations(self) -> dict[str, Any]:
@@ -302,10 +259,17 @@ class RemoteTool(ServerTool):
         """Whether the server itself calls the tool destructive."""
         return self.offered.annotations.get("destructiveHint") is True
 
-    async def _run(self, given: dict[str, Any]) -> ToolResult:
+    def get_schema(self) -> dict[str, Any]:
+        """The JSON Schema of the input, a copy."""
+        return copy.deepcopy(dict(self.offered.schema))
+
+    def _read_input(self, given: Any) -> dict[str, Any]:
         if not isinstance(given, dict):
             raise ToolFailure("InvalidInput", f"expected an object, got {type(given).__name__}")
         _check_is_json(given)
+        return given  # the server checks it by its schema
+
+    async def _run(self, values: dict[str, Any]) -> ToolResult:
         reports, waiting = anyio.create_memory_object_stream[_Report](_WAITING_REPORTS)
         outcome: list[ToolResult | ToolFailure] = []
         # A task of this call emits progress, so that handlers run in order and inside the turn.
@@ -314,7 +278,7 @@ class RemoteTool(ServerTool):
             with reports:
                 try:
                     outcome.append(
-                        await self._connection.use(self._coordinator, partial(self._call, given, reports), self.name)
+                        await self._connection.use(self._coordinator, partial(self._call, values, reports), self.name)
                     )
                 except ToolFailure as failure:
                     outcome.append(failure)
@@ -365,13 +329,17 @@ def _check_is_json(given: dict[str, Any]) -> None:
 class _PageTool(ServerTool):
     """A built-in tool about a server, which lists what there is when it is called without a name."""
 
-    async def _run(self, given: dict[str, Any]) -> ToolResult:
-        values, problems = check_input(self._schema, given)
-        if problems:
-            raise ToolFailure("InvalidInput", "; ".join(problems))
+    @property
+    def description(self) -> str:
+        """What it does, for the model."""
+        return self._description.format(server=self.server)
+
+    def _read_input(self, given: Any) -> dict[str, Any]:
+        values = super()._read_input(given)
         _check_is_json(given)
-        if "arguments" in values:
-            values["arguments"] = given["arguments"]  # of any names, which the check does not return
+        return values
+
+    async def _run(self, values: dict[str, Any]) -> ToolResult:
         return await self._connection.use(self._coordinator, partial(self._ask, values), self.name)
 
     @abstractmethod
@@ -381,24 +349,13 @@ class _PageTool(ServerTool):
 class ReadResourceTool(_PageTool):
     """Reads a resource of a server, or lists them."""
 
-    @property
-    def _schema(self) -> Mapping[str, Any]:
-        return {
-            "type": "object",
-            "properties": {
-                "uri": {"type": "string", "description": "The URI of the resource; leave it out to list what there is."}
-            },
-            "additionalProperties": False,
-        }
-
-    @property
-    def description(self) -> str:
-        """What it does, for the model."""
-        return f"Read a resource of the server {self.server}. Without uri: list its resources and URI templates."
+    _description = "Read a resource of the server {server}. Without uri: list its resources and URI templates."
+    _input = tool_input(uri=option(characters(), None, "The URI of the resource; leave it out to list what there is."))
 
     async def _ask(self, values: dict[str, Any], client: Client) -> ToolResult:
         if "uri" in values:
-            return as_resource_result(await client.read_resource(values["uri"]), longest=self._max_chars)
+            read = await client.read_resource(values["uri"])
+            return _joined([_resource_block(content) for content in read.contents], "\n", self._max_chars)
         listed = {
             "resources": [
                 _about(resource, uri=str(resource.uri))
@@ -417,26 +374,11 @@ class ReadResourceTool(_PageTool):
 class GetPromptTool(_PageTool):
     """Gets a prompt of a server, or lists them."""
 
-    @property
-    def _schema(self) -> Mapping[str, Any]:
-        return {
-            "type": "object",
-            "properties": {
-                "name": {
-                    "type": "string",
-                    "description": "The name of the prompt; leave it out to list what there is.",
-                },
-                "arguments": {"type": "object", "description": "The arguments of the prompt, all of them texts."},
-            },
-            "additionalProperties": False,
-        }
-
-    @property
-    def description(self) -> str:
-        """What it does, for the model."""
-        return (
-            f"Get a prompt of the server {self.server}, filled in. Without name: list its prompts and their arguments."
-        )
+    _description = "Get a prompt of the server {server}, filled in. Without name: list its prompts and their arguments."
+    _input = tool_input(
+        name=option(characters(), None, "The name of the prompt; leave it out to list what there is."),
+        arguments=option(mapping, None, "The arguments of the prompt, all of them texts."),
+    )
 
     async def _ask(self, values: dict[str, Any], client: Client) -> ToolResult:
         if "name" not in values:

@@ -15,7 +15,7 @@ from amplifier.models import ToolResult
 from ..._shared.configuration import read_options
 from ..._shared.failure import shown
 from ..._shared.worker_threads import Workers
-from .._base import BuiltinTool, directory_schema
+from .._base import BuiltinTool, characters, flag, option, path_name, tool_input, whole, word
 from .._paths import GlobTool, Workspace
 from ._options import TOOLS, SearchOptions
 from ._search import Search, find_ripgrep
@@ -37,36 +37,19 @@ class GrepTool(BuiltinTool):
         "directory. output_mode content gives the lines, files_with_matches the files, count the number per file. "
         "Binary and very large files and some directories such as .git are left out."
     )
-    _schema: ClassVar[dict[str, Any]] = {
-        "type": "object",
-        "properties": {
-            "pattern": {"type": "string", "description": "The expression.", "minLength": 1, "maxLength": 1000},
-            "path": directory_schema("The file or directory; the workspace if left out."),
-            "glob": {
-                "type": "string",
-                "description": "Look only into files whose path matches, for example *.py or src/**/*.{ts,tsx}.",
-                "minLength": 1,
-                "maxLength": 1000,
-            },
-            "ignore_case": {"type": "boolean", "description": "Upper and lower case are the same.", "default": False},
-            "output_mode": {
-                "type": "string",
-                "description": "What to list.",
-                "enum": ["content", "files_with_matches", "count"],
-                "default": "content",
-            },
-            "context": {
-                "type": "integer",
-                "description": "Lines to show before and after each match.",
-                "minimum": 0,
-                "maximum": 10,
-                "default": 0,
-            },
-            "limit": {"type": "integer", "description": "Matches wanted at most.", "minimum": 1, "maximum": 10_000},
-        },
-        "required": ["pattern"],
-        "additionalProperties": False,
-    }
+    _input = tool_input(
+        pattern=option(characters(1, 1000), doc="The expression."),
+        path=option(path_name, ".", "The file or directory; the workspace if left out."),
+        glob=option(
+            characters(1, 1000),
+            None,
+            "Look only into files whose path matches, for example *.py or src/**/*.{ts,tsx}.",
+        ),
+        ignore_case=option(flag, False, "Upper and lower case are the same."),
+        output_mode=option(word("content", "files_with_matches", "count"), "content", "What to list."),
+        context=option(whole(0, 10), 0, "Lines to show before and after each match."),
+        limit=option(whole(1, 10_000), None, "Matches wanted at most."),
+    )
 
     def __init__(self, workspace: Workspace, workers: Workers, options: SearchOptions) -> None:
         self._workspace = workspace

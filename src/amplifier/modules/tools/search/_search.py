@@ -112,21 +112,6 @@ _MEMORY = 2 << 30
 # thread it would block the event loop. A process can be killed. It sees content only; files are opened on this side.
 
 
-@attrs.frozen
-class Hits:
-    """What was found in one file.
-
-    Attributes:
-        lines: Numbers of matching lines, from 0.
-        more: Whether there are more than were asked for.
-        too_long: Lines of which only the beginning was looked at.
-    """
-
-    lines: tuple[int, ...]
-    more: bool
-    too_long: int
-
-
 class Matcher:
     """A pattern, ready to be used on one file after another.
 
@@ -159,15 +144,14 @@ class Matcher:
             self.close()
             raise
 
-    def find(self, data: bytes, most: int) -> Hits:
-        """Find matching lines, at most so many.
+    def find(self, data: bytes, most: int) -> dict[str, Any]:
+        """Find matching lines, at most so many; the process describes what it found.
 
         Raises:
             ToolFailure: The process ended, most likely for lack of memory.
             Stopped: The call was cancelled.
         """
-        answer = self._ask(struct.pack("!II", len(data), most) + data)
-        return Hits(tuple(answer["lines"]), answer["more"], answer["too_long"])
+        return self._ask(struct.pack("!II", len(data), most) + data)
 
     def close(self) -> None:
         """End the process."""
@@ -306,18 +290,18 @@ class Search:
         mode = self.values["output_mode"]
         most = {"content": self.wanted - len(self.matches), "count": _MOST_COUNTED}.get(mode, 1)
         hits = matcher.find(data, most)
-        self.too_long += hits.too_long
-        if not hits.lines:
-            self.more = self.more or hits.more  # the match does not fit any more
+        self.too_long += hits["too_long"]
+        if not hits["lines"]:
+            self.more = self.more or hits["more"]  # the match does not fit any more
             return
         if mode != "content" and len(self.files) == self.wanted:
             self.more = True
             return
         path = self.workspace.shown(place)
-        self.files[path] = len(hits.lines)
+        self.files[path] = len(hits["lines"])
         if mode == "content":
-            self.more = hits.more
-            self._show(path, data.removesuffix(b"\n").split(b"\n"), hits.lines)
+            self.more = hits["more"]
+            self._show(path, data.removesuffix(b"\n").split(b"\n"), hits["lines"])
 
     def _content(self, file: int) -> bytes | None:
         """The whole file; None if it is binary or too large."""
@@ -333,7 +317,7 @@ class Search:
                 return None
         return bytes(data)
 
-    def _show(self, path: str, lines: list[bytes], numbers: tuple[int, ...]) -> None:
+    def _show(self, path: str, lines: list[bytes], numbers: list[int]) -> None:
         context = self.values["context"]
         for number in numbers:
             match: dict[str, Any] = {"file_path": path, "line": number + 1, "text": self._line(lines[number])}

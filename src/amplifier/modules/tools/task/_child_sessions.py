@@ -10,7 +10,7 @@ import hashlib
 import logging
 import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -25,7 +25,16 @@ from amplifier.errors import BudgetError, ExecutionCancelled, ExecutionTimeout, 
 from amplifier.events import EXECUTION_END, LLM_RESPONSE, PROMPT_COMPLETE, PROVIDER_RESPONSE
 from amplifier.models import SUB_AGENT_EVENT
 
-from ..._shared.configuration import warn_of_misspelt_key
+from ..._shared.configuration import (
+    flag,
+    mapping,
+    no_limit_or_seconds,
+    option,
+    optional,
+    texts,
+    warn_of_misspelt_key,
+    whole_number,
+)
 from ..._shared.failure import ToolFailure, shown
 
 logger = logging.getLogger("amplifier.modules.tools")
@@ -33,6 +42,34 @@ logger = logging.getLogger("amplifier.modules.tools")
 _KEYS = ("name", "description", "instruction", "system", "plan")
 _SECTIONS = ("session", "orchestrator", "context", "providers", "tools", "hooks", "agents")
 _MOST_SHOWN = 50
+
+
+@attrs.frozen(kw_only=True)
+class TaskOptions:
+    """How tasks are delegated.
+
+    Attributes:
+        max_depth: Levels of sessions below the first one that may have agents at work.
+        max_parallel: Agents at work at the same time.
+        max_total_tokens: For all delegated tasks of the first session; None for no limit.
+        max_response_chars: Of one answer.
+        timeout: Seconds for one agent, its opening and closing included; None for no limit.
+        inherit_capabilities: Capabilities that a child session gets from its parent.
+        agents: Instead of the plan's section ``agents``, which children inherit.
+        pass_events: Emit every event of a child in this session as ``task:agent_event``.
+    """
+
+    max_depth: int = option(whole_number(1), default=1)
+    max_parallel: int = option(whole_number(1), default=4)
+    max_total_tokens: int | None = option(whole_number(1), default=None)
+    max_response_chars: int = option(whole_number(1), default=100_000)
+    timeout: float | None = option(no_limit_or_seconds, default=1800.0)
+    inherit_capabilities: tuple[str, ...] = option(
+        texts(),
+        default=("session.working_dir", "mention_resolver", "mention_deduplicator", "session.spawn", "mcp.servers"),
+    )
+    agents: Mapping[str, Any] | None = option(optional(mapping), default=None)
+    pass_events: bool = option(flag, default=False)
 
 
 # ── agents ────────────────────────────────────────────────────────────────────────────────────────
@@ -295,25 +332,13 @@ class ChildSessions:
     Args:
         coordinator: The parent's.
         budget: Shared by all of them.
-        inherited: Names of capabilities that are handed on to children.
-        timeout: Seconds for one child, its opening and closing included; None for no limit.
-        passes_events: Whether the parent emits every event of a child as ``task:agent_event``.
+        options: The configuration.
     """
 
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        budget: Budget,
-        *,
-        inherited: Sequence[str],
-        timeout: float | None,
-        passes_events: bool = False,
-    ) -> None:
+    def __init__(self, coordinator: Coordinator, budget: Budget, options: TaskOptions) -> None:
         self._coordinator = coordinator
         self._budget = budget
-        self._inherited = inherited
-        self._timeout = timeout
-        self._passes_events = passes_events
+        self._options = options
 
     async def run(self, agent: Agent, instruction: str) -> Outcome:
         """Have an agent work on a task; only cancellation is raised."""
@@ -342,7 +367,7 @@ class ChildSessions:
         return outcome
 
     async def _run_in_time(self, agent: Agent, instruction: str, outcome: Outcome, counter: UsageCounter) -> None:
-        with anyio.move_on_after(self._timeout) as scope:
+        with anyio.move_on_after(self._options.timeout) as scope:
             try:
                 await self._run_child(agent, instruction, outcome, counter)
             # Foreign code: everything that the child's modules, its plan or the application's own spawner may raise.
@@ -351,7 +376,9 @@ class ChildSessions:
             except Exception as error:  # noqa: BLE001
                 outcome.failure = _failure_from(error)
         if scope.cancelled_caught:
-            outcome.failure = ToolFailure("Timeout", f"the agent was not finished after {self._timeout:g} s, and ended")
+            outcome.failure = ToolFailure(
+                "Timeout", f"the agent was not finished after {self._options.timeout:g} s, and ended"
+            )
         if isinstance(outcome.failure, ToolFailure) and outcome.failure.kind == "Cancelled":
             # The child is cancelled with the parent on its own; if that is why, this raises the cancellation of this call.
             await anyio.lowlevel.checkpoint()
@@ -365,7 +392,7 @@ class ChildSessions:
             steps = child_steps(task[:16])
             host.register_step_wrapper(steps)
             host.register_capability(CHILD_STEPS, steps.of_child)
-        if self._passes_events:
+        if self._options.pass_events:
             self._pass_events_on(host, {"agent": agent.name, "sub_session_id": outcome.session_id})
         async with child:
             forget = self._budget.watch(
@@ -415,7 +442,7 @@ class ChildSessions:
 
     def _prepare(self, host: Coordinator, outcome: Outcome, counter: UsageCounter) -> None:
         """Register the capabilities of the child, and the handlers that observe it."""
-        for name in self._inherited:
+        for name in self._options.inherit_capabilities:
             if (value := self._coordinator.get_capability(name)) is not None:
                 host.register_capability(name, value)
         host.register_capability(DEPTH, depth_of(self._coordinator) + 1)

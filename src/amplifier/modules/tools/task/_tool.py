@@ -6,27 +6,17 @@ import copy
 import inspect
 import logging
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import anyio
-import attrs
 
 from amplifier.contracts import CHILD_STEPS, Coordinator
 from amplifier.errors import ModuleLoadError
 from amplifier.models import ToolResult
 
-from ..._shared.configuration import (
-    flag,
-    mapping,
-    no_limit_or_seconds,
-    option,
-    optional,
-    read_options,
-    texts,
-    whole_number,
-)
+from ..._shared.configuration import read_options
 from ..._shared.failure import ToolFailure, shown
-from .._base import BuiltinTool
+from .._base import BuiltinTool, characters, option, tool_input
 from ._child_sessions import (
     BUDGET,
     COMPLETED,
@@ -36,6 +26,7 @@ from ._child_sessions import (
     Budget,
     ChildSessions,
     Outcome,
+    TaskOptions,
     child_id,
     depth_of,
     describe,
@@ -58,8 +49,7 @@ class TaskTool(BuiltinTool):
         coordinator: The session's.
         agents: Who there is.
         children: Runs them.
-        max_parallel: Agents at work at the same time.
-        max_response_chars: Of one answer.
+        options: The configuration.
     """
 
     _name = "task"
@@ -68,35 +58,23 @@ class TaskTool(BuiltinTool):
         "cannot ask back: put everything it needs into the instruction, and state what to return. Several calls at once run "
         "side by side. Agents:\n"
     )
-    _schema: ClassVar[dict[str, Any]] = {
-        "type": "object",
-        "properties": {
-            "agent": {"type": "string", "description": "The agent's name.", "minLength": 1, "maxLength": 200},
-            "instruction": {
-                "type": "string",
-                "description": "The whole task.",
-                "minLength": 1,
-                "maxLength": 200_000,
-            },
-        },
-        "required": ["agent", "instruction"],
-        "additionalProperties": False,
-    }
+    _input = tool_input(
+        agent=option(characters(1, 200), doc="The agent's name."),
+        instruction=option(characters(1, 200_000), doc="The whole task."),
+    )
 
     def __init__(
         self,
         coordinator: Coordinator,
         agents: Mapping[str, Agent],
         children: ChildSessions,
-        *,
-        max_parallel: int = 4,
-        max_response_chars: int = 100_000,
+        options: TaskOptions,
     ) -> None:
         self._coordinator = coordinator
         self._agents = agents
         self._children = children
-        self._slots = anyio.Semaphore(max_parallel)
-        self._max_response_chars = max_response_chars
+        self._slots = anyio.Semaphore(options.max_parallel)
+        self._max_response_chars = options.max_response_chars
         self._words = self._description + describe(agents)
         # As in the description: names that cannot be shown as they are could not be sent to a model either.
         self._agent_names = [name for name in agents if shown(name, 200) == name][:_MOST_EXAMPLES]
@@ -184,34 +162,6 @@ def _accepted(function: Any, offered: dict[str, Any]) -> dict[str, Any]:
 _MODULE = "tool-task"
 
 
-@attrs.frozen(kw_only=True)
-class TaskOptions:
-    """How tasks are delegated.
-
-    Attributes:
-        max_depth: Levels of sessions below the first one that may have agents at work.
-        max_parallel: Agents at work at the same time.
-        max_total_tokens: For all delegated tasks of the first session; None for no limit.
-        max_response_chars: Of one answer.
-        timeout: Seconds for one agent; None for no limit.
-        inherit_capabilities: Capabilities that a child session gets from its parent.
-        agents: Instead of the plan's section ``agents``, which children inherit.
-        pass_events: Emit every event of a child in this session as ``task:agent_event``.
-    """
-
-    max_depth: int = option(whole_number(1), default=1)
-    max_parallel: int = option(whole_number(1), default=4)
-    max_total_tokens: int | None = option(whole_number(1), default=None)
-    max_response_chars: int = option(whole_number(1), default=100_000)
-    timeout: float | None = option(no_limit_or_seconds, default=1800.0)
-    inherit_capabilities: tuple[str, ...] = option(
-        texts(),
-        default=("session.working_dir", "mention_resolver", "mention_deduplicator", "session.spawn", "mcp.servers"),
-    )
-    agents: Mapping[str, Any] | None = option(optional(mapping), default=None)
-    pass_events: bool = option(flag, default=False)
-
-
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
     """Mount task, if the plan has agents and this session is not too deep to have any.
 
@@ -236,13 +186,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         return
     shared = coordinator.get_capability(BUDGET)
     budget = shared if isinstance(shared, Budget) else Budget(options.max_total_tokens)
-    children = ChildSessions(
-        coordinator,
-        budget,
-        inherited=options.inherit_capabilities,
-        timeout=options.timeout,
-        passes_events=options.pass_events,
-    )
+    children = ChildSessions(coordinator, budget, options)
     if any(agent.plan is not None for agent in agents.values()):
         if TaskTool._name in (coordinator.get("tools") or {}):
             raise ModuleLoadError(
@@ -253,13 +197,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         if depth == 0 or coordinator.get_capability(REHEARSAL):
             for agent in agents.values():
                 await children.rehearse(agent)
-    tool = TaskTool(
-        coordinator,
-        agents,
-        children,
-        max_parallel=options.max_parallel,
-        max_response_chars=options.max_response_chars,
-    )
+    tool = TaskTool(coordinator, agents, children, options)
 
     async def list_agents() -> list[str]:
         return list(agents)

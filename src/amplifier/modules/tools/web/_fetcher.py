@@ -25,7 +25,7 @@ from anyio.streams.tls import TLSStream
 
 from ..._shared.failure import ToolFailure, shown
 from ._options import WebOptions
-from ._urls import Address, Policy, Target, read_address, read_url
+from ._urls import Address, Target, check_addresses, check_place, read_address, read_url
 
 _CHUNK = 1 << 16
 _MOST_HEADERS = 1 << 16
@@ -276,11 +276,10 @@ async def resolve(host: str, port: int) -> list[str]:
 
 
 class Fetcher:
-    """Fetches URLs within a policy.
+    """Fetches URLs.
 
     Args:
-        policy: Which hosts and addresses it may reach.
-        options: Its limits.
+        options: Which hosts and addresses it may reach, and its limits.
         context: Verifies certificates.
         resolver: Resolves names.
         dial: Connects to addresses.
@@ -288,14 +287,12 @@ class Fetcher:
 
     def __init__(
         self,
-        policy: Policy,
         options: WebOptions,
         context: ssl.SSLContext,
         *,
         resolver: Resolver = resolve,
         dial: Dial = dial,
     ) -> None:
-        self._policy = policy
         self._options = options
         self._context = context
         self._resolve = resolver
@@ -326,9 +323,9 @@ class Fetcher:
 
     async def _hop(self, target: Target, hops: tuple[str, ...]) -> Fetched | str:
         """One request, to the first address that can be reached: what came back, or where to go next."""
-        self._policy.check_place(target)
+        check_place(target, self._options)
         addresses = [target.literal] if target.literal is not None else await self._addresses(target)
-        self._policy.check_addresses(target, addresses)
+        check_addresses(target, addresses, self._options)
         # A silent address must leave time for the next one.
         share = self._options.timeout / len(addresses)
         for address in addresses:
@@ -347,7 +344,7 @@ class Fetcher:
         if not addresses or None in found:
             raise ToolFailure("ForbiddenAddress", f"{shown(target.host)} leads to no address that can be used")
         # All of them are judged, even those that will not be tried.
-        self._policy.check_addresses(target, addresses)
+        check_addresses(target, addresses, self._options)
         return addresses[:_MOST_ADDRESSES]
 
     async def _read(self, exchange: Exchange, target: Target, hops: tuple[str, ...]) -> Fetched | str:

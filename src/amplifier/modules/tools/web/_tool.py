@@ -15,7 +15,7 @@ from amplifier.models import ToolResult
 from ..._shared.configuration import read_options
 from ..._shared.failure import ToolFailure, shown
 from ..._shared.worker_threads import Stop, Workers
-from .._base import BuiltinTool
+from .._base import BuiltinTool, characters, flag, option, tool_input, whole
 from ._html_to_text import readable
 from ._options import WebOptions
 
@@ -32,8 +32,7 @@ class WebFetchTool(BuiltinTool):
 
     Args:
         fetcher: Knows where it may go.
-        max_parallel: Fetches at the same time.
-        max_chars: Of one answer.
+        options: The configuration.
     """
 
     _name = "web_fetch"
@@ -43,34 +42,18 @@ class WebFetchTool(BuiltinTool):
         "are. Only http and https; no private addresses, logins or binary files. Of a long page a part is returned; ask "
         "for more with offset."
     )
-    _schema: ClassVar[dict[str, Any]] = {
-        "type": "object",
-        "properties": {
-            "url": {"type": "string", "description": "The whole URL.", "minLength": 1, "maxLength": 8192},
-            "offset": {
-                "type": "integer",
-                "description": "The character of the text to begin with.",
-                "minimum": 0,
-                "maximum": 100_000_000,
-                "default": 0,
-            },
-            "limit": {
-                "type": "integer",
-                "description": "Characters wanted at most; no more than this session allows.",
-                "minimum": 1,
-                "maximum": 1_000_000,
-            },
-            "raw": {"type": "boolean", "description": "Keep the markup of HTML.", "default": False},
-        },
-        "required": ["url"],
-        "additionalProperties": False,
-    }
+    _input = tool_input(
+        url=option(characters(1, 8192), doc="The whole URL."),
+        offset=option(whole(0, 100_000_000), 0, "The character of the text to begin with."),
+        limit=option(whole(1, 1_000_000), None, "Characters wanted at most; no more than this session allows."),
+        raw=option(flag, False, "Keep the markup of HTML."),
+    )
 
-    def __init__(self, fetcher: Fetcher, *, max_parallel: int = 8, max_chars: int = 50_000) -> None:
+    def __init__(self, fetcher: Fetcher, options: WebOptions) -> None:
         self._fetcher = fetcher
-        self._slots = anyio.Semaphore(max_parallel)
-        self._workers = Workers(threads=max_parallel)
-        self._max_chars = max_chars
+        self._slots = anyio.Semaphore(options.max_parallel)
+        self._workers = Workers(threads=options.max_parallel)
+        self._max_chars = options.max_chars
 
     def _subject(self, values: dict[str, Any]) -> str:
         return shown(ascii(values.get("url", "")), 200)
@@ -154,9 +137,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     """
     options = await anyio.to_thread.run_sync(read_options, WebOptions, _MODULE, config)
     fetcher = await anyio.to_thread.run_sync(_make_fetcher, options)
-    await coordinator.mount(
-        "tools", WebFetchTool(fetcher, max_parallel=options.max_parallel, max_chars=options.max_chars)
-    )
+    await coordinator.mount("tools", WebFetchTool(fetcher, options))
 
 
 def _make_fetcher(options: WebOptions) -> Fetcher:
@@ -164,7 +145,7 @@ def _make_fetcher(options: WebOptions) -> Fetcher:
     try:
         import truststore  # noqa: PLC0415 - an extra
 
-        from . import _fetcher, _urls  # noqa: PLC0415 - they import the rest of it
+        from . import _fetcher  # noqa: PLC0415 - it imports the rest
     except ImportError as error:
         raise MissingExtraError(_MODULE, extra="web", missing=error.name) from error
     context = truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -174,5 +155,4 @@ def _make_fetcher(options: WebOptions) -> Fetcher:
         except OSError as error:
             problem = ("$.ca_file", f"no certificates can be read from it: {error.strerror or error}")
             raise PlanError([problem], subject=f"invalid config of {_MODULE}") from error
-    policy = _urls.Policy(allow_hosts=options.allow_hosts, allow_private=options.allow_private, ports=options.ports)
-    return _fetcher.Fetcher(policy, options, context)
+    return _fetcher.Fetcher(options, context)

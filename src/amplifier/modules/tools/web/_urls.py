@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Final, TypeAlias
 from urllib.parse import quote, urljoin, urlsplit
 
@@ -16,6 +16,7 @@ import attrs
 import idna
 
 from ..._shared.failure import ToolFailure, shown
+from ._options import WebOptions
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -121,47 +122,34 @@ class Target:
         return self.host, self.port
 
 
-@attrs.frozen(kw_only=True)
-class Policy:
-    """Which hosts, ports and addresses may be fetched from.
+def check_place(target: Target, options: WebOptions) -> None:
+    """Refuse what host and port alone forbid.
 
-    Attributes:
-        allow_hosts: The only hosts that may be fetched, ``*.`` for all below one; empty for every public one.
-        allow_private: Hosts and ports that need not be public.
-        ports: The only ports of public hosts.
+    Raises:
+        ToolFailure: With the reason.
     """
+    if target.place in options.allow_private:
+        return
+    if options.allow_hosts and not any(_matches(target.host, pattern) for pattern in options.allow_hosts):
+        raise ToolFailure("ForbiddenHost", f"{shown(target.host)} is none of the hosts this session may fetch from")
+    if target.port not in options.ports:
+        ports = ", ".join(map(str, sorted(options.ports)))
+        raise ToolFailure("ForbiddenPort", f"port {target.port} is none of those that may be fetched from: {ports}")
 
-    allow_hosts: Sequence[str] = ()
-    allow_private: Collection[tuple[str, int]] = ()
-    ports: Collection[int] = (80, 443, 8080, 8443)
 
-    def check_place(self, target: Target) -> None:
-        """Refuse what host and port alone forbid.
+def check_addresses(target: Target, addresses: Collection[Address], options: WebOptions) -> None:
+    """Refuse a host if any one of its addresses is not public: which one would be used cannot be chosen here.
 
-        Raises:
-            ToolFailure: With the reason.
-        """
-        if target.place in self.allow_private:
-            return
-        if self.allow_hosts and not any(_matches(target.host, pattern) for pattern in self.allow_hosts):
-            raise ToolFailure("ForbiddenHost", f"{shown(target.host)} is none of the hosts this session may fetch from")
-        if target.port not in self.ports:
-            ports = ", ".join(map(str, sorted(self.ports)))
-            raise ToolFailure("ForbiddenPort", f"port {target.port} is none of those that may be fetched from: {ports}")
-
-    def check_addresses(self, target: Target, addresses: Collection[Address]) -> None:
-        """Refuse a host if any one of its addresses is not public: which one would be used cannot be chosen here.
-
-        Raises:
-            ToolFailure: With the kind of address, but not the address, which the model need not know.
-        """
-        if target.place in self.allow_private:
-            refused = [address for address in addresses if is_never_allowed(address) and address != target.literal]
-        else:
-            refused = [address for address in addresses if reason_to_refuse(address)]
-        if refused:
-            verb = "is" if target.literal is not None else "leads to"
-            raise ToolFailure("ForbiddenAddress", f"{shown(target.host)} {verb} {reason_to_refuse(refused[0])}")
+    Raises:
+        ToolFailure: With the kind of address, but not the address, which the model need not know.
+    """
+    if target.place in options.allow_private:
+        refused = [address for address in addresses if is_never_allowed(address) and address != target.literal]
+    else:
+        refused = [address for address in addresses if reason_to_refuse(address)]
+    if refused:
+        verb = "is" if target.literal is not None else "leads to"
+        raise ToolFailure("ForbiddenAddress", f"{shown(target.host)} {verb} {reason_to_refuse(refused[0])}")
 
 
 def read_url(text: str, *, base: str | None = None) -> Target:
