@@ -5,8 +5,7 @@ every task of a process that seems to hang, with its session, its module and the
 traces to a collector.
 
 _log_lines, _log_parts   lines and files of an event log
-_rows, _session_rows     what a trace consists of, and which row an event belongs to
-_trace, _totals          the trace, and what it adds up to
+_rows, _trace, _totals   what a trace consists of, which row an event belongs to, and what it adds up to
 _text, _page, _page_data, _comparison   how it is shown
 _tasks, _task_tree       the tasks of a process; _kernel_frames explains the kernel's own frames
 _sessions, _conversation what a stored session did, and its messages as text; for commands and servers
