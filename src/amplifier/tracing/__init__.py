@@ -7,7 +7,7 @@ traces to a collector.
 _log_lines, _log_parts   lines and files of an event log
 _rows, _trace, _totals   what a trace consists of, which row an event belongs to, and what it adds up to
 _text, _page, _page_data, _comparison   how it is shown
-_tasks, _task_tree       the tasks of a process; _kernel_frames explains the kernel's own frames
+_tasks, _task_tree       the tasks of a process
 _sessions, _conversation what a stored session did, and its messages as text; for commands and servers
 _otel                    a collector for OpenTelemetry
 """
