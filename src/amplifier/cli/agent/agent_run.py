@@ -17,7 +17,7 @@ from amplifier._json import visible_text
 from amplifier.budget._budget import budget_as_json, budget_text
 from amplifier.cli.core.error_messages import error_message, exit_code_of, traceback_text
 from amplifier.cli.core.exit_codes import CommandError, Exit, OutputLostError
-from amplifier.cli.sessions.store import SessionRecord, SessionStore, now
+from amplifier.cli.sessions.store import SessionStore
 from amplifier.cli.terminal.display import Display, OutputFormat
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.log_output import LogNotices, install_log_handler
@@ -29,6 +29,8 @@ from amplifier.kernel import AmplifierSession
 from amplifier.live._checkpoints import Checkpoints
 from amplifier.loading import ModuleLoader
 from amplifier.plan._things import plan_changes
+from amplifier.store import SessionRecord
+from amplifier.store._sessions import now
 from amplifier.tracing._conversation import text_of_message
 from amplifier.turns import Ended, TurnRecord
 
@@ -177,7 +179,7 @@ class _AgentRun:
         while changes is not None:
             try:
                 changes = await self._run_session(available)
-            except (CommandError, AmplifierError) as error:
+            except AmplifierError as error:
                 if self._earlier is None:
                     raise
                 self._display.notice(error_message(error), "error")

@@ -17,13 +17,13 @@ from amplifier._spelling import nearest
 from amplifier.cli.core.error_messages import error_message
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.sessions.home_folder import config_folder
-from amplifier.cli.sessions.store import INTERRUPTED
 from amplifier.cli.terminal.output import Output
 from amplifier.errors import AmplifierError
 from amplifier.live._edits import diff_style
 from amplifier.models import file
 from amplifier.modules.hooks.approval import MODES
 from amplifier.servers._commands import expanded, summary
+from amplifier.store import INTERRUPTED
 from amplifier.tracing import totals, write_summary
 from amplifier.tracing._conversation import write_conversation
 from amplifier.tracing._sessions import read_trace
@@ -96,7 +96,7 @@ class ChatCommands:
             return None
         try:
             await found[1](argument.strip())
-        except (AmplifierError, CommandError, OSError) as error:
+        except (AmplifierError, OSError) as error:
             self._agent.display.notice(error_message(error), "error")
         return None
 

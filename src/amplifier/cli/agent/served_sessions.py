@@ -8,12 +8,14 @@ from typing import Any
 import attrs
 
 from amplifier.cli.core.exit_codes import CommandError
-from amplifier.cli.sessions.store import SessionRecord, SessionStore, now
+from amplifier.cli.sessions.store import SessionStore
 from amplifier.cli.terminal.display import Display
 from amplifier.contracts import ApprovalSystem
 from amplifier.kernel import AmplifierSession
 from amplifier.loading import ModuleLoader
 from amplifier.servers import SessionRequest
+from amplifier.store import SessionRecord
+from amplifier.store._sessions import now
 
 from .approvals import NoOneToAsk
 from .configuration import read_configuration

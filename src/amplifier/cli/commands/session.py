@@ -26,9 +26,9 @@ from amplifier.cli.commands.shared_options import (
     open_store,
 )
 from amplifier.cli.core.exit_codes import CommandError, Exit
-from amplifier.cli.sessions.store import EVENTS_FILE
 from amplifier.cli.terminal.output import is_terminal, print_table
 from amplifier.live._checkpoints import undo_stored
+from amplifier.store._sessions import EVENTS_FILE
 from amplifier.tracing import (
     compare,
     totals,

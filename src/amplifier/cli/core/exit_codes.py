@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from amplifier.errors import AmplifierError
+
 __all__ = ["CommandError", "Exit", "OutputLostError"]
 
 
@@ -18,7 +20,7 @@ class Exit(IntEnum):
     BROKEN_PIPE = 141
 
 
-class CommandError(Exception):
+class CommandError(AmplifierError):
     """The command cannot go on; the message gives the user the reason and what to do.
 
     Attributes:
