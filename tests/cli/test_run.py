@@ -16,7 +16,8 @@ import pytest
 from amplifier.cli import main
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.sessions.home_folder import require_writable
-from amplifier.cli.sessions.store import SessionRecord, SessionStore
+from amplifier.cli.sessions.store import SessionStore
+from amplifier.store import SessionRecord
 from tests._support.backends import mostly_on
 from tests._support.forked import Forked, run_forked
 from tests._support.terminal import PATIENCE, command, environment, json_of, run_cli

@@ -19,8 +19,8 @@ from amplifier._json import visible_text
 from amplifier.cli import main
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.sessions.home_folder import find_home
-from amplifier.cli.sessions.store import SessionRecord, SessionStore
-from amplifier.store import Conversation, encode_message
+from amplifier.cli.sessions.store import SessionStore
+from amplifier.store import Conversation, SessionRecord, encode_message
 from amplifier.store._tables import open_sessions
 from amplifier.tracing._conversation import heading_of_message, text_of_message
 from tests._support.terminal import open_terminal, run_cli

@@ -144,7 +144,7 @@ async def test_id_is_open_once_and_the_number_is_limited():
         with sessions.reserved("two"), pytest.raises(SessionRefused) as refused, sessions.reserved("three"):
             pass
         assert refused.value.code == "too_many_sessions"
-        async with sessions.closed(live):
+        async with sessions.without(live.session_id):
             assert sessions.find("one") is None
             with pytest.raises(SessionRefused), sessions.reserved("one"):
                 pass

@@ -16,8 +16,6 @@ from amplifier._regular_file import read_file
 from amplifier.contracts import current_call
 from amplifier.models import HookResult
 
-__all__ = ["CONTENT_ARGUMENTS", "Edit", "Edits", "diff_style"]
-
 CONTENT_ARGUMENTS: Final = ("content", "old_string", "new_string")
 """The arguments that a diff shows."""
 

@@ -14,8 +14,6 @@ from amplifier.errors import AmplifierError
 from amplifier.kernel import AmplifierSession
 from amplifier.store import SessionIndex
 
-__all__ = ["SessionCheck", "SessionFactory", "SessionRequest", "describe_session", "require_provider"]
-
 
 @attrs.frozen(kw_only=True)
 class SessionRequest:

@@ -17,8 +17,6 @@ from ._text import dollars, duration, number, row_facts, row_title
 from ._totals import Totals, totals
 from ._trace import Trace
 
-__all__ = ["Comparison", "compare", "write_comparison_page", "write_comparison_text"]
-
 _LONGEST = 60
 
 

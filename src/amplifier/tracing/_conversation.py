@@ -14,8 +14,6 @@ from typing import Any
 from amplifier._json import visible_text
 from amplifier.errors import MissingExtraError
 
-__all__ = ["heading_of_message", "text_of_message", "write_conversation"]
-
 _MOST_LINES = 6
 """Lines of tool output that are shown."""
 

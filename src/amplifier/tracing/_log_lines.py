@@ -9,8 +9,6 @@ from typing import Any, Final
 import attrs
 import orjson
 
-__all__ = ["LogEvent", "UnreadLine", "read_line"]
-
 _VERSION: Final = 1
 """The major version of the log format that is understood."""
 _LONGEST_UNREAD: Final = 500

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import attrs
 
-__all__ = ["LogFollower", "log_parts"]
-
 _PIECE = 1 << 20
 _HEAD = 256
 _ATTEMPTS = 3

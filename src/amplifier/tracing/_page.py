@@ -14,8 +14,6 @@ from amplifier._json import visible_text
 from ._page_data import page_data
 from ._trace import Trace
 
-__all__ = ["live_page", "live_policy", "style_page", "write_page"]
-
 _STYLE: Final = files(__package__).joinpath("page_files", "trace.css").read_text(encoding="utf-8")
 _SCRIPT: Final = files(__package__).joinpath("page_files", "trace.js").read_text(encoding="utf-8")
 

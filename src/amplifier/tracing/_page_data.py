@@ -15,8 +15,6 @@ from ._text import STATUS_WORDS, duration, row_facts, row_title, write_summary
 from ._totals import self_seconds, slowest, totals
 from ._trace import Trace
 
-__all__ = ["page_data"]
-
 _ALL_PAYLOADS: Final = 16_000_000
 """Characters that the payloads of a page may have, about; a browser opens that in a second."""
 _LONGEST_PAYLOAD: Final = 20_000

@@ -9,8 +9,6 @@ import attrs
 
 from ._log_lines import LogEvent, UnreadLine
 
-__all__ = ["Row", "RowKind", "RowStatus"]
-
 RowKind: TypeAlias = Literal[
     "session", "turn", "model", "tool", "approval", "compaction", "hook", "cancel", "event", "message", "unread"
 ]

@@ -27,8 +27,6 @@ from amplifier.models import from_json, to_json
 from ._task_tree import TaskTree
 from ._tasks import tasks_on_signal
 
-__all__ = ["RunningCommand", "answer_task_requests", "main_thread_stack", "request_tasks", "running_commands"]
-
 ASK = b"?\n"
 ANSWER_TIMEOUT = 5.0
 """Seconds a process gets to answer; one that runs Python at all needs milliseconds."""

@@ -12,8 +12,6 @@ from ._log_lines import LogEvent
 from ._log_parts import LogFollower, log_parts
 from ._trace import Trace
 
-__all__ = ["SessionFollower", "read_trace"]
-
 NO_LOG = (
     'this session has no event log; a plan has one written with {"module": "hooks-logging"} in its hooks, as the default plan '
     "does. Shown is the conversation, without times, costs and verdicts"

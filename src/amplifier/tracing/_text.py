@@ -11,18 +11,6 @@ from ._rows import Row, RowStatus
 from ._totals import Totals, self_seconds, slowest, totals
 from ._trace import Trace
 
-__all__ = [
-    "STATUS_WORDS",
-    "count",
-    "dollars",
-    "duration",
-    "number",
-    "row_facts",
-    "row_title",
-    "write_summary",
-    "write_text",
-]
-
 STATUS_WORDS: dict[RowStatus, str] = {
     "": "",
     "ok": "",

@@ -12,8 +12,6 @@ from ._log_lines import LogEvent
 from ._rows import Row
 from ._trace import Trace
 
-__all__ = ["Totals", "self_seconds", "slowest", "totals"]
-
 
 @attrs.frozen(kw_only=True)
 class Totals:

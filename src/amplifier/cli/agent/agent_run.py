@@ -43,8 +43,6 @@ from .project_instructions import ProjectInstructions
 from .signals import SignalHandler, handled_signals, run_observed
 from .terminal_agent import TerminalAgent
 
-__all__ = ["RunRequest", "print_error_json", "run_agent"]
-
 _TYPING_INTERVAL = 0.05
 """Seconds between two looks at what is typed while a turn runs; at every fifth the live lines are updated."""
 

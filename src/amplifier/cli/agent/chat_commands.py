@@ -31,8 +31,6 @@ from amplifier.tracing._sessions import read_trace
 from .project_instructions import project_root
 from .terminal_agent import TerminalAgent, compaction_message
 
-__all__ = ["LEAVING", "ChatCommands", "mentioned_files", "own_commands"]
-
 LEAVING = ("exit", "quit", "q")
 _MENTION = re.compile(r'(?<!\S)@(?:"([^"]+)"|(\S+))')
 _SECONDS_TO_LIST = 20.0

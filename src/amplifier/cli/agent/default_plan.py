@@ -29,16 +29,6 @@ from .project_instructions import ProjectInstructions, find_instructions
 if TYPE_CHECKING:
     from amplifier.testing import CassetteMode
 
-__all__ = [
-    "AgentPlan",
-    "available_providers",
-    "build_plan",
-    "with_budget",
-    "with_recordings",
-    "with_storage_paths",
-    "with_traces",
-]
-
 OFFLINE_PROVIDER: Final = "provider-offline"
 API_KEYS: Final = {"ANTHROPIC_API_KEY": "provider-anthropic", "OPENAI_API_KEY": "provider-openai"}
 """The first key that is set selects the provider."""

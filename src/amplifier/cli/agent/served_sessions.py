@@ -23,8 +23,6 @@ from .default_plan import AgentPlan, build_plan, with_storage_paths, with_traces
 from .plan_files import change_module
 from .terminal_agent import check_failures
 
-__all__ = ["ServedSessions"]
-
 _MCP = "tool-mcp"
 
 

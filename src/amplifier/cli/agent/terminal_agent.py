@@ -28,8 +28,6 @@ from .default_plan import OFFLINE_PROVIDER
 from .permissions import Permissions
 from .signals import SignalHandler
 
-__all__ = ["TerminalAgent", "check_failures"]
-
 
 @attrs.define
 class TerminalAgent:

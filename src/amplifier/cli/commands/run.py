@@ -33,8 +33,6 @@ from .shared_options import (
     plan_option,
 )
 
-__all__ = ["PROMPT_SETTINGS", "reject_unquoted_prompt", "run", "run_options", "start_run"]
-
 _MAX_PROMPT_BYTES = 16 * 1024 * 1024
 
 PROMPT_SETTINGS = {"allow_extra_args": True}

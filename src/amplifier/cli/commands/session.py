@@ -41,8 +41,6 @@ from amplifier.tracing import (
 from amplifier.tracing._conversation import heading_of_message, text_of_message, write_conversation
 from amplifier.tracing._sessions import read_trace
 
-__all__ = ["session"]
-
 _ALL_COLUMNS = 120
 """The width of a terminal that shows all there is of a session in one line."""
 

@@ -6,8 +6,6 @@ from enum import IntEnum
 
 from amplifier.errors import AmplifierError
 
-__all__ = ["CommandError", "Exit", "OutputLostError"]
-
 
 class Exit(IntEnum):
     """Exit codes. Those above 128 are what a shell shows for a process that a signal ended."""

@@ -42,8 +42,6 @@ from ._params import Greeting, OfSession, Opening, Page, Prompt, read_params
 from ._permission import EditorApprovals
 from ._updates import Updates
 
-__all__ = ["serve"]
-
 logger: logging.Logger = logging.getLogger("amplifier.servers.acp")
 
 PROTOCOL_VERSION: Final = 1
@@ -266,7 +264,7 @@ class _Agent:
         return work
 
     def _close(self, params: dict[str, Any]) -> Work:
-        closing = self._sessions.closed(self._find(params))
+        closing = self._sessions.without(self._find(params).session_id)
 
         async def work() -> dict[str, Any]:
             async with closing:

@@ -11,8 +11,6 @@ import attrs
 
 from ._connection import Connection, RpcError
 
-__all__ = ["EditorFiles"]
-
 logger: logging.Logger = logging.getLogger("amplifier.servers.acp")
 
 _SECONDS: Final = 10.0

@@ -13,8 +13,6 @@ from amplifier.live._questions import DENY
 from ._connection import Connection, RpcError
 from ._updates import Updates
 
-__all__ = ["EditorApprovals"]
-
 logger: logging.Logger = logging.getLogger("amplifier.servers.acp")
 
 _KINDS = {"allow": "allow_once", "allow once": "allow_once", "allow always": "allow_always"}

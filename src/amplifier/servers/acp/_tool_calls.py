@@ -15,8 +15,6 @@ import anyio.to_thread
 from amplifier._regular_file import read_file
 from amplifier.turns import error_text
 
-__all__ = ["PLAN_TOOL", "describe_call", "describe_result", "plan_entries"]
-
 PLAN_TOOL: Final = "todo"
 """Its list is shown as the agent's plan."""
 

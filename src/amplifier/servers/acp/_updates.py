@@ -18,8 +18,6 @@ from .._commands import summary, takes_input
 from ._connection import Connection
 from ._tool_calls import PLAN_TOOL, describe_call, describe_result, plan_entries
 
-__all__ = ["Updates"]
-
 _SHOWING_SECONDS = 3.0
 """How long a tool waits for a client that does not read."""
 

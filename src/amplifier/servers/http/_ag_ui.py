@@ -30,8 +30,6 @@ from ._limits import read_json
 from ._openai_request import frontend_tools
 from ._problems import Problem, read_body
 
-__all__ = ["ag_ui_routes"]
-
 logger: logging.Logger = logging.getLogger("amplifier.servers.http")
 
 _ALLOWING: Final = ("allow once", "allow", "allow always")

@@ -21,8 +21,6 @@ from ._event_stream import event
 from ._limits import LONGEST_OUTPUT
 from ._problems import problem_of
 
-__all__ = ["InterruptibleTurn", "InterruptibleTurns", "Run"]
-
 _TOGETHER_SECONDS = 0.05
 """After the first question: calls that run at the same time ask at about the same time, and are answered together."""
 

@@ -27,8 +27,6 @@ from ._problems import handlers
 from ._session_api import SessionApi
 from ._trace import TRACE_PAGE, trace_routes
 
-__all__ = ["Application", "application"]
-
 
 @final
 class Application:

@@ -9,8 +9,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-__all__ = ["FREE_PATHS", "file_route", "page_routes"]
-
 _FILES: Final = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/chat.js": ("chat.js", "text/javascript; charset=utf-8"),

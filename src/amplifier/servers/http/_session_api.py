@@ -38,8 +38,6 @@ from ._history import read_messages, split_conversation
 from ._limits import LONGEST_OUTPUT, read_json
 from ._problems import Problem, problem_of, read_body
 
-__all__ = ["SessionApi"]
-
 _MOST_METADATA = 16 * 1024
 """Bytes; it is part of every listing."""
 

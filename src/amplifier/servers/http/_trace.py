@@ -21,8 +21,6 @@ from ._event_stream import event_number
 from ._guard import guarded
 from ._problems import Problem, handlers
 
-__all__ = ["TRACE_PAGE", "trace_application", "trace_routes"]
-
 TRACE_PAGE: Final = "/trace"
 """The page: the same for every session, which the address names behind ``#``, so it needs no token."""
 _MOST_FOLLOWED: Final = 8

@@ -20,8 +20,6 @@ from ._guard import guarded
 from ._page import file_route
 from ._problems import Problem, handlers, problem_of
 
-__all__ = ["TURNS_PAGE", "turns_application"]
-
 TURNS_PAGE: Final = "/turns"
 _MOST: Final = 200
 _FILES: Final = {
