@@ -12,10 +12,9 @@ import attrs
 from amplifier._json import visible_text
 
 from ._page import style_page
-from ._rows import Row
 from ._text import dollars, duration, number, row_facts, row_title
 from ._totals import Totals, totals
-from ._trace import Trace
+from ._trace import Row, Trace
 
 _LONGEST = 60
 

@@ -7,9 +7,8 @@ from decimal import Decimal
 
 from amplifier._json import visible_text
 
-from ._rows import Row, RowStatus
 from ._totals import Totals, self_seconds, slowest, totals
-from ._trace import Trace
+from ._trace import Row, RowStatus, Trace
 
 STATUS_WORDS: dict[RowStatus, str] = {
     "": "",

@@ -177,7 +177,7 @@ class _AgentRun:
         while changes is not None:
             try:
                 changes = await self._run_session(available)
-            except AmplifierError as error:
+            except (CommandError, AmplifierError) as error:
                 if self._earlier is None:
                     raise
                 self._display.notice(error_message(error), "error")

@@ -94,7 +94,7 @@ class ChatCommands:
             return None
         try:
             await found[1](argument.strip())
-        except (AmplifierError, OSError) as error:
+        except (AmplifierError, CommandError, OSError) as error:
             self._agent.display.notice(error_message(error), "error")
         return None
 

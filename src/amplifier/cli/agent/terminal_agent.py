@@ -213,7 +213,7 @@ def check_failures(session: AmplifierSession) -> list[str]:
     """Refuse a session with failed modules; returns warnings if its plan has ``strict: false`` in its section ``session``.
 
     Raises:
-        CommandError: A module of the plan cannot be used.
+        AmplifierError: A module of the plan cannot be used.
     """
     settings = session.config.get("session")
     if isinstance(settings, dict) and settings.get("strict") is False:
@@ -222,7 +222,7 @@ def check_failures(session: AmplifierSession) -> list[str]:
         count = len(session.failures)
         counted = "1 module" if count == 1 else f"{count} modules"
         lines = [f"{counted} of the plan cannot be used, so nothing was begun:", *list_failures(session.failures)]
-        raise CommandError("\n".join([*lines, _REMEDY]))
+        raise AmplifierError("\n".join([*lines, _REMEDY]))
     return []
 
 

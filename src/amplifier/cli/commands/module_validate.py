@@ -65,7 +65,7 @@ def validate(
         options |= {name: _read_object(f"--{name}", options[name]) for name in ("config", "plan")}
         with _progress(streams, quiet=as_json) as progress:
             report = anyio.run(functools.partial(check_module, target, progress=progress, **options))
-    except (AmplifierError, OSError) as error:
+    except (AmplifierError, CommandError, OSError) as error:
         # A service that only reads these would otherwise take a check that never began for one without findings.
         about = {"module": target, "source": target, "seed": options["seed"], "notes": [error_message(error)]}
         _publish(Report(verdict="unchecked", **about), wanted, annotations)

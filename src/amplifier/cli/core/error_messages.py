@@ -71,7 +71,7 @@ def _raw_message(error: BaseException) -> str:
             "go on with a larger budget (--max-cost, --max-total-tokens, or session.budget in the plan): "
             "amplifier run --resume last PROMPT"
         )
-    if isinstance(error, AmplifierError):
+    if isinstance(error, CommandError | AmplifierError):
         return str(error) or type(error).__name__
     if isinstance(error, OSError):
         reason = error.strerror or str(error) or type(error).__name__

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from amplifier.errors import AmplifierError
-
 
 class Exit(IntEnum):
     """Exit codes. Those above 128 are what a shell shows for a process that a signal ended."""
@@ -18,7 +16,7 @@ class Exit(IntEnum):
     BROKEN_PIPE = 141
 
 
-class CommandError(AmplifierError):
+class CommandError(Exception):
     """The command cannot go on; the message gives the user the reason and what to do.
 
     Attributes:

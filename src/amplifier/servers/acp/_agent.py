@@ -37,9 +37,8 @@ from ._connection import (
     RpcError,
     Work,
 )
-from ._files import EditorFiles
+from ._editor import EditorApprovals, EditorFiles
 from ._params import Greeting, OfSession, Opening, Page, Prompt, read_params
-from ._permission import EditorApprovals
 from ._updates import Updates
 
 logger: logging.Logger = logging.getLogger("amplifier.servers.acp")
