@@ -45,7 +45,6 @@ logger: logging.Logger = logging.getLogger("amplifier.servers.acp")
 
 PROTOCOL_VERSION: Final = 1
 
-_LAST = 2**31 + 1  # after the handler of the stream of events, which is what shows a call
 _SET_RULES: Final = "approval.set_rules"
 _LISTING_SECONDS = 3.0
 _COMPACTING_SECONDS = 120.0
@@ -236,9 +235,7 @@ class _Agent:
                 notes.append(f"The tools of an MCP server are missing: {server['error']}")
         await _find_models(live)
         session.coordinator.register_step_wrapper(live.about.choose_model)
-        session.coordinator.hooks.register(
-            "tool:pre", updates.hold_writing, _LAST, name="acp-diff", fields=("tool_name", "tool_call_id")
-        )
+        session.coordinator.hooks.register("tool:pre", updates.edits, name="servers.diffs")
         # It comes after the answer, which has the session's id.
         self._sessions.start_soon(updates.commands, {**commands, **_COMPACT, **commands})
         return live
