@@ -150,10 +150,7 @@ def test_a_chat_that_waits_for_its_user_can_be_asked_and_typed_into_afterwards(b
         terminal.expect("LinePrompt.read")
         terminal.type("say still here\n")
         terminal.expect("still here\n")
-        terminal.expect("› ")
-        terminal.type("\x04")
-        assert terminal.end() == 0
-        assert terminal.is_as_before()
+        terminal.leave("\x04")
 
 
 _BLOCKED = """

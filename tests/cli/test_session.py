@@ -161,9 +161,7 @@ def test_a_resumed_chat_begins_with_a_recap(store, tmp_path):
     with open_terminal("run", "--resume", "one", home=tmp_path / "home", cwd=tmp_path) as terminal:
         terminal.expect("You asked last: second")
         terminal.expect("The last answer: gone")
-        terminal.expect("› ")
-        terminal.type("\x04")
-        assert terminal.end() == 0
+        terminal.leave("\x04")
 
 
 def test_people_see_when_a_session_was_used_by_their_own_clock(store, tmp_path, monkeypatch):
