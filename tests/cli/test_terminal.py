@@ -368,7 +368,7 @@ def test_allowed_always_is_not_asked_again_in_that_session(backend, home, workdi
 def test_what_was_typed_before_a_question_does_not_answer_it(home, workdir, plan):
     with open_terminal("run", "--plan", plan, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
-        terminal.type(call("risky", workdir / "trace") + "y\ny\ny\n")
+        terminal.type(call("risky", workdir / "trace") + "\ny\ny\ny\n")
         terminal.expect("Your answer: ")
         terminal.type("n\n")
         terminal.expect("✗ risky")
