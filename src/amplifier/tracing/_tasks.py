@@ -83,13 +83,12 @@ class _Known:
 
     def inside(self, call: RunningCall) -> _Known:
         """What is known inside of a call of the kernel."""
-        module, doing = (None, self.doing) if call.label is None else describe_label(call.label)
-        until, deadline = (
-            (self.until, self.deadline) if call.until is None or call.until >= self.until else (call.until, doing)
-        )
-        return _Known(
-            call.coordinator or self.coordinator, call.module or module or self.module, doing, until, deadline
-        )
+        module, words = (None, "") if call.label is None else describe_label(call.label)
+        coordinator, module, doing = call.coordinator or self.coordinator, call.module or module, words or self.doing
+        known = attrs.evolve(self, coordinator=coordinator, module=module or self.module, doing=doing)
+        if call.until is not None and call.until < self.until:
+            known = attrs.evolve(known, until=call.until, deadline=doing)
+        return known
 
 
 @attrs.define(eq=False)

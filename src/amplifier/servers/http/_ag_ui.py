@@ -237,7 +237,7 @@ def _conversation(asked: _Asked) -> Ask:
 async def _resumed(asked: _Asked, turns: InterruptibleTurns) -> InterruptibleTurn | None:
     """The turn that the answers are for, now going on; None if the run begins a new one."""
     turn = turns.parked(asked.thread_id)
-    questions = {} if turn is None else turn.announced_questions()
+    questions = {} if turn is None else turn.asked_questions()
     answers = {answer.interrupt_id: answer for answer in asked.answers}
     if unknown := answers.keys() - questions.keys():
         names = ", ".join(sorted(unknown))[:200]
