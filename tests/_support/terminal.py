@@ -126,6 +126,20 @@ class Terminal:
         """Press keys; lone surrogates are sent as the bytes they escape."""
         os.write(self._master, text.encode(errors="surrogateescape"))
 
+    def say(self, line: str, *wanted: str) -> None:
+        """Enter a line at the prompt of a chat, and wait for what follows."""
+        self.expect("› ")
+        self.type(f"{line}\n")
+        for each in wanted:
+            self.expect(each)
+
+    def leave(self, keys: str = "/exit\n") -> None:
+        """Leave a chat at its prompt; it has to end well, with the terminal as it was."""
+        self.expect("› ")
+        self.type(keys)
+        assert self.end() == 0
+        assert self.is_as_before()
+
     def press_ctrl_c(self) -> None:
         """Ctrl-C, as a key: the terminal makes a signal of it."""
         self.type("\x03")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from amplifier.cli import main
 from tests.cli._scripted_agent import write_plan
 
 
@@ -46,3 +48,14 @@ def backend(request: pytest.FixtureRequest) -> str:
     """The backend a command runs on."""
     name: str = request.param
     return name
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Runs a command in this process, which has to end with this code; returns what it has printed."""
+
+    def run(*words: str, code: int = 0) -> Any:
+        assert main([*words]) == code
+        return capsys.readouterr()
+
+    return run

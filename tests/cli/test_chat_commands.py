@@ -19,43 +19,33 @@ from tests._support.terminal import Terminal, open_terminal, run_cli
 @contextmanager
 def chat(home: Path, workdir: Path, *options: str, columns: int = 100) -> Iterator[Terminal]:
     with open_terminal("run", *options, home=home, cwd=workdir, size=(40, columns)) as terminal:
-        terminal.expect("› ")
         yield terminal
-        terminal.type("/exit\n")
-        assert terminal.end() == 0
-        assert terminal.is_as_before()
-
-
-def enter(terminal: Terminal, line: str, *expected: str) -> None:
-    terminal.type(f"{line}\n")
-    for text in expected:
-        terminal.expect(text)
-    terminal.expect("› ")
+        terminal.leave()
 
 
 def test_the_model_changes_and_the_conversation_goes_on(backend, home, workdir, plan):
     with chat(home, workdir, "--plan", plan, "--backend", backend) as terminal:
-        enter(terminal, "history", "1 prompts so far")
-        enter(terminal, "/model", "chosen by provider-scripted")
-        enter(terminal, "/model large", "Going on with session", "answered by provider-scripted (large)")
-        enter(terminal, "history", "2 prompts so far")
-        enter(terminal, "/model nowhere:large", "no provider 'nowhere' is installed", "Going on with session")
-        enter(terminal, "/model", "large")
-        enter(terminal, "history", "3 prompts so far")
+        terminal.say("history", "1 prompts so far")
+        terminal.say("/model", "chosen by provider-scripted")
+        terminal.say("/model large", "Going on with session", "answered by provider-scripted (large)")
+        terminal.say("history", "2 prompts so far")
+        terminal.say("/model nowhere:large", "no provider 'nowhere' is installed", "Going on with session")
+        terminal.say("/model", "large")
+        terminal.say("history", "3 prompts so far")
     (record,) = SessionStore(home / "sessions").records()
     assert record.model == "large"
 
 
 def test_compact_makes_what_the_model_is_shown_smaller_and_can_be_undone(backend, home, workdir, plan):
     with chat(home, workdir, "--plan", plan, "--backend", backend) as terminal:
-        enter(terminal, "/compact", "There is too little to compact")
+        terminal.say("/compact", "There is too little to compact")
         for number in range(
             1, 5
         ):  # what is expected is not in the line: one that is typed before the answer would steer the turn
-            enter(terminal, f"history {'word ' * 400}", f"{number} prompts so far")
-        enter(terminal, "/compact", "context: older messages", "/uncompact in a chat undoes it")
-        enter(terminal, "/status", "messages   8")
-        enter(terminal, "/uncompact", "The latest compaction is undone.")
+            terminal.say(f"history {'word ' * 400}", f"{number} prompts so far")
+        terminal.say("/compact", "context: older messages", "/uncompact in a chat undoes it")
+        terminal.say("/status", "messages   8")
+        terminal.say("/uncompact", "The latest compaction is undone.")
     (record,) = SessionStore(home / "sessions").records()
     assert len(SessionStore(home / "sessions").transcript(record.session_id)) == 8
 
@@ -63,31 +53,31 @@ def test_compact_makes_what_the_model_is_shown_smaller_and_can_be_undone(backend
 @pytest.mark.parametrize("columns", [100, 40])
 def test_commands_that_show_something(columns, home, workdir, plan):
     with chat(home, workdir, "--plan", plan, columns=columns) as terminal:
-        enter(terminal, "/diff", "nothing was edited")
-        enter(terminal, "/mcp", "no MCP servers")
-        enter(terminal, "/tasks", "no task was delegated")
-        enter(terminal, "say words", "words")
-        enter(terminal, "/cost", "1 turns and 15 tokens in this chat")
-        enter(terminal, "/help", "/model", "/export", "Ctrl-R")
+        terminal.say("/diff", "nothing was edited")
+        terminal.say("/mcp", "no MCP servers")
+        terminal.say("/tasks", "no task was delegated")
+        terminal.say("say words", "words")
+        terminal.say("/cost", "1 turns and 15 tokens in this chat")
+        terminal.say("/help", "/model", "/export", "Ctrl-R")
         assert all(len(row) <= columns for row in terminal.text.splitlines() if row.startswith("  /"))
 
 
 def test_resume_lists_the_sessions_of_the_folder_and_goes_on_with_one(home, workdir, plan):
     with chat(home, workdir, "--plan", plan, "--session-id", "first") as terminal:
-        enter(terminal, "history", "1 prompts so far")
+        terminal.say("history", "1 prompts so far")
     with chat(home, workdir, "--plan", plan, "--session-id", "second") as terminal:
-        enter(terminal, "/resume", "first", "history")
-        enter(terminal, "/resume nowhere", "no session 'nowhere'")
-        enter(terminal, "/resume first", "You asked last: history", "Going on with session first")
-        enter(terminal, "history", "2 prompts so far")
+        terminal.say("/resume", "first", "history")
+        terminal.say("/resume nowhere", "no session 'nowhere'")
+        terminal.say("/resume first", "You asked last: history", "Going on with session first")
+        terminal.say("history", "2 prompts so far")
 
 
 def test_export_writes_markdown_and_a_page_and_replaces_nothing(home, workdir, plan):
     with chat(home, workdir, "--plan", plan) as terminal:
-        enter(terminal, "say <script>alert(1)</script> **bold**", "bold")
-        enter(terminal, "/export", "conversation.md")
-        enter(terminal, "/export", "File exists")
-        enter(terminal, "/export page.html", "page.html")
+        terminal.say("say <script>alert(1)</script> **bold**", "bold")
+        terminal.say("/export", "conversation.md")
+        terminal.say("/export", "File exists")
+        terminal.say("/export page.html", "page.html")
     written = (workdir / "conversation.md").read_text()
     assert written.startswith("# say <script>")
     assert "## assistant\n\n<script>alert(1)</script> **bold**" in written
@@ -117,13 +107,11 @@ def test_commands_of_ones_own_are_messages(home, workdir, plan):
     )
     with open_terminal("run", "--plan", plan, home=home, cwd=workdir) as terminal:
         terminal.expect("help.md is not used: the chat has a command of that name")
-        terminal.expect("› ")
-        enter(terminal, "/greet you", "mine you!")
-        enter(terminal, "/review all", "reviewed\n\nall")
-        enter(terminal, "/help", "Look at it closely", "this list", "/exit")
+        terminal.say("/greet you", "mine you!")
+        terminal.say("/review all", "reviewed\n\nall")
+        terminal.say("/help", "Look at it closely", "this list", "/exit")
+        terminal.leave()
         assert "---" not in terminal.text
-        terminal.type("/exit\n")
-        assert terminal.end() == 0
 
 
 def test_tab_completes_commands_and_files_and_a_mentioned_file_is_attached(backend, home, workdir, plan):
@@ -131,18 +119,23 @@ def test_tab_completes_commands_and_files_and_a_mentioned_file_is_attached(backe
     (workdir / "my notes").mkdir()
     (workdir / "my notes" / "one.txt").write_text("more notes")
     with chat(home, workdir, "--plan", plan, "--backend", backend) as terminal:
+        terminal.expect("› ")
         terminal.type("/expo\t")  # what was typed may be on the screen before it is completed
         terminal.expect("rt")
         terminal.type("\x15blocks @not\t")
         terminal.expect("es.txt")
-        enter(terminal, "", "attached: notes.txt", "text text")
+        terminal.type("\n")
+        terminal.expect("attached: notes.txt")
+        terminal.expect("text text")
+        terminal.expect("› ")
         terminal.type("blocks @my\t")
         terminal.expect('"my notes/')
         terminal.type("on\t")
         terminal.expect('e.txt"')
-        enter(
-            terminal, " @nope", "attached: my notes/one.txt", "not attached: nope: there is no such file", "text text"
-        )
+        terminal.type(" @nope\n")
+        terminal.expect("attached: my notes/one.txt")
+        terminal.expect("not attached: nope: there is no such file")
+        terminal.expect("text text")
 
 
 def test_the_editor_of_the_user_writes_a_message(home, workdir, plan, tmp_path):
@@ -157,9 +150,7 @@ def test_the_editor_of_the_user_writes_a_message(home, workdir, plan, tmp_path):
         terminal.expect("say from the editor")
         terminal.type("\n")
         terminal.expect("\nfrom the editor")
-        terminal.expect("› ")
-        terminal.type("/exit\n")
-        assert terminal.end() == 0
+        terminal.leave()
 
 
 def test_only_files_of_the_folder_are_attached(workdir, monkeypatch):
@@ -191,29 +182,27 @@ async def test_changes_are_from_the_first_edit_of_a_file_to_now(workdir, monkeyp
 
 def test_diff_shows_what_was_edited(home, workdir):
     with chat(home, workdir, "-p", "offline", "-y") as terminal:
-        enter(terminal, "write 'hello' to a.txt", "write_file")
-        enter(terminal, "/diff", "+++", "+hello")
-        enter(terminal, "/cost", "1 turn, ")
+        terminal.say("write 'hello' to a.txt", "write_file")
+        terminal.say("/diff", "+++", "+hello")
+        terminal.say("/cost", "1 turn, ")
     assert json.dumps((workdir / "a.txt").read_text()) == '"hello\\n"'
 
 
 def test_undo_takes_a_turn_back_and_redo_does_it_again(backend, home, workdir, plan):
     with chat(home, workdir, "--plan", plan, "--backend", backend, "--session-id", "one") as terminal:
-        enter(terminal, "/undo", "there is no turn to undo")
-        enter(terminal, "say hello", "hello")
-        terminal.type(f"call risky {json.dumps({'path': str(workdir / 'made')})}\n")
-        terminal.expect("Your answer: ")
+        terminal.say("/undo", "there is no turn to undo")
+        terminal.say("say hello", "hello")
+        terminal.say(f"call risky {json.dumps({'path': str(workdir / 'made')})}", "Your answer: ")
         terminal.type("a\n")
         terminal.expect("it was done")
-        terminal.expect("› ")
         assert (workdir / "made").exists()
-        enter(terminal, "/undo", "Taken back: call risky", "  made", "cannot be taken back: what risky did outside")
+        terminal.say("/undo", "Taken back: call risky", "  made", "cannot be taken back: what risky did outside")
         assert not (workdir / "made").exists()
-        enter(terminal, "history", "2 prompts so far")
-        enter(terminal, "/redo", "there is nothing to redo")
-        enter(terminal, "/undo", "Taken back: history")
-        enter(terminal, "/redo", "Done again: history")
-        enter(terminal, "history", "3 prompts so far")
+        terminal.say("history", "2 prompts so far")
+        terminal.say("/redo", "there is nothing to redo")
+        terminal.say("/undo", "Taken back: history")
+        terminal.say("/redo", "Done again: history")
+        terminal.say("history", "3 prompts so far")
 
 
 def test_a_stored_session_is_taken_back_and_its_files_with_it(home, workdir, plan):

@@ -63,13 +63,8 @@ def test_ctrl_c_twice_ends_the_processes_of_a_command(backend, home, files):
         terminal.press_ctrl_c()
         terminal.expect("Stopped.")
         assert not running_processes(sleep)
-        terminal.expect("› ")
-        terminal.type("count the lines of notes.txt\n")
-        terminal.expect("notes.txt has 3 lines")
-        terminal.expect("› ")
-        terminal.type("/exit\n")
-        assert terminal.end() == 0
-        assert terminal.is_as_before()
+        terminal.say("count the lines of notes.txt", "notes.txt has 3 lines")
+        terminal.leave()
 
 
 def wait_until_it_runs(text: str) -> None:

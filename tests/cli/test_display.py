@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplifier.cli.terminal.display import Display, summary
+from amplifier.cli.terminal.display import Display, OutputFormat, summary
 from amplifier.cli.terminal.log_output import LogNotices
 from amplifier.cli.terminal.output import Output, StandardStreams
 from amplifier.contracts import CurrentCall, call_scope
@@ -46,6 +46,25 @@ class Streams(StandardStreams):
         self.record = Recorded(is_terminal=out)
         self.out = Output(self.record, is_required=True)
         self.err = self.out if out and err else Output(Recorded(is_terminal=err), is_required=False)
+
+
+class Screen(Display):
+    """A display at a terminal, or with two pipes."""
+
+    def __init__(self, output_format: OutputFormat = "text", *, is_piped: bool = False, quiet: bool = False) -> None:
+        self.streams = Streams(out=not is_piped, err=not is_piped)
+        super().__init__(self.streams, output_format, quiet=quiet)
+
+    @property
+    def written(self) -> str:
+        return self.streams.record.getvalue()
+
+    @property
+    def errors(self) -> str:
+        """What pipes got on standard error."""
+        stream = self.streams.err._stream
+        assert isinstance(stream, Recorded)
+        return stream.getvalue()
 
 
 @pytest.fixture(autouse=True)
@@ -90,27 +109,24 @@ def play(screen: Display, *events: TurnEvent) -> None:
     ],
 )
 def test_the_answer_is_written_once_on_a_terminal(events, response, expected):
-    streams = Streams(out=True, err=True)
-    screen = Display(streams)
+    screen = Screen()
     play(screen, *events)
     screen.end_turn(response)
-    assert on_screen(streams.record.getvalue()) == expected.splitlines()
+    assert on_screen(screen.written) == expected.splitlines()
 
 
 def test_a_pipe_gets_the_final_answer_only():
-    streams = Streams(out=False, err=False)
-    screen = Display(streams)
+    screen = Screen(is_piped=True)
     play(screen, request(), delta("thinking aloud"), request(), delta("the answer"))
     screen.end_turn("the answer")
-    assert streams.record.getvalue() == "the answer\n"
+    assert screen.written == "the answer\n"
 
 
 def test_json_formats_do_not_write_the_answer():
-    streams = Streams(out=True, err=True)
-    screen = Display(streams, "json")
+    screen = Screen("json")
     play(screen, request(), delta("x"))
     screen.end_turn("x")
-    assert streams.record.getvalue() == ""
+    assert screen.written == ""
 
 
 OWN_SEQUENCES = re.compile(r"\x1b\[\d+F\x1b\[J|\x1b\[[0-9;]*m")
@@ -123,11 +139,10 @@ def test_model_output_has_no_escape_sequences_and_is_the_same_in_pieces_and_at_o
     os.environ["TERM"] = "xterm"
     screens = []
     for events in ([delta(piece) for piece in re.findall(r"(?s).{1,7}", text)], [block(text, is_new=True)]):
-        streams = Streams(out=True, err=True)
-        screen = Display(streams)
+        screen = Screen()
         play(screen, request(), *events)
         screen.end_turn(text)
-        written = streams.record.getvalue()
+        written = screen.written
         assert CONTROLS.search(OWN_SEQUENCES.sub("", written)) is None
         screens.append(on_screen(written))
     assert screens[0] == screens[1]
@@ -201,19 +216,18 @@ def test_markdown_is_rendered_while_it_arrives_and_stays_in_the_scrollback(size,
         "amplifier.cli.terminal.display.time", SimpleNamespace(monotonic=lambda: 0.0)
     )  # every piece is drawn
     window(monkeypatch, *size)
-    streams = Streams(out=True, err=True)
-    screen = Display(streams)
+    screen = Screen()
     play(screen, request(), *(delta(ANSWER[start : start + piece]) for start in range(0, len(ANSWER), piece)))
     screen.end_turn(ANSWER)
-    assert on_screen(streams.record.getvalue(), size) == expected
+    assert on_screen(screen.written, size) == expected
 
 
 @pytest.mark.parametrize(("no_colour", "coloured"), [("1", False), ("", True)])
 def test_no_color_leaves_emphasis_and_takes_colour(no_colour, coloured, monkeypatch):
     monkeypatch.setenv("NO_COLOR", no_colour)
-    streams = Streams(out=True, err=True)
-    Display(streams).end_turn("**bold** `code`\n\n```python\nreturn 1\n```")
-    written = streams.record.getvalue()
+    screen = Screen()
+    screen.end_turn("**bold** `code`\n\n```python\nreturn 1\n```")
+    written = screen.written
     assert "\x1b[1mbold" in written
     assert bool(re.search(r"\x1b\[(?:\d+;)*(?:3|9)[0-7]", written)) == coloured
 
@@ -233,31 +247,28 @@ def test_no_color_leaves_emphasis_and_takes_colour(no_colour, coloured, monkeypa
     ],
 )
 def test_hostile_markdown_is_shown_and_obeyed_in_nothing(text, shown):
-    streams = Streams(out=True, err=True)
-    screen = Display(streams)
+    screen = Screen()
     play(screen, request(), delta(text))
     screen.end_turn(text)
-    written = streams.record.getvalue()
+    written = screen.written
     assert shown in "".join(on_screen(written))
     assert CONTROLS.search(OWN_SEQUENCES.sub("", written)) is None
 
 
 def test_a_line_that_is_not_whole_finishes_no_block():
     text = "- a\n--- x"  # no rule below a list, but a second line of its item
-    streams = Streams(out=True, err=True)
-    screen = Display(streams)
+    screen = Screen()
     play(screen, request(), delta(text[:7]), delta(text[7:]))
     screen.end_turn(text)
-    assert on_screen(streams.record.getvalue()) == [" • a", "   --- x"]
+    assert on_screen(screen.written) == [" • a", "   --- x"]
 
 
 def test_an_answer_that_begins_anew_drops_its_unfinished_block():
-    streams = Streams(out=True, err=True)
-    screen = Display(streams)
+    screen = Screen()
     reset = AnswerReset(name=CONTENT_BLOCK_RESET, data={}, text="kept\n\nnext\n\nvoid\n")
     play(screen, request(), delta("kept\n\n"), delta("next\n\nvoid\n"), reset, delta("again"))
     screen.end_turn("again")
-    assert on_screen(streams.record.getvalue()) == [
+    assert on_screen(screen.written) == [
         "kept",
         "",
         "next",
@@ -268,34 +279,31 @@ def test_an_answer_that_begins_anew_drops_its_unfinished_block():
 
 
 def test_a_notice_goes_above_the_block_that_is_being_written():
-    streams = Streams(out=True, err=True)
-    screen = Display(streams)
+    screen = Screen()
     play(screen, request(), delta("half a "))
     screen.notice("careful", "warning")
-    assert on_screen(streams.record.getvalue()) == ["careful", "half a", "⠋ 0 s, Ctrl-C stops"]
+    assert on_screen(screen.written) == ["careful", "half a", "⠋ 0 s, Ctrl-C stops"]
     screen.end_turn("half a line")
-    assert on_screen(streams.record.getvalue()) == ["careful", "half a line"]
+    assert on_screen(screen.written) == ["careful", "half a line"]
 
 
 def test_nothing_live_is_drawn_after_a_turn_that_was_cut_off():
-    streams = Streams(out=True, err=True)
-    screen = Display(streams)
+    screen = Screen()
     play(screen, request(), delta("half a "), started(path="a"))
     screen.end_turn(None)
     screen.notice("ended by SIGTERM", "warning")
     screen.draw_live_lines()
-    assert on_screen(streams.record.getvalue()) == ["half a", "", "ended by SIGTERM"]
+    assert on_screen(screen.written) == ["half a", "", "ended by SIGTERM"]
 
 
 def test_a_window_that_became_narrower_is_cleared_all_the_same(monkeypatch):
-    streams = Streams(out=True, err=True)
-    screen = Display(streams)
+    screen = Screen()
     window(monkeypatch, 24, 80)
     play(screen, request(), delta("word " * 10))
-    before = len(streams.record.getvalue())
+    before = len(screen.written)
     window(monkeypatch, 24, 20)
     screen.clear_live_lines()
-    assert streams.record.getvalue()[before:] == "\x1b[4F\x1b[J"  # 49 columns in 3 rows, and the status
+    assert screen.written[before:] == "\x1b[4F\x1b[J"  # 49 columns in 3 rows, and the status
 
 
 def started(name: str = "t", call: str = "c1", **arguments: Any) -> ToolStarted:
@@ -310,52 +318,48 @@ def finished(call: str = "c1", *, success: bool = True, **data: Any) -> ToolFini
 
 
 def test_live_lines_are_cleared_before_anything_else_is_written():
-    streams = Streams(out=True, err=True)
-    screen = Display(streams)
+    screen = Screen()
     play(screen, started(path="a"), started(call="c2", path="b"), finished(), finished("c2", success=False, error="no"))
-    written = streams.record.getvalue()
+    written = screen.written
     screen.end_turn("done")
     up, down = written.count("\x1b["), written.count("\x1b[J")
     assert up == 2 * down  # every ⟨go up⟩ has its ⟨erase⟩, and there is no other sequence
     assert on_screen(written) == ["✓ t a (0.0 s)", "✗ t b: no (0.0 s)", "⠋ 0 s, Ctrl-C stops"]
-    assert on_screen(streams.record.getvalue()) == ["✓ t a (0.0 s)", "✗ t b: no (0.0 s)", "", "done"]
+    assert on_screen(screen.written) == ["✓ t a (0.0 s)", "✗ t b: no (0.0 s)", "", "done"]
 
 
 def test_number_of_live_lines_is_limited():
-    streams = Streams(out=True, err=True)
-    screen = Display(streams)
+    screen = Screen()
     play(screen, *(started(call=f"c{number}", path=f"p{number}") for number in range(20)))
-    rows = on_screen(streams.record.getvalue())
+    rows = on_screen(screen.written)
     assert len(rows) == 10
     assert rows[-2:] == ["⋯ and 12 more", "⠋ 0 s, Ctrl-C stops"]
 
 
 def test_nothing_is_written_below_a_question():
-    streams = Streams(out=True, err=True)
-    screen = Display(streams)
+    screen = Screen()
     record = TurnRecord()
     for event in (started(path="a"), started(call="c2", path="b")):
         record.add(event)
         screen.show(event, record)
     screen.pause()
-    asked = streams.record.getvalue()
+    asked = screen.written
     screen.notice("meanwhile")
     record.add(finished())
     screen.show(finished(), record)
     screen.draw_live_lines()
-    assert streams.record.getvalue() == asked
+    assert screen.written == asked
     screen.resume()
-    rest = streams.record.getvalue()[len(asked) :]
+    rest = screen.written[len(asked) :]
     assert rest.index("meanwhile") < rest.index("✓ t a") < rest.rindex("⋯")
 
 
 def test_long_and_odd_arguments_fit_one_row():
     use = ToolUse("bash", {"note": "x", "command": "echo 1\n\x1b[2Jecho 漢"}, "", 0.0)
     assert summary(use) == "bash echo 1\\n\\x1b[2Jecho 漢 note=x"
-    streams = Streams(out=True, err=True)
-    screen = Display(streams)
+    screen = Screen()
     play(screen, started(command="漢" * 300), finished())
-    assert all(len(line) < 80 for line in streams.record.getvalue().splitlines())
+    assert all(len(line) < 80 for line in screen.written.splitlines())
 
 
 _NO_END = "\\ No newline at end of file"
@@ -404,8 +408,7 @@ def test_arguments_that_a_question_writes_otherwise_stay_beside_the_diff(tmp_pat
 def test_the_time_a_person_takes_is_not_the_time_of_the_call(monkeypatch):
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    streams = Streams(out=True, err=True)
-    screen = Display(streams)
+    screen = Screen()
     record = TurnRecord()
     for event in (started(path="a"), started(call="c2", path="b")):
         record.add(event)
@@ -418,25 +421,22 @@ def test_the_time_a_person_takes_is_not_the_time_of_the_call(monkeypatch):
 
 
 def test_quiet_shows_warnings_and_no_tools():
-    streams = Streams(out=False, err=False)
-    screen = Display(streams, quiet=True)
+    screen = Screen(is_piped=True, quiet=True)
     play(screen, started(), finished())
     screen.notice("for your information")
     screen.notice("careful", "warning")
-    assert isinstance(streams.err._stream, Recorded)
-    assert streams.err._stream.getvalue() == "careful\n"
+    assert screen.errors == "careful\n"
 
 
 def test_secrets_are_not_shown():
-    streams = Streams(out=False, err=False)
-    Display(streams).notice("key sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789 was refused")
-    assert isinstance(streams.err._stream, Recorded)
-    assert "abcdefghijklmnop" not in streams.err._stream.getvalue()
+    screen = Screen(is_piped=True)
+    screen.notice("key sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789 was refused")
+    assert "abcdefghijklmnop" not in screen.errors
 
 
 def test_a_log_record_is_one_line_and_warnings_about_failed_modules_are_hidden():
-    streams = Streams(out=False, err=False)
-    handler = LogNotices(Display(streams))
+    screen = Screen(is_piped=True)
+    handler = LogNotices(screen)
 
     def log(name: str, level: int, text: str) -> None:
         handler.handle(logging.LogRecord(name, level, "", 0, text, None, None))
@@ -444,22 +444,20 @@ def test_a_log_record_is_one_line_and_warnings_about_failed_modules_are_hidden()
     log("amplifier.modules.x", logging.WARNING, "first\nTraceback …")
     log("amplifier.session", logging.WARNING, "tool 'x' is not available:\nTraceback …")
     log("amplifier.session", logging.ERROR, "worse")
-    assert isinstance(streams.err._stream, Recorded)
-    assert streams.err._stream.getvalue().splitlines() == ["amplifier.modules.x: first", "amplifier.session: worse"]
+    assert screen.errors.splitlines() == ["amplifier.modules.x: first", "amplifier.session: worse"]
 
 
 def test_log_notices_can_be_held_and_moved_into_an_error_message():
-    streams = Streams(out=False, err=False)
-    lines = LogNotices(Display(streams))
+    screen = Screen(is_piped=True)
+    lines = LogNotices(screen)
     lines.hold()
     for text in ("provider-x: no key", "another"):
         lines.handle(logging.LogRecord("amplifier.modules", logging.WARNING, "", 0, text, None, None))
-    assert isinstance(streams.err._stream, Recorded)
-    assert streams.err._stream.getvalue() == ""
+    assert screen.errors == ""
     assert lines.pop_about("provider-x") == "provider-x: no key"
     assert lines.pop_about("provider-x") is None
     lines.show_held()
-    assert streams.err._stream.getvalue() == "amplifier.modules: another\n"
+    assert screen.errors == "amplifier.modules: another\n"
 
 
 # ── streams ──────────────────────────────────────────────────────────────────────────────────────

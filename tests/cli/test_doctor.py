@@ -11,8 +11,9 @@ import pytest
 
 from amplifier.cli import main
 from amplifier.cli.commands import doctor as _doctor
-from amplifier.cli.sessions.store import SessionRecord, SessionStore
+from amplifier.cli.sessions.store import SessionStore
 from amplifier.loading import _installed as installed_modules
+from amplifier.store import SessionRecord
 from tests._support.forked import run_forked
 from tests._support.terminal import command, environment
 
@@ -133,9 +134,8 @@ def test_each_line_of_the_text_output_has_a_mark(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(("shell", "word"), [("bash", "complete -o nosort"), ("zsh", "#compdef"), ("fish", "function")])
-def test_each_shell_gets_code_of_its_own(shell, word, capsys):
-    assert main(["completion", shell]) == 0
-    captured = capsys.readouterr().out
+def test_each_shell_gets_code_of_its_own(shell, word, cli):
+    captured = cli("completion", shell).out
     assert word in captured
     assert "_AMPLIFIER_COMPLETE" in captured
 
@@ -163,12 +163,11 @@ def test_the_shell_is_offered_commands_and_ids(words, expected, tmp_path):
     assert os.listdir(tmp_path) == ["sessions"]
 
 
-def test_an_installation_without_trio_is_in_order(monkeypatch, capsys):
+def test_an_installation_without_trio_is_in_order(monkeypatch, cli):
     found = importlib.util.find_spec
     for module in (sys.modules[_doctor.__name__], installed_modules):
         monkeypatch.setattr(module, "find_spec", lambda name, *rest: None if name == "trio" else found(name, *rest))
-    assert main(["doctor", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+    report = json.loads(cli("doctor", "--json").out)
     told = [each for each in report["findings"] if each["subject"] == "backend"]
     assert [(each["verdict"], each["text"].partition(" ")[0]) for each in told] == [("ok", "asyncio"), ("note", "trio")]
 

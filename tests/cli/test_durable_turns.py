@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from amplifier.cli.sessions.store import SessionRecord, SessionStore
+from amplifier.cli.sessions.store import SessionStore
 from amplifier.plan._things import module_hashes, plan_changes
+from amplifier.store import SessionRecord
 from tests._support.terminal import PATIENCE, json_of, open_terminal, run_cli
 
 
@@ -68,9 +69,7 @@ def test_a_call_that_was_cut_off_is_not_repeated_without_permission(backend, hom
         terminal.type("n\n")
         terminal.expect("Tool calls that were cut off: 1 call left interrupted (wait_for).")
         terminal.expect("done: [interrupted: the process ended while this call was running")
-        terminal.expect("› ")
-        terminal.type("/exit\n")
-        assert terminal.end() == 0
+        terminal.leave()
     assert roles(home) == ["user", "assistant", "tool", "assistant"]
     store = sessions(home)
     assert store.find("last").status == "success"
@@ -149,9 +148,7 @@ def test_a_question_that_waited_for_an_answer_is_asked_again(backend, home, work
         terminal.type("a\n")
         terminal.expect("Tool calls that were cut off: 1 call started (risky).")
         terminal.expect("done: it was done")
-        terminal.expect("› ")
-        terminal.type("/exit\n")
-        assert terminal.end() == 0
+        terminal.leave()
     assert trace.exists()
 
 

@@ -9,7 +9,6 @@ import unicodedata
 
 import pytest
 
-from amplifier.cli import main
 from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.log_output import install_log_handler
 from amplifier.cli.terminal.output import StandardStreams
@@ -77,32 +76,29 @@ def test_a_notice_has_no_controls_and_no_line_that_looks_like_another_notice(att
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_problems_of_a_plan_are_one_line_each(attack, tmp_path, capsys):
+def test_problems_of_a_plan_are_one_line_each(attack, tmp_path, cli):
     file = tmp_path / "plan.json"
     file.write_text(json.dumps({"session": {"orchestrator": ATTACKS[attack]}, ATTACKS[attack]: 1}))
-    assert main(["plan", "check", str(file)]) == 1
-    captured = capsys.readouterr()
+    captured = cli("plan", "check", str(file), code=1)
     assert not _controls(captured.out + captured.err)
     assert all(line.startswith(str(file)) for line in (captured.out + captured.err).splitlines())
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_plan_is_shown_without_controls_and_as_the_same_json(attack, tmp_path, capsys):
+def test_a_plan_is_shown_without_controls_and_as_the_same_json(attack, tmp_path, cli):
     plan = {"session": {"orchestrator": "loop-basic", "context": "context-simple"}, "agents": {"ü": ATTACKS[attack]}}
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(plan))
-    assert main(["plan", "show", str(file)]) == 0
-    shown = capsys.readouterr().out
+    shown = cli("plan", "show", str(file)).out
     assert json.loads(shown) == plan
     assert not _controls(shown)
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_the_error_of_a_failed_command_and_its_traceback_have_no_controls(attack, tmp_path, monkeypatch, capsys):
+def test_the_error_of_a_failed_command_and_its_traceback_have_no_controls(attack, tmp_path, monkeypatch, cli):
     monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / ATTACKS[attack]))  # its name is part of the message
     (tmp_path / ATTACKS[attack]).touch()
-    assert main(["--debug", "run", "hello"]) == 2
-    written = capsys.readouterr().err
+    written = cli("--debug", "run", "hello", code=2).err
     assert "is not a folder" in written
     assert not _controls(written)
     assert [line.partition(" ")[0] for line in written.splitlines() if line and not line.startswith("  ")] == [

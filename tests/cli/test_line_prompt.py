@@ -47,23 +47,8 @@ def test_a_line_is_edited_recalled_and_pasted_at_the_terminal(backend, home, wor
 
 def test_lines_typed_ahead_wait_for_their_turn(home, workdir, plan):
     with open_terminal("run", "--plan", plan, home=home, cwd=workdir) as terminal:
-        terminal.expect("› ")
-        terminal.type("say one\nsay two\nhistory\n/exit\n")
-        terminal.expect("\none")
-        terminal.expect("\ntwo")
-        terminal.expect("3 prompts so far")
+        terminal.say("say one\nsay two\nhistory\n/exit", "\none", "\ntwo", "3 prompts so far")
         assert terminal.end() == 0
-
-
-def test_a_terminal_that_cannot_move_its_cursor_can_chat(home, workdir, plan):
-    with open_terminal("run", "--plan", plan, home=home, cwd=workdir, extra={"TERM": "dumb"}) as terminal:
-        terminal.expect("› ")
-        terminal.type("say hello\n")
-        terminal.expect("\nhello")
-        terminal.expect("› ")
-        terminal.type("\x04")
-        assert terminal.end() == 0
-        assert "\x1b" not in terminal.screen
 
 
 EDITS = {
@@ -86,37 +71,22 @@ EDITS = {
 def test_keys_edit_the_line(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         for keys, sent in EDITS.values():
-            terminal.expect("› ")
-            terminal.type(f"{keys}\n")
-            terminal.expect(f"\n{sent}\n")
-        terminal.expect("› ")
-        terminal.type("\x04")
-        assert terminal.end() == 0
-        assert terminal.is_as_before()
+            terminal.say(f"{keys}", f"\n{sent}\n")
+        terminal.leave("\x04")
 
 
 @pytest.mark.slow
 @mostly_on("asyncio")
 def test_history_survives_a_restart_and_returns_to_the_draft(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.expect("› ")
-        terminal.type("say one\\\n")
-        terminal.expect("… ")
+        terminal.say("say one\\", "… ")
         terminal.type("two\n")
         terminal.expect("\none\ntwo")
-        terminal.expect("› ")
-        terminal.type("/exit\n")
-        assert terminal.end() == 0
+        terminal.leave()
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.expect("› ")
-        terminal.type("\x1b[A\x1b[A\n")
-        terminal.expect("\none\ntwo")
-        terminal.expect("› ")
-        terminal.type("say dra\x1b[A\x1b[Bft\n")
-        terminal.expect("\ndraft")
-        terminal.expect("› ")
-        terminal.type("\x04")
-        assert terminal.end() == 0
+        terminal.say("\x1b[A\x1b[A", "\none\ntwo")
+        terminal.say("say dra\x1b[A\x1b[Bft", "\ndraft")
+        terminal.leave("\x04")
     history = home / "history"
     assert [json.loads(line) for line in history.read_text().splitlines()] == [
         "say one\ntwo",
@@ -137,9 +107,7 @@ def test_history_of_a_resumed_session_comes_first(home, workdir, plan):
         terminal.expect("say asked")
         terminal.type("\x1b[A\n")
         terminal.expect("\nother")
-        terminal.expect("› ")
-        terminal.type("\x04")
-        assert terminal.end() == 0
+        terminal.leave("\x04")
 
 
 @pytest.mark.slow
@@ -177,9 +145,7 @@ def test_pasted_text_is_shown_with_what_a_terminal_would_obey_or_hide(backend, h
         terminal.expect("› ")
         terminal.type("\x1b[200~say a\u202ebc\x1b[201~\x1b[D\x1b[D\x7f\n")  # the cursor is behind what is spelled out
         terminal.expect("\nabc")
-        terminal.expect("› ")
-        terminal.type("\x04")
-        assert terminal.end() == 0
+        terminal.leave("\x04")
         assert "\u202e" not in terminal.screen
         assert "\x1b[31m" not in terminal.screen
 
@@ -211,12 +177,8 @@ def test_a_line_goes_where_standard_error_goes_and_the_answer_to_standard_output
         answers.open("w") as file,
         open_terminal("run", "--plan", plan, home=home, cwd=workdir, stdout=file) as terminal,
     ):
-        terminal.expect("› ")
-        terminal.type("say hello\n")
-        terminal.expect("say hello")
-        terminal.expect("› ")
-        terminal.type("\x04")
-        assert terminal.end() == 0
+        terminal.say("say hello", "say hello")
+        terminal.leave("\x04")
     assert answers.read_text() == "hello \n"
 
 
@@ -251,13 +213,8 @@ def test_an_interrupt_sent_as_a_signal_does_what_the_key_does(backend, home, wor
 
 def test_keys_behind_a_ctrl_c_belong_to_the_next_line(home, workdir, plan):
     with open_terminal("run", "--plan", plan, home=home, cwd=workdir) as terminal:
-        terminal.expect("› ")
-        terminal.type("say dropped\x03say kept\n")
-        terminal.expect("Press Ctrl-C again to leave.")
-        terminal.expect("\nkept")
-        terminal.expect("› ")
-        terminal.type("\x04")
-        assert terminal.end() == 0
+        terminal.say("say dropped\x03say kept", "Press Ctrl-C again to leave.", "\nkept")
+        terminal.leave("\x04")
         assert "\ndropped" not in terminal.text
 
 
@@ -301,12 +258,9 @@ def test_a_chat_at_a_terminal_that_cannot_move_its_cursor_needs_no_prompt_toolki
 ):
     extra = {**without_prompt_toolkit, "TERM": "dumb"}
     with open_terminal("run", "--plan", plan, home=home, cwd=workdir, extra=extra) as terminal:
-        terminal.expect("› ")
-        terminal.type("say hello\n")
-        terminal.expect("\nhello")
-        terminal.expect("› ")
-        terminal.type("\x04")
-        assert terminal.end() == 0
+        terminal.say("say hello", "\nhello")
+        terminal.leave("\x04")
+        assert "\x1b" not in terminal.screen
 
 
 def test_a_chat_without_prompt_toolkit_names_the_extra_to_install(without_prompt_toolkit, home, workdir, plan):

@@ -15,9 +15,8 @@ def run_python(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
 
 
-def test_the_version_is_the_installed_one(capsys):
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"amplifier, version {version('amplifier')}\n"
+def test_the_version_is_the_installed_one(cli):
+    assert cli("--version").out == f"amplifier, version {version('amplifier')}\n"
 
 
 def test_the_package_runs_as_a_program():
@@ -52,9 +51,8 @@ def test_version_and_help_import_neither_the_kernel_nor_the_commands(option):
     assert sorted(unwanted.intersection(loaded)) == []
 
 
-def test_an_unknown_command_is_a_usage_error(capsys):
-    assert main(["no-such-command"]) == 2
-    assert "No such command 'no-such-command'" in capsys.readouterr().err
+def test_an_unknown_command_is_a_usage_error(cli):
+    assert "No such command 'no-such-command'" in cli("no-such-command", code=2).err
 
 
 @pytest.mark.parametrize(
@@ -66,9 +64,8 @@ def test_error_for_a_misspelt_command_suggests_the_nearest_one(words, meant, cap
 
 
 @pytest.mark.parametrize("word", ["chat", "ask", "help"])
-def test_error_for_an_unknown_command_lists_all_commands(word, capsys):
-    assert main([word]) == 2
-    captured = capsys.readouterr().err
+def test_error_for_an_unknown_command_lists_all_commands(word, cli):
+    captured = cli(word, code=2).err
     assert (
         "There are: run, session, acp, serve, ui, module, plan, turns, mcp, models, keys, config, permissions, doctor, completion."
         in captured

@@ -31,42 +31,38 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_list_shows_the_tools_and_the_servers_that_fail(file, backend, capsys):
-    assert main(["mcp", "list", "--plan", file, "--backend", backend]) == 1
-    printed = capsys.readouterr()
+def test_list_shows_the_tools_and_the_servers_that_fail(file, backend, cli):
+    printed = cli("mcp", "list", "--plan", file, "--backend", backend, code=1)
     assert "small\tsmall_echo\tread-only\tReturn the text.\n" in printed.out
     assert "small\tsmall_erase\tdestructive\tErase it.\n" in printed.out
     assert printed.err.count("'no-such-program-anywhere' was not found") == 1
 
 
-def test_list_as_json_has_schemas_and_annotations(file, capsys):
-    assert main(["mcp", "list", "small", "--plan", file, "--json"]) == 0
-    (server,) = json.loads(capsys.readouterr().out)
+def test_list_as_json_has_schemas_and_annotations(file, cli):
+    (server,) = json.loads(cli("mcp", "list", "small", "--plan", file, "--json").out)
     echo = server["tools"][0]
     assert (echo["name"], echo["annotations"]) == ("small_echo", {"readOnlyHint": True})
     assert echo["input_schema"]["required"] == ["text"]
 
 
-def test_test_prints_timings(file, capsys):
-    assert main(["mcp", "test", "small", "--plan", file]) == 0
-    printed = capsys.readouterr()
+def test_test_prints_timings(file, cli):
+    printed = cli("mcp", "test", "small", "--plan", file)
     assert "small: small 1, protocol 2025-11-25, 15 tools, ready in" in printed.out
     assert "opened and closed in" in printed.err
 
 
 @pytest.mark.parametrize("words", [["text=a b"], ['{"text": "a b"}']])
-def test_call_prints_the_result_and_its_time(file, words, backend, capsys):
-    assert main(["mcp", "call", "small", "upper", *words, "--plan", file, "--backend", backend]) == 0
-    printed = capsys.readouterr()
+def test_call_prints_the_result_and_its_time(file, words, backend, cli):
+    printed = cli("mcp", "call", "small", "upper", *words, "--plan", file, "--backend", backend)
     assert printed.out == "A B\n"
     assert printed.err.endswith(" s\n")
 
 
-def test_call_takes_the_name_in_the_plan_as_well_and_prints_json(file, capsys):
-    assert main(["mcp", "call", "small", "small_echo", "text=7", "--plan", file, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["output"] == "7"  # the schema wants a text
-    assert main(["mcp", "call", "small", "big", "size=3", "--plan", file]) == 0
-    assert capsys.readouterr().out == "xxx\n"
+def test_call_takes_the_name_in_the_plan_as_well_and_prints_json(file, cli):
+    assert (
+        json.loads(cli("mcp", "call", "small", "small_echo", "text=7", "--plan", file, "--json").out)["output"] == "7"
+    )  # the schema wants a text
+    assert cli("mcp", "call", "small", "big", "size=3", "--plan", file).out == "xxx\n"
 
 
 @pytest.mark.parametrize(
@@ -81,18 +77,19 @@ def test_call_takes_the_name_in_the_plan_as_well_and_prints_json(file, capsys):
         (["login", "gone"], 1, "was not found"),
     ],
 )
-def test_a_wrong_call_gets_one_clear_message(file, arguments, code, words, capsys):
-    assert main(["mcp", *arguments, "--plan", file]) == code
-    error = capsys.readouterr().err
+def test_a_wrong_call_gets_one_clear_message(file, arguments, code, words, cli):
+    error = cli("mcp", *arguments, "--plan", file, code=code).err
     assert words in error
     assert len(error.splitlines()) == 1
 
 
-def test_a_file_without_servers_is_refused(tmp_path, capsys):
+def test_a_file_without_servers_is_refused(tmp_path, cli):
     path = tmp_path / "plan.yaml"
     path.write_text("session: {orchestrator: loop-basic, context: context-simple}\n")
-    assert main(["mcp", "list", "--plan", str(path)]) == 2
-    assert "there are no MCP servers in it; expected a plan with the module tool-mcp" in capsys.readouterr().err
+    assert (
+        "there are no MCP servers in it; expected a plan with the module tool-mcp"
+        in cli("mcp", "list", "--plan", str(path), code=2).err
+    )
 
 
 def test_a_wrong_server_in_a_file_is_a_problem_with_its_path(tmp_path, capsys):
@@ -105,7 +102,7 @@ def test_a_wrong_server_in_a_file_is_a_problem_with_its_path(tmp_path, capsys):
     )
 
 
-def test_import_prints_a_section_of_a_plan(tmp_path, capsys, monkeypatch):
+def test_import_prints_a_section_of_a_plan(tmp_path, cli, monkeypatch):
     monkeypatch.setenv("GITHUB_KEY", "value")
     given: dict[str, Any] = {
         "fs": {"command": "npx", "args": ["-y", "server-fs", "${env:HOME}"], "env": {"API_KEY": "abcdef1234567890"}},
@@ -117,8 +114,7 @@ def test_import_prints_a_section_of_a_plan(tmp_path, capsys, monkeypatch):
     }
     path = tmp_path / "mcp.json"
     path.write_text(json.dumps({"mcpServers": given}))
-    assert main(["mcp", "import", str(path)]) == 0
-    printed = capsys.readouterr()
+    printed = cli("mcp", "import", str(path))
     (entry,) = yaml.safe_load(printed.out)["tools"]
     assert entry["module"] == "tool-mcp"
     assert entry["config"]["servers"]["fs"]["args"][2] == "${HOME}"
@@ -129,11 +125,10 @@ def test_import_prints_a_section_of_a_plan(tmp_path, capsys, monkeypatch):
     assert [server.name for server in read_mcp_options(read_servers(plan)).servers] == ["fs", "web"]
 
 
-def test_import_of_a_wrong_file_is_refused(tmp_path, capsys):
+def test_import_of_a_wrong_file_is_refused(tmp_path, cli):
     path = tmp_path / "mcp.json"
     path.write_text("[1]")
-    assert main(["mcp", "import", str(path)]) == 2
-    assert "there is no object mcpServers in it" in capsys.readouterr().err
+    assert "there is no object mcpServers in it" in cli("mcp", "import", str(path), code=2).err
 
 
 def test_the_file_of_vs_code_is_read():
@@ -144,28 +139,22 @@ def test_the_file_of_vs_code_is_read():
 # ── in the default agent ─────────────────────────────────────────────────────────────────────────
 
 
-def test_an_added_server_is_in_the_default_agent_until_it_is_removed(backend, tmp_path, monkeypatch, capsys):
+def test_an_added_server_is_in_the_default_agent_until_it_is_removed(backend, tmp_path, monkeypatch, cli):
     monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("GREETING", "hello")
     monkeypatch.chdir(tmp_path)
-    assert main(["mcp", "list"]) == 2
-    assert "add one: amplifier mcp add" in capsys.readouterr().err
-    assert main(["mcp", "add", "-e", "WORD=${GREETING}", "small", sys.executable, "-SE", SMALL, "--all"]) == 0
+    assert "add one: amplifier mcp add" in cli("mcp", "list", code=2).err
+    added = cli("mcp", "add", "-e", "WORD=${GREETING}", "small", sys.executable, "-SE", SMALL, "--all").out
     config = tmp_path / "home" / "config.toml"
-    assert f"small is in {config}; try it: amplifier mcp test small" in capsys.readouterr().out
+    assert f"small is in {config}; try it: amplifier mcp test small" in added
     config.write_text(f"# mine\n{config.read_text()}")
-    assert main(["mcp", "list", "--backend", backend]) == 0
-    assert "small\tsmall_echo\tread-only" in capsys.readouterr().out
-    assert main(["mcp", "call", "small", "echo", "text=hi", "--backend", backend]) == 0
-    assert main(["plan", "show"]) == 0
-    (entry,) = [
-        each for each in json.loads(capsys.readouterr().out.split("\n", 1)[1])["tools"] if each["module"] == "tool-mcp"
-    ]
+    assert "small\tsmall_echo\tread-only" in cli("mcp", "list", "--backend", backend).out
+    cli("mcp", "call", "small", "echo", "text=hi", "--backend", backend)
+    (entry,) = [each for each in json.loads(cli("plan", "show").out)["tools"] if each["module"] == "tool-mcp"]
     assert entry["config"]["servers"]["small"]["args"] == ["-SE", SMALL, "--all"]
-    assert main(["mcp", "remove", "small"]) == 0
+    cli("mcp", "remove", "small")
     assert config.read_text().startswith("# mine\n")
-    assert main(["mcp", "remove", "small"]) == 2
-    assert "has no mcpServers.small; it has: none" in capsys.readouterr().err
+    assert "has no mcpServers.small; it has: none" in cli("mcp", "remove", "small", code=2).err
 
 
 @pytest.mark.parametrize(
@@ -185,13 +174,6 @@ def test_run_uses_the_servers_of_a_file(file, backend, tmp_path):
     home, work = tmp_path / "home", tmp_path / "work"
     work.mkdir()
     with open_terminal("run", "--mcp", file, "-p", "offline", "--backend", backend, home=home, cwd=work) as terminal:
-        terminal.expect("› ")
-        terminal.type("/mcp\n")
-        terminal.expect("gone")
-        terminal.expect("was not found")
-        terminal.expect("› ")
-        terminal.type("/tools\n")
-        terminal.expect("small_echo")
-        terminal.expect("› ")
-        terminal.type("/exit\n")
-        assert terminal.end() == 0
+        terminal.say("/mcp", "gone", "was not found")
+        terminal.say("/tools", "small_echo")
+        terminal.leave()

@@ -10,7 +10,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from amplifier.cli import main
 from tests._support.terminal import open_terminal
 
 
@@ -29,11 +28,10 @@ def test_a_missing_extra_is_reported_and_not_blamed_on_the_module(package):
     )
 
 
-def test_static_checks_need_no_extra(capsys, monkeypatch):
+def test_static_checks_need_no_extra(cli, monkeypatch):
     monkeypatch.setattr("amplifier.conformance.engine.job.find_spec", lambda name: None)
-    assert main(["module", "validate", "tool-todo", "--static"]) == 0
-    assert main(["module", "validate", "tool-todo", "--only", "T1"]) == 2
-    assert "hypothesis is not installed" in capsys.readouterr().err
+    cli("module", "validate", "tool-todo", "--static")
+    assert "hypothesis is not installed" in cli("module", "validate", "tool-todo", "--only", "T1", code=2).err
 
 
 @pytest.mark.parametrize(
@@ -50,9 +48,8 @@ def test_static_checks_need_no_extra(capsys, monkeypatch):
         (["--html", "x", "--junit", "./x"], "--html and --junit name the same file 'x'; give each its own"),
     ],
 )
-def test_invalid_options_are_rejected_before_running(arguments, message, capsys):
-    assert main(["module", "validate", "no-such-module", *arguments]) == 2
-    printed = capsys.readouterr()
+def test_invalid_options_are_rejected_before_running(arguments, message, cli):
+    printed = cli("module", "validate", "no-such-module", *arguments, code=2)
     assert printed.out == ""
     assert message in printed.err
 
@@ -65,9 +62,8 @@ def test_invalid_options_are_rejected_before_running(arguments, message, capsys)
         (["--replay", "tool.is_a_tool:trio:bnVsbA", "--backend", "asyncio"], "is for trio; expected one for asyncio"),
     ],
 )
-def test_options_that_do_not_apply_to_the_module_are_rejected(arguments, message, capsys):
-    assert main(["module", "validate", "tool-todo", *arguments]) == 2
-    printed = capsys.readouterr()
+def test_options_that_do_not_apply_to_the_module_are_rejected(arguments, message, cli):
+    printed = cli("module", "validate", "tool-todo", *arguments, code=2)
     assert printed.out == ""
     assert message in printed.err
 
@@ -81,11 +77,10 @@ def test_options_that_do_not_apply_to_the_module_are_rejected(arguments, message
         (["tool-todo", "--only", "T99"], "there is no such clause"),
     ],
 )
-def test_a_command_that_fails_is_reported_in_every_form_that_was_asked_for(arguments, message, capsys, tmp_path):
+def test_a_command_that_fails_is_reported_in_every_form_that_was_asked_for(arguments, message, cli, tmp_path):
     junit = tmp_path / "report.xml"
     options = ["--github", "--junit", str(junit)]
-    assert main(["module", "validate", *arguments, *options]) == 2
-    printed = capsys.readouterr()
+    printed = cli("module", "validate", *arguments, *options, code=2)
     assert message in printed.err
     (annotation,) = printed.out.splitlines()
     assert annotation.startswith(f"::error title={arguments[0]}%3A unchecked::")
@@ -96,9 +91,10 @@ def test_a_command_that_fails_is_reported_in_every_form_that_was_asked_for(argum
 
 
 @pytest.mark.slow
-def test_unchecked_clauses_are_not_reported_as_kept(capsys):
-    assert main(["module", "validate", "provider-mock", "--type", "tool", "--only", "T5"]) == 2
-    first, *others, last = capsys.readouterr().out.splitlines()
+def test_unchecked_clauses_are_not_reported_as_kept(cli):
+    first, *others, last = cli(
+        "module", "validate", "provider-mock", "--type", "tool", "--only", "T5", code=2
+    ).out.splitlines()
     assert first == "provider-mock (tool): unchecked; too little of it could be examined; 40 clauses not examined"
     assert "not examined: A1 to A25, T1 to T15; the examination was restricted to T5" in others
     assert last.startswith("0 of 40 clauses kept, 40 not examined, 0 violations, 0 recommendations (")
@@ -107,32 +103,30 @@ def test_unchecked_clauses_are_not_reported_as_kept(capsys):
     )
 
 
-def test_a_part_of_the_contract_can_be_checked(capsys):
-    assert main(["module", "validate", "tool-todo", "--only", "A2", "--static"]) == 0
-    assert "  kept " not in capsys.readouterr().out
-    assert main(["module", "validate", "tool-todo", "--only", "A2", "--static", "-v"]) == 0
-    shown = capsys.readouterr().out.splitlines()
+def test_a_part_of_the_contract_can_be_checked(cli):
+    assert "  kept " not in cli("module", "validate", "tool-todo", "--only", "A2", "--static").out
+    shown = cli("module", "validate", "tool-todo", "--only", "A2", "--static", "-v").out.splitlines()
     assert [line.split()[:2] for line in shown if line.startswith("  kept ")] == [["kept", "A2"]]
     assert sum(line.startswith("  not examined ") for line in shown) == 39
 
 
-def test_one_finding_is_counted_as_one(tmp_path, capsys):
+def test_one_finding_is_counted_as_one(tmp_path, cli):
     file = tmp_path / "tool_mute.py"
     file.write_text('__amplifier_module_type__ = "tool"\n\n\ndef mount(coordinator, config):\n    pass\n')
-    assert main(["module", "validate", str(file), "--static"]) == 1
-    assert ", 1 violation, 0 recommendations (" in capsys.readouterr().out
+    assert ", 1 violation, 0 recommendations (" in cli("module", "validate", str(file), "--static", code=1).out
 
 
 MUTE = '__amplifier_module_type__ = "tool"\n\n\ndef mount(coordinator, config):\n    pass\n'
 
 
-def test_every_output_at_once_gives_the_exit_code_of_the_verdict(tmp_path, monkeypatch, capsys):
+def test_every_output_at_once_gives_the_exit_code_of_the_verdict(tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
     Path("tool_mute.py").write_text(MUTE)
     files = ["--html", "r.html", "--junit", "r.xml"]
-    assert main(["module", "validate", "tool_mute.py", "--static", "--github", *files]) == 1
-    begin, *shown, end, annotation = capsys.readouterr().out.splitlines()
+    begin, *shown, end, annotation = cli(
+        "module", "validate", "tool_mute.py", "--static", "--github", *files, code=1
+    ).out.splitlines()
     assert begin.startswith("::stop-commands::")
     assert end == f"::{begin.removeprefix('::stop-commands::')}::"
     assert shown[0] == "tool-mute (tool): violations; it breaks 1 required clause; 35 clauses not examined"
@@ -143,30 +137,30 @@ def test_every_output_at_once_gives_the_exit_code_of_the_verdict(tmp_path, monke
     assert ElementTree.parse("r.xml").getroot().get("failures") == "1"
 
 
-def test_annotations_leave_json_alone_on_standard_output(tmp_path, capsys):
+def test_annotations_leave_json_alone_on_standard_output(tmp_path, cli):
     (tmp_path / "tool_mute.py").write_text(MUTE)
-    assert main(["module", "validate", str(tmp_path / "tool_mute.py"), "--static", "--github", "--json"]) == 1
-    printed = capsys.readouterr()
+    printed = cli("module", "validate", str(tmp_path / "tool_mute.py"), "--static", "--github", "--json", code=1)
     assert json.loads(printed.out)["verdict"] == "violations"
     assert printed.err.startswith("::error ")
 
 
-def test_a_file_that_cannot_be_written_is_reported_after_the_report(tmp_path, capsys):
+def test_a_file_that_cannot_be_written_is_reported_after_the_report(tmp_path, cli):
     (tmp_path / "tool_mute.py").write_text(MUTE)
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
-    assert main(["module", "validate", str(tmp_path / "tool_mute.py"), "--static", "--junit", str(loop)]) == 2
-    printed = capsys.readouterr()
+    printed = cli("module", "validate", str(tmp_path / "tool_mute.py"), "--static", "--junit", str(loop), code=2)
     assert "A3" in printed.out
     assert f"--junit {str(loop)!r} cannot be written" in printed.err
 
 
-def test_a_finding_elsewhere_is_shown_with_its_whole_path(tmp_path, monkeypatch, capsys):
+def test_a_finding_elsewhere_is_shown_with_its_whole_path(tmp_path, monkeypatch, cli):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     (tmp_path / "tool_mute.py").write_text(MUTE)
-    assert main(["module", "validate", "../tool_mute.py", "--static"]) == 1
-    assert f"    look at: {tmp_path / 'tool_mute.py'}:4\n" in capsys.readouterr().out
+    assert (
+        f"    look at: {tmp_path / 'tool_mute.py'}:4\n"
+        in cli("module", "validate", "../tool_mute.py", "--static", code=1).out
+    )
 
 
 @pytest.mark.slow

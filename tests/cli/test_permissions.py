@@ -57,10 +57,7 @@ def test_the_further_rows_of_a_long_line_are_marked_in_the_question(home, workdi
 
 def test_what_is_revoked_elsewhere_is_asked_for_again_in_a_running_chat(backend, home, workdir):
     with open_terminal("run", "-p", "offline", "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.expect("› ")
-        terminal.type("write '1' to here.txt\n")
-        terminal.expect("[a] Allow always (this very call, in this session)")
-        terminal.expect("Your answer: ")
+        terminal.say("write '1' to here.txt", "[a] Allow always (this very call, in this session)", "Your answer: ")
         enter(terminal, "p", "✓ write_file")
         enter(terminal, "write '2' to here.txt", "✓ write_file")
         assert run_cli("permissions", "--revoke", "1", home=home, cwd=workdir).returncode == 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,67 +25,64 @@ GOOD_FILES = {
 }
 
 
+@pytest.fixture
+def check(tmp_path, cli) -> Callable[..., Any]:
+    """Checks a plan in a file of this name, which has to end with this code; returns what is printed, with the file as FILE."""
+
+    def run(content: Any, code: int = 0, *, name: str = "plan.json") -> tuple[str, str]:
+        file = tmp_path / name
+        text = content if isinstance(content, bytes | str) else json.dumps(content)
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+        printed = cli("plan", "check", str(file), code=code)
+        return printed.out.replace(str(file), "FILE"), printed.err.replace(str(file), "FILE")
+
+    return run
+
+
 @pytest.mark.parametrize("name", GOOD_FILES)
-def test_a_good_plan_passes_in_every_format(name, tmp_path, capsys):
-    file = tmp_path / name
-    file.write_text(GOOD_FILES[name])
-    assert main(["plan", "check", str(file)]) == 0
-    assert capsys.readouterr().out == f"{file}: ok\n"
+def test_a_good_plan_passes_in_every_format(name, check):
+    assert check(GOOD_FILES[name], name=name) == ("FILE: ok\n", "")
 
 
-def test_every_problem_is_printed_with_its_path(tmp_path, capsys):
+def test_every_problem_is_printed_with_its_path(check):
     bad = {"session": {"context": {"module": 7}}, "tools": [{"config": {}}, {"module": ""}]}
-    file = tmp_path / "plan.json"
-    file.write_text(json.dumps(bad))
-    assert main(["plan", "check", str(file)]) == 1
-    expected = [f"{file}: {path}: {problem}" for path, problem in check_plan(bad)[0]]
+    expected = [f"FILE: {path}: {problem}" for path, problem in check_plan(bad)[0]]
     assert len(expected) >= 3
-    assert capsys.readouterr().out.splitlines() == expected
+    assert check(bad, 1)[0].splitlines() == expected
 
 
-def test_a_warning_is_printed_and_fails_the_check(tmp_path, capsys):
+def test_a_warning_is_printed_and_fails_the_check(check):
     odd = {**GOOD, "no_such_section": {}}
     _, warnings = check_plan(odd)
     assert warnings
-    file = tmp_path / "plan.json"
-    file.write_text(json.dumps(odd))
-    assert main(["plan", "check", str(file)]) == 1
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.splitlines() == [f"{file}: warning: {warning}" for warning in warnings]
+    assert check(odd, 1) == ("", "".join(f"FILE: warning: {warning}\n" for warning in warnings))
 
 
-def test_a_misspelt_section_is_a_problem_with_the_name_that_was_meant(tmp_path, capsys):
-    file = tmp_path / "plan.yaml"
-    file.write_text(GOOD_FILES["plan.yaml"] + "hoks:\n  - {module: hooks-approval, on_failure: deny}\n")
-    assert main(["plan", "check", str(file)]) == 1
+def test_a_misspelt_section_is_a_problem_with_the_name_that_was_meant(check):
+    given = GOOD_FILES["plan.yaml"] + "hoks:\n  - {module: hooks-approval, on_failure: deny}\n"
     problem = "unknown section 'hoks'; did you mean 'hooks'? Rename or remove it: it would be ignored"
-    assert capsys.readouterr().out == f"{file}: $.hoks: {problem}\n"
+    assert check(given, 1, name="plan.yaml")[0] == f"FILE: $.hoks: {problem}\n"
 
 
-def test_a_built_in_module_whose_extra_is_missing_is_a_problem(tmp_path, capsys, monkeypatch):
+def test_a_built_in_module_whose_extra_is_missing_is_a_problem(check, monkeypatch):
     monkeypatch.setitem(sys.modules, "truststore", None)
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
     sourced = {"module": "tool-web", "source": "./mine"}
-    file = write(tmp_path, {**GOOD, "providers": ["provider-local"], "tools": ["tool-web", "tool-todo", sourced]})
-    assert main(["plan", "check", str(file)]) == 1
+    given = {**GOOD, "providers": ["provider-local"], "tools": ["tool-web", "tool-todo", sourced]}
     expected = [
         ("$.providers[0]", "provider-local", "xllamacpp", "local"),
         ("$.tools[0]", "tool-web", "truststore", "web"),
     ]
-    assert capsys.readouterr().out.splitlines() == [
-        f"{file}: {path}: module {module_id!r} needs {package}, which is not installed; "
+    assert check(given, 1)[0].splitlines() == [
+        f"FILE: {path}: module {module_id!r} needs {package}, which is not installed; "
         f"install it with: pip install 'amplifier[{extra}]'"
         for path, module_id, package, extra in expected
     ]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "7", "null"])
-def test_a_file_without_a_mapping_is_a_problem_and_not_a_crash(text, tmp_path, capsys):
-    file = tmp_path / "plan.yaml"
-    file.write_text(text)
-    assert main(["plan", "check", str(file)]) == 1
-    assert str(file) in capsys.readouterr().out
+def test_a_file_without_a_mapping_is_a_problem_and_not_a_crash(text, check):
+    assert "FILE" in check(text, 1, name="plan.yaml")[0]
 
 
 @pytest.mark.parametrize(
@@ -98,29 +95,21 @@ def test_a_file_without_a_mapping_is_a_problem_and_not_a_crash(text, tmp_path, c
         ("plan.yaml", b"session: \x00", "not valid YAML"),
         ("plan.yaml", b"!!map x: 1", "not valid YAML"),
         ("plan.yaml", b"[x]: 1", "not valid YAML"),
+        ("plan.yaml", b"session: &a {orchestrator: *a}\n", "alias in line 1 refers to a node that contains it"),
         ("plan.json", b"[" * 100_000, "nested too deeply"),
         ("plan.yaml", b"[" * 5_000, "nested more than 100 levels deep"),
     ],
 )
-def test_a_file_that_cannot_be_parsed_is_named_with_the_reason(name, content, expected, tmp_path, capsys):
-    file = tmp_path / name
-    file.write_bytes(content)
-    assert main(["plan", "check", str(file)]) == 1
-    reported = capsys.readouterr().err
-    assert reported.startswith(f"amplifier: {file}: ")
+def test_a_file_that_cannot_be_parsed_is_named_with_the_reason(name, content, expected, check):
+    reported = check(content, 1, name=name)[1]
+    assert reported.startswith("amplifier: FILE: ")
     assert expected in reported
 
 
-def test_a_file_of_another_kind_is_a_usage_error(tmp_path, capsys):
-    file = tmp_path / "plan.ini"
-    file.write_text("")
-    assert main(["plan", "check", str(file)]) == 2
-    assert "'plan.ini' ends in '.ini'; expected one of .yaml, .yml, .toml, .json" in capsys.readouterr().err
-
-
-def test_a_file_that_is_not_there_is_a_usage_error(tmp_path, capsys):
-    assert main(["plan", "check", str(tmp_path / "plan.yaml")]) == 2
-    assert "does not exist" in capsys.readouterr().err
+def test_a_file_of_another_kind_or_that_is_not_there_is_a_usage_error(check, cli, tmp_path):
+    expected = "'plan.ini' ends in '.ini'; expected one of .yaml, .yml, .toml, .json"
+    assert expected in check("", 2, name="plan.ini")[1]
+    assert "does not exist" in cli("plan", "check", str(tmp_path / "plan.yaml"), code=2).err
 
 
 def test_without_pyyaml_one_line_names_the_extra_to_install(tmp_path):
@@ -138,27 +127,20 @@ def test_without_pyyaml_one_line_names_the_extra_to_install(tmp_path):
     )
 
 
-def write(tmp_path: Path, plan: dict[str, Any]) -> Path:
-    file = tmp_path / "plan.json"
-    file.write_text(json.dumps(plan))
-    return file
-
-
-def test_modules_that_nothing_provides_are_problems(tmp_path, capsys):
+def test_modules_that_nothing_provides_are_problems(check):
     session = {"orchestrator": "loop-nope", "context": {"module": "context-simpel"}}
-    file = write(tmp_path, {"session": session, "tools": ["tool-nope", {"module": "tool-search"}, {"module": 7}]})
-    assert main(["plan", "check", str(file)]) == 1
+    given = {"session": session, "tools": ["tool-nope", {"module": "tool-search"}, {"module": 7}]}
     advice = "install it, name its folder in AMPLIFIER_MODULES or give its 'source'"
-    printed = capsys.readouterr().out.splitlines()
-    assert printed[1:] == [
-        f"{file}: $.session.orchestrator: no module 'loop-nope' is installed; {advice}",
-        f"{file}: $.session.context: no module 'context-simpel' is installed; did you mean 'context-simple'?",
-        f"{file}: $.tools[0]: no module 'tool-nope' is installed; {advice}",
+    first, *printed = check(given, 1)[0].splitlines()
+    assert first.startswith("FILE: $.tools[2].module: ")
+    assert printed == [
+        f"FILE: $.session.orchestrator: no module 'loop-nope' is installed; {advice}",
+        "FILE: $.session.context: no module 'context-simpel' is installed; did you mean 'context-simple'?",
+        f"FILE: $.tools[0]: no module 'tool-nope' is installed; {advice}",
     ]
-    assert printed[0].startswith(f"{file}: $.tools[2].module: ")
 
 
-def test_a_module_with_a_source_or_on_a_search_path_is_not_missing(tmp_path, monkeypatch, capsys):
+def test_a_module_with_a_source_or_on_a_search_path_is_not_missing(tmp_path, monkeypatch, check):
     for folder in ("amplifier-module-tool-one", "amplifier_module_tool_two"):
         (tmp_path / "found" / folder).mkdir(parents=True)
         (tmp_path / "found" / folder / "__init__.py").touch()
@@ -168,109 +150,72 @@ def test_a_module_with_a_source_or_on_a_search_path_is_not_missing(tmp_path, mon
     monkeypatch.syspath_prepend(tmp_path / "site")
     session = {"orchestrator": "loop-own", "orchestrator_source": "loops", "context": "context-simple"}
     given = [{"module": "tool-four", "source": "git+https://example.org/four"}]
-    file = write(tmp_path, {"session": session, "tools": ["tool-one", "tool-two", "tool-three", *given]})
-    assert main(["plan", "check", str(file)]) == 0
-    assert capsys.readouterr().out == f"{file}: ok\n"
+    assert check({"session": session, "tools": ["tool-one", "tool-two", "tool-three", *given]})[0] == "FILE: ok\n"
 
 
-def test_the_schema_is_printed_as_it_is_shipped(capsys):
-    assert main(["plan", "schema"]) == 0
-    assert capsys.readouterr().out == files("amplifier.plan").joinpath("mount-plan.schema.json").read_text("utf-8")
+def test_the_schema_is_printed_as_it_is_shipped_and_a_plan_may_name_it(check, cli):
+    assert cli("plan", "schema").out == files("amplifier.plan").joinpath("mount-plan.schema.json").read_text("utf-8")
+    assert check({"$schema": "mount-plan.schema.json", **GOOD}) == ("FILE: ok\n", "")
 
 
-def test_a_plan_that_names_its_schema_for_the_editor_is_good(tmp_path, capsys):
-    file = tmp_path / "plan.json"
-    file.write_text(json.dumps({"$schema": "mount-plan.schema.json", **GOOD}))
-    assert main(["plan", "check", str(file)]) == 0
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err) == (f"{file}: ok\n", "")
-
-
-def test_variables_are_filled_in_before_a_plan_is_judged(tmp_path, capsys, monkeypatch):
+def test_variables_are_filled_in_before_a_plan_is_judged(check, monkeypatch):
+    given = {"session": {"orchestrator": "${THE_LOOP}", "context": "${NOT_SET:-context-simple}"}}
     monkeypatch.setenv("THE_LOOP", "loop-basic")
-    file = tmp_path / "plan.json"
-    file.write_text(json.dumps({"session": {"orchestrator": "${THE_LOOP}", "context": "${NOT_SET:-context-simple}"}}))
-    assert main(["plan", "check", str(file)]) == 0
-    assert capsys.readouterr().out == f"{file}: ok\n"
+    assert check(given)[0] == "FILE: ok\n"
     monkeypatch.setenv("THE_LOOP", "Loop!")
-    assert main(["plan", "check", str(file)]) == 1
-    assert "got 'Loop!'" in capsys.readouterr().out
+    assert "got 'Loop!'" in check(given, 1)[0]
+    monkeypatch.delenv("THE_LOOP")  # a note elsewhere, but here a module is named by it
+    problem, note = check(given, 1)
+    assert "$.session.orchestrator: expected a module id" in problem
+    assert "variable 'THE_LOOP' is not set" in note
 
 
-def test_a_variable_that_is_not_set_here_is_a_note_and_fails_nothing(tmp_path, capsys, monkeypatch):
+def test_a_variable_that_is_not_set_here_is_a_note_and_fails_nothing(check, monkeypatch):
     monkeypatch.delenv("THE_KEY", raising=False)
-    file = tmp_path / "plan.json"
-    file.write_text(json.dumps({**GOOD, "tools": [{"module": "tool-todo", "config": {"key": "${THE_KEY}"}}]}))
-    assert main(["plan", "check", str(file)]) == 0
-    captured = capsys.readouterr()
-    assert captured.out == f"{file}: ok\n"
-    assert captured.err.startswith(f"{file}: note: $.tools[0].config.key: variable 'THE_KEY' is not set")
+    printed, note = check({**GOOD, "tools": [{"module": "tool-todo", "config": {"key": "${THE_KEY}"}}]})
+    assert printed == "FILE: ok\n"
+    assert note.startswith("FILE: note: $.tools[0].config.key: variable 'THE_KEY' is not set")
 
 
-def test_a_variable_that_is_not_set_where_a_module_belongs_is_a_problem(tmp_path, capsys, monkeypatch):
-    monkeypatch.delenv("THE_LOOP", raising=False)
-    file = tmp_path / "plan.json"
-    file.write_text(json.dumps({"session": {"orchestrator": "${THE_LOOP}", "context": "context-simple"}}))
-    assert main(["plan", "check", str(file)]) == 1
-    captured = capsys.readouterr()
-    assert "$.session.orchestrator: expected a module id" in captured.out
-    assert "variable 'THE_LOOP' is not set" in captured.err
-
-
-def test_a_malformed_reference_is_a_problem_beside_the_others(tmp_path, capsys):
-    file = tmp_path / "plan.json"
-    file.write_text(json.dumps({"session": {**GOOD["session"], "strict": 5}, "agents": {"a": "${1x}"}}))
-    assert main(["plan", "check", str(file)]) == 1
-    captured = capsys.readouterr().out
-    assert "$.agents.a: write ${NAME}" in captured
-    assert "$.session.strict" in captured
+def test_a_malformed_reference_is_a_problem_beside_the_others(check):
+    printed, _ = check({"session": {**GOOD["session"], "strict": 5}, "agents": {"a": "${1x}"}}, 1)
+    assert "$.agents.a: write ${NAME}" in printed
+    assert "$.session.strict" in printed
 
 
 # ── pins ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def checked(tmp_path, capsys, *tools: Any, **session: Any) -> tuple[int, str]:
-    file = tmp_path / "plan.json"
-    file.write_text(json.dumps({"session": {**GOOD["session"], **session}, "tools": list(tools)}))
-    code = main(["plan", "check", str(file)])
-    return code, capsys.readouterr().out
-
-
-@pytest.mark.parametrize("source", ["builtin", {"distribution": "amplifier"}, "/some/where", {"git": "x"}])
-def test_a_source_that_matches_or_is_not_a_pin_is_accepted(source, tmp_path, capsys):
-    assert checked(tmp_path, capsys, {"module": "tool-todo", "source": source})[0] == 0
-
-
 @pytest.mark.parametrize(
-    ("source", "words"),
+    ("source", "problem"),
     [
+        ("builtin", None),
+        ({"distribution": "amplifier"}, None),
+        ("/some/where", None),
+        ({"git": "x"}, None),
         ({"distribution": "absent"}, "pinned to the distribution 'absent', which does not provide it"),
         ({"distribution": 5}, "$.tools[0].source.distribution: expected the name of an installed distribution, got 5"),
         ({"distribution": " "}, "expected the name of an installed distribution"),
     ],
 )
-def test_a_pin_that_matches_nothing_is_a_problem(source, words, tmp_path, capsys):
-    code, captured = checked(tmp_path, capsys, {"module": "tool-todo", "source": source})
-    assert (code, words in captured) == (1, True), captured
+def test_a_pin_that_matches_nothing_is_a_problem(source, problem, check):
+    printed, _ = check({**GOOD, "tools": [{"module": "tool-todo", "source": source}]}, 0 if problem is None else 1)
+    assert problem is None or problem in printed
 
 
-def test_the_source_of_a_loop_that_is_named_by_its_id_is_looked_at_too(tmp_path, capsys):
-    code, captured = checked(
-        tmp_path, capsys, orchestrator="loop-basic", orchestrator_source={"distribution": "absent"}
-    )
-    assert code == 1
-    assert "$.session.orchestrator: module 'loop-basic' is pinned" in captured
-    assert checked(tmp_path, capsys, orchestrator="loop-basic", orchestrator_source="builtin")[0] == 0
+def test_the_source_of_a_loop_that_is_named_by_its_id_is_looked_at_too(check):
+    session = {**GOOD["session"], "orchestrator": "loop-basic"}
+    printed, _ = check({"session": {**session, "orchestrator_source": {"distribution": "absent"}}}, 1)
+    assert "$.session.orchestrator: module 'loop-basic' is pinned" in printed
+    check({"session": {**session, "orchestrator_source": "builtin"}})
 
 
-def test_a_contested_id_is_a_problem_until_one_is_pinned(tmp_path, capsys, monkeypatch):
+def test_a_contested_id_is_a_problem_until_one_is_pinned(tmp_path, check, monkeypatch):
     for name in ("acme", "evil"):
         distribution(tmp_path / "site", name, {"tool-todo": f"{name}:mount"})
     monkeypatch.syspath_prepend(tmp_path / "site")
-    code, captured = checked(tmp_path, capsys, "tool-todo")
-    assert code == 1
-    assert "claimed by entry point tool-todo of acme 1.0" in captured
-    assert checked(tmp_path, capsys, {"module": "tool-todo", "source": {"distribution": "evil"}})[0] == 0
+    assert "claimed by entry point tool-todo of acme 1.0" in check({**GOOD, "tools": ["tool-todo"]}, 1)[0]
+    check({**GOOD, "tools": [{"module": "tool-todo", "source": {"distribution": "evil"}}]})
 
 
 def _laughs(first: str, again: str) -> str:
@@ -312,29 +257,18 @@ HUGE = {
 
 
 @pytest.mark.parametrize("kind", HUGE)
-def test_what_would_keep_the_parser_busy_is_refused(kind, tmp_path, capsys):
-    file = tmp_path / "plan.yaml"
+def test_what_would_keep_the_parser_busy_is_refused(kind, check):
     text, words = HUGE[kind]
-    file.write_text(text)
-    assert main(["plan", "check", str(file)]) == 1
-    assert words in capsys.readouterr().err
+    assert words in check(text, 1, name="plan.yaml")[1]
 
 
-def test_an_alias_inside_of_its_own_anchor_is_refused(tmp_path, capsys):
-    file = tmp_path / "plan.yaml"
-    file.write_text("session: &a {orchestrator: *a}\n")
-    assert main(["plan", "check", str(file)]) == 1
-    assert "the alias in line 1 refers to a node that contains it" in capsys.readouterr().err
-
-
-def test_aliases_within_reason_work(tmp_path, capsys):
+def test_aliases_within_reason_work(tmp_path, cli):
     file = tmp_path / "plan.yaml"
     loop = "{module: loop-basic, config: &common {max_iterations: 3}}"
     file.write_text(
         f"session:\n  orchestrator: {loop}\n  context: {{module: context-simple}}\nagents: {{a: *common}}\n"
     )
-    assert main(["plan", "show", str(file)]) == 0
-    assert json.loads(capsys.readouterr().out)["agents"] == {"a": {"max_iterations": 3}}
+    assert json.loads(cli("plan", "show", str(file)).out)["agents"] == {"a": {"max_iterations": 3}}
 
 
 TWO_GATES = """\
@@ -386,7 +320,5 @@ def test_a_key_that_is_written_twice_is_refused(arguments, name, content, key, l
         ),
     ],
 )
-def test_equal_keys_in_two_places_and_keys_that_a_merge_brings_too_are_accepted(name, content, tmp_path, capsys):
-    file = tmp_path / name
-    file.write_text(content)
-    assert main(["plan", "check", str(file)]) == 0, capsys.readouterr()
+def test_equal_keys_in_two_places_and_keys_that_a_merge_brings_too_are_accepted(name, content, check):
+    check(content, name=name)

@@ -16,7 +16,8 @@ import pytest
 from amplifier.cli import main
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.sessions.home_folder import require_writable
-from amplifier.cli.sessions.store import SessionRecord, SessionStore
+from amplifier.cli.sessions.store import SessionStore
+from amplifier.store import SessionRecord
 from tests._support.backends import mostly_on
 from tests._support.forked import Forked, run_forked
 from tests._support.terminal import PATIENCE, command, environment, json_of, run_cli
@@ -143,12 +144,11 @@ def test_json_stays_json_when_nothing_could_begin(home, workdir, tmp_path):
         (["x", "-p", "no-such"], b"", "no provider 'no-such'"),
     ],
 )
-def test_json_stays_json_when_the_request_is_wrong(arguments, stdin, expected, home, workdir, monkeypatch, capsys):
+def test_json_stays_json_when_the_request_is_wrong(arguments, stdin, expected, home, workdir, monkeypatch, cli):
     monkeypatch.chdir(workdir)
     monkeypatch.setenv("AMPLIFIER_HOME", str(home))
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-    assert main(["run", *arguments, "--output-format", "json"]) == 2
-    printed = capsys.readouterr()
+    printed = cli("run", *arguments, "--output-format", "json", code=2)
     shown = json.loads(printed.out)
     assert sorted(shown) == JSON_KEYS
     assert (shown["status"], shown["exit_code"], shown["session_id"]) == ("error", 2, None)
@@ -156,10 +156,9 @@ def test_json_stays_json_when_the_request_is_wrong(arguments, stdin, expected, h
     assert shown["error"] in printed.err
 
 
-def test_json_stays_json_when_there_is_nothing_to_resume(home, monkeypatch, capsys):
+def test_json_stays_json_when_there_is_nothing_to_resume(home, monkeypatch, cli):
     monkeypatch.setenv("AMPLIFIER_HOME", str(home))
-    assert main(["session", "resume", "no-such", "x", "--output-format", "json-trace"]) == 2
-    shown = json.loads(capsys.readouterr().out)
+    shown = json.loads(cli("session", "resume", "no-such", "x", "--output-format", "json-trace", code=2).out)
     assert (shown["error_type"], shown["execution_trace"]) == ("CommandError", [])
 
 
@@ -402,14 +401,13 @@ def test_a_home_that_cannot_be_used_is_named_with_the_variable(words, tmp_path, 
     assert "AMPLIFIER_HOME" in captured
 
 
-def test_a_home_in_which_nothing_can_be_created_is_named_with_the_variable(tmp_path, monkeypatch, capsys):
+def test_a_home_in_which_nothing_can_be_created_is_named_with_the_variable(tmp_path, monkeypatch, cli):
     def refuse(*_args: object, **_options: object) -> str:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(tmp_path / "nope"))  # as in /proc
 
     monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "nope"))
     monkeypatch.setattr("tempfile.mkdtemp", refuse)
-    assert main(["run", "say x"]) == 2
-    captured = capsys.readouterr().err
+    captured = cli("run", "say x", code=2).err
     assert (
         f"sessions cannot be kept in {tmp_path / 'nope' / 'sessions'}: nothing can be created in {tmp_path}" in captured
     )

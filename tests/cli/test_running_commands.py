@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from amplifier.cli import main
 from amplifier.cli.commands import doctor as _tasks
 from amplifier.cli.commands.doctor import find_running
 from amplifier.cli.core.exit_codes import CommandError
@@ -150,10 +149,7 @@ def test_a_chat_that_waits_for_its_user_can_be_asked_and_typed_into_afterwards(b
         terminal.expect("LinePrompt.read")
         terminal.type("say still here\n")
         terminal.expect("still here\n")
-        terminal.expect("› ")
-        terminal.type("\x04")
-        assert terminal.end() == 0
-        assert terminal.is_as_before()
+        terminal.leave("\x04")
 
 
 _BLOCKED = """
@@ -297,7 +293,6 @@ def test_a_command_runs_without_a_writable_state_folder(tmp_path, capsys):
     assert "tasks of process" in capsys.readouterr().err
 
 
-def test_requesting_tasks_when_nothing_runs_is_an_error(home, monkeypatch, capsys):
+def test_requesting_tasks_when_nothing_runs_is_an_error(home, monkeypatch, cli):
     monkeypatch.setenv("AMPLIFIER_HOME", str(home))
-    assert main(["doctor", "--tasks", "last"]) == 2
-    assert "nothing is running" in capsys.readouterr().err
+    assert "nothing is running" in cli("doctor", "--tasks", "last", code=2).err

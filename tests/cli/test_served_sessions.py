@@ -11,12 +11,15 @@ from amplifier.cli.agent.served_sessions import ServedSessions
 from amplifier.cli.sessions.store import SessionStore
 from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.output import StandardStreams
+from amplifier.errors import SessionBusyError
 from amplifier.servers import SessionRequest
+from amplifier.servers.http._problems import problem_of
+from amplifier.store._folders import SessionLock
 
 SERVERS = {"files": {"command": "serve"}, "web": {"url": "https://example.org"}}
 
 
-def made(home, workdir, plan, tools):
+def made(home, workdir, plan, tools, *, is_resumed=False):
     content = json.loads(Path(plan).read_text())
     (workdir / "plan.json").write_text(json.dumps({**content, "tools": tools}))
     sessions = ServedSessions(
@@ -26,7 +29,7 @@ def made(home, workdir, plan, tools):
         plan=workdir / "plan.json",
     )
     assert sessions.has_mcp
-    return sessions.make(SessionRequest(session_id="one", directory=workdir, servers=SERVERS))
+    return sessions.make(SessionRequest(session_id="one", directory=workdir, servers=SERVERS, is_resumed=is_resumed))
 
 
 def test_servers_of_the_client_are_added_as_the_module_tool_mcp(home, workdir, plan):
@@ -46,3 +49,12 @@ def test_servers_of_the_plan_win_over_those_of_the_client(key, home, workdir, pl
 def test_plan_that_names_the_module_only_gets_the_servers(home, workdir, plan):
     (entry,) = made(home, workdir, plan, ["tool-mcp"]).config["tools"]
     assert entry == {"module": "tool-mcp", "config": {"servers": SERVERS}}
+
+
+def test_session_that_is_open_in_another_process_is_a_conflict_for_clients(home, workdir, plan):
+    (home / "sessions" / "one").mkdir(parents=True)
+    lock = SessionLock(home / "sessions" / "one")
+    with pytest.raises(SessionBusyError, match="open in another process") as refused:
+        made(home, workdir, plan, [], is_resumed=True)
+    lock.release()
+    assert problem_of(refused.value).status == 409

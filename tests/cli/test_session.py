@@ -19,8 +19,8 @@ from amplifier._json import visible_text
 from amplifier.cli import main
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.sessions.home_folder import find_home
-from amplifier.cli.sessions.store import SessionRecord, SessionStore
-from amplifier.store import Conversation, encode_message
+from amplifier.cli.sessions.store import SessionStore
+from amplifier.store import Conversation, SessionRecord, encode_message
 from amplifier.store._tables import open_sessions
 from amplifier.tracing._conversation import heading_of_message, text_of_message
 from tests._support.terminal import open_terminal, run_cli
@@ -67,7 +67,7 @@ def damage(store: SessionStore, statement: str) -> None:
     other.close()
 
 
-def test_sessions_are_listed_latest_first(store, capsys):
+def test_sessions_are_listed_latest_first(store, cli):
     keep(
         store,
         "older",
@@ -78,36 +78,31 @@ def test_sessions_are_listed_latest_first(store, capsys):
         directory="/src",
     )
     keep(store, "newer", updated="2026-01-02T00:00:00+00:00", title="two\x1b[31m")
-    assert main(["session", "list"]) == 0
-    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    lines = [line.split("\t") for line in cli("session", "list").out.splitlines()]
     assert lines == [
         ["newer", "2026-01-02T00:00:00+00:00", "", "", "two\\x1b[31m", ""],
         ["older", "2026-01-01T00:00:00+00:00", "success", "provider-x", "one", "/src"],
     ]
-    assert main(["session", "list", "-n", "1", "--json"]) == 0
-    assert [record["session_id"] for record in json.loads(capsys.readouterr().out)] == ["newer"]
+    assert [record["session_id"] for record in json.loads(cli("session", "list", "-n", "1", "--json").out)] == ["newer"]
 
 
-def test_the_list_shows_what_sessions_have_cost(store, capsys):
+def test_the_list_shows_what_sessions_have_cost(store, cli):
     keep(store, "free", updated="2026-01-01T00:00:00+00:00")
     keep(store, "paid", updated="2026-01-02T00:00:00+00:00")
     calls = [*model_call(0.0, 1.0, "paid"), *model_call(2.0, 1.0, "paid", cost="0.02")]
     (store.folder("paid") / "events.jsonl").write_bytes(b"".join(calls))
-    assert main(["session", "list", "--cost"]) == 0
-    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    lines = [line.split("\t") for line in cli("session", "list", "--cost").out.splitlines()]
     assert [(line[0], line[-1]) for line in lines] == [("paid", "0.03"), ("free", "")]
-    assert main(["session", "list", "--cost", "--json"]) == 0
-    assert [record["cost"] for record in json.loads(capsys.readouterr().out)] == ["0.03", None]
+    assert [record["cost"] for record in json.loads(cli("session", "list", "--cost", "--json").out)] == ["0.03", None]
 
 
-def test_sessions_are_searched_and_filtered_by_folder(store, tmp_path, monkeypatch, capsys):
+def test_sessions_are_searched_and_filtered_by_folder(store, tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
     keep(store, "one", title="Fix the Parser", directory=str(tmp_path))
     keep(store, "two", title="write docs", directory="/elsewhere", provider="provider-x")
 
     def listed(*options: str) -> list[str]:
-        assert main(["session", "list", *options]) == 0
-        return [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()]
+        return [line.split("\t")[0] for line in cli("session", "list", *options).out.splitlines()]
 
     assert listed("--search", "parser") == ["one"]
     assert listed("-s", "provider-X") == ["two"]
@@ -133,27 +128,25 @@ def test_the_list_fits_the_terminal(columns, store, tmp_path):
         assert second.startswith("20260101-000000-abcdee")
 
 
-def test_a_session_is_exported_as_markdown_and_as_a_page(store, tmp_path, monkeypatch, capsys):
+def test_a_session_is_exported_as_markdown_and_as_a_page(store, tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
     keep(store, "one", title="first")
-    assert main(["session", "export", "one"]) == 0
-    written = capsys.readouterr().out
+    written = cli("session", "export", "one").out
     assert written.startswith("# first\n\n## user\n\nfirst\n")
     assert "## tool (read_file)\n\n```\nsecret\\x1b[2J\n```" in written
-    assert main(["session", "export", "one", "-o", "talk.html"]) == 0
+    cli("session", "export", "one", "-o", "talk.html")
     assert "<h2>user</h2>" in (tmp_path / "talk.html").read_text()
-    assert main(["session", "export", "one", "-o", "talk.html"]) == 2  # nothing is replaced
-    assert "talk.html: File exists" in capsys.readouterr().err
+    refused = cli("session", "export", "one", "-o", "talk.html", code=2)
+    assert "talk.html: File exists" in refused.err
 
 
-def test_a_session_is_written_as_a_test(store, tmp_path, monkeypatch, capsys):
+def test_a_session_is_written_as_a_test(store, tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
     keep(store, "one", title="first")
-    assert main(["session", "to-test", "one", "-o", "checks"]) == 0
-    assert capsys.readouterr().out == "checks/test_session_one.py\n"
+    assert cli("session", "to-test", "one", "-o", "checks").out == "checks/test_session_one.py\n"
     compile((tmp_path / "checks" / "test_session_one.py").read_text(), "test", "exec")
     assert "first" in (tmp_path / "checks" / "test_session_one.json").read_text()
-    assert main(["session", "to-test", "one", "-o", "checks"]) == 2  # nothing is replaced
+    cli("session", "to-test", "one", "-o", "checks", code=2)  # nothing is replaced
 
 
 def test_a_resumed_chat_begins_with_a_recap(store, tmp_path):
@@ -161,9 +154,7 @@ def test_a_resumed_chat_begins_with_a_recap(store, tmp_path):
     with open_terminal("run", "--resume", "one", home=tmp_path / "home", cwd=tmp_path) as terminal:
         terminal.expect("You asked last: second")
         terminal.expect("The last answer: gone")
-        terminal.expect("› ")
-        terminal.type("\x04")
-        assert terminal.end() == 0
+        terminal.leave("\x04")
 
 
 def test_people_see_when_a_session_was_used_by_their_own_clock(store, tmp_path, monkeypatch):
@@ -181,10 +172,9 @@ def test_people_see_when_a_session_was_used_by_their_own_clock(store, tmp_path, 
 
 
 @pytest.mark.parametrize("arguments", [["session", "resume"], ["run", "--resume"]])
-def test_error_for_a_prompt_in_place_of_an_id_shows_the_right_order(arguments, store, capsys):
+def test_error_for_a_prompt_in_place_of_an_id_shows_the_right_order(arguments, store, cli):
     keep(store, "one")
-    assert main([*arguments, "read the notes"]) == 2
-    assert "amplifier session resume last 'read the notes'" in capsys.readouterr().err
+    assert "amplifier session resume last 'read the notes'" in cli(*arguments, "read the notes", code=2).err
 
 
 @pytest.mark.parametrize(
@@ -211,21 +201,18 @@ def test_a_full_disk_names_the_file_of_a_session_that_could_not_be_written(store
     assert store.record("one").title is None
 
 
-def test_an_empty_home_has_no_sessions(store, capsys):
-    assert main(["session", "list"]) == 0
-    captured = capsys.readouterr()
+def test_an_empty_home_has_no_sessions(store, cli):
+    captured = cli("session", "list")
     assert (captured.out, "no session yet" in captured.err) == ("", True)
     assert not store.root.exists()
 
 
-def test_a_conversation_is_shown_with_nothing_a_terminal_obeys(store, capsys):
+def test_a_conversation_is_shown_with_nothing_a_terminal_obeys(store, cli):
     keep(store, "one", title="first", directory="somewhere")
-    assert main(["session", "show", "one"]) == 0
-    shown = capsys.readouterr().out
+    shown = cli("session", "show", "one").out
     assert "── tool (read_file)\nsecret\\x1b[2J" in shown
     assert 'I look.\n→ read_file {"file_path": "a"}' in shown
-    assert main(["session", "show", "on", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["messages"] == MESSAGES
+    assert json.loads(cli("session", "show", "on", "--json").out)["messages"] == MESSAGES
 
 
 LINES = [f"line {number}" for number in range(1, 219)]
@@ -293,17 +280,14 @@ SHOWN: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_a_message_is_shown_readably_and_with_full_completely(name, store, capsys):
+def test_a_message_is_shown_readably_and_with_full_completely(name, store, cli):
     message, shortened, complete = SHOWN[name]
     write_messages(store, "one", message)
-    assert main(["session", "show", "one"]) == 0
-    assert shortened in capsys.readouterr().out
-    assert main(["session", "show", "one", "--full"]) == 0
-    shown = capsys.readouterr().out
+    assert shortened in cli("session", "show", "one").out
+    shown = cli("session", "show", "one", "--full").out
     assert (complete or shortened) in shown
     assert "--full shows everything" not in shown or not complete
-    assert main(["session", "show", "one", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["messages"] == [message]
+    assert json.loads(cli("session", "show", "one", "--json").out)["messages"] == [message]
 
 
 @given(
@@ -339,22 +323,22 @@ def test_no_stored_message_breaks_the_text_or_reaches_the_terminal_raw(messages,
 @pytest.mark.parametrize(
     "words", [["show"], ["show", "--json"], ["fork"], ["fork", "--turns", "1"], ["trace", "-o", "-"]]
 )
-def test_a_damaged_conversation_is_an_error_that_names_the_file_and_hides_no_other_session(words, store, capsys):
+def test_a_damaged_conversation_is_an_error_that_names_the_file_and_hides_no_other_session(words, store, cli):
     keep(store, "torn")
     keep(store, "whole")
     damage(store, "DELETE FROM messages WHERE session = 1 AND position = 2")
-    assert main(["session", words[0], "torn", *words[1:]]) == 2
-    assert f"{store.path}: message 3 of a conversation is missing" in capsys.readouterr().err
-    assert main(["session", "list"]) == 0
-    assert capsys.readouterr().out.count("\n") == 2
-    assert main(["session", "show", "whole"]) == 0
+    assert (
+        f"{store.path}: message 3 of a conversation is missing"
+        in cli("session", words[0], "torn", *words[1:], code=2).err
+    )
+    assert cli("session", "list").out.count("\n") == 2
+    cli("session", "show", "whole")
 
 
 @pytest.mark.parametrize(("turns", "kept"), [(None, 6), ("0", 0), ("1", 4), ("2", 6), ("9", 6)])
-def test_a_fork_copies_the_first_turns_and_is_independent(turns, kept, store, capsys):
+def test_a_fork_copies_the_first_turns_and_is_independent(turns, kept, store, cli):
     keep(store, "origin", title="first", provider="provider-x")
-    assert main(["session", "fork", "origin", *([] if turns is None else ["--turns", turns])]) == 0
-    new = capsys.readouterr().out.strip()
+    new = cli("session", "fork", "origin", *([] if turns is None else ["--turns", turns])).out.strip()
     assert new != "origin"
     assert store.transcript(new) == MESSAGES[:kept]
     assert store.transcript("origin") == MESSAGES
@@ -362,21 +346,20 @@ def test_a_fork_copies_the_first_turns_and_is_independent(turns, kept, store, ca
     assert (record.forked_from, record.title, record.provider) == ("origin", "first", "provider-x")
 
 
-def test_a_fork_beyond_the_end_takes_everything_with_a_note(store, capsys):
+def test_a_fork_beyond_the_end_takes_everything_with_a_note(store, cli):
     keep(store, "origin")
-    assert main(["session", "fork", "origin", "--turns", "99"]) == 0
-    assert capsys.readouterr().err == "session 'origin' has only 2 turns; all of them are taken over\n"
-    assert main(["session", "fork", "origin", "--turns", "2"]) == 0
-    assert capsys.readouterr().err == ""
+    assert (
+        cli("session", "fork", "origin", "--turns", "99").err
+        == "session 'origin' has only 2 turns; all of them are taken over\n"
+    )
+    assert cli("session", "fork", "origin", "--turns", "2").err == ""
 
 
-def test_deleting_needs_a_yes_and_leaves_nothing(store, capsys):
+def test_deleting_needs_a_yes_and_leaves_nothing(store, cli):
     keep(store, "gone")
     keep(store, "kept")
-    assert main(["session", "delete", "gone"]) == 2
-    assert "confirm with --yes" in capsys.readouterr().err
-    assert main(["session", "delete", "gone", "gone", "--yes"]) == 0
-    assert capsys.readouterr().out == "deleted gone\n"
+    assert "confirm with --yes" in cli("session", "delete", "gone", code=2).err
+    assert cli("session", "delete", "gone", "gone", "--yes").out == "deleted gone\n"
     assert sorted(os.listdir(store.root)) == ["kept", "store.db"]
 
 
@@ -458,15 +441,17 @@ def test_other_files_in_the_sessions_folder_are_ignored(store):
     assert [record.session_id for record in store.records()] == ["one"]
 
 
-def test_sessions_of_delegated_tasks_belong_to_the_one_that_delegated(store, capsys):
+def test_sessions_of_delegated_tasks_belong_to_the_one_that_delegated(store, cli):
     child = "one-0123456789abcdef_explorer"
     keep(store, "one")
     write_messages(store, child)
     assert [record.session_id for record in store.records()] == ["one"]
     assert store.find("last").session_id == "one"
     assert store.find(child).session_id == child
-    assert main(["session", "list", "--all", "--json"]) == 0
-    assert {record["session_id"] for record in json.loads(capsys.readouterr().out)} == {"one", child}
+    assert {record["session_id"] for record in json.loads(cli("session", "list", "--all", "--json").out)} == {
+        "one",
+        child,
+    }
     store.delete("one")
     assert os.listdir(store.root) == ["store.db"]
     write_messages(store, child)  # whoever has lost its parent is listed
@@ -505,16 +490,17 @@ def put_irregular(path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_of_a_session_that_is_no_regular_file_is_refused(name, kind, store, capsys):
+def test_a_file_of_a_session_that_is_no_regular_file_is_refused(name, kind, store, cli):
     keep(store, "whole", updated="2026-01-01T00:00:00+00:00", title="other")
     keep(store, "strange", updated="2026-01-02T00:00:00+00:00", status="running")
     put_irregular(store.folder("strange") / name, kind)
-    assert main(["session", "list"]) == 0
-    assert capsys.readouterr().out.count("\n") == 2
+    assert cli("session", "list").out.count("\n") == 2
     for words in (["show", "strange"], ["resume", "strange", "hello"], ["resume", "strange"], ["trace", "strange"]):
-        assert main(["session", *words]) == 2
-        assert f"{store.folder('strange') / name} is {KINDS[kind]}, expected a regular file" in capsys.readouterr().err
-    assert main(["session", "show", "whole"]) == 0
+        assert (
+            f"{store.folder('strange') / name} is {KINDS[kind]}, expected a regular file"
+            in cli("session", *words, code=2).err
+        )
+    cli("session", "show", "whole")
 
 
 @pytest.mark.slow

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from amplifier.cli import main
-from amplifier.cli.sessions.store import SessionRecord, SessionStore
+from amplifier.cli.sessions.store import SessionStore
+from amplifier.store import SessionRecord
 from amplifier.tracing import log_parts
 from tests._support.forked import Forked, run_forked
 from tests._support.terminal import PATIENCE, command, environment
@@ -78,7 +79,7 @@ def run_turns(plan: str, backend: str, home: Path, workdir: Path, *prompts: str)
 
 @pytest.mark.slow
 def test_page_text_log_and_session_show_agree_on_a_real_session(
-    backend, store, home, workdir, logging_plan, capsys, tmp_path
+    backend, store, home, workdir, logging_plan, cli, tmp_path
 ):
     (workdir / "gate").touch()
     run_turns(
@@ -92,8 +93,7 @@ def test_page_text_log_and_session_show_agree_on_a_real_session(
         "call task " + json.dumps({"agent": "helper", "instruction": "say hello"}),
         "fail",
     )
-    assert main(["session", "show", "one", "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
+    shown = json.loads(cli("session", "show", "one", "--json").out)
     rows = rows_of(page_of("one", tmp_path))
     kinds = [row["k"] for row in rows]
     activity = shown["activity"]
@@ -133,44 +133,38 @@ def test_page_text_log_and_session_show_agree_on_a_real_session(
     assert rows[child["p"]]["l"] == "tool task"
     assert activity["cost"] == "0.0008"  # that turn ended there, without another model call
 
-    assert main(["session", "trace", "one", "--text"]) == 0
-    text = capsys.readouterr().out
+    text = cli("session", "trace", "one", "--text").out
     assert sum(bool(re.match(r" *[\d.]+  ", line)) for line in text.splitlines()) >= len(rows)
     assert "denied" in text
     assert "\x1b" not in text
     assert "note:" not in text
 
 
-def test_the_page_is_private_and_named_after_the_session(store, workdir, capsys, monkeypatch):
+def test_the_page_is_private_and_named_after_the_session(store, workdir, cli, monkeypatch):
     monkeypatch.chdir(workdir)
     write_log(store, "one", *small_session())
-    assert main(["session", "trace"]) == 0
-    assert capsys.readouterr().out == "trace-one.html\n"
+    assert cli("session", "trace").out == "trace-one.html\n"
     assert stat.S_IMODE((workdir / "trace-one.html").stat().st_mode) == 0o600
-    assert main(["session", "trace", "one", "-o", "-"]) == 0
-    assert capsys.readouterr().out == (workdir / "trace-one.html").read_text(encoding="utf-8")
-    assert main(["session", "trace", "one", "--text", "-o", "t.txt"]) == 0
+    assert cli("session", "trace", "one", "-o", "-").out == (workdir / "trace-one.html").read_text(encoding="utf-8")
+    cli("session", "trace", "one", "--text", "-o", "t.txt")
     assert "1 turn, 2 model calls" in (workdir / "t.txt").read_text(encoding="utf-8")
 
 
-def test_an_unknown_session_is_an_error_that_names_the_nearest(store, capsys):
+def test_an_unknown_session_is_an_error_that_names_the_nearest(store, cli):
     write_log(store, "20260101-first")
-    assert main(["session", "trace", "20260101-frist"]) == 2
-    assert "did you mean '20260101-first'" in capsys.readouterr().err
+    assert "did you mean '20260101-first'" in cli("session", "trace", "20260101-frist", code=2).err
 
 
-def test_a_session_without_a_log_shows_its_conversation_and_how_to_get_a_log(store, capsys, tmp_path):
+def test_a_session_without_a_log_shows_its_conversation_and_how_to_get_a_log(store, cli, tmp_path):
     keep(store, "one")
-    assert main(["session", "trace", "one", "--text"]) == 0
-    text = capsys.readouterr().out
+    text = cli("session", "trace", "one", "--text").out
     assert 'note: this session has no event log; a plan has one written with {"module": "hooks-logging"}' in text
     assert [line.split() for line in text.splitlines() if "message" in line][1:3] == [
         ["message", "assistant"],
         ["message", "tool", "read_file"],
     ]
     assert [row["k"] for row in rows_of(page_of("one", tmp_path))] == ["session", *["message"] * 6]
-    assert main(["session", "show", "one", "--json"]) == 0
-    capsys.readouterr()
+    cli("session", "show", "one", "--json")
 
 
 @pytest.mark.parametrize(
@@ -181,37 +175,35 @@ def test_a_session_without_a_log_shows_its_conversation_and_how_to_get_a_log(sto
         (b'{"event":"x","schema":{"name":"amplifier.log","ver":"3.1.0"}}\n', "version 3.1.0"),
     ],
 )
-def test_lines_that_cannot_be_read_are_reported_and_the_others_shown(store, capsys, bad, reason):
+def test_lines_that_cannot_be_read_are_reported_and_the_others_shown(store, cli, bad, reason):
     write_log(store, "one", *small_session(), bad)
-    assert main(["session", "trace", "one", "--text"]) == 0
-    text = capsys.readouterr().out
+    text = cli("session", "trace", "one", "--text").out
     assert reason in text
     assert "note: 1 lines of the log cannot be read" not in text
     assert "note: 1 line of the log cannot be read" in text
     assert "2 model calls" in text
 
 
-def test_a_log_whose_beginning_was_removed_is_reported(store, capsys):
+def test_a_log_whose_beginning_was_removed_is_reported(store, cli):
     path = write_log(store, "one", *small_session()[6:])
     path.with_name("events.jsonl.1").write_bytes(b"".join(small_session()[2:6]))
-    assert main(["session", "trace", "one", "--text"]) == 0
-    assert "note: the beginning of the log was removed" in capsys.readouterr().out
+    assert "note: the beginning of the log was removed" in cli("session", "trace", "one", "--text").out
 
 
-def test_a_log_that_is_no_file_is_refused(store, capsys):
+def test_a_log_that_is_no_file_is_refused(store, cli):
     path = write_log(store, "one")
     path.unlink()
     path.mkdir()
-    assert main(["session", "trace", "one", "--text"]) == 2
-    assert f"{path} is a directory, expected a regular file" in capsys.readouterr().err
+    assert f"{path} is a directory, expected a regular file" in cli("session", "trace", "one", "--text", code=2).err
 
 
-def test_files_that_cannot_be_written_are_errors(store, workdir, capsys):
+def test_files_that_cannot_be_written_are_errors(store, workdir, cli):
     write_log(store, "one", *small_session())
-    assert main(["session", "trace", "one", "-o", str(workdir)]) == 2
-    assert "is not a regular file" in capsys.readouterr().err
-    assert main(["session", "trace", "one", "-o", str(workdir / "none" / "x.html")]) == 2
-    assert "No such file or directory" in capsys.readouterr().err
+    assert "is not a regular file" in cli("session", "trace", "one", "-o", str(workdir), code=2).err
+    assert (
+        "No such file or directory"
+        in cli("session", "trace", "one", "-o", str(workdir / "none" / "x.html"), code=2).err
+    )
 
 
 @pytest.mark.parametrize(
@@ -223,10 +215,9 @@ def test_files_that_cannot_be_written_are_errors(store, workdir, capsys):
         (["--open", "-o", "-"], "--open needs a file"),
     ],
 )
-def test_options_that_exclude_each_other_are_refused(store, capsys, words, problem):
+def test_options_that_exclude_each_other_are_refused(store, cli, words, problem):
     write_log(store, "one", *small_session())
-    assert main(["session", "trace", "one", *words]) == 2
-    assert problem in capsys.readouterr().err
+    assert problem in cli("session", "trace", "one", *words, code=2).err
 
 
 def test_open_shows_the_page_in_the_browser(store, workdir, home):
@@ -241,14 +232,16 @@ def test_open_shows_the_page_in_the_browser(store, workdir, home):
     assert (workdir / "opened").read_text() == (workdir / "trace-one.html").as_uri()
 
 
-def test_two_sessions_are_compared(store, workdir, capsys, monkeypatch):
+def test_two_sessions_are_compared(store, workdir, cli, monkeypatch):
     monkeypatch.chdir(workdir)
     lines_of = small_session()
     shorter = [*lines_of[:10], *lines_of[-3:]]  # without the second model call
     write_log(store, "two", *(text.replace(b'"session_id": "s"', b'"session_id": "two"') for text in shorter))
     write_log(store, "one", *(text.replace(b'"session_id": "s"', b'"session_id": "one"') for text in lines_of))
-    assert main(["session", "trace", "one", "--compare", "two", "--text"]) == 0
-    lines = [re.split(r"  +", line.strip()) for line in capsys.readouterr().out.splitlines()]
+    lines = [
+        re.split(r"  +", line.strip())
+        for line in cli("session", "trace", "one", "--compare", "two", "--text").out.splitlines()
+    ]
     sums = {line[0]: line[1:] for line in lines if len(line) == 4}
     assert sums["model calls"] == ["2", "1", "-50 %"]
     assert sums["tool calls"] == ["1", "1", "="]
@@ -260,15 +253,13 @@ def test_two_sessions_are_compared(store, workdir, capsys, monkeypatch):
         ["tool bash", "tool bash"],
         ["model mock (m-1)", "—"],
     ]
-    assert main(["session", "trace", "one", "--compare", "two"]) == 0
-    name = capsys.readouterr().out.strip()
+    name = cli("session", "trace", "one", "--compare", "two").out.strip()
     assert name == "trace-one-two.html"
     assert "<table>" in (workdir / name).read_text(encoding="utf-8")
-    assert main(["session", "trace", "one", "--compare", "twp"]) == 2
-    assert "did you mean 'two'" in capsys.readouterr().err
+    assert "did you mean 'two'" in cli("session", "trace", "one", "--compare", "twp", code=2).err
 
 
-def test_the_journal_of_a_killed_turn_is_shown(backend, store, home, workdir, tmp_path, capsys):
+def test_the_journal_of_a_killed_turn_is_shown(backend, store, home, workdir, tmp_path, cli):
     plan = json.loads(write_plan(tmp_path).read_text())
     plan["session"]["context"] = {"module": "context-persistent", "config": {"durable_turns": True}}
     plan["hooks"].append({"module": "hooks-logging"})
@@ -295,5 +286,4 @@ def test_the_journal_of_a_killed_turn_is_shown(backend, store, home, workdir, tm
     (call,) = [row for row in rows if row["k"] == "tool"]
     assert call["t"] == "open"
     assert [event[1] for event in call["v"]] == ["tool:pre", "journal:started"]
-    assert main(["session", "trace", "one", "--text"]) == 0
-    assert "no end in the log" in capsys.readouterr().out
+    assert "no end in the log" in cli("session", "trace", "one", "--text").out

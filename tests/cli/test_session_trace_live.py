@@ -18,7 +18,8 @@ from typing import Any
 import attrs
 import pytest
 
-from amplifier.cli.sessions.store import SessionRecord, SessionStore
+from amplifier.cli.sessions.store import SessionStore
+from amplifier.store import SessionRecord
 from tests._support.backends import mostly_on
 from tests._support.browser import Tab, open_tab
 from tests._support.forked import Forked

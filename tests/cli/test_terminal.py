@@ -14,7 +14,7 @@ from tests._support.terminal import on_screen, open_terminal, run_cli
 
 
 def call(tool: str, path: Path | str) -> str:
-    return f"call {tool} {json.dumps({'path': str(path)})}\n"
+    return f"call {tool} {json.dumps({'path': str(path)})}"
 
 
 def sessions(home: Path) -> SessionStore:
@@ -63,87 +63,51 @@ def test_a_plain_terminal_gets_the_text_as_the_model_wrote_it(plain, home, workd
 @mostly_on("asyncio")
 def test_a_chat_keeps_its_conversation_from_turn_to_turn(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.expect("› ")
-        terminal.type("history\n")
-        terminal.expect("1 prompts so far")
-        terminal.expect("› ")
-        terminal.type("history\n")
-        terminal.expect("2 prompts so far")
-        terminal.expect("› ")
-        terminal.type("\x04")
-        assert terminal.end() == 0
+        terminal.say("history", "1 prompts so far")
+        terminal.say("history", "2 prompts so far")
+        terminal.leave("\x04")
         assert "To go on later: amplifier run --resume" in terminal.text
-        assert terminal.is_as_before()
 
 
 def test_commands_of_the_chat_answer_without_asking_the_model(home, workdir, plan):
     with open_terminal("run", "--plan", plan, home=home, cwd=workdir) as terminal:
-        terminal.expect("› ")
-        terminal.type("/help\n")
-        terminal.expect("/clear")
-        terminal.expect("› ")
-        terminal.type("/tools\n")
+        terminal.say("/help", "/clear")
+        terminal.say("/tools")
         assert "Second line" not in terminal.expect("crash ")
-        terminal.expect("› ")
-        terminal.type("/status\n")
-        terminal.expect("provider-scripted")
-        terminal.expect("› ")
-        terminal.type("/statsu\n")
-        terminal.expect("there is no command /statsu; did you mean /status?")
-        terminal.expect("› ")
-        terminal.type("/exit\n")
-        assert terminal.end() == 0
+        terminal.say("/status", "provider-scripted")
+        terminal.say("/statsu", "there is no command /statsu; did you mean /status?")
+        terminal.leave()
         assert "To go on later" not in terminal.text  # there was no turn
 
 
 @pytest.mark.slow
 def test_a_long_tool_description_is_cut_with_an_ellipsis(home, workdir):
     with open_terminal("run", "-p", "offline", home=home, cwd=workdir) as terminal:
-        terminal.expect("› ")
-        terminal.type("/tools\n")
-        terminal.expect("  read_file  ")
+        terminal.say("/tools", "  read_file  ")
         assert terminal.expect("\n").endswith("…\n")
-        terminal.expect("› ")
-        terminal.type("\x04")
-        assert terminal.end() == 0
+        terminal.leave("\x04")
 
 
 def test_clear_forgets_and_two_slashes_send_one(home, workdir, plan):
     with open_terminal("run", "--plan", plan, home=home, cwd=workdir) as terminal:
-        terminal.expect("› ")
-        terminal.type("history\n")
-        terminal.expect("1 prompts so far")
-        terminal.expect("› ")
-        terminal.type("/clear\n")
-        terminal.expect("forgotten")
-        terminal.expect("› ")
-        terminal.type("//slash\n")
-        terminal.expect("\n/slash")
-        terminal.expect("› ")
-        terminal.type("history\n")
-        terminal.expect("2 prompts so far")
-        terminal.expect("› ")
-        terminal.type("/exit\n")
-        assert terminal.end() == 0
+        terminal.say("history", "1 prompts so far")
+        terminal.say("/clear", "forgotten")
+        terminal.say("//slash", "\n/slash")
+        terminal.say("history", "2 prompts so far")
+        terminal.leave()
 
 
 def test_a_line_that_ends_in_a_backslash_goes_on(home, workdir, plan):
     with open_terminal("run", "--plan", plan, home=home, cwd=workdir) as terminal:
-        terminal.expect("› ")
-        terminal.type("say one\\\n")
-        terminal.expect("… ")
+        terminal.say("say one\\", "… ")
         terminal.type("two\n")
         terminal.expect("one\ntwo")
-        terminal.expect("› ")
-        terminal.type("/exit\n")
-        assert terminal.end() == 0
+        terminal.leave()
 
 
 def test_what_is_typed_while_a_turn_runs_is_read_at_its_next_step(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.expect("› ")
-        terminal.type(call("wait_for", workdir / "gate"))
-        terminal.expect("s  wait_for")
+        terminal.say(call("wait_for", workdir / "gate"), "s  wait_for")
         start = terminal.screen.index("⋯")
         terminal.type("no\x15say it in red carpet\x17\x7f\x7f\x7f\x7f\x1b[Dblué\x7fe")
         terminal.expect("› say it in blue")
@@ -158,17 +122,13 @@ def test_what_is_typed_while_a_turn_runs_is_read_at_its_next_step(backend, home,
         (workdir / "gate").touch()
         terminal.expect("\nit in blue")
         terminal.expect("1 in this chat")  # one turn; the command came after it
-        terminal.expect("› ")
-        terminal.type("/exit\n")
-        assert terminal.end() == 0
+        terminal.leave()
 
 
 @mostly_on("trio")
 def test_what_was_typed_and_not_read_is_given_back(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.expect("› ")
-        terminal.type(call("wait_for", workdir / "gate"))
-        terminal.expect("s  wait_for")
+        terminal.say(call("wait_for", workdir / "gate"), "s  wait_for")
         terminal.type("say one\n")
         terminal.expect("read at the next step: say one")
         terminal.type("say tw")
@@ -181,18 +141,13 @@ def test_what_was_typed_and_not_read_is_given_back(backend, home, workdir, plan)
         terminal.expect("… say tw")
         terminal.type("o\n")
         terminal.expect("say two")
-        terminal.expect("› ")
-        terminal.type("/exit\n")
-        assert terminal.end() == 0
-        assert terminal.is_as_before()
+        terminal.leave()
 
 
 @mostly_on("asyncio")
 def test_what_is_pasted_during_a_turn_is_one_message_and_commands_do_not_outlive_a_stop(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.expect("› ")
-        terminal.type(call("wait_for", workdir / "gate"))
-        terminal.expect("s  wait_for")
+        terminal.say(call("wait_for", workdir / "gate"), "s  wait_for")
         assert "\x1b[?2004h" in terminal.screen
         terminal.type("\x1b[200~say look at\r/clear\rin the manual\x1b[201~\n")
         terminal.expect("read at the next step: say look at")
@@ -215,9 +170,7 @@ def test_what_is_pasted_during_a_turn_is_one_message_and_commands_do_not_outlive
 @mostly_on("trio")
 def test_what_is_typed_after_the_end_of_input_does_not_get_to_the_shell(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.expect("› ")
-        terminal.type(call("wait_for", workdir / "gate"))
-        terminal.expect("s  wait_for")
+        terminal.say(call("wait_for", workdir / "gate"), "s  wait_for")
         terminal.type("\x04")
         terminal.expect("after this turn: leave")
         terminal.type("touch pwned\n")
@@ -234,9 +187,7 @@ def test_what_is_typed_after_the_end_of_input_does_not_get_to_the_shell(backend,
 
 def test_ctrl_c_once_lets_the_running_tool_finish_and_starts_nothing_new(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.expect("› ")
-        terminal.type(call("wait_for", workdir / "gate"))
-        terminal.expect("s  wait_for")
+        terminal.say(call("wait_for", workdir / "gate"), "s  wait_for")
         terminal.press_ctrl_c()
         terminal.expect("Stopping after the running step. Press Ctrl-C again to stop now.")
         (workdir / "gate").touch()
@@ -247,17 +198,12 @@ def test_ctrl_c_once_lets_the_running_tool_finish_and_starts_nothing_new(backend
         assert "done:" not in terminal.text  # the model was not asked again
         terminal.type("say still here\n")
         terminal.expect("\nstill here")
-        terminal.expect("› ")
-        terminal.type("/exit\n")
-        assert terminal.end() == 0
-        assert terminal.is_as_before()
+        terminal.leave()
 
 
 def test_ctrl_c_twice_stops_the_tool_at_once_and_the_chat_goes_on(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.expect("› ")
-        terminal.type(call("wait_for", workdir / "gate"))
-        terminal.expect("s  wait_for")
+        terminal.say(call("wait_for", workdir / "gate"), "s  wait_for")
         terminal.press_ctrl_c()
         terminal.expect("Press Ctrl-C again")
         terminal.press_ctrl_c()
@@ -268,14 +214,11 @@ def test_ctrl_c_twice_stops_the_tool_at_once_and_the_chat_goes_on(backend, home,
         assert (workdir / "gate.cancelled").exists()
         terminal.type("say still here\n")
         terminal.expect("\nstill here")
-        terminal.expect("› ")
-        terminal.type("/exit\n")
-        assert terminal.end() == 0
-        assert terminal.is_as_before()
+        terminal.leave()
 
 
 def test_ctrl_c_twice_ends_a_single_question_with_130_and_a_valid_transcript(backend, home, workdir, plan):
-    arguments = ("run", call("wait_for", workdir / "gate").strip(), "--plan", plan, "--backend", backend)
+    arguments = ("run", call("wait_for", workdir / "gate"), "--plan", plan, "--backend", backend)
     with open_terminal(*arguments, home=home, cwd=workdir) as terminal:
         terminal.expect("s  wait_for")
         terminal.press_ctrl_c()
@@ -325,9 +268,7 @@ def test_ctrl_c_at_the_prompt_drops_the_line_and_leaves_the_second_time(backend,
         terminal.type("say never sent")
         terminal.press_ctrl_c()
         terminal.expect("Press Ctrl-C again to leave.")
-        terminal.expect("› ")
-        terminal.type("say sent\n")
-        terminal.expect("\nsent")
+        terminal.say("say sent", "\nsent")
         terminal.expect("› ")
         terminal.press_ctrl_c()
         terminal.expect("Press Ctrl-C again to leave.")
@@ -346,9 +287,7 @@ def test_ctrl_c_at_the_prompt_drops_the_line_and_leaves_the_second_time(backend,
     ("answers", "happens"), [(["y"], True), (["Allow once"], True), (["n"], False), (["maybe", "", "deny"], False)]
 )
 def test_a_question_is_answered_at_the_terminal(answers, happens, home, workdir, plan):
-    with open_terminal(
-        "run", call("risky", workdir / "trace").strip(), "--plan", plan, home=home, cwd=workdir
-    ) as terminal:
+    with open_terminal("run", call("risky", workdir / "trace"), "--plan", plan, home=home, cwd=workdir) as terminal:
         for answer in answers:
             terminal.expect("Your answer: ")
             terminal.type(f"{answer}\n")
@@ -360,9 +299,7 @@ def test_a_question_is_answered_at_the_terminal(answers, happens, home, workdir,
 
 
 def test_a_question_shows_what_a_terminal_would_have_obeyed(home, workdir, plan):
-    with open_terminal(
-        "run", call("risky", workdir / "trace").strip(), "--plan", plan, home=home, cwd=workdir
-    ) as terminal:
+    with open_terminal("run", call("risky", workdir / "trace"), "--plan", plan, home=home, cwd=workdir) as terminal:
         terminal.expect("May risky touch trace?\\x1b[2J\\u202e")
         terminal.expect("Your answer: ")
         terminal.type("n\n")
@@ -420,45 +357,39 @@ def test_an_edit_is_shown_as_a_diff_in_the_question_and_afterwards(columns, back
 @mostly_on("asyncio")
 def test_allowed_always_is_not_asked_again_in_that_session(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.expect("› ")
-        terminal.type(call("risky", workdir / "trace"))
-        terminal.expect("Your answer: ")
+        terminal.say(call("risky", workdir / "trace"), "Your answer: ")
         terminal.type("a\n")
         terminal.expect("✓ risky")
-        terminal.expect("› ")
-        terminal.type(call("risky", workdir / "trace"))
+        terminal.say(call("risky", workdir / "trace"))
         assert "Permission needed" not in terminal.expect("✓ risky")
-        terminal.expect("› ")
-        terminal.type("/exit\n")
-        assert terminal.end() == 0
+        terminal.leave()
 
 
 def test_what_was_typed_before_a_question_does_not_answer_it(home, workdir, plan):
     with open_terminal("run", "--plan", plan, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
-        terminal.type(call("risky", workdir / "trace") + "y\ny\ny\n")
+        terminal.type(call("risky", workdir / "trace") + "\ny\ny\ny\n")
         terminal.expect("Your answer: ")
         terminal.type("n\n")
         terminal.expect("✗ risky")
-        terminal.expect("› ")
-        terminal.type("/exit\n")
-        assert terminal.end() == 0
+        terminal.leave()
         assert not (workdir / "trace").exists()
 
 
-def test_ctrl_c_at_a_question_denies_it_and_stops_the_turn(backend, home, workdir, plan):
-    arguments = ("run", call("risky", workdir / "trace").strip(), "--plan", plan, "--backend", backend)
+@pytest.mark.parametrize(("key", "code"), [("\x03", 130), ("\x04", 0)], ids=["Ctrl-C", "the end of input"])
+def test_a_key_that_is_no_answer_denies_and_ctrl_c_stops_the_turn_too(key, code, backend, home, workdir, plan):
+    arguments = ("run", call("risky", workdir / "trace"), "--plan", plan, "--backend", backend)
     with open_terminal(*arguments, home=home, cwd=workdir) as terminal:
         terminal.expect("Your answer: ")
-        terminal.press_ctrl_c()
+        terminal.type(key)
         terminal.expect("✗ risky")
-        assert terminal.end() == 130
+        assert terminal.end() == code
         assert not (workdir / "trace").exists()
         assert terminal.is_as_before()
 
 
 def test_a_question_is_shown_again_when_the_command_goes_on_after_ctrl_z(backend, home, workdir, plan):
-    arguments = ("run", call("risky", workdir / "trace").strip(), "--plan", plan, "--backend", backend)
+    arguments = ("run", call("risky", workdir / "trace"), "--plan", plan, "--backend", backend)
     with open_terminal(*arguments, home=home, cwd=workdir) as terminal:
         terminal.expect("Your answer: ")
         terminal.send(signal.SIGSTOP)
@@ -471,20 +402,9 @@ def test_a_question_is_shown_again_when_the_command_goes_on_after_ctrl_z(backend
         assert (workdir / "trace").exists()
 
 
-def test_the_end_of_input_denies(home, workdir, plan):
-    with open_terminal(
-        "run", call("risky", workdir / "trace").strip(), "--plan", plan, home=home, cwd=workdir
-    ) as terminal:
-        terminal.expect("Your answer: ")
-        terminal.type("\x04")
-        terminal.expect("✗ risky")
-        assert terminal.end() == 0
-        assert not (workdir / "trace").exists()
-
-
 @pytest.mark.slow
 def test_no_answer_in_time_denies_and_leaves_a_clean_line(backend, home, workdir, plan):
-    arguments = ("run", call("risky", workdir / "quick").strip(), "--plan", plan, "--backend", backend)
+    arguments = ("run", call("risky", workdir / "quick"), "--plan", plan, "--backend", backend)
     with open_terminal(*arguments, home=home, cwd=workdir) as terminal:
         terminal.expect("(no answer within 0.3 s means deny)")
         terminal.expect("Your answer: \n")
@@ -495,7 +415,7 @@ def test_no_answer_in_time_denies_and_leaves_a_clean_line(backend, home, workdir
 
 
 def test_yes_asks_nothing(home, workdir, plan):
-    prompt = call("risky", workdir / "trace").strip()
+    prompt = call("risky", workdir / "trace")
     with open_terminal("run", prompt, "--yes", "--plan", plan, home=home, cwd=workdir) as terminal:
         terminal.expect("✓ risky")
         assert terminal.end() == 0
@@ -510,28 +430,15 @@ def test_yes_asks_nothing(home, workdir, plan):
 @pytest.mark.parametrize(("which", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_stops_the_turn_closes_the_session_and_is_the_exit_code(which, code, backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.expect("› ")
-        terminal.type(call("wait_for", workdir / "gate"))
-        terminal.expect("s  wait_for")
+        terminal.say(call("wait_for", workdir / "gate"), "s  wait_for")
         terminal.send(which)
         assert terminal.end() == code
         assert (workdir / "gate.cancelled").exists()
         assert terminal.is_as_before()
 
 
-@pytest.mark.slow
-def test_a_signal_at_the_prompt_ends_the_chat(backend, home, workdir, plan):
-    with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.expect("› ")
-        terminal.send(signal.SIGTERM)
-        assert terminal.end() == 143
-        assert terminal.is_as_before()
-
-
 def test_a_terminal_that_goes_away_stops_the_tool(home, workdir, plan):
-    with open_terminal(
-        "run", call("wait_for", workdir / "gate").strip(), "--plan", plan, home=home, cwd=workdir
-    ) as terminal:
+    with open_terminal("run", call("wait_for", workdir / "gate"), "--plan", plan, home=home, cwd=workdir) as terminal:
         terminal.expect("s  wait_for")
         terminal.hang_up()
         assert terminal.end() == 129
@@ -541,12 +448,8 @@ def test_a_terminal_that_goes_away_stops_the_tool(home, workdir, plan):
 @pytest.mark.slow
 def test_a_session_goes_on_after_its_process_was_killed(backend, home, workdir, plan, tmp_path):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.expect("› ")
-        terminal.type("history\n")
-        terminal.expect("1 prompts so far")
-        terminal.expect("› ")
-        terminal.type(call("wait_for", workdir / "gate"))
-        terminal.expect("s  wait_for")
+        terminal.say("history", "1 prompts so far")
+        terminal.say(call("wait_for", workdir / "gate"), "s  wait_for")
         terminal.send(signal.SIGKILL)
         assert terminal.end() == -signal.SIGKILL
     assert [record.status for record in sessions(home).records()] == ["interrupted"]
@@ -555,12 +458,8 @@ def test_a_session_goes_on_after_its_process_was_killed(backend, home, workdir, 
     with open_terminal("run", "--resume", "last", "--backend", backend, home=home, cwd=elsewhere) as terminal:
         terminal.expect(f"Working in {workdir}, where this session was begun.")
         terminal.expect("Going on with session")
-        terminal.expect("› ")
-        terminal.type("history\n")
-        terminal.expect("3 prompts so far")
-        terminal.expect("› ")
-        terminal.type("/exit\n")
-        assert terminal.end() == 0
+        terminal.say("history", "3 prompts so far")
+        terminal.leave()
     messages = sessions(home).transcript(sessions(home).find("last").session_id)
     calls = [call["id"] for m in messages for call in m.get("tool_calls") or ()]
     assert calls == [m["tool_call_id"] for m in messages if m["role"] == "tool"]
@@ -583,7 +482,7 @@ def test_live_lines_of_tools_that_run_side_by_side_leave_one_line_each(home, wor
 
 
 def test_a_terminal_that_cannot_move_its_cursor_gets_no_escape_sequences(home, workdir, plan):
-    arguments = ("run", call("wait_for", workdir / "gate").strip(), "--plan", plan)
+    arguments = ("run", call("wait_for", workdir / "gate"), "--plan", plan)
     (workdir / "gate").touch()
     with open_terminal(*arguments, home=home, cwd=workdir, extra={"TERM": "dumb"}) as terminal:
         assert terminal.end() == 0

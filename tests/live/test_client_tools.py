@@ -57,21 +57,6 @@ async def test_client_is_not_asked_for_permission_and_a_module_that_claims_to_be
         assert "denied" in (ended.result or "")
 
 
-async def test_turn_goes_on_with_the_result_in_another_session():
-    loader = ModuleLoader(modules={"provider-scripted": mount_provider, "tool-claims": mount_claims})
-    kept = KeptMessages()
-    async with AmplifierSession(PLAN, loader) as session:
-        tools = ClientTools([ClientTool(name="weather")])
-        await tools.offer(session)
-        await run_turn(session, "call weather {}", TurnRecord(), show)
-        kept.keep("a", await session.messages())
-        (call,) = tools.calls_in(await session.messages())
-    async with AmplifierSession(PLAN, loader) as session:
-        await session.coordinator.get("context").set_messages(with_results(kept.find("a") or [], {call.id: "rain"}))
-        ended = await run_turn(session, None, TurnRecord(), show)
-        assert (ended.status, ended.result) == ("success", "done: rain ")
-
-
 def test_results_are_those_of_the_latest_calls():
     messages = [{"role": "tool", "tool_call_id": "1", "content": "old"}, {"role": "user", "content": "again"}]
     messages += [{"role": "tool", "tool_call_id": "1", "content": "?"}]

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from amplifier.live import ClientLeft, LiveRun, LiveRuns, LiveSessions, SessionRefused
+from amplifier.live import ClientLeft, LiveRun, LiveRuns, LiveSessions
 
 
 @asynccontextmanager
@@ -47,18 +47,6 @@ async def test_every_client_reads_from_where_it_wants_also_afterwards():
         assert (runs.forget("a"), runs.forget("a"), runs.find("a")) == (True, False, None)
 
 
-async def test_a_client_that_has_not_taken_an_event_holds_the_run():
-    async with served() as runs:
-        run = runs.start(write_three, "", stays=None)
-        with run.log.reading(0) as reader:
-            assert await reader.next() == [(1, b"one")]
-            await anyio.wait_all_tasks_blocked()
-            assert (run.log.last_id, run.over.is_set()) == (1, False)
-            assert await reader.next() == [(2, b"two")]
-        await run.over.wait()  # no one reads, so no one holds it
-        assert run.log.last_id == 3
-
-
 @pytest.mark.parametrize("stays", [0, 30, None])
 async def test_cancelling_waits_for_the_end_and_may_be_repeated(stays):
     ended = False
@@ -79,21 +67,6 @@ async def test_cancelling_waits_for_the_end_and_may_be_repeated(stays):
             await run.cancel()
             assert ended
         assert (run.error, run.log.is_closed) == (None, True)
-
-
-@pytest.mark.virtual_time
-async def test_only_a_run_that_was_left_for_too_long_is_cancelled():
-    async with served() as runs:
-        run, forever = runs.start(hang, "", stays=30), runs.start(hang, "", stays=None)
-        await anyio.sleep(1000)
-        assert not run.over.is_set(), "no client has come yet"
-        for _ in range(2):
-            with run.log.reading(0) as reader:
-                await reader.next()
-            await anyio.sleep(29)
-            assert not run.over.is_set()
-        await anyio.sleep(2)
-        assert (run.over.is_set(), forever.over.is_set()) == (True, False)
 
 
 async def test_what_a_run_raises_is_kept_and_ends_nothing_else():
@@ -133,10 +106,3 @@ async def test_the_oldest_runs_that_are_over_make_room(monkeypatch):
         runs.start(hang, "", stays=None)
         assert [name for name in ("running", "b", "c", "d") if runs.find(name)] == ["running", "d"]
         assert runs.find("running") is running
-
-
-async def test_nothing_begins_before_the_server_has():
-    runs: LiveRuns[str] = LiveRuns(LiveSessions[None]().start_soon)
-    with pytest.raises(SessionRefused, match="has not been started"):
-        runs.start(hang, "", stays=None, name="a")
-    assert runs.find("a") is None

@@ -117,22 +117,6 @@ async def test_claim_that_is_given_up_frees_the_session_and_what_its_server_limi
         assert not live.stop("nothing runs")
 
 
-@pytest.mark.virtual_time
-async def test_turn_whose_watchers_have_left_is_stopped_after_a_while(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    sessions: LiveSessions[None] = LiveSessions()
-    async with sessions.running(), anyio.create_task_group() as group:
-        with sessions.reserved("one"):
-            live = await sessions.add(LiveSession(made(), None, abandoned_seconds=30.0), lambda session: None)
-        turn = live.begin_turn("hang")
-        with live.log.reading(0):
-            await until_streaming(live, turn, group)
-            await anyio.sleep(100.0)
-            assert not turn.over.is_set()
-        await turn.over.wait()
-        assert turn.ended.status == "cancelled"
-
-
 # ── all sessions ──
 
 
@@ -144,7 +128,7 @@ async def test_id_is_open_once_and_the_number_is_limited():
         with sessions.reserved("two"), pytest.raises(SessionRefused) as refused, sessions.reserved("three"):
             pass
         assert refused.value.code == "too_many_sessions"
-        async with sessions.closed(live):
+        async with sessions.without(live.session_id):
             assert sessions.find("one") is None
             with pytest.raises(SessionRefused), sessions.reserved("one"):
                 pass
@@ -175,17 +159,6 @@ async def test_session_cannot_be_opened_before_the_sessions_run():
     with pytest.raises(SessionRefused, match="has to run its lifespan") as refused:
         await sessions.add(LiveSession(made(), None), lambda session: None)
     assert refused.value.code == "not_started"
-
-
-@pytest.mark.virtual_time
-async def test_session_that_is_not_used_is_closed_and_one_that_is_watched_is_not():
-    async with opened(idle_seconds=60.0) as (sessions, live):
-        with live.log.reading(0):
-            await anyio.sleep(600.0)
-            assert sessions.all() == [live]
-        await anyio.sleep(120.0)
-        assert sessions.all() == []
-        assert live.log.is_closed
 
 
 # ── questions ──

@@ -36,8 +36,6 @@ from amplifier.modules.hooks.approval._options import FREE_TOOLS
 from amplifier.store import Conversation, SessionIndex, encode_message
 from amplifier.store._folders import make_private_folder
 
-__all__ = ["Checkpoints", "UndoError", "replace_messages", "undo_stored"]
-
 _MOST_TURNS: Final = 50
 _MOST_FILES: Final = 20_000
 _MOST_BYTES: Final = 500_000_000

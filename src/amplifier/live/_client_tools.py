@@ -19,8 +19,6 @@ from amplifier.events import PROVIDER_REQUEST
 from amplifier.kernel import AmplifierSession
 from amplifier.models import HookResult, ToolCall, ToolResult
 
-__all__ = ["ClientTool", "ClientTools", "KeptMessages", "with_results"]
-
 WAITING: Final = "[the client has not sent the result of this call]"
 _FIRST: Final = -(2**31)
 _MOST_CONVERSATIONS: Final = 1000
@@ -109,10 +107,6 @@ class ClientTools:
             return ToolResult(success=False, error={"message": message, "type": "OneAtATime"})
         self._calls[call.id] = call
         return ToolResult(output=WAITING)
-
-    def names(self, tool: str) -> bool:
-        """Whether this is one of the client's tools."""
-        return any(each.name == tool for each in self.tools)
 
     def calls_in(self, messages: Iterable[Mapping[str, Any]]) -> list[ToolCall]:
         """The calls that wait for the client, in the order of the model's answer."""

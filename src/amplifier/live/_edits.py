@@ -16,8 +16,6 @@ from amplifier._regular_file import read_file
 from amplifier.contracts import current_call
 from amplifier.models import HookResult
 
-__all__ = ["CONTENT_ARGUMENTS", "Edit", "Edits", "diff_style"]
-
 CONTENT_ARGUMENTS: Final = ("content", "old_string", "new_string")
 """The arguments that a diff shows."""
 
@@ -33,10 +31,12 @@ class Edit:
     Attributes:
         lines: The unified diff without its heading, safe to show.
         covers: The lines of a question that say the same.
+        before: The text of the file; None if there is no file, or it is not known.
     """
 
     lines: list[str]
     covers: frozenset[str]
+    before: str | None = None
 
     @property
     def counts(self) -> str:
@@ -45,9 +45,14 @@ class Edit:
 
 
 class Edits:
-    """The edits of the calls that run; a handler of ``tool:pre``, which comes before every question and every change."""
+    """The edits of the calls that run; a handler of ``tool:pre``, which comes before every question and every change.
 
-    def __init__(self) -> None:
+    Args:
+        folder: To which paths are relative; the working directory of the process if absent.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
         self._by_call: dict[str, Edit] = {}
         self._calls: dict[str, tuple[str, dict[str, Any]]] = {}
         self._before: dict[Path, str] = {}  # the first edit of a file found this
@@ -57,20 +62,20 @@ class Edits:
         given, call_id = data.get("tool_input"), data.get("tool_call_id")
         if isinstance(given, dict) and isinstance(call_id, str):
             self._calls[call_id] = (str(data.get("tool_name")), given)
-        if (
-            data.get("tool_name") in ("write_file", "edit_file")
-            and isinstance(given, dict)
-            and isinstance(call_id, str)
-        ):
-            edit = await anyio.to_thread.run_sync(_edit, dict(given), Path.cwd(), self._before)
-            if edit is not None:
-                self._by_call[call_id] = edit
+            if data.get("tool_name") in ("write_file", "edit_file"):
+                edit = await anyio.to_thread.run_sync(_edit, dict(given), self._folder or Path.cwd(), self._before)
+                if edit is not None:
+                    self._by_call[call_id] = edit
         return HookResult()
+
+    def find(self, call_id: str) -> Edit | None:
+        """The edit of a call."""
+        return self._by_call.get(call_id)
 
     def current(self) -> Edit | None:
         """The edit of the call that the running code is part of."""
         call = current_call()
-        return None if call is None else self._by_call.get(call.call_id)
+        return None if call is None else self.find(call.call_id)
 
     def current_input(self) -> tuple[str, dict[str, Any]] | None:
         """The tool and the input of the call that the running code is part of."""
@@ -108,16 +113,18 @@ def _edit(given: dict[str, Any], folder: Path, first: dict[Path, str] | None = N
     path = given.get("file_path")
     if not texts or not isinstance(path, str):
         return None
-    before: str | None = None
+    known, file = None, folder / path
     try:
-        before = read_file(folder / path, most=_MOST_BYTES).decode()
+        known = read_file(file, most=_MOST_BYTES).decode()
+        before: str | None = known
     except FileNotFoundError:
         before = ""
     except (OSError, ValueError):  # no regular file, too large, not UTF-8, a name that is none
+        before = None
         if "content" in texts:
             return None
     if before is not None and first is not None:
-        first.setdefault(folder / path, before)
+        first.setdefault(file, before)
     if "content" in texts:
         after = texts["content"]
     elif "old_string" not in texts or "new_string" not in texts:
@@ -129,7 +136,7 @@ def _edit(given: dict[str, Any], folder: Path, first: dict[Path, str] | None = N
     if (before or "").count("\n") + after.count("\n") > _MOST_LINES:
         return None
     shown = _diff(before or "", after)
-    return Edit(shown, frozenset(line for name, text in texts.items() for line in _question_lines(name, text)))
+    return Edit(shown, frozenset(line for name, text in texts.items() for line in _question_lines(name, text)), known)
 
 
 def _diff(before: str, after: str, *, name: str | None = None) -> list[str]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
 import anyio
 import orjson
-
-__all__ = ["EventLog", "Reader"]
 
 MOST_EVENTS: Final = 5000
 MOST_BYTES: Final = 4 * 1024 * 1024
@@ -113,14 +111,25 @@ class EventLog:
         while any(reader.position < self.last_id for reader in self.readers):
             await self._changed.wait()
 
-    async def wait_abandoned(self, seconds: float) -> None:
-        """Wait until someone has read, and no one has for a while."""
+    @asynccontextmanager
+    async def watched(self, seconds: float | None, stop: Callable[[], object]) -> AsyncIterator[None]:
+        """Call ``stop`` if, in the block, someone has read and no one has for a while; never for None or 0."""
+        if not seconds:
+            yield
+            return
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._stop_when_abandoned, seconds, stop)
+            yield
+            group.cancel_scope.cancel()
+
+    async def _stop_when_abandoned(self, seconds: float, stop: Callable[[], object]) -> None:
         before = self._readings - len(self.readers)
         while True:
             is_left = not self.readers and self._readings > before
             with anyio.CancelScope(deadline=self.used_at + seconds if is_left else math.inf) as scope:
                 await self._changed.wait()
             if scope.cancelled_caught:
+                stop()
                 return
 
 

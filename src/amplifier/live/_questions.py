@@ -15,8 +15,6 @@ from amplifier.contracts import current_call
 from ._edits import Edits
 from ._event_log import EventLog
 
-__all__ = ["Question", "Questions", "questions_on"]
-
 DENY: Final = "Deny"
 
 _LONGEST_SHOWN: Final = 365 * 24 * 3600.0

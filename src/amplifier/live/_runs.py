@@ -9,8 +9,6 @@ import anyio
 
 from ._event_log import EventLog
 
-__all__ = ["ClientLeft", "LiveRun", "LiveRuns"]
-
 T = TypeVar("T")
 
 _MOST_EVENTS: Final = 100_000
@@ -69,21 +67,14 @@ class LiveRun(Generic[T]):
         """Do the work, to its end or until it is cancelled."""
         try:
             with self._scope:
-                async with anyio.create_task_group() as group:
-                    if self.stays:
-                        group.start_soon(self._cancel_when_abandoned, self.stays)
+                async with self.log.watched(self.stays, self.stop):
                     try:
                         await work(self)
                     except Exception as error:  # noqa: BLE001  # third-party modules; its client gets the reason
                         self.error = error
-                    group.cancel_scope.cancel()
         finally:
             self.log.close()
             self.over.set()
-
-    async def _cancel_when_abandoned(self, seconds: float) -> None:
-        await self.log.wait_abandoned(seconds)
-        self.stop()
 
     def stop(self) -> None:
         """Cancel it, without waiting."""

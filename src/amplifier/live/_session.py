@@ -6,6 +6,7 @@ import json
 import logging
 import secrets
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -19,8 +20,6 @@ from amplifier.turns import Ended, Show, TurnRecord, TurnStatus
 
 from ._event_log import EventLog
 from ._questions import Questions
-
-__all__ = ["LiveSession", "LiveTurn", "run_turn"]
 
 logger: logging.Logger = logging.getLogger("amplifier.live")
 
@@ -195,13 +194,8 @@ class LiveSession(Generic[T]):
         Raises:
             Exception: What ``show`` raises.
         """
-        if self._abandoned_seconds is None:
+        async with self.log.watched(self._abandoned_seconds, partial(self.stop, "its client has left")):
             turn.ended = await run_turn(self.session, turn.prompt, turn.record, show)
-        else:
-            async with anyio.create_task_group() as group:
-                group.start_soon(self._stop_when_abandoned, self._abandoned_seconds)
-                turn.ended = await run_turn(self.session, turn.prompt, turn.record, show)
-                group.cancel_scope.cancel()
         return turn.ended
 
     def end_turn(self, turn: LiveTurn) -> None:
@@ -219,8 +213,3 @@ class LiveSession(Generic[T]):
         self.session.coordinator.cancellation.request_immediate(reason=reason)
         self._turn.scope.cancel()
         return True
-
-    async def _stop_when_abandoned(self, seconds: float) -> None:
-        """Stop the turn when callers have watched it and the last one has been away for a while."""
-        await self.log.wait_abandoned(seconds)
-        self.stop("its client has left")

@@ -15,8 +15,6 @@ from amplifier.kernel import AmplifierSession
 
 from ._session import LiveSession
 
-__all__ = ["LiveSessions", "SessionRefused"]
-
 logger: logging.Logger = logging.getLogger("amplifier.live")
 
 T = TypeVar("T")
@@ -91,18 +89,16 @@ class LiveSessions(Generic[T]):
             raise SessionRefused("stopping", "the server is being stopped")
         if self._most is not None and len(self._open) + len(self._reserved) >= self._most:
             raise SessionRefused("too_many_sessions", f"{self._most} sessions are open, which is the limit; delete one")
-        with self._held(session_id):
-            yield
-
-    @contextmanager
-    def _held(self, session_id: str) -> Iterator[None]:
-        if session_id in self._open or session_id in self._reserved:
-            raise SessionRefused("session_open", f"session {session_id!r} is open already, or being opened or deleted")
-        self._reserved.add(session_id)
+        self._take(session_id)
         try:
             yield
         finally:
             self._reserved.discard(session_id)
+
+    def _take(self, session_id: str) -> None:
+        if session_id in self._open or session_id in self._reserved:
+            raise SessionRefused("session_open", f"session {session_id!r} is open already, or being opened or deleted")
+        self._reserved.add(session_id)
 
     async def add(
         self, live: LiveSession[T], check: Callable[[AmplifierSession], Awaitable[object] | object]
@@ -163,34 +159,29 @@ class LiveSessions(Generic[T]):
         """All open sessions, the oldest first."""
         return list(self._open.values())
 
-    def closed(self, live: LiveSession[T]) -> AbstractAsyncContextManager[None]:
-        """Close a session; from this call on no one finds it, and no one opens its id again before the end of the block."""
-        del self._open[live.session_id]
-        self._reserved.add(live.session_id)
-        return self._closed(live)
+    def without(self, session_id: str) -> AbstractAsyncContextManager[None]:
+        """No session of this id is open in the block: if it is, it is closed first.
 
-    @asynccontextmanager
-    async def _closed(self, live: LiveSession[T]) -> AsyncIterator[None]:
-        try:
-            await live.close()
-            yield
-        finally:
-            self._reserved.discard(live.session_id)
-
-    @asynccontextmanager
-    async def without(self, session_id: str) -> AsyncIterator[None]:
-        """No session of this id is open in the block, and no one opens one: if it is open, it is closed first.
+        From this call on no one finds it, and no one opens its id before the end of the block.
 
         Raises:
             SessionRefused: It is being opened, or closed by someone else.
         """
-        live = self._open.get(session_id)
+        live = self._open.pop(session_id, None)
         if live is None:
-            with self._held(session_id):
-                yield
+            self._take(session_id)
         else:
-            async with self.closed(live):
-                yield
+            self._reserved.add(session_id)
+        return self._without(session_id, live)
+
+    @asynccontextmanager
+    async def _without(self, session_id: str, live: LiveSession[T] | None) -> AsyncIterator[None]:
+        try:
+            if live is not None:
+                await live.close()
+            yield
+        finally:
+            self._reserved.discard(session_id)
 
     async def close_all(self) -> None:
         """Open no more sessions and close those that are open, which ends the responses of their watchers."""

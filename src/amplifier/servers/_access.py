@@ -9,8 +9,6 @@ from typing import Final
 
 from amplifier.errors import PlanError
 
-__all__ = ["LOOPBACK_HOSTS", "address_of", "check_token", "listen_on", "reachability_warning", "server_names"]
-
 LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
 _SUBJECT: Final = "the server cannot be started"
 

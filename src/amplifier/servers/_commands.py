@@ -10,8 +10,6 @@ from typing import Final
 
 from amplifier._json import visible_text
 
-__all__ = ["expanded", "summary", "takes_input"]
-
 _ARGUMENTS: Final = "$ARGUMENTS"
 _HEAD: Final = re.compile(r"---\n(.*?)^---\s*?(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 _DESCRIPTION: Final = re.compile(r"""^description:\s*(["']?)(.+?)\1\s*$""", re.MULTILINE)

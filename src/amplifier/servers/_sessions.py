@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import attrs
 from anyio.to_thread import run_sync
 
-from amplifier._json import redact_text
 from amplifier.contracts import ApprovalSystem
 from amplifier.errors import AmplifierError
 from amplifier.kernel import AmplifierSession
 from amplifier.store import SessionIndex
-
-__all__ = ["SessionCheck", "SessionFactory", "SessionRequest", "describe_session", "now", "require_provider"]
-
-TITLE_LENGTH = 80
 
 
 @attrs.frozen(kw_only=True)
@@ -54,27 +48,21 @@ def require_provider(session: AmplifierSession) -> None:
         raise AmplifierError("no provider of the plan is available")
 
 
-def now() -> str:
-    """The time, ISO 8601."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
 async def describe_session(
     index: SessionIndex | None,
     session_id: str,
     *,
     status: str | None = None,
     title: str | None = None,
-    prompt: str = "",
+    prompt: str | None = None,
 ) -> None:
-    """Write down what listings show of a session; its title is the beginning of its first prompt, unless it has another one."""
+    """Write down what listings show of a session, see `SessionRecord.used`."""
     if index is None:
         return
 
     def write() -> None:
         record = index.record(session_id)
-        begun = redact_text(" ".join(prompt.split()))[:TITLE_LENGTH] or None
-        record = attrs.evolve(record, title=title or record.title or begun, status=status or record.status)
-        index.write(attrs.evolve(record, updated=now()))
+        record = record if title is None else attrs.evolve(record, title=title)
+        index.write(record.used(status, prompt=prompt))
 
     await run_sync(write)

@@ -13,9 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import attrs
+
+from amplifier._json import redact_text
 
 from ._conversations import read_messages, read_steps
 from ._folders import LOCK_FILE, SessionLock, check_session_id, is_locked
@@ -26,6 +28,7 @@ T = TypeVar("T")
 RUNNING = "running"
 INTERRUPTED = "interrupted"
 EVENTS_FILE = "events.jsonl"
+TITLE_LENGTH = 80
 
 _CHILD = re.compile(r"(.+)-[0-9a-f]{16}_.+")
 
@@ -58,6 +61,16 @@ class SessionRecord:
     title: str | None = None
     status: str | None = None
     forked_from: str | None = None
+
+    def used(self, status: str | None = None, *, prompt: str | None = None) -> Self:
+        """The same session, used now; its title is the beginning of its first prompt, unless it has another one."""
+        title = self.title or redact_text(" ".join((prompt or "").split()))[:TITLE_LENGTH] or None
+        return attrs.evolve(self, title=title, status=status or self.status, updated=now())
+
+
+def now() -> str:
+    """The time, ISO 8601 in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 _FIELDS = tuple(attribute.name for attribute in attrs.fields(SessionRecord))

@@ -4,27 +4,23 @@ A trace is a tree of turns, model calls and tool calls, made from the event log 
 every task of a process that seems to hang, with its session, its module and the await it sits in. `export_traces` sends OpenTelemetry
 traces to a collector.
 
-_log_lines, _log_parts   lines and files of an event log
-_rows, _session_rows     what a trace consists of, and which row an event belongs to
-_trace, _totals          the trace, and what it adds up to
-_text, _page, _page_data, _comparison   how it is shown
-_tasks, _task_tree       the tasks of a process; _kernel_frames explains the kernel's own frames
+_event_logs              files and lines of an event log
+_trace, _totals          what a trace consists of, and what it adds up to
+_text, _page, _comparison   how it is shown
+_tasks, _task_tree       the tasks of a process
 _sessions, _conversation what a stored session did, and its messages as text; for commands and servers
 _otel                    a collector for OpenTelemetry
 """
 
 from ._comparison import Comparison, compare, write_comparison_page, write_comparison_text
-from ._log_lines import LogEvent, UnreadLine
-from ._log_parts import LogFollower, log_parts
+from ._event_logs import LogEvent, LogFollower, UnreadLine, log_parts
 from ._otel import export_traces
-from ._page import live_page, live_policy, write_page
-from ._page_data import page_data
-from ._rows import Row, RowKind, RowStatus
+from ._page import live_page, live_policy, page_data, write_page
 from ._task_tree import CodeLine, TaskReport, TaskTree, ThreadReport
 from ._tasks import task_tree, tasks_on_signal
 from ._text import write_summary, write_text
 from ._totals import Totals, slowest, totals
-from ._trace import Trace
+from ._trace import Row, RowKind, RowStatus, Trace
 
 __all__ = [
     "CodeLine",

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from difflib import SequenceMatcher
 from html import escape
+from typing import Any, Final
 
 import attrs
 
 from amplifier._json import visible_text
 
 from ._page import style_page
-from ._rows import Row
 from ._text import dollars, duration, number, row_facts, row_title
 from ._totals import Totals, totals
-from ._trace import Trace
-
-__all__ = ["Comparison", "compare", "write_comparison_page", "write_comparison_text"]
+from ._trace import Row, Trace
 
 _LONGEST = 60
 
@@ -52,46 +50,42 @@ def compare(first: Trace, second: Trace) -> Comparison:
 
 def write_comparison_text(found: Comparison) -> str:
     """The comparison as text; safe to show in a terminal."""
-    table = [("", *found.names, "difference"), *found.sums]
-    lines = _columns(table)
-    lines += [f"note: {note}" for note in found.notes]
-    lines.append("")
-    lines += _columns([found.names, *((_step(one), _step(other)) for one, other in found.steps)])
+    sums, steps = map(_columns, _tables(found))
+    lines = [*sums, *(f"note: {note}" for note in found.notes), "", *steps]
     return "".join(f"{visible_text(line, multiline=False).rstrip()}\n" for line in lines)
 
 
 def write_comparison_page(found: Comparison) -> str:
     """The comparison as one self-contained HTML page without scripts."""
-    sums = _table(("", *found.names, "difference"), found.sums)
-    steps = _table(found.names, ((_step(one), _step(other)) for one, other in found.steps))
+    sums, steps = map(_html_table, _tables(found))
     notes = "".join(f"<p>{_text(note)}</p>" for note in found.notes)
     title = _text(f"{found.names[0]} and {found.names[1]}")
-    body = f"<h1>{title}</h1>{notes}<h2>Sums</h2>{sums}<h2>Steps</h2>{steps}"
-    return style_page(title, body)
+    return style_page(title, f"<h1>{title}</h1>{notes}<h2>Sums</h2>{sums}<h2>Steps</h2>{steps}")
+
+
+def _tables(found: Comparison) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+    """The sums and the steps, each with its headings first."""
+    steps = [(_step(one), _step(other)) for one, other in found.steps]
+    return [("", *found.names, "difference"), *found.sums], [found.names, *steps]
+
+
+_COUNTS: Final = ("turns", "steps", "model_calls", "tool_calls", "errors", "denied")
+_TOKENS: Final = ("input_tokens", "output_tokens", "tokens")
+_SUMS: Final[tuple[tuple[str, str, Callable[[Any], str]], ...]] = (
+    *((name.replace("_", " "), name, number) for name in (*_COUNTS, *_TOKENS)),
+    ("cost", "cost", dollars),
+    ("time", "seconds", duration),
+    ("time of model calls", "model_seconds", duration),
+    ("time of tool calls", "tool_seconds", duration),
+)
+"""Of each sum its title, its name in `Totals`, and how it is written."""
 
 
 def _sums(one: Totals, other: Totals) -> list[tuple[str, str, str, str]]:
-    counts = (
-        "turns",
-        "steps",
-        "model_calls",
-        "tool_calls",
-        "errors",
-        "denied",
-        "input_tokens",
-        "output_tokens",
-        "tokens",
-    )
     rows = []
-    for name in counts:
+    for title, name, written in _SUMS:
         before, after = getattr(one, name), getattr(other, name)
-        rows.append((name.replace("_", " "), number(before), number(after), _difference(before, after)))
-    costs = [Decimal(0) if total.cost is None else total.cost for total in (one, other)]
-    rows.append(("cost", dollars(one.cost) or "?", dollars(other.cost) or "?", _difference(*costs)))
-    for name in ("seconds", "model_seconds", "tool_seconds"):
-        before, after = getattr(one, name), getattr(other, name)
-        title = {"seconds": "time", "model_seconds": "time of model calls", "tool_seconds": "time of tool calls"}[name]
-        rows.append((title, duration(before), duration(after), _difference(before, after)))
+        rows.append((title, written(before) or "?", written(after) or "?", _difference(before or 0, after or 0)))
     return rows
 
 
@@ -130,15 +124,15 @@ def _step(row: Row | None) -> str:
     return ", ".join([title if len(title) <= _LONGEST else f"{title[:_LONGEST]}…", *row_facts(row)])
 
 
-def _columns(table: Iterable[tuple[str, ...]]) -> list[str]:
+def _columns(table: Sequence[tuple[str, ...]]) -> list[str]:
     rows = [[visible_text(cell, multiline=False) for cell in row] for row in table]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
 
 
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    titles = "".join(f'<th scope="col">{_text(cell)}</th>' for cell in head)
-    body = "".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>\n" for row in rows)
+def _html_table(table: Sequence[tuple[str, ...]]) -> str:
+    titles = "".join(f'<th scope="col">{_text(cell)}</th>' for cell in table[0])
+    body = "".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>\n" for row in table[1:])
     return f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
 
 

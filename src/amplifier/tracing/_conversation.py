@@ -14,7 +14,7 @@ from typing import Any
 from amplifier._json import visible_text
 from amplifier.errors import MissingExtraError
 
-__all__ = ["heading_of_message", "text_of_message", "write_conversation"]
+from ._page import style_page
 
 _MOST_LINES = 6
 """Lines of tool output that are shown."""
@@ -128,13 +128,6 @@ def _size(text: str) -> str:
 
 # ── a whole conversation ──
 
-_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>{title}</title><style>:root{{color-scheme:light dark}}body{{font:1rem/1.5 system-ui;max-width:48rem;margin:2rem auto;padding:0 1rem}}
-pre{{overflow:auto;padding:.75rem;border:1px solid #8886;border-radius:.4rem}}h2{{font-size:1rem;border-top:1px solid #8886;padding-top:1rem}}</style>
-{body}</html>
-"""
-
 
 def write_conversation(title: str, messages: Sequence[dict[str, Any]], *, page: bool = False) -> str:
     """A conversation as Markdown, or as an HTML page that loads nothing and runs nothing.
@@ -157,4 +150,4 @@ def write_conversation(title: str, messages: Sequence[dict[str, Any]], *, page: 
     except ModuleNotFoundError as error:
         raise MissingExtraError("conversations as pages", extra="cli", missing="markdown-it-py") from error
     body = MarkdownIt("js-default").disable("image").render(written)  # this preset escapes HTML
-    return _PAGE.format(title=html.escape(visible_text(title, multiline=False)), body=body)
+    return style_page(html.escape(visible_text(title, multiline=False)), body)

@@ -10,8 +10,6 @@ from urllib.parse import urlsplit
 
 from amplifier.errors import MissingExtraError, PlanError
 
-__all__ = ["export_traces"]
-
 _REQUEST_SECONDS = 3.0
 _FLUSH_SECONDS = 5.0
 """How long the end of a run waits for a collector that does not answer."""

@@ -1,20 +1,122 @@
-"""A trace as one self-contained HTML page: its own style and script, allowed by their hashes, and the data as inert JSON."""
+"""A trace as one self-contained HTML page: its own style and script, allowed by their hashes, and the data as inert JSON.
+
+The data are rows with their facts in words, and payloads as text of bounded size.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
+from contextlib import suppress
 from html import escape
 from importlib.resources import files
 from typing import Any, Final
 
-from amplifier._json import visible_text
+from amplifier._json import rebuild, truncate_values, visible_text
+from amplifier.events import PROVIDER_REQUEST
 
-from ._page_data import page_data
-from ._trace import Trace
+from ._event_logs import LogEvent, UnreadLine
+from ._text import STATUS_WORDS, duration, row_facts, row_title, write_summary
+from ._totals import self_seconds, slowest, totals
+from ._trace import Row, Trace
 
-__all__ = ["live_page", "live_policy", "style_page", "write_page"]
+_ALL_PAYLOADS: Final = 16_000_000
+"""Characters that the payloads of a page may have, about; a browser opens that in a second."""
+_LONGEST_PAYLOAD: Final = 20_000
+_SHORTEST_PAYLOAD: Final = 400
+_MESSAGES: Final = 4
+_DEEPEST: Final = 50
+
+
+def page_data(trace: Trace, *, after: int = 0) -> dict[str, Any]:
+    """What the page shows.
+
+    Args:
+        trace: The trace.
+        after: Only rows that were changed after this revision.
+    """
+    longest = max(_SHORTEST_PAYLOAD, min(_LONGEST_PAYLOAD, _ALL_PAYLOADS // max(1, trace.lines)))
+    own = self_seconds(trace)
+    return {
+        "title": _safe(f"Session {trace.session_id}"),
+        "summary": write_summary(totals(trace)),
+        "notes": [_safe(note) for note in trace.notes],
+        "slowest": [[row.number, _safe(f"{row_title(row)} {duration(own[row.number])}")] for row in slowest(trace)],
+        "revision": trace.revision,
+        "rows": [_row(row, longest) for row in trace.rows if row.revision > after],
+    }
+
+
+def _row(row: Row, longest: int) -> dict[str, Any]:
+    """One row; the names are short because there may be many thousands."""
+    return {
+        "n": row.number,
+        "k": row.kind,
+        "l": _safe(row_title(row)),
+        "x": _safe(row.text),
+        "p": row.parent,
+        "s": row.start,
+        "e": row.end if row.has_duration else None,
+        "t": row.status,
+        "u": STATUS_WORDS[row.status],
+        "d": duration(row.seconds) if row.has_duration else "",
+        "w": [_safe(fact) for fact in row_facts(row)],
+        "i": _safe(row.session_id),
+        "v": [_event(event, longest) for event in row.events],
+    }
+
+
+def _event(event: LogEvent | UnreadLine, longest: int) -> list[Any]:
+    if isinstance(event, UnreadLine):
+        return [event.number, "line not read", None, visible_text(event.text)]
+    return [event.number, _safe(event.name), event.at, _payload(event, longest)]
+
+
+def _payload(event: LogEvent, longest: int) -> str:
+    data = event.data
+    if "result" in data and data.get("result") == data.get("tool_result"):  # emitters write the same value under both
+        data = {key: value for key, value in data.items() if key != "result"}
+    messages = data.get("messages")
+    if event.name == PROVIDER_REQUEST and isinstance(messages, list) and len(messages) > _MESSAGES:
+        # Every request repeats the whole conversation.
+        left_out = f"[{len(messages) - _MESSAGES} earlier messages left out]"
+        data = {**data, "messages": [left_out, *messages[-_MESSAGES:]]}
+    if not data:
+        return ""
+    data = _opened(data)
+    text = _dumps(data)
+    if len(text) > longest:
+        text = _dumps(truncate_values(data, max(100, longest // 8)))
+    if len(text) > longest:
+        text = f"{text[:longest]}…\n[{len(text) - longest} characters left out; the log has all of them]"
+    return visible_text(text)
+
+
+def _opened(value: Any, depth: int = 0) -> Any:
+    """A value in which texts that are JSON, as many tools return it, are what they say; readable, not one long line."""
+    if depth > _DEEPEST:
+        return value
+    if isinstance(value, dict):
+        return {key: _opened(member, depth + 1) for key, member in value.items()}
+    if isinstance(value, list):
+        return [_opened(member, depth + 1) for member in value]
+    if isinstance(value, str) and value[:1] in ("{", "["):
+        with suppress(ValueError, RecursionError):
+            return json.loads(value)
+    return value
+
+
+def _dumps(data: dict[str, Any]) -> str:
+    try:
+        return json.dumps(data, indent=2, ensure_ascii=False)
+    except RecursionError:
+        return json.dumps(rebuild(data, subject="", max_depth=_DEEPEST, mark=True), indent=2, ensure_ascii=False)
+
+
+def _safe(text: str) -> str:
+    return visible_text(text, multiline=False)
+
 
 _STYLE: Final = files(__package__).joinpath("page_files", "trace.css").read_text(encoding="utf-8")
 _SCRIPT: Final = files(__package__).joinpath("page_files", "trace.js").read_text(encoding="utf-8")

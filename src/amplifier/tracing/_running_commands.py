@@ -27,8 +27,6 @@ from amplifier.models import from_json, to_json
 from ._task_tree import TaskTree
 from ._tasks import tasks_on_signal
 
-__all__ = ["RunningCommand", "answer_task_requests", "main_thread_stack", "request_tasks", "running_commands"]
-
 ASK = b"?\n"
 ANSWER_TIMEOUT = 5.0
 """Seconds a process gets to answer; one that runs Python at all needs milliseconds."""
@@ -73,8 +71,15 @@ def answer_task_requests(
     with tasks_on_signal(signal.SIGUSR1, show), ExitStack() as stack:
         with suppress(OSError):
             make_folders(folder)
-            file = stack.enter_context(_listed(folder / f"{running.pid}.json", running))
-            stack.enter_context(main_thread_stack(file))
+            path = folder / f"{running.pid}.json"
+            opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            stack.callback(os.close, opened)
+            stack.callback(path.unlink, missing_ok=True)
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(opened, 0)
+            os.write(opened, json.dumps(attrs.asdict(running)).encode() + b"\n")
+            stack.enter_context(main_thread_stack(opened))
+            file = opened
         yield
 
 
@@ -89,19 +94,6 @@ def main_thread_stack(file: int) -> Iterator[None]:
         yield
     finally:
         faulthandler.unregister(signal.SIGUSR1)
-
-
-@contextmanager
-def _listed(path: Path, running: RunningCommand) -> Iterator[int]:
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(file, 0)
-        os.write(file, json.dumps(attrs.asdict(running)).encode() + b"\n")
-        yield file
-    finally:
-        path.unlink(missing_ok=True)
-        os.close(file)
 
 
 def running_commands(folder: Path) -> list[RunningCommand]:

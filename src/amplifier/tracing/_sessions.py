@@ -8,11 +8,8 @@ from amplifier.store import SessionIndex, StoreDamagedError
 from amplifier.store._sessions import EVENTS_FILE
 
 from ._conversation import text_of_message
-from ._log_lines import LogEvent
-from ._log_parts import LogFollower, log_parts
+from ._event_logs import LogEvent, LogFollower, log_parts
 from ._trace import Trace
-
-__all__ = ["SessionFollower", "read_trace"]
 
 NO_LOG = (
     'this session has no event log; a plan has one written with {"module": "hooks-logging"} in its hooks, as the default plan '

@@ -1,7 +1,7 @@
 """Reads the tasks of the running event loop: who started each, which module it is in, and the await it sits in.
 
 Everything is read from suspended frames on request, or when a signal asks for it; nothing is recorded before, so it costs a session nothing.
-`_kernel_frames` knows what the kernel's own frames mean.
+The kernel keeps no list of its tasks: its objects that are found in the chain of awaits of a task describe what they are doing (`RunningCall`).
 """
 
 from __future__ import annotations
@@ -17,24 +17,22 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import Context
 from datetime import UTC, datetime
 from types import FrameType
 from typing import Any
 
+import anyio
 import attrs
 
-from ._kernel_frames import (
-    Landmark,
-    RunningTask,
-    await_chain,
-    backend_name,
-    clock_now,
-    is_machinery,
-    landmark_of,
-    owners_of,
-    running_tasks,
-    sessions_inside,
-)
+from amplifier.contracts._containment import running_asyncio_loop
+from amplifier.contracts._scopes import loop_clock
+from amplifier.kernel.coordinator.coordinator import ModuleCoordinator
+from amplifier.kernel.coordinator.ownership import NAMED_POINTS, SINGLE_POINTS
+from amplifier.kernel.runtime.backend import RunningCall, asyncio_context, await_chain, is_kernel, is_machinery
+from amplifier.kernel.runtime.tasks import describe_label
+from amplifier.kernel.session.session import inside_turn_of
+
 from ._task_tree import CodeLine, TaskReport, TaskState, TaskTree, ThreadReport
 
 logger = logging.getLogger("amplifier.tracing")
@@ -54,10 +52,12 @@ def task_tree(frame: FrameType | None = None) -> TaskTree:
         frame: What the thread of the loop was doing, as a signal handler receives it; the caller, if left out.
     """
     running = frame or sys._getframe(1)
-    backend = backend_name()
-    found = [_Found.of(task, running) for task in running_tasks()] if backend is not None else []
+    backend = "asyncio" if running_asyncio_loop() is not None else None if _trio_root() is None else "trio"
+    found = _running_tasks()
+    for each in found:
+        each.look(running)
     _take_apart(found)
-    tasks = list(_reports(found, clock_now())) if found else []
+    tasks = list(_reports(found, loop_clock()())) if found else []
     return TaskTree(
         pid=os.getpid(),
         taken_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -81,16 +81,14 @@ class _Known:
     until: float = math.inf
     deadline: str | None = None
 
-    def after(self, landmark: Landmark) -> _Known:
-        doing = landmark.doing or self.doing
-        is_nearer = landmark.until is not None and landmark.until < self.until
-        return _Known(
-            landmark.coordinator or self.coordinator,
-            landmark.module or self.module,
-            doing,
-            landmark.until if is_nearer and landmark.until is not None else self.until,
-            doing if is_nearer else self.deadline,
-        )
+    def inside(self, call: RunningCall) -> _Known:
+        """What is known inside of a call of the kernel."""
+        module, words = (None, "") if call.label is None else describe_label(call.label)
+        coordinator, module, doing = call.coordinator or self.coordinator, call.module or module, words or self.doing
+        known = attrs.evolve(self, coordinator=coordinator, module=module or self.module, doing=doing)
+        if call.until is not None and call.until < self.until:
+            known = attrs.evolve(known, until=call.until, deadline=doing)
+        return known
 
 
 @attrs.define(eq=False)
@@ -98,37 +96,80 @@ class _Found:
     """A task while the report is being made.
 
     Attributes:
-        frames: Its chain of awaits, each frame with what the kernel knows of it.
+        context: Its context variables, where the backend shows them: trio always, asyncio since Python 3.12.
+        frames: Its chain of awaits, each frame with what the kernel does there.
         is_ours: Whether the kernel started it, so that whatever it starts is the session's as well.
-        goes_on_in: The id of the task whose first step is being taken inside of this one's.
+        goes_on_in: The task whose first step is being taken inside of this one's.
         session: The coordinator of the session for which the task as a whole works; what it starts works for it, too.
         final: What is known at the innermost frame.
     """
 
-    task: RunningTask
-    state: TaskState
-    frames: list[tuple[FrameType, Landmark | None]]
-    is_ours: bool
+    id: int
     parent_id: int | None
+    name: str
+    coroutine: Any
+    context: Context | None
+    state: TaskState = "waiting"
+    frames: list[tuple[FrameType, RunningCall | None]] = attrs.field(factory=list)
+    is_ours: bool = False
     number: int = 0
-    goes_on_in: int | None = None
+    goes_on_in: _Found | None = None
     session: Any = None
     final: _Known = attrs.field(factory=_Known)
 
-    @classmethod
-    def of(cls, task: RunningTask, running: FrameType) -> _Found:
-        coroutine = task.coroutine
+    def look(self, running: FrameType) -> None:
+        """Read its frames; ``running`` is what the thread of the loop is doing."""
+        coroutine = self.coroutine
         frames = list(await_chain(coroutine))
-        state: TaskState = "waiting"
         if frames and getattr(coroutine, "cr_running", False):
             # While it runs, a coroutine does not expose what it awaits; the stack of the thread does.
-            state = "running"
+            self.state = "running"
             frames = list(_stack_down_from(frames[0], running)) or frames
         elif inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
-            state = "not started"
+            self.state = "not started"
         first = next((frame for frame in frames if not is_machinery(frame)), None)
-        is_ours = first is not None and str(first.f_globals.get("__name__", "")).startswith("amplifier.kernel.")
-        return cls(task, state, [(frame, landmark_of(frame)) for frame in frames], is_ours, task.parent_id)
+        self.is_ours = first is not None and is_kernel(first)
+        self.frames = [(frame, _call_of(frame)) for frame in frames]
+
+
+def _running_tasks() -> list[_Found]:
+    """Every task of the loop that runs in this thread; also in a signal handler, where no task is the current one."""
+    if running_asyncio_loop() is not None:
+        listed = {id(task): task for task in sys.modules["asyncio"].all_tasks()}
+        infos = asyncio_context().run(anyio.get_running_tasks)
+        return [found for info in infos for found in _with_sections(info, listed.get(info.id))]
+    found: list[_Found] = []
+    waiting = [] if (root := _trio_root()) is None else [root]
+    while waiting:
+        task = waiting.pop(0)
+        parent = None if task.parent_nursery is None else id(task.parent_nursery.parent_task)
+        found.append(_Found(id(task), parent, task.name, task.coro, task.context))
+        waiting += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+    return found
+
+
+def _with_sections(info: anyio.TaskInfo, task: Any) -> list[_Found]:
+    """A task of the asyncio loop's list, and the sections that it waits for, which are not in the list."""
+    found = [_Found(info.id, info.parent_id, info.name or "", info.coro, _context_of(task))]
+    while (
+        section := getattr(getattr(task, "_fut_waiter", None), "section", None)
+    ) is not None and section.task is not None:
+        parent, task = task, section.task
+        found.append(_Found(id(task), id(parent), task.get_name(), task.get_coro(), _context_of(task)))
+    return found
+
+
+def _context_of(asyncio_task: Any) -> Context | None:
+    get_context = getattr(asyncio_task, "get_context", None)
+    return None if get_context is None else get_context()
+
+
+def _trio_root() -> Any:
+    trio = sys.modules.get("trio")
+    try:
+        return None if trio is None else trio.lowlevel.current_root_task()
+    except RuntimeError:
+        return None
 
 
 def _take_apart(found: list[_Found]) -> None:
@@ -142,22 +183,22 @@ def _take_apart(found: list[_Found]) -> None:
         for depth in range(1, len(each.frames)):
             inner = begun.get(id(each.frames[depth][0]))
             if inner is not None:
-                each.frames, each.state, each.goes_on_in = each.frames[:depth], "waiting", inner.task.id
-                inner.parent_id = each.task.id
+                each.frames, each.state, each.goes_on_in = each.frames[:depth], "waiting", inner
+                inner.parent_id = each.id
                 break
 
 
 def _reports(found: list[_Found], now: float) -> Iterator[TaskReport]:
-    by_id = {each.task.id: each for each in found}
-    coordinators: dict[str, Any] = {}
+    by_id = {each.id: each for each in found}
+    coordinators: dict[str, ModuleCoordinator] = {}
     for each in found:
-        for _, landmark in each.frames:
-            if landmark is not None and landmark.coordinator is not None:
-                coordinators[landmark.coordinator.session_id] = landmark.coordinator
-            section = None if landmark is None else by_id.get(landmark.goes_on_in or 0)
+        for _, call in each.frames:
+            if call is not None and call.coordinator is not None:
+                coordinators[call.coordinator.session_id] = call.coordinator
+            section = None if call is None else by_id.get(id(call.goes_on_in))
             if section is not None and section is not each:  # its own frames have it, too
-                section.parent_id = each.task.id
-    owners = {session_id: owners_of(coordinator) for session_id, coordinator in coordinators.items()}
+                section.parent_id = each.id
+    owners = {session_id: _owners_of(coordinator) for session_id, coordinator in coordinators.items()}
     ordered = list(_parents_first(found, by_id))
     for number, each in enumerate(ordered, 1):
         each.number = number
@@ -167,19 +208,19 @@ def _reports(found: list[_Found], now: float) -> Iterator[TaskReport]:
 
 def _parents_first(found: list[_Found], by_id: dict[int, _Found]) -> Iterator[_Found]:
     children: dict[int, list[_Found]] = {}
-    for each in sorted(found, key=lambda each: each.task.name):  # asyncio keeps them in a set
+    for each in sorted(found, key=lambda each: each.name):  # asyncio keeps them in a set
         children.setdefault(each.parent_id if each.parent_id in by_id else 0, []).append(each)
     waiting = children.pop(0, [])
     while waiting:
         each = waiting.pop(0)
         yield each
-        waiting = [*children.pop(each.task.id, []), *waiting]
+        waiting = [*children.pop(each.id, []), *waiting]
 
 
 def _report(
     each: _Found,
     by_id: dict[int, _Found],
-    coordinators: dict[str, Any],
+    coordinators: dict[str, ModuleCoordinator],
     owners: dict[str, dict[int, str]],
     now: float,
 ) -> TaskReport:
@@ -188,11 +229,11 @@ def _report(
     each.session = known.coordinator
     awaits: list[CodeLine] = []
     waits_in = None
-    waits_for = by_id.get(each.goes_on_in or 0)
-    for depth, (frame, landmark) in enumerate(each.frames):
-        if landmark is not None:
-            known = known.after(landmark)
-            section = by_id.get(each.goes_on_in or landmark.goes_on_in or 0)
+    waits_for = each.goes_on_in
+    for depth, (frame, call) in enumerate(each.frames):
+        if call is not None:
+            known = known.inside(call)
+            section = each.goes_on_in or by_id.get(id(call.goes_on_in))
             waits_for = None if section is each else section
             if each.is_ours and each.session is None:
                 each.session = known.coordinator
@@ -208,7 +249,7 @@ def _report(
     return TaskReport(
         number=each.number,
         parent=None if parent is None else parent.number,
-        name=each.task.name,
+        name=each.name,
         state=each.state,
         session_id=None if known.coordinator is None else known.coordinator.session_id,
         module=known.module,
@@ -221,16 +262,16 @@ def _report(
     )
 
 
-def _inherited(each: _Found, parent: _Found | None, coordinators: dict[str, Any]) -> _Known:
+def _inherited(each: _Found, parent: _Found | None, coordinators: dict[str, ModuleCoordinator]) -> _Known:
     """What a task is before its own first frame: of its parent's session, if it was started inside of that.
 
     A task that a turn started without a task group has no parent that is known; its context variables name the turn.
     """
     entered = {
-        mark.coordinator.session_id for _, mark in each.frames if mark is not None and mark.coordinator is not None
+        call.coordinator.session_id for _, call in each.frames if call is not None and call.coordinator is not None
     }
-    context = each.task.context
-    inside = [] if context is None else [found for found in sessions_inside(context) if found not in entered]
+    turns = () if each.context is None else each.context.get(inside_turn_of, ())
+    inside = [turn.session_id for turn in turns if turn.session_id not in entered]
     if inside and inside[-1] in coordinators:
         coordinator = coordinators[inside[-1]]
     elif parent is not None and parent.session is not None:
@@ -242,7 +283,24 @@ def _inherited(each: _Found, parent: _Found | None, coordinators: dict[str, Any]
     return parent.final
 
 
+def _owners_of(coordinator: ModuleCoordinator) -> dict[int, str]:
+    """The module that mounted each object of a session, by the object's id."""
+    mounts = coordinator.mounts
+    slots = [(point, None, mounts.points.get(point)) for point in SINGLE_POINTS]
+    for point in NAMED_POINTS:
+        named = mounts.points.get(point)
+        slots += [(point, name, mounted) for name, mounted in (named or {}).items()]
+    owners = ((id(mounted), mounts.owner_of(point, name)) for point, name, mounted in slots if mounted is not None)
+    return {key: owner for key, owner in owners if owner is not None}
+
+
 # ── frames ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _call_of(frame: FrameType) -> RunningCall | None:
+    """What the object of the kernel that a frame belongs to is doing, if it is one that waits for something."""
+    describe = getattr(frame.f_locals.get("self"), "running_call", None) if is_kernel(frame) else None
+    return None if describe is None else describe()
 
 
 def _stack_down_from(outermost: FrameType, innermost: FrameType) -> Iterator[FrameType]:

@@ -7,21 +7,8 @@ from decimal import Decimal
 
 from amplifier._json import visible_text
 
-from ._rows import Row, RowStatus
 from ._totals import Totals, self_seconds, slowest, totals
-from ._trace import Trace
-
-__all__ = [
-    "STATUS_WORDS",
-    "count",
-    "dollars",
-    "duration",
-    "number",
-    "row_facts",
-    "row_title",
-    "write_summary",
-    "write_text",
-]
+from ._trace import Row, RowStatus, Trace
 
 STATUS_WORDS: dict[RowStatus, str] = {
     "": "",

@@ -8,11 +8,8 @@ import attrs
 
 from amplifier.events import TOOL_PRE
 
-from ._log_lines import LogEvent
-from ._rows import Row
-from ._trace import Trace
-
-__all__ = ["Totals", "self_seconds", "slowest", "totals"]
+from ._event_logs import LogEvent
+from ._trace import Row, Trace
 
 
 @attrs.frozen(kw_only=True)

@@ -1,15 +1,113 @@
-"""The trace of a session and its child sessions: a tree of rows, made line by line."""
+"""The trace of a session and its child sessions: a tree of rows, each with the events that it was made of; made line by line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, final
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Final, Literal, TypeAlias, final
 
-from ._log_lines import LogEvent, UnreadLine, read_line
-from ._rows import Row, RowKind
-from ._session_rows import SessionRows
+import attrs
 
-__all__ = ["Trace"]
+from amplifier.events import (
+    APPROVAL_DENIED,
+    APPROVAL_GRANTED,
+    APPROVAL_REQUIRED,
+    CONTEXT_COMPACTION,
+    CONTEXT_POST_COMPACT,
+    CONTEXT_PRE_COMPACT,
+    EXECUTION_END,
+    EXECUTION_START,
+    LLM_REQUEST,
+    LLM_RESPONSE,
+    ORCHESTRATOR_COMPLETE,
+    PROVIDER_ERROR,
+    PROVIDER_REQUEST,
+    PROVIDER_RESPONSE,
+    SESSION_CONFIG,
+    SESSION_END,
+    SESSION_FORK,
+    SESSION_RESUME,
+    SESSION_START,
+    TOOL_ERROR,
+    TOOL_POST,
+    TOOL_PRE,
+    TRACE_ROLES,
+)
+from amplifier.turns import ModelAnswer, ToolOutcome
+
+from ._event_logs import LogEvent, UnreadLine, read_line
+
+RowKind: TypeAlias = Literal[
+    "session", "turn", "model", "tool", "approval", "compaction", "hook", "cancel", "event", "message", "unread"
+]
+"""A session, a turn, a model call, a tool call, a question to the user, a compaction of what the model is shown, a failure or verdict of a hook, a cancellation, any other
+event; a message of the transcript, if there is no event log; lines that cannot be read."""
+
+RowStatus: TypeAlias = Literal["", "ok", "error", "denied", "cancelled", "open"]
+"""Empty for what only happened; open for what has no end in the log: it runs, or its process was killed."""
+
+
+@attrs.define(eq=False, kw_only=True)
+class Row:
+    """One row of a trace.
+
+    Attributes:
+        number: Its index in the trace.
+        name: The tool, the provider and model, the event.
+        text: What it is about in one line: the prompt, the input of a tool, the reason of a failure.
+        parent: The index of the row that it belongs to.
+        events: What it was made of, in the order of the log. Every line of a log belongs to exactly one row.
+        start: Seconds since 1970.
+        end: The same; None if it has no end in the log, or no duration.
+        first_token: Seconds from the request to the first piece of the answer, if it was streamed.
+        revision: Of the trace when the row was last changed.
+    """
+
+    number: int
+    kind: RowKind
+    name: str
+    session_id: str
+    text: str = ""
+    parent: int | None = None
+    events: list[LogEvent | UnreadLine] = attrs.field(factory=list)
+    start: float | None = None
+    end: float | None = None
+    status: RowStatus = ""
+    model: str = ""
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_tokens: int | None = None
+    cost: Decimal | None = None
+    first_token: float | None = None
+    revision: int = 0
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took; None if that is not known. A clock that was set back gives 0."""
+        return None if self.start is None or self.end is None else max(0.0, self.end - self.start)
+
+    @property
+    def has_duration(self) -> bool:
+        """Whether it lasts, and is not just an event."""
+        return self.kind in ("session", "turn", "model", "tool", "approval", "compaction")
+
+
+_STATUS: Final[dict[str, RowStatus]] = {
+    "completed": "ok",
+    "success": "ok",
+    "cancelled": "cancelled",
+    "error": "error",
+    "failed": "error",
+}
+_KINDS: Final[dict[str, RowKind]] = {"approval": "approval", "hook": "hook", "policy": "hook", "cancel": "cancel"}
+_LONGEST_TEXT: Final = 300
+_LONGEST_NAME: Final = 200
+_TEXT_KEYS: Final = (
+    *("error", "error_message", "reason", "message", "detail", "prompt", "path", "agent", "module_id"),
+    *("hook_name", "provider", "tool_name", "source", "status", "state"),
+)
+"""The members of a payload that describe an event in one line, the first that is there."""
 
 
 @final
@@ -32,7 +130,7 @@ class Trace:
         self.rows: list[Row] = []
         self.revision: int = 0
         self.notes: list[str] = []
-        self._sessions: dict[str, SessionRows] = {}
+        self._sessions: dict[str, _SessionRows] = {}
         self._calls: dict[tuple[str, str], list[Row]] = {}
         self._waiting: dict[tuple[str, str], list[Row]] = {}
         self._lines = 0
@@ -77,11 +175,8 @@ class Trace:
             texts: Each in one line.
         """
         for message, text in zip(messages, texts, strict=True):
-            data = dict(message)
-            at = self._lines + 1
-            event = LogEvent(number=at, name="message", session_id=self.session_id, at=None, level="", data=data)
-            self._lines += 1
-            name = " ".join(str(part) for part in (data.get("role"), data.get("name")) if part)[:200]
+            event = self._own_event("message", message)
+            name = " ".join(str(part) for part in (message.get("role"), message.get("name")) if part)[:200]
             self._new_row("message", name, event, self._session_of(event).row, text=text)
 
     def add_steps(self, records: Iterable[Mapping[str, Any]]) -> None:
@@ -90,47 +185,35 @@ class Trace:
             step, call_id = record.get("step"), record.get("call")
             if step not in ("started", "finished") or not isinstance(call_id, str):
                 continue
-            event = LogEvent(
-                number=self._lines + 1,
-                name=f"journal:{step}",
-                session_id=self.session_id,
-                at=None,
-                level="",
-                data=dict(record),
-            )
-            self._lines += 1
+            event = self._own_event(f"journal:{step}", record)
             calls = self._calls.get((self.session_id, call_id))
             if not calls:
                 session = self._session_of(event).row
-                self._new_row(
-                    "tool", call_id[:200], event, session, text=f"in the step journal: {step}"
-                ).status = "open"
+                row = self._new_row("tool", call_id[:200], event, session, text=f"in the step journal: {step}")
+                row.status = "open"
             else:
                 self._touch(calls[-1], event)
+
+    def _own_event(self, name: str, data: Mapping[str, Any]) -> LogEvent:
+        """Something of the session that is in none of its logs."""
+        self._lines += 1
+        return LogEvent(number=self._lines, name=name, session_id=self.session_id, at=None, level="", data=dict(data))
 
     def _add_unread(self, line: UnreadLine) -> None:
         """Consecutive lines with the same problem share a row."""
         row = self._unread
-        if row is not None and row.text == line.reason:
-            row.events.append(line)
-            row.name = f"{len(row.events)} lines not read"
-            self._mark(row)
-            return
-        row = Row(number=len(self.rows), kind="unread", name="1 line not read", session_id="", text=line.reason)
+        if row is None or row.text != line.reason:
+            row = self._unread = self._add_row("unread", "", "", text=line.reason, status="error")
         row.events.append(line)
-        row.status = "error"
-        self.rows.append(row)
+        row.name = "1 line not read" if len(row.events) == 1 else f"{len(row.events)} lines not read"
         self._mark(row)
-        self._unread = row
 
-    def _session_of(self, event: LogEvent) -> SessionRows:
+    def _session_of(self, event: LogEvent) -> _SessionRows:
         found = self._sessions.get(event.session_id)
         if found is None:
             name = event.session_id[:200] or "no session id"
-            row = Row(number=len(self.rows), kind="session", name=name, session_id=event.session_id, status="open")
-            self.rows.append(row)
-            self._mark(row)
-            found = SessionRows(row, self._new_row, self._touch, self._mark, self._adopt)
+            row = self._add_row("session", name, event.session_id, status="open")
+            found = _SessionRows(row, self)
             self._sessions[event.session_id] = found
             for child in self._waiting.pop((event.session_id, ""), []):
                 self._attach(child, row)
@@ -175,16 +258,12 @@ class Trace:
         self._mark(child)
 
     def _new_row(self, kind: RowKind, name: str, event: LogEvent, parent: Row, *, text: str = "") -> Row:
-        row = Row(
-            number=len(self.rows),
-            kind=kind,
-            name=name,
-            session_id=event.session_id,
-            text=text,
-            parent=parent.number,
-            start=event.at,
-        )
+        row = self._add_row(kind, name, event.session_id, text=text, parent=parent.number, start=event.at)
         row.events.append(event)
+        return row
+
+    def _add_row(self, kind: RowKind, name: str, session_id: str, **facts: Any) -> Row:
+        row = Row(number=len(self.rows), kind=kind, name=name, session_id=session_id, **facts)
         self.rows.append(row)
         self._mark(row)
         return row
@@ -211,3 +290,336 @@ class Trace:
             row, depth = waiting.pop()
             yield row, depth
             waiting += [(child, depth + 1) for child in reversed(below.get(row.number, []))]
+
+
+class _SessionRows:
+    """The rows of one session: which of them each event belongs to."""
+
+    def __init__(self, row: Row, trace: Trace) -> None:
+        self.row = row
+        self._new_row, self._touch, self._mark = trace._new_row, trace._touch, trace._mark
+        self._trace = trace
+        self._turn: Row | None = None
+        self._is_in_turn = False
+        self._model: Row | None = None
+        self._compaction: Row | None = None
+        self._tools: dict[str, Row] = {}
+        self._open_tools: list[Row] = []
+        self._questions: list[tuple[tuple[str, str, str], Row]] = []
+        self._handlers: dict[str, Callable[[LogEvent], object]] = {
+            **dict.fromkeys((SESSION_START, SESSION_RESUME), self._begin),
+            **dict.fromkeys((SESSION_FORK, SESSION_CONFIG), self._add_to_session),
+            SESSION_END: self._end,
+            EXECUTION_START: self._begin_turn,
+            EXECUTION_END: self._end_turn,
+            ORCHESTRATOR_COMPLETE: self._complete_turn,
+            PROVIDER_REQUEST: self._open_model_call,
+            PROVIDER_RESPONSE: self._end_model_call,
+            PROVIDER_ERROR: self._fail_model_call,
+            LLM_REQUEST: self._add_wire_request,
+            LLM_RESPONSE: self._add_wire_response,
+            CONTEXT_PRE_COMPACT: self._begin_compaction,
+            CONTEXT_POST_COMPACT: self._add_to_compaction,
+            CONTEXT_COMPACTION: self._end_compaction,
+            TOOL_PRE: self._begin_tool_call,
+            TOOL_POST: self._end_tool_call,
+            TOOL_ERROR: self._end_tool_call,
+            APPROVAL_REQUIRED: self._ask,
+            APPROVAL_GRANTED: self._answer,
+            APPROVAL_DENIED: self._answer,
+        }
+
+    def add(self, event: LogEvent) -> None:
+        """Put an event into its row."""
+        handler = self._handlers.get(event.name)
+        if handler is not None:
+            handler(event)
+        elif TRACE_ROLES.get(event.name) == "none":
+            self._add_piece(event)
+        else:
+            self._add_event(event)
+
+    def _add_to(self, row: Row | None, event: LogEvent) -> Row | None:
+        """Add an event to a row, if there is one."""
+        if row is not None:
+            self._touch(row, event)
+        return row
+
+    # ── session ──
+
+    def _add_to_session(self, event: LogEvent) -> None:
+        self._touch(self.row, event)
+
+    def _begin(self, event: LogEvent) -> None:
+        self._abandon()  # what a killed process left open
+        self.row.status = "open"
+        self._touch(self.row, event)
+
+    def _end(self, event: LogEvent) -> None:
+        self._abandon()
+        self.row.status = _STATUS.get(event.text("status"), "ok")
+        self._touch(self.row, event)
+
+    # ── turns ──
+
+    def _begin_turn(self, event: LogEvent) -> None:
+        self._abandon()
+        self._tools.clear()
+        self._turn = self._new_row("turn", "turn", event, self.row, text=_prompt_text(event.data))
+        self._turn.status = "open"
+        self._is_in_turn = True
+
+    def _end_turn(self, event: LogEvent) -> None:
+        status = _STATUS.get(event.text("status"), "ok")
+        turn = self._add_to(self._turn if self._is_in_turn else None, event)
+        if turn is None:
+            turn = self._new_row("turn", "turn", event, self.row, text=_line(event.data.get("response")))
+            self._turn = turn
+        self._close_calls(event.at, "cancelled" if status == "cancelled" else "error")
+        turn.end, turn.status = event.at, status
+        self._is_in_turn = False
+
+    def _complete_turn(self, event: LogEvent) -> None:
+        turn = self._turn
+        if turn is None or any(isinstance(each, LogEvent) and each.name == event.name for each in turn.events):
+            self._add_event(event)
+            return
+        self._touch(turn, event)
+        if event.text("status") == "incomplete" and turn.status == "ok":
+            turn.text = _line(f"{turn.text} (incomplete)")
+
+    def _abandon(self) -> None:
+        """Forget what has no end in the log; its rows stay open."""
+        self._model, self._compaction, self._is_in_turn = None, None, False
+        self._open_tools.clear()
+        self._questions.clear()
+
+    def _close_calls(self, at: float | None, status: RowStatus) -> None:
+        for row in [*self._open_tools, *filter(None, (self._model, self._compaction))]:
+            row.end, row.status = at, status
+            self._mark(row)
+        self._model = self._compaction = None
+        self._open_tools.clear()
+
+    # ── model calls ──
+
+    def _open_model_call(self, event: LogEvent) -> Row:
+        provider, model = event.text("provider"), event.text("model")
+        self._model = self._new_row("model", _name(provider) or "model", event, self._enclosing())
+        self._model.status, self._model.model = "open", _name(model)
+        if self._compaction is not None:
+            self._compaction.model = self._model.model or self._model.name
+        return self._model
+
+    def _end_model_call(self, event: LogEvent) -> None:
+        row = self._add_to(self._model, event) or self._open_model_call(event)
+        _count(row, ModelAnswer.read(event.data))
+        row.text = _answer_text(event.data.get("response"))
+        row.end, row.status, self._model = event.at, "ok", None
+
+    def _fail_model_call(self, event: LogEvent) -> None:
+        model, self._model = self._model, None
+        if model is not None:
+            model.end, model.status = event.at, "error"
+            self._mark(model)
+        self._new_row("event", event.name, event, model or self._enclosing(), text=_about(event)).status = "error"
+
+    def _add_wire_request(self, event: LogEvent) -> Row:
+        row = self._add_to(self._model, event) or self._open_model_call(event)
+        row.model = _name(event.text("model")) or row.model
+        return row
+
+    def _add_wire_response(self, event: LogEvent) -> None:
+        row = self._add_wire_request(event)
+        if row.input_tokens is None:
+            _count(row, ModelAnswer.read(event.data))
+        first = row.events[0]
+        if not (isinstance(first, LogEvent) and first.name == PROVIDER_REQUEST):  # no loop reports the call
+            row.end, row.status, self._model = event.at, "error" if event.text("status") == "error" else "ok", None
+
+    def _add_piece(self, event: LogEvent) -> None:
+        row = self._add_to(self._model, event)
+        if row is None:
+            self._add_event(event)
+            return
+        # A loop that does not stream reports all blocks, with their number, when the answer is complete.
+        if row.first_token is None and "total_blocks" not in event.data and None not in (event.at, row.start):
+            row.first_token = max(0.0, (event.at or 0.0) - (row.start or 0.0))
+
+    # ── tool calls ──
+
+    def _begin_tool_call(self, event: LogEvent) -> None:
+        row = self._open_tool_call(event)
+        row.status = "open"
+        self._open_tools.append(row)
+
+    def _open_tool_call(self, event: LogEvent) -> Row:
+        call_id = event.text("tool_call_id")
+        # The calls of one answer run beside each other, not inside each other.
+        parent = self._turn if self._is_in_turn and self._turn is not None else self.row
+        name = _name(event.text("tool_name")) or "tool"
+        row = self._new_row("tool", name, event, parent, text=_line(event.data.get("tool_input")))
+        if call_id:
+            self._tools[call_id] = row
+            self._trace._adopt(event.session_id, call_id, row)
+        return row
+
+    def _end_tool_call(self, event: LogEvent) -> None:
+        # Without one a gate denied it before its beginning was written.
+        row = self._add_to(self._tool_of(event), event) or self._open_tool_call(event)
+        if row in self._open_tools:
+            self._open_tools.remove(row)
+        outcome = ToolOutcome.read(event.name, event.data)
+        row.end, row.status = event.at, outcome.status
+        if row.status != "ok":
+            row.text = _line(f"{_line(outcome.error)} {row.text}")
+
+    def _tool_of(self, event: LogEvent) -> Row | None:
+        """The call that this is the end of: by its id, which a provider may use again, else the open one of that tool."""
+        call_id = event.text("tool_call_id")
+        if call_id:
+            row = self._tools.get(call_id)
+            ended = row is not None and any(
+                isinstance(each, LogEvent) and each.name == event.name for each in row.events
+            )
+            return None if ended else row
+        name = _name(event.text("tool_name")) or "tool"
+        return next((row for row in self._open_tools if row.name == name), None)
+
+    # ── compactions ──
+
+    def _begin_compaction(self, event: LogEvent) -> None:
+        self._compaction = self._new_row("compaction", "compaction", event, self._enclosing())
+        self._compaction.status = "open"
+
+    def _add_to_compaction(self, event: LogEvent) -> None:
+        if self._add_to(self._compaction, event) is None:
+            self._add_event(event)
+
+    def _end_compaction(self, event: LogEvent) -> None:
+        row, data = self._add_to(self._compaction, event), event.data
+        row = row or self._new_row("compaction", "compaction", event, self._enclosing())
+        if not row.model:  # the provider has not reported the call for the summary itself
+            _count(row, ModelAnswer.read(data))
+        row.text = _line(f"{event.text('tier')}: {data.get('before_tokens')} → {data.get('after_tokens')} tokens")
+        row.end, row.status, self._compaction = event.at, "ok", None
+
+    # ── approvals and everything else ──
+
+    def _ask(self, event: LogEvent) -> None:
+        row = self._new_row("approval", "approval", event, self._innermost(event), text=_line(event.data.get("prompt")))
+        row.status = "open"
+        self._questions.append((_question(event), row))
+
+    def _answer(self, event: LogEvent) -> None:
+        asked = _question(event)
+        found = next((each for each in self._questions if each[0] == asked), None)
+        if found is None:  # answered earlier in the session, or it could not be asked
+            text = _line(event.data.get("prompt"))
+            row = self._new_row("approval", "approval", event, self._innermost(event), text=text)
+        else:
+            self._questions.remove(found)
+            row = found[1]
+            self._touch(row, event)
+        row.end, row.status = event.at, "ok" if event.name == APPROVAL_GRANTED else "denied"
+        if event.text("reason"):
+            row.text = _line(f"{row.text} ({event.text('reason')})")
+
+    def _add_event(self, event: LogEvent) -> None:
+        kind = _KINDS.get(event.name.partition(":")[0], "event")
+        row = self._new_row(kind, _name(event.name), event, self._innermost(event), text=_about(event))
+        if event.level in ("ERROR", "CRITICAL"):
+            row.status = "error"
+        elif event.name == "policy:violation":
+            row.status = "denied"
+
+    def _enclosing(self) -> Row:
+        """The compaction whose summary is written, else the turn, or the session between turns."""
+        if self._compaction is not None:
+            return self._compaction
+        return self._turn if self._is_in_turn and self._turn is not None else self.row
+
+    def _innermost(self, event: LogEvent) -> Row:
+        """The call that an event names, else the one that began last, else the turn, else the session."""
+        named = self._tools.get(event.text("tool_call_id"))
+        if named is not None:
+            return named
+        name = event.text("tool_name")
+        for row in reversed(self._open_tools):
+            if not name or row.name == _name(name):
+                return row
+        return self._model or self._enclosing()
+
+
+def _question(event: LogEvent) -> tuple[str, str, str]:
+    return event.text("hook_name"), event.text("event"), event.text("prompt")
+
+
+def _about(event: LogEvent) -> str:
+    if isinstance(stopped := event.data.get("stopped"), list):
+        return _line(
+            "; ".join(_stopped(part) for part in stopped if isinstance(part, dict) and part.get("what") != "turn")
+        )
+    for key in _TEXT_KEYS:
+        value = event.data.get(key)
+        if value not in (None, "", [], {}):
+            message = value.get("message") if isinstance(value, dict) else None
+            return _line(message or value)
+    return ""
+
+
+def _stopped(part: dict[str, Any]) -> str:
+    """What became of one part of a stop."""
+    what, seconds = part.get("what"), part.get("seconds")
+    what = f"{what} of {part['module']}" if part.get("module") else what
+    if part.get("outcome") == "abandoned":
+        return f"{what} would not stop"
+    return f"stopped {what}" + (f" in {seconds:.1f} s" if isinstance(seconds, float) else "")
+
+
+def _prompt_text(data: dict[str, Any]) -> str:
+    """A prompt in one line, with a note for each image and file: the log has no content of theirs."""
+    attachments = data.get("attachments")
+    notes = [
+        f"[{each.get('type')}: {each.get('title') or each.get('url') or each.get('media_type')}]"
+        for each in (attachments[:20] if isinstance(attachments, list) else ())
+        if isinstance(each, dict)
+    ]
+    return _line(" ".join([*notes, str(data.get("prompt") or "")]))
+
+
+def _answer_text(response: Any) -> str:
+    """The beginning of an answer: its texts, and the tools that it calls."""
+    content = response.get("content") if isinstance(response, dict) else None
+    parts: list[str] = []
+    for block in content[:20] if isinstance(content, list) else [content]:
+        if isinstance(block, str):
+            parts.append(block)
+        elif isinstance(block, dict) and block.get("type") == "text":
+            parts.append(str(block.get("text"))[:_LONGEST_TEXT])
+        elif isinstance(block, dict) and block.get("type") == "tool_call":
+            parts.append(f"→ {str(block.get('name'))[:_LONGEST_NAME]}")
+    return _line(" ".join(parts))
+
+
+def _line(value: Any) -> str:
+    """A value in one line."""
+    if value is None:
+        return ""
+    try:
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        text = "[nested too deeply]"
+    text = " ".join(text[: 4 * _LONGEST_TEXT].split())
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
+
+
+def _name(text: str) -> str:
+    return " ".join(text[:_LONGEST_NAME].split())
+
+
+def _count(row: Row, answer: ModelAnswer) -> None:
+    row.model = _name(answer.model) or row.model
+    for name in ("input_tokens", "output_tokens", "cache_read_tokens", "cost"):
+        if (value := getattr(answer, name)) is not None:
+            setattr(row, name, value)

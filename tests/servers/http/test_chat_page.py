@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from amplifier.cli.sessions.store import SessionRecord, SessionStore
+from amplifier.cli.sessions.store import SessionStore
+from amplifier.store import SessionRecord
 from tests._support import node_parts
 from tests._support.browser import Tab, open_tab
 from tests._support.terminal import run_cli

@@ -17,7 +17,7 @@ from amplifier._json import visible_text
 from amplifier.budget._budget import budget_as_json, budget_text
 from amplifier.cli.core.error_messages import error_message, exit_code_of, traceback_text
 from amplifier.cli.core.exit_codes import CommandError, Exit, OutputLostError
-from amplifier.cli.sessions.store import SessionRecord, SessionStore, now
+from amplifier.cli.sessions.store import SessionStore
 from amplifier.cli.terminal.display import Display, OutputFormat
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.log_output import LogNotices, install_log_handler
@@ -29,6 +29,8 @@ from amplifier.kernel import AmplifierSession
 from amplifier.live._checkpoints import Checkpoints
 from amplifier.loading import ModuleLoader
 from amplifier.plan._things import plan_changes
+from amplifier.store import SessionRecord
+from amplifier.store._sessions import now
 from amplifier.tracing._conversation import text_of_message
 from amplifier.turns import Ended, TurnRecord
 
@@ -40,8 +42,6 @@ from .permissions import Permissions
 from .project_instructions import ProjectInstructions
 from .signals import SignalHandler, handled_signals, run_observed
 from .terminal_agent import TerminalAgent
-
-__all__ = ["RunRequest", "print_error_json", "run_agent"]
 
 _TYPING_INTERVAL = 0.05
 """Seconds between two looks at what is typed while a turn runs; at every fifth the live lines are updated."""

@@ -25,8 +25,6 @@ from amplifier.live._edits import diff_style
 from .permissions import Permissions, rule_in_words
 from .signals import SignalHandler
 
-__all__ = ["AllowEverything", "AskAtTerminal", "NoOneToAsk"]
-
 _ALLOWING = ("allow once", "allow", "allow always")
 """What counts as yes for the kernel, the narrowest first."""
 

@@ -23,8 +23,6 @@ from .terminal_agent import TerminalAgent
 if TYPE_CHECKING:
     from amplifier.cli.terminal.line_prompt import LinePrompt, PromptHistory
 
-__all__ = ["Chat"]
-
 _CONTINUED = "\\"
 
 

@@ -17,21 +17,19 @@ from amplifier._spelling import nearest
 from amplifier.cli.core.error_messages import error_message
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.sessions.home_folder import config_folder
-from amplifier.cli.sessions.store import INTERRUPTED
 from amplifier.cli.terminal.output import Output
 from amplifier.errors import AmplifierError
 from amplifier.live._edits import diff_style
 from amplifier.models import file
 from amplifier.modules.hooks.approval import MODES
 from amplifier.servers._commands import expanded, summary
+from amplifier.store import INTERRUPTED
 from amplifier.tracing import totals, write_summary
 from amplifier.tracing._conversation import write_conversation
 from amplifier.tracing._sessions import read_trace
 
 from .project_instructions import project_root
 from .terminal_agent import TerminalAgent, compaction_message
-
-__all__ = ["LEAVING", "ChatCommands", "mentioned_files", "own_commands"]
 
 LEAVING = ("exit", "quit", "q")
 _MENTION = re.compile(r'(?<!\S)@(?:"([^"]+)"|(\S+))')

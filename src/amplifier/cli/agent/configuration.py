@@ -28,8 +28,6 @@ from .mcp_servers import with_variables_of_plans
 from .plan_files import change_module, read_plan_file
 from .project_instructions import project_root
 
-__all__ = ["REMEMBERED", "Configuration", "Project", "Value", "change_user_file", "read_configuration", "user_file"]
-
 REMEMBERED: Final = "amplifier permissions"
 """The origin of what the user has allowed for good in a project."""
 

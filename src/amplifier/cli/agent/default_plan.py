@@ -16,9 +16,10 @@ import attrs
 from amplifier._json import copy_json, visible_text
 from amplifier._spelling import suggestion
 from amplifier.cli.core.exit_codes import CommandError
-from amplifier.cli.sessions.store import EVENTS_FILE, SessionRecord
 from amplifier.loading._installed import BUILT_IN_SOURCE, missing_package
 from amplifier.plan import check_plan, expand_variables, merge_plans
+from amplifier.store import SessionRecord
+from amplifier.store._sessions import EVENTS_FILE
 
 from .configuration import Configuration
 from .keys import load_keys
@@ -27,16 +28,6 @@ from .project_instructions import ProjectInstructions, find_instructions
 
 if TYPE_CHECKING:
     from amplifier.testing import CassetteMode
-
-__all__ = [
-    "AgentPlan",
-    "available_providers",
-    "build_plan",
-    "with_budget",
-    "with_recordings",
-    "with_storage_paths",
-    "with_traces",
-]
 
 OFFLINE_PROVIDER: Final = "provider-offline"
 API_KEYS: Final = {"ANTHROPIC_API_KEY": "provider-anthropic", "OPENAI_API_KEY": "provider-openai"}

@@ -8,9 +8,9 @@ import socket
 import sys
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -18,20 +18,17 @@ import anyio.to_thread
 from starlette.types import ASGIApp
 
 from amplifier._programs import open_in_browser
-from amplifier.cli.core.exit_codes import CommandError, Exit
+from amplifier.cli.core.exit_codes import Exit
 from amplifier.cli.sessions.store import SessionStore
 from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.log_output import install_log_handler
 from amplifier.cli.terminal.output import StandardStreams
-from amplifier.errors import AmplifierError
-from amplifier.kernel import AmplifierSession
 from amplifier.loading._installed import require_backend
 from amplifier.servers import SessionRequest
 from amplifier.servers._access import address_of, listen_on, reachability_warning, server_names
 from amplifier.servers.http import Limits, application
+from amplifier.servers.http._pages import TRACE_PAGE, TURNS_PAGE, trace_application, turns_application
 from amplifier.servers.http._servers import run_asgi_server
-from amplifier.servers.http._trace import TRACE_PAGE, trace_application
-from amplifier.servers.http._turns import TURNS_PAGE, turns_application
 
 from .served_sessions import ServedSessions
 from .signals import run_observed, until_signal
@@ -39,7 +36,7 @@ from .signals import run_observed, until_signal
 if TYPE_CHECKING:
     from amplifier.durable import DurableEngine
 
-__all__ = ["follow_session", "serve_http", "serve_turns"]
+T = TypeVar("T")
 
 
 def serve_http(
@@ -75,12 +72,6 @@ async def _serve(
     generated = token is None
     token = secrets.token_urlsafe(32) if token is None else token or None
 
-    def check(session: AmplifierSession) -> None:
-        try:
-            sessions.check(session)
-        except CommandError as error:
-            raise AmplifierError(str(error)) from error
-
     app = application(
         sessions.make,
         token=token,
@@ -93,7 +84,7 @@ async def _serve(
         hosts=hosts,
         origins=options["origins"],
         storage=sessions.store,
-        check=check,
+        check=sessions.check,
         reports=sessions.store.reports,
     )
     # The address goes to standard output; the token only if no one else knows it.
@@ -105,30 +96,35 @@ async def _serve(
     return await _run(app, listening, lines, shown, options["host"], app.shut_down)
 
 
-def follow_session(store: SessionStore, session_id: str, *, backend: str, open_browser: bool) -> int:
+def follow_session(store: SessionStore, session_id: str, **options: Any) -> int:
     """Serve the page of a session until a signal comes; returns the exit code."""
-    require_backend(backend)
-
-    async def serve() -> int:
-        token = secrets.token_urlsafe(32)
-        page = f"{address_of(listening, '127.0.0.1')}{TRACE_PAGE}#token={token}&traced={session_id}"
-        lines = [f"Following session {session_id}: {page}", "Ctrl-C ends it."]
-        return await _run(trace_application(store, token), listening, lines, page if open_browser else None)
-
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return anyio.run(serve, backend=backend)
+    about, page = f"Following session {session_id}", f"{TRACE_PAGE}#token={{}}&traced={session_id}"
+    return _serve_page(nullcontext(store), trace_application, about, page, **options)
 
 
-def serve_turns(engine: AbstractAsyncContextManager[DurableEngine], *, backend: str, open_browser: bool) -> int:
+def serve_turns(engine: AbstractAsyncContextManager[DurableEngine], **options: Any) -> int:
     """Serve the page of an engine's turns until a signal comes; returns the exit code."""
+    return _serve_page(engine, turns_application, "Turns", f"{TURNS_PAGE}#token={{}}", **options)
+
+
+def _serve_page(
+    source: AbstractAsyncContextManager[T],
+    make: Callable[[T, str], ASGIApp],
+    about: str,
+    page: str,
+    *,
+    backend: str,
+    open_browser: bool,
+) -> int:
+    """Serve one page, on this machine; its application is made of its source and a token, which is put into the page's address."""
     require_backend(backend)
 
     async def serve() -> int:
         token = secrets.token_urlsafe(32)
-        page = f"{address_of(listening, '127.0.0.1')}{TURNS_PAGE}#token={token}"
-        async with engine as opened:
-            lines = [f"Turns: {page}", "Ctrl-C ends it."]
-            return await _run(turns_application(opened, token), listening, lines, page if open_browser else None)
+        address = address_of(listening, "127.0.0.1") + page.format(token)
+        async with source as opened:
+            lines = [f"{about}: {address}", "Ctrl-C ends it."]
+            return await _run(make(opened, token), listening, lines, address if open_browser else None)
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         return anyio.run(serve, backend=backend)

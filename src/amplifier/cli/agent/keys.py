@@ -12,8 +12,6 @@ from amplifier.cli.core.exit_codes import CommandError
 from amplifier.cli.sessions.home_folder import find_home
 from amplifier.errors import MissingExtraError
 
-__all__ = ["keep_key", "key_names", "load_keys", "remove_key"]
-
 _SERVICE = "amplifier"
 _problems: dict[str, str] = {}
 """Of the keys that could not be read."""

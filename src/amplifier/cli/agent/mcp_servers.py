@@ -17,8 +17,6 @@ from amplifier.plan import expand_variables
 
 from .plan_files import read_plan_file
 
-__all__ = ["open_servers", "read_servers", "servers_of", "with_variables_of_plans"]
-
 _MODULE = "tool-mcp"
 _ENV_VARIABLE = re.compile(r"\$\{env:(\w+)\}")
 _INPUT_VARIABLE = re.compile(r"\$\{input:([\w-]+)\}")

@@ -17,8 +17,6 @@ from amplifier.modules.hooks.approval import MODES, rule_for_call
 
 from .configuration import Project
 
-__all__ = ["Permissions", "rule_in_words"]
-
 
 class Permissions:
     """The permissions of one run.

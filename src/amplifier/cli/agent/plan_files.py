@@ -15,9 +15,6 @@ from amplifier.errors import MissingExtraError
 from amplifier.plan import merge_plans
 from amplifier.plan._things import places_of
 
-__all__ = ["PlanFileError", "UnknownFormat", "change_module", "module_of", "parse_yaml", "read_plan_file"]
-
-
 _LARGEST = 16_000_000
 """Bytes of a file."""
 

@@ -20,8 +20,6 @@ from amplifier.cli.sessions.home_folder import config_folder
 
 from .plan_files import parse_yaml
 
-__all__ = ["ProjectInstructions", "find_instructions", "project_root"]
-
 NAMES: Final = ("AGENTS.md", "CLAUDE.md")
 MOST_BYTES: Final = 32 * 1024
 """Of one file, and of all of them."""

@@ -7,21 +7,21 @@ from typing import Any
 
 import attrs
 
-from amplifier.cli.core.exit_codes import CommandError
-from amplifier.cli.sessions.store import SessionRecord, SessionStore, now
+from amplifier.cli.sessions.store import SessionStore
 from amplifier.cli.terminal.display import Display
 from amplifier.contracts import ApprovalSystem
+from amplifier.errors import AmplifierError, SessionBusyError
 from amplifier.kernel import AmplifierSession
 from amplifier.loading import ModuleLoader
 from amplifier.servers import SessionRequest
+from amplifier.store import SessionRecord
+from amplifier.store._sessions import now
 
 from .approvals import NoOneToAsk
 from .configuration import read_configuration
 from .default_plan import AgentPlan, build_plan, with_storage_paths, with_traces
 from .plan_files import change_module
 from .terminal_agent import check_failures
-
-__all__ = ["ServedSessions"]
 
 _MCP = "tool-mcp"
 
@@ -83,14 +83,15 @@ class ServedSessions:
         """A session that is not opened yet.
 
         Raises:
-            CommandError: The plan cannot be read any more, or the session is open in another process.
+            CommandError: The plan cannot be read any more.
+            SessionBusyError: The session is open in another process.
         """
         directory, approvals = wanted.directory or Path.cwd(), wanted.approvals or NoOneToAsk(self.display)
         session_id, is_resumed = wanted.session_id, wanted.is_resumed
         if session_id is None:
             return self._make_temporary(directory, approvals)
         if is_resumed and self.store.is_open(session_id):
-            raise CommandError(f"session {session_id!r} is open in another process; end that one first")
+            raise SessionBusyError(f"session {session_id!r} is open in another process; end that one first")
         agent_plan = self._agent_plan(directory)
         session = AmplifierSession(
             with_storage_paths(_with_servers(agent_plan.plan, wanted.servers), sessions=self.store.root),
@@ -120,14 +121,14 @@ class ServedSessions:
         """Refuse a session without a provider, or with modules that could not be mounted.
 
         Raises:
-            CommandError: It cannot be used.
+            AmplifierError: It cannot be used.
         """
         for warning in check_failures(session):
             self.display.notice(warning, "warning")
         if not session.coordinator.get("providers"):
             record = self.store.begun.get(session.session_id)
             named = (None if record is None else record.provider) or self.provider or "the plan's provider"
-            raise CommandError(
+            raise AmplifierError(
                 f"{named} is not available; `amplifier doctor` shows which keys and packages are missing"
             )
 

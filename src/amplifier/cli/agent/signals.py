@@ -33,8 +33,6 @@ from amplifier.tracing._running_commands import answer_task_requests
 
 from .keys import load_keys
 
-__all__ = ["SignalHandler", "handled_signals", "run_observed", "until_signal"]
-
 T = TypeVar("T")
 
 FORCE_EXIT_AFTER = 2.0

@@ -10,7 +10,7 @@ import attrs
 from amplifier._json import visible_text
 from amplifier.cli.core.error_messages import error_message
 from amplifier.cli.core.exit_codes import CommandError
-from amplifier.cli.sessions.store import EVENTS_FILE, INTERRUPTED, SessionRecord, SessionStore, begun, now
+from amplifier.cli.sessions.store import SessionStore
 from amplifier.cli.terminal.display import Display, spent
 from amplifier.cli.terminal.log_output import LogNotices
 from amplifier.errors import AmplifierError, NoOneToAskError, NoUnfinishedTurnError
@@ -20,13 +20,13 @@ from amplifier.live import run_turn
 from amplifier.live._checkpoints import Checkpoints
 from amplifier.models import TurnEvent
 from amplifier.plan._things import module_hashes
+from amplifier.store import INTERRUPTED, RUNNING, SessionRecord
+from amplifier.store._sessions import EVENTS_FILE
 from amplifier.turns import Ended, TurnRecord
 
 from .default_plan import OFFLINE_PROVIDER
 from .permissions import Permissions
 from .signals import SignalHandler
-
-__all__ = ["TerminalAgent", "check_failures"]
 
 
 @attrs.define
@@ -146,12 +146,12 @@ class TerminalAgent:
     def _start_turn(self, prompt: str | None) -> None:
         self.latest = TurnRecord()
         self.turns += 1
-        self.record = begun(self.record, prompt)
+        self.record = self.record.used(RUNNING, prompt=prompt)
         self.store.write(self.record, turn_plan=module_hashes(self.plan))
 
     def _end_turn(self, outcome: Ended, *, stays_cut_off: bool = False) -> None:
         self.tokens += self.latest.input_tokens + self.latest.output_tokens
-        self.record = attrs.evolve(self.record, updated=now(), status=INTERRUPTED if stays_cut_off else outcome.status)
+        self.record = self.record.used(INTERRUPTED if stays_cut_off else outcome.status)
         self.store.write(self.record, **({} if stays_cut_off else {"turn_plan": None}))
 
     def latest_in_words(self) -> str:
@@ -213,7 +213,7 @@ def check_failures(session: AmplifierSession) -> list[str]:
     """Refuse a session with failed modules; returns warnings if its plan has ``strict: false`` in its section ``session``.
 
     Raises:
-        CommandError: A module of the plan cannot be used.
+        AmplifierError: A module of the plan cannot be used.
     """
     settings = session.config.get("session")
     if isinstance(settings, dict) and settings.get("strict") is False:
@@ -222,7 +222,7 @@ def check_failures(session: AmplifierSession) -> list[str]:
         count = len(session.failures)
         counted = "1 module" if count == 1 else f"{count} modules"
         lines = [f"{counted} of the plan cannot be used, so nothing was begun:", *list_failures(session.failures)]
-        raise CommandError("\n".join([*lines, _REMEDY]))
+        raise AmplifierError("\n".join([*lines, _REMEDY]))
     return []
 
 

@@ -18,8 +18,6 @@ from amplifier.servers.acp import serve, taken_standard_streams
 
 from .shared_options import GlobalOptions, agent_options, open_store, plan_option
 
-__all__ = ["acp"]
-
 
 @click.command()
 @plan_option

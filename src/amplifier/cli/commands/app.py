@@ -16,8 +16,6 @@ from amplifier.cli.core.exit_codes import CommandError, Exit
 from .lazy_group import LazyGroup
 from .shared_options import GlobalOptions, debug_option
 
-__all__ = ["SECOND_NAME", "run"]
-
 SECOND_NAME: Final = "amplifier-kernel"
 """Installed beside ``amplifier``, which the published command line installs as well."""
 

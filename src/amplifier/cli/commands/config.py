@@ -19,8 +19,6 @@ from amplifier.loading._installed import installed_ids
 from .lazy_group import LazyGroup
 from .shared_options import json_option
 
-__all__ = ["config", "permissions"]
-
 
 @click.group(cls=LazyGroup, invoke_without_command=True)
 @json_option

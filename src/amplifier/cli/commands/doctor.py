@@ -47,8 +47,6 @@ from amplifier.tracing._text import row_title
 from .app import SECOND_NAME
 from .shared_options import complete_running, json_option, open_store
 
-__all__ = ["doctor"]
-
 Verdict: TypeAlias = Literal["ok", "note", "problem"]
 _MARKS = {"ok": "✓", "note": "·", "problem": "✗"}
 _COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}

@@ -11,8 +11,6 @@ import click
 
 from .shared_options import debug_option
 
-__all__ = ["LazyGroup"]
-
 
 class LazyGroup(click.Group):
     """A group that knows its commands by name.

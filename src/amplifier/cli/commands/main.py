@@ -9,8 +9,6 @@ from pathlib import Path
 
 from amplifier.cli.core.exit_codes import Exit
 
-__all__ = ["main"]
-
 _LAST_STANDARD = 2
 
 

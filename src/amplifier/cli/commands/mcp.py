@@ -46,8 +46,6 @@ from .shared_options import (
     read_token,
 )
 
-__all__ = ["mcp"]
-
 
 @click.group(cls=LazyGroup)
 def mcp() -> None:

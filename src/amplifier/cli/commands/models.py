@@ -28,8 +28,6 @@ from amplifier.models import ChatRequest, Message, ModelInfo
 from .lazy_group import LazyGroup
 from .shared_options import backend_option, complete_provider, json_option
 
-__all__ = ["keys", "models"]
-
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
 _SECONDS = 20.0
 _MILLION = 1_000_000

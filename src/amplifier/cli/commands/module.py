@@ -36,8 +36,6 @@ from amplifier.plan import is_module_id, type_from_id
 from .lazy_group import LazyGroup
 from .shared_options import completion, json_option
 
-__all__ = ["module"]
-
 
 @click.group(cls=LazyGroup, lazy={"validate": "module_validate:validate"})
 def module() -> None:

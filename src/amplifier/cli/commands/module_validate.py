@@ -25,8 +25,6 @@ from amplifier.models import to_json
 
 from .shared_options import json_option, open_store
 
-__all__ = ["validate"]
-
 _EXITS = {"conforms": Exit.OK, "violations": Exit.FAILED, "unchecked": Exit.USAGE}
 _BACKEND = click.Choice(["asyncio", "trio"])
 _FILE = click.Path(dir_okay=False, path_type=Path)

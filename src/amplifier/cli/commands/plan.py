@@ -22,8 +22,6 @@ from amplifier.plan import check_plan, expand_variables, plan_schema
 from .lazy_group import LazyGroup
 from .shared_options import PLAN_FILE, complete_provider
 
-__all__ = ["plan"]
-
 
 @click.group(cls=LazyGroup)
 def plan() -> None:

@@ -16,10 +16,11 @@ from amplifier.cli.agent.agent_run import RunRequest, print_error_json, run_agen
 from amplifier.cli.agent.configuration import Value, read_configuration
 from amplifier.cli.agent.mcp_servers import read_servers
 from amplifier.cli.core.exit_codes import CommandError
-from amplifier.cli.sessions.store import INTERRUPTED, LAST, SessionRecord, SessionStore
+from amplifier.cli.sessions.store import LAST, SessionStore
 from amplifier.cli.terminal.output import is_terminal
 from amplifier.modules.hooks.approval import MODES
 from amplifier.plan import validate_session_id
+from amplifier.store import INTERRUPTED, SessionRecord
 
 from .shared_options import (
     PLAN_FILE,
@@ -31,8 +32,6 @@ from .shared_options import (
     open_store,
     plan_option,
 )
-
-__all__ = ["PROMPT_SETTINGS", "reject_unquoted_prompt", "run", "run_options", "start_run"]
 
 _MAX_PROMPT_BYTES = 16 * 1024 * 1024
 

@@ -17,8 +17,6 @@ from .shared_options import (
     read_token,
 )
 
-__all__ = ["serve", "ui"]
-
 
 @click.command()
 @click.argument("plan", required=False, type=PLAN_FILE)

@@ -26,9 +26,9 @@ from amplifier.cli.commands.shared_options import (
     open_store,
 )
 from amplifier.cli.core.exit_codes import CommandError, Exit
-from amplifier.cli.sessions.store import EVENTS_FILE
 from amplifier.cli.terminal.output import is_terminal, print_table
 from amplifier.live._checkpoints import undo_stored
+from amplifier.store._sessions import EVENTS_FILE
 from amplifier.tracing import (
     compare,
     totals,
@@ -40,8 +40,6 @@ from amplifier.tracing import (
 )
 from amplifier.tracing._conversation import heading_of_message, text_of_message, write_conversation
 from amplifier.tracing._sessions import read_trace
-
-__all__ = ["session"]
 
 _ALL_COLUMNS = 120
 """The width of a terminal that shows all there is of a session in one line."""

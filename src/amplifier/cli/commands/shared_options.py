@@ -14,26 +14,6 @@ import click
 if TYPE_CHECKING:
     from amplifier.cli.sessions.store import SessionStore
 
-__all__ = [
-    "PLAN_FILE",
-    "Decorator",
-    "GlobalOptions",
-    "add_options",
-    "agent_options",
-    "backend_option",
-    "complete_provider",
-    "complete_running",
-    "complete_session",
-    "completion",
-    "debug_option",
-    "http_options",
-    "import_http_server",
-    "json_option",
-    "open_store",
-    "plan_option",
-    "read_token",
-]
-
 Decorator: TypeAlias = Callable[[Any], Any]
 """Adds options to a command."""
 

@@ -11,8 +11,6 @@ from amplifier.durable._commands import turns
 
 from .shared_options import import_http_server
 
-__all__ = ["turns"]
-
 
 @turns.command("page")
 @click.option("--open", "open_browser", is_flag=True, help="Open it in the browser.")

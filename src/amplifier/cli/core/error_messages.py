@@ -24,8 +24,6 @@ from amplifier.loading._importing import advise_on_alias
 
 from .exit_codes import CommandError, Exit
 
-__all__ = ["error_message", "exit_code_of", "traceback_text"]
-
 _CLOSED_BY_READER = frozenset({errno.EPIPE, errno.ESHUTDOWN})
 
 

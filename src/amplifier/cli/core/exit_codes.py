@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["CommandError", "Exit", "OutputLostError"]
-
 
 class Exit(IntEnum):
     """Exit codes. Those above 128 are what a shell shows for a process that a signal ended."""

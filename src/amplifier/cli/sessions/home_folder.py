@@ -9,8 +9,6 @@ from pathlib import Path
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.errors import MissingExtraError
 
-__all__ = ["HOME_VARIABLE", "config_folder", "find_home", "require_writable", "running_folder"]
-
 HOME_VARIABLE = "AMPLIFIER_HOME"
 
 

@@ -8,20 +8,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import attrs
 
-from amplifier._json import redact_text
 from amplifier._regular_file import irregular_kind, make_folders, read_file, replace_file
 from amplifier._spelling import did_you_mean, nearest
 from amplifier.cli.core.exit_codes import CommandError
 from amplifier.store import (
-    INTERRUPTED,
-    RUNNING,
     Conversation,
     SessionIndex,
     SessionLockedError,
@@ -29,27 +25,12 @@ from amplifier.store import (
     encode_message,
     lock_holder,
 )
-from amplifier.store._sessions import EVENTS_FILE
+from amplifier.store._sessions import EVENTS_FILE, now
 
 from .home_folder import require_writable
 
-__all__ = ["EVENTS_FILE", "INTERRUPTED", "LAST", "RUNNING", "SessionRecord", "SessionStore", "begun", "now"]
-
 LAST = "last"
 """The name for the session that was used last."""
-
-TITLE_LENGTH = 80
-
-
-def now() -> str:
-    """The current time."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def begun(record: SessionRecord, prompt: str | None) -> SessionRecord:
-    """The record of a session whose turn begins; the first prompt is its title."""
-    title = record.title or redact_text(" ".join((prompt or "").split()))[:TITLE_LENGTH] or None
-    return attrs.evolve(record, title=title, updated=now(), status=RUNNING)
 
 
 class SessionStore(SessionIndex):

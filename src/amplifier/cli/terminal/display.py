@@ -29,8 +29,6 @@ from .output import StandardStreams
 if TYPE_CHECKING:
     from .markdown import MarkdownRows
 
-__all__ = ["Display", "OutputFormat", "spent"]
-
 OutputFormat: TypeAlias = Literal["text", "json", "json-trace"]
 
 MOST_LIVE_LINES = 8

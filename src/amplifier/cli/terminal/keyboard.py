@@ -21,8 +21,6 @@ import anyio
 if TYPE_CHECKING:
     from prompt_toolkit.key_binding.key_processor import KeyPress
 
-__all__ = ["Keyboard"]
-
 _CHUNK = 4096
 _PASTE_BEGINS, _PASTE_ENDS = "\x1b[200~", "\x1b[201~"
 _KEYS = re.compile(r"\x1b\[[0-9;?]*[@-~]|\x1bO.|[\x00-\x1f\x7f]|[^\x00-\x1f\x7f]+")

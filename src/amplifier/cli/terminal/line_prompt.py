@@ -42,8 +42,6 @@ from amplifier._regular_file import make_folders, replace_file
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.output import Output
 
-__all__ = ["LinePrompt", "PromptHistory"]
-
 _MOST_MENU_ROWS = 8
 _MENTION = re.compile(r'(?<!\S)@("[^"]*|[^\s"]*)$')
 MOST_ENTRIES = 1000

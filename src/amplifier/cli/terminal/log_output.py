@@ -9,8 +9,6 @@ from amplifier.cli.core.error_messages import traceback_text
 
 from .display import Display
 
-__all__ = ["LogNotices", "install_log_handler"]
-
 _SESSION_LOGGER = "amplifier.session"
 """Its warnings are about failed modules and problems of the plan, which the commands report themselves."""
 

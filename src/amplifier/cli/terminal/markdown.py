@@ -27,8 +27,6 @@ from rich.theme import Theme
 
 from amplifier._json import visible_text
 
-__all__ = ["MarkdownRows", "render_markdown"]
-
 LONGEST_BLOCK = 6_000
 """Characters of a block; a longer one is rendered in parts, so that no text makes the terminal wait."""
 

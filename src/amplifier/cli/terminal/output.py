@@ -17,8 +17,6 @@ from typing import Any, TextIO
 from amplifier._json import visible_text
 from amplifier.cli.core.exit_codes import OutputLostError
 
-__all__ = ["Output", "StandardStreams", "is_terminal", "print_table"]
-
 _PLAIN_TERMINALS = frozenset({"", "dumb", "unknown"})
 _STYLES = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 

@@ -6,8 +6,7 @@ _params            the parameters of requests
 _agent             the methods of the protocol
 _updates           events of a turn as notifications
 _tool_calls        how tool calls are shown
-_files             the files of the editor, with changes that are not saved
-_permission        asks the person at the editor
+_editor            what the editor is asked for: files with changes that are not saved, permission
 """
 
 from ._agent import serve

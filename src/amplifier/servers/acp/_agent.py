@@ -37,18 +37,14 @@ from ._connection import (
     RpcError,
     Work,
 )
-from ._files import EditorFiles
+from ._editor import EditorApprovals, EditorFiles
 from ._params import Greeting, OfSession, Opening, Page, Prompt, read_params
-from ._permission import EditorApprovals
 from ._updates import Updates
-
-__all__ = ["serve"]
 
 logger: logging.Logger = logging.getLogger("amplifier.servers.acp")
 
 PROTOCOL_VERSION: Final = 1
 
-_LAST = 2**31 + 1  # after the handler of the stream of events, which is what shows a call
 _SET_RULES: Final = "approval.set_rules"
 _LISTING_SECONDS = 3.0
 _COMPACTING_SECONDS = 120.0
@@ -239,9 +235,7 @@ class _Agent:
                 notes.append(f"The tools of an MCP server are missing: {server['error']}")
         await _find_models(live)
         session.coordinator.register_step_wrapper(live.about.choose_model)
-        session.coordinator.hooks.register(
-            "tool:pre", updates.hold_writing, _LAST, name="acp-diff", fields=("tool_name", "tool_call_id")
-        )
+        session.coordinator.hooks.register("tool:pre", updates.edits, name="servers.diffs")
         # It comes after the answer, which has the session's id.
         self._sessions.start_soon(updates.commands, {**commands, **_COMPACT, **commands})
         return live
@@ -266,7 +260,7 @@ class _Agent:
         return work
 
     def _close(self, params: dict[str, Any]) -> Work:
-        closing = self._sessions.closed(self._find(params))
+        closing = self._sessions.without(self._find(params).session_id)
 
         async def work() -> dict[str, Any]:
             async with closing:

@@ -14,8 +14,6 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 
 from amplifier._json import redact_text
 
-__all__ = ["ByteStream", "Call", "Connection", "RpcError", "Work"]
-
 logger: logging.Logger = logging.getLogger("amplifier.servers.acp")
 
 # ── messages ──

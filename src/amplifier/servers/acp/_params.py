@@ -26,8 +26,6 @@ from amplifier.plan import validate_session_id
 
 from ._connection import INVALID_PARAMS, RpcError
 
-__all__ = ["Greeting", "OfSession", "Opening", "Page", "Prompt", "read_params"]
-
 T = TypeVar("T", bound=attrs.AttrsInstance)
 
 

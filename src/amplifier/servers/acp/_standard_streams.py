@@ -13,8 +13,6 @@ from contextlib import contextmanager
 
 from amplifier.modules._shared.message_lines import read_chunk, write_all
 
-__all__ = ["StandardStreams", "taken_standard_streams"]
-
 _WRITE_AT_ONCE = 4096
 """A pipe that is ready takes this many bytes without blocking (PIPE_BUF)."""
 

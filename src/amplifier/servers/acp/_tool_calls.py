@@ -10,12 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import anyio.to_thread
-
-from amplifier._regular_file import read_file
+from amplifier.live._edits import Edit
 from amplifier.turns import error_text
-
-__all__ = ["PLAN_TOOL", "describe_call", "describe_result", "plan_entries"]
 
 PLAN_TOOL: Final = "todo"
 """Its list is shown as the agent's plan."""
@@ -39,59 +35,33 @@ _OUTPUTS: Final = {"bash": ("stdout", "stderr"), "read_file": ("content",)}
 _TITLE_KEYS: Final = ("command", "file_path", "path", "pattern", "url", "query", "instruction")
 _LONGEST_TITLE = 120
 _LONGEST_TEXT = 50_000
-_LARGEST_OLD_FILE = 512 * 1024
-"""Bytes of a file that is about to be replaced; of a larger one no diff is shown."""
 
 
-async def describe_call(tool: str, given: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+def describe_call(tool: str, given: Mapping[str, Any], directory: Path, edit: Edit | None) -> dict[str, Any]:
     """Title, kind, locations, input and, for a change of a file, the diff."""
     described: dict[str, Any] = {
         "title": _title(tool, given),
         "kind": _KINDS.get(tool, "other"),
         "rawInput": dict(given),
     }
-    if (absolute := _absolute(given.get("file_path"), directory)) is not None:
-        described["locations"] = [{"path": str(absolute)}]
-        if (diff := await _diff(tool, given, absolute)) is not None:
-            described["content"] = [diff]
+    path = given.get("file_path")
+    if isinstance(path, str) and path and "\0" not in path:
+        absolute = str(directory / path)
+        described["locations"] = [{"path": absolute}]
+        old = new = None
+        if tool == "edit_file":
+            old, new = given.get("old_string"), given.get("new_string")
+        elif edit is not None:
+            old, new = edit.before, given.get("content")
+        if isinstance(new, str) and isinstance(old, str | None):
+            described["content"] = [{"type": "diff", "path": absolute, "oldText": old, "newText": new}]
     return described
-
-
-def _absolute(path: Any, directory: Path) -> Path | None:
-    if not isinstance(path, str) or not path or "\0" in path:
-        return None
-    try:
-        return directory / Path(path).expanduser()
-    except RuntimeError:  # the home directory of a user that does not exist
-        return None
 
 
 def _title(tool: str, given: Mapping[str, Any]) -> str:
     subject = next((given[key] for key in _TITLE_KEYS if isinstance(given.get(key), str) and given[key]), "")
     title = " ".join(f"{tool} {subject}".split())
     return title if len(title) <= _LONGEST_TITLE else f"{title[: _LONGEST_TITLE - 1]}…"
-
-
-async def _diff(tool: str, given: Mapping[str, Any], path: Path) -> dict[str, Any] | None:
-    if tool == "edit_file":
-        old, new = given.get("old_string"), given.get("new_string")
-    elif tool == "write_file":
-        old, new = await anyio.to_thread.run_sync(_old_text, path), given.get("content")
-    else:
-        return None
-    if not isinstance(new, str) or not isinstance(old, str | None):
-        return None
-    return {"type": "diff", "path": str(path), "oldText": old, "newText": new}
-
-
-def _old_text(path: Path) -> str | bool | None:
-    """The text of the file; None if there is no file, False if it cannot be shown."""
-    try:
-        return read_file(path, most=_LARGEST_OLD_FILE).decode()
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError):
-        return False
 
 
 def describe_result(tool: str, result: Any, *, has_diff: bool) -> dict[str, Any]:

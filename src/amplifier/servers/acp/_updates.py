@@ -11,17 +11,13 @@ from typing import Any
 import anyio
 import attrs
 
+from amplifier.live._edits import Edits
 from amplifier.models import ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
 from amplifier.turns import ToolUse, TurnRecord
 
 from .._commands import summary, takes_input
 from ._connection import Connection
 from ._tool_calls import PLAN_TOOL, describe_call, describe_result, plan_entries
-
-__all__ = ["Updates"]
-
-_SHOWING_SECONDS = 3.0
-"""How long a tool waits for a client that does not read."""
 
 
 @attrs.frozen(eq=False)
@@ -31,6 +27,7 @@ class Updates:
     _connection: Connection
     _session_id: str
     _directory: Path  # to which paths are relative
+    edits: Edits = attrs.field(default=attrs.Factory(lambda self: Edits(self._directory), takes_self=True), init=False)
     _calls: dict[str, _ShownCall] = attrs.field(factory=dict, init=False)
 
     async def _send(self, name: str, /, **fields: Any) -> None:
@@ -78,17 +75,9 @@ class Updates:
         await call.shown.wait()
         return call.description
 
-    async def hold_writing(self, event: str, data: dict[str, Any]) -> None:
-        """Let a file be written only after the client was shown what it was before."""
-        if data.get("tool_name") == "write_file" and isinstance(call_id := data.get("tool_call_id"), str):
-            with anyio.move_on_after(_SHOWING_SECONDS):
-                await self.wait_started(call_id)
-
     async def _start(self, call_id: str, tool: str, given: dict[str, Any], status: str = "in_progress") -> _ShownCall:
         call = self._calls.setdefault(call_id, _ShownCall())
-        call.tool, call.description = tool, await describe_call(tool, given, self._directory)
-        if status == "pending" and tool != "edit_file":  # of long ago: the file is not what it was before that call
-            call.description.pop("content", None)
+        call.tool, call.description = tool, describe_call(tool, given, self._directory, self.edits.find(call_id))
         await self._send("tool_call", toolCallId=call_id, status=status, **call.description)
         call.shown.set()
         return call
@@ -97,6 +86,7 @@ class Updates:
         call = self._calls.get(event.tool_call_id)
         if call is None or not call.shown.is_set():  # rejected before it began: an unknown tool, bad arguments
             call = await self._start(event.tool_call_id, event.tool_name, use.arguments)
+        self.edits.pop(event.tool_call_id)
         await self._end(event.tool_call_id, call, use.result, is_good=event.success)
         if event.success and event.tool_name == PLAN_TOOL and (entries := plan_entries(use.arguments)) is not None:
             await self._send("plan", entries=entries)

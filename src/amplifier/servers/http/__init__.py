@@ -10,8 +10,7 @@
     _openai_responses  /v1/responses
     _ag_ui          /ag-ui, with questions that end a run; its turns and events in _ag_ui_run
     _session_api    /api/sessions
-    _page           /, with the files in chat_page
-    _turns          /turns, the turns of a durable engine; an application of its own
+    _pages          /, with the files in chat_page; /trace; /turns, the turns of a durable engine, an application of its own
     _servers        uvicorn on asyncio, hypercorn on trio
 
 Needs the packages of the extra ``serve``.

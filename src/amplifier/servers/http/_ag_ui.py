@@ -30,8 +30,6 @@ from ._limits import read_json
 from ._openai_request import frontend_tools
 from ._problems import Problem, read_body
 
-__all__ = ["ag_ui_routes"]
-
 logger: logging.Logger = logging.getLogger("amplifier.servers.http")
 
 _ALLOWING: Final = ("allow once", "allow", "allow always")
@@ -239,7 +237,7 @@ def _conversation(asked: _Asked) -> Ask:
 async def _resumed(asked: _Asked, turns: InterruptibleTurns) -> InterruptibleTurn | None:
     """The turn that the answers are for, now going on; None if the run begins a new one."""
     turn = turns.parked(asked.thread_id)
-    questions = {} if turn is None else turn.announced_questions()
+    questions = {} if turn is None else turn.asked_questions()
     answers = {answer.interrupt_id: answer for answer in asked.answers}
     if unknown := answers.keys() - questions.keys():
         names = ", ".join(sorted(unknown))[:200]

@@ -21,8 +21,6 @@ from ._event_stream import event
 from ._limits import LONGEST_OUTPUT
 from ._problems import problem_of
 
-__all__ = ["InterruptibleTurn", "InterruptibleTurns", "Run"]
-
 _TOGETHER_SECONDS = 0.05
 """After the first question: calls that run at the same time ask at about the same time, and are answered together."""
 
@@ -37,9 +35,8 @@ class InterruptibleTurn:
 
     Attributes:
         prompts: How many messages of the user the conversation has, the prompt included.
-        announced: The ids of those that a client knows.
+        asked: The questions with which its latest run has ended; none while a run shows it.
         started_calls: The tool calls that clients know.
-        is_parked: No run shows it, and a client knows what it waits for.
         run_id: Of the run that showed it last.
     """
 
@@ -51,9 +48,8 @@ class InterruptibleTurn:
         self.prompts: int = (ask.prompt is not None) + sum(message["role"] == "user" for message in ask.history)
         self.record: TurnRecord = TurnRecord()
         self.questions: Questions = Questions(self._sender.send, self._note_closed)
-        self.announced: set[str] = set()
+        self.asked: set[str] = set()
         self.started_calls: set[str] = set()
-        self.is_parked: bool = False
         self.run_id: str | None = None
         self.task: LiveRun[None] = agents.runs.start(self._run, None, stays=None)
 
@@ -87,12 +83,12 @@ class InterruptibleTurn:
         return self._ask.session is not None
 
     def _note_closed(self, question: Question, answer: Any) -> None:
-        if self.is_parked:  # too late, and no client would see how it goes on
+        if self.asked:  # too late, and no client would see how it goes on
             self.task.stop()
 
-    def announced_questions(self) -> dict[str, Question]:
-        """The questions without an answer that a client knows, by id."""
-        return {each.question_id: each for each in self.questions.waiting() if each.question_id in self.announced}
+    def asked_questions(self) -> dict[str, Question]:
+        """Those without an answer, by id."""
+        return {each.question_id: each for each in self.questions.waiting() if each.question_id in self.asked}
 
     def is_asking(self) -> bool:
         """Whether it waits for answers about calls that have all been shown, which may take a moment after the question."""
@@ -124,13 +120,12 @@ class InterruptibleTurns:
     def park(self, thread_id: str, turn: InterruptibleTurn) -> None:
         """Keep a turn that waits; one that waited on the same thread before is stopped."""
         self.stop_parked(thread_id)
-        turn.is_parked = True
-        turn.announced.update(question.question_id for question in turn.questions.waiting())
+        turn.asked = {question.question_id for question in turn.questions.waiting()}
         self._parked[thread_id] = turn
 
     def unpark(self, thread_id: str, turn: InterruptibleTurn) -> None:
         """A run shows the turn again, or no client knows of it."""
-        turn.is_parked = False
+        turn.asked = set()
         if self._parked.get(thread_id) is turn:
             del self._parked[thread_id]
 

@@ -22,8 +22,6 @@ from .._sessions import SessionCheck, SessionFactory, SessionRequest
 from ._limits import Limits
 from ._problems import Problem
 
-__all__ = ["Agents", "Ask"]
-
 
 @attrs.define(kw_only=True)
 class Ask:

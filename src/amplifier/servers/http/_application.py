@@ -22,12 +22,9 @@ from ._guard import guarded
 from ._limits import Limits
 from ._openai_chat import openai_routes
 from ._openai_responses import responses_routes
-from ._page import FREE_PATHS, page_routes
+from ._pages import FREE_PATHS, TRACE_PAGE, file_routes, trace_routes
 from ._problems import handlers
 from ._session_api import SessionApi
-from ._trace import TRACE_PAGE, trace_routes
-
-__all__ = ["Application", "application"]
 
 
 @final
@@ -109,7 +106,7 @@ def application(
         *responses_routes(agents),
         *ag_ui_routes(agents),
         *SessionApi(agents, storage, reports).routes(),
-        *page_routes(),
+        *file_routes(),
         *([] if storage is None else trace_routes(storage)),
     ]
     app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)

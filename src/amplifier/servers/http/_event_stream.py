@@ -15,17 +15,6 @@ from amplifier.live._event_log import Reader
 
 from ._problems import Problem, problem_of
 
-__all__ = [
-    "LAST_SECONDS",
-    "EventStream",
-    "LongResponse",
-    "check_cursor",
-    "event",
-    "event_number",
-    "follow_run",
-    "send_all",
-]
-
 _PING_SECONDS = 15.0
 """Between two signs of life to a client while nothing happens."""
 

@@ -17,8 +17,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ._problems import Problem
 
-__all__ = ["guarded"]
-
 _SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",

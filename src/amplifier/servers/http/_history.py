@@ -17,8 +17,6 @@ from amplifier.models._prompts import Prompt, file, read_prompt
 
 from ._problems import Problem
 
-__all__ = ["read_messages", "split_conversation", "split_results"]
-
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 _NOT_ASKED: Final = ("reasoning", "activity")
 """Roles of messages for the user's eyes; what a provider needs of them is not in there."""

@@ -12,8 +12,6 @@ from starlette.requests import ClientDisconnect, Request
 
 from ._problems import Problem
 
-__all__ = ["LONGEST_OUTPUT", "Limits", "read_json"]
-
 LONGEST_OUTPUT: Final = 20_000
 """Characters of a tool's output that clients get; the whole output is in the conversation."""
 

@@ -36,8 +36,6 @@ from ._openai_request import (
 )
 from ._problems import problem_of
 
-__all__ = ["openai_routes"]
-
 
 def openai_routes(agents: Agents) -> list[Route]:
     """``/v1/models`` and ``/v1/chat/completions``."""

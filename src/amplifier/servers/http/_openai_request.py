@@ -40,18 +40,6 @@ from ._agents import Agents, Ask
 from ._history import split_conversation, split_results
 from ._problems import Problem, read_body
 
-__all__ = [
-    "Outcome",
-    "Parameters",
-    "arguments_of",
-    "keep_for_results",
-    "known_history",
-    "read_parameters",
-    "unsupported",
-    "usage",
-    "watch",
-]
-
 P = TypeVar("P", bound="Parameters")
 
 Finish: TypeAlias = Literal["stop", "length", "content_filter", "tool_calls"]

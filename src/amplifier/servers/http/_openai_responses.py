@@ -40,8 +40,6 @@ from ._openai_request import (
 )
 from ._problems import Problem, problem_of, read_body
 
-__all__ = ["responses_routes"]
-
 
 def responses_routes(agents: Agents) -> list[Route]:
     """``/v1/responses``."""

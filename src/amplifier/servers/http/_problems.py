@@ -30,8 +30,6 @@ from amplifier.errors import (
 )
 from amplifier.live import SessionRefused
 
-__all__ = ["Problem", "handlers", "problem_of", "read_body"]
-
 T = TypeVar("T", bound=attrs.AttrsInstance)
 
 logger: logging.Logger = logging.getLogger("amplifier.servers.http")

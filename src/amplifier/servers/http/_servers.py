@@ -15,8 +15,6 @@ from amplifier.contracts._containment import running_asyncio_loop
 if TYPE_CHECKING:
     from ._application import Application
 
-__all__ = ["run_asgi_server", "run_server"]
-
 _HEAD_SECONDS = 10.0
 """For the head of a request, from the opening of the connection or the end of the response before it."""
 

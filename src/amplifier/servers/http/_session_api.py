@@ -28,16 +28,15 @@ from amplifier.models import AnswerReset, ThinkingDelta, ToolFinished, ToolStart
 from amplifier.models._prompts import Prompt
 from amplifier.plan import validate_session_id
 from amplifier.store import RUNNING, SessionIndex
+from amplifier.store._sessions import TITLE_LENGTH, now
 from amplifier.turns import Ended, ToolOutcome, TurnRecord
 
-from .._sessions import TITLE_LENGTH, SessionRequest, describe_session, now
+from .._sessions import SessionRequest, describe_session
 from ._agents import Agents
 from ._event_stream import EventStream, LongResponse, check_cursor, event_number, send_all
 from ._history import read_messages, split_conversation
 from ._limits import LONGEST_OUTPUT, read_json
 from ._problems import Problem, problem_of, read_body
-
-__all__ = ["SessionApi"]
 
 _MOST_METADATA = 16 * 1024
 """Bytes; it is part of every listing."""
@@ -263,7 +262,7 @@ class SessionApi:
 
         context = live.session.coordinator.get("context")
         try:
-            await describe_session(self._storage, live.session_id, status=RUNNING, prompt=_text_of(turn.prompt) or "")
+            await describe_session(self._storage, live.session_id, status=RUNNING, prompt=_text_of(turn.prompt))
             if keep is not None and context is not None:
                 await replace_messages(context, (await context.get_messages())[:keep])
             ended = await live.run_turn(turn, show)

@@ -206,7 +206,7 @@ class AgentServer:
             idle = [live for live in self._sessions.all() if not live.is_busy]
             if not idle:
                 raise SessionRefused("too_many_sessions", f"{self._most} sessions are at work; try again later")
-            async with self._sessions.closed(min(idle, key=lambda live: live.used_at)):
+            async with self._sessions.without(min(idle, key=lambda live: live.used_at).session_id):
                 pass
 
     # ── one turn ──

@@ -10,8 +10,6 @@ import httpx2
 from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.settings import AuthSettings
 
-__all__ = ["Introspection", "oauth_of"]
-
 logger = logging.getLogger("amplifier.servers.mcp")
 
 _SECONDS = 10.0
