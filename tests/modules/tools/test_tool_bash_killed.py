@@ -187,7 +187,7 @@ def test_a_process_that_got_the_id_of_another_is_never_signalled():
             seen = process_tree.look_at(unrelated.pid)
             if seen is not None:  # there is no /proc elsewhere
                 older = process_tree.Process(unrelated.pid, seen.started - 1, 1, 1, 1, "S")
-                process_tree._send(older, signal.SIGKILL)
+                process_tree.send(older, signal.SIGKILL)
             with pytest.raises(subprocess.TimeoutExpired):
                 unrelated.wait(0.1)
         finally:

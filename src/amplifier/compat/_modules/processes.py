@@ -19,7 +19,6 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Any, Final
 
 import anyio
@@ -28,6 +27,7 @@ import anyio.lowlevel
 from amplifier._json import redact_text
 from amplifier.contracts._containment import is_cancellation_type
 from amplifier.loading._importing import is_built_in
+from amplifier.modules._shared.process_tree import HAS_PROC, Process, all_processes, look_at, send, send_to_group
 
 from .foreign import put_around
 
@@ -75,30 +75,16 @@ async def _guarded(tool: str, call: Callable[..., Awaitable[Any]], /, *args: Any
 
 # ── what was started ─────────────────────────────────────────────────────────────────────────────
 
-_Known = tuple[int, str]
-"""Id and time of birth of a process, which together belong to no other."""
 
-
-def _look_at(pid: int) -> tuple[_Known, int] | None:
-    """A process that runs and its parent, by its entry in ``/proc``; where there is no ``/proc``, one that can be signalled."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        if Path("/proc/self/stat").exists():
-            return None
-        try:
-            os.kill(pid, 0)
-        except OSError:
-            return None
-        return (pid, ""), 0
-    # The program's name is in brackets and may contain spaces and brackets itself.
-    fields = text[text.rindex(b")") + 2 :].split()
-    return None if fields[0] in b"ZXx" else ((pid, fields[19].decode()), int(fields[1]))
-
-
-def _runs(known: _Known) -> bool:
-    seen = _look_at(known[0])
-    return seen is not None and seen[0] == known
+def _runs(known: Process) -> bool:
+    """Whether a process still does; where there is no ``/proc``, whether there is one that can be signalled."""
+    if HAS_PROC:
+        seen = look_at(known.pid)
+        return seen == known and known.is_alive and seen.is_alive
+    with contextlib.suppress(OSError):
+        os.kill(known.pid, 0)
+        return True
+    return False
 
 
 class _Process:
@@ -109,12 +95,13 @@ class _Process:
     def __init__(self, popen: subprocess.Popen[Any], *, is_of_the_loop: bool) -> None:
         self.popen = popen
         self._is_of_the_loop = is_of_the_loop
-        seen = _look_at(popen.pid)
-        self._known: set[_Known] = set() if seen is None else {seen[0]}
         try:
             self._group = os.getpgid(popen.pid)
         except OSError:  # it has ended already
             self._group = os.getpgrp()
+        # Without ``/proc`` only the process itself is known, and its group.
+        seen = look_at(popen.pid) if HAS_PROC else Process(popen.pid, 0, 0, self._group, 0, "R")
+        self._known: set[Process] = set() if seen is None else {seen}
 
     @property
     def is_alive(self) -> bool:
@@ -123,17 +110,19 @@ class _Process:
 
     def signal(self, number: signal.Signals) -> None:
         """Signal its group, unless that is our own, and whatever descends from it."""
-        everyone = [seen for entry in Path("/proc").glob("[0-9]*") if (seen := _look_at(int(entry.name))) is not None]
+        everyone = list(all_processes()) if HAS_PROC else []
         parents = {self.popen.pid}
-        while found := {known for known, parent in everyone if parent in parents and known not in self._known}:
+        while found := {each for each in everyone if each.parent in parents and each not in self._known}:
             self._known |= found
-            parents |= {pid for pid, _ in found}
+            parents |= {each.pid for each in found}
         if self._group != os.getpgrp():
-            with contextlib.suppress(OSError):  # the group is empty
-                os.killpg(self._group, number)
-        for known in filter(_runs, self._known):
-            with contextlib.suppress(OSError):  # gone, or another user's
-                os.kill(known[0], number)
+            send_to_group(self._group, number)
+        for known in self._known:
+            if HAS_PROC:
+                send(known, number)
+            else:
+                with contextlib.suppress(OSError):  # gone, or another user's
+                    os.kill(known.pid, number)
 
     def is_reaped(self) -> bool:
         """Whether its end was waited for: by the event loop for its own processes, by us for others."""
