@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import contextvars
 import importlib
 import inspect
 from pathlib import Path
@@ -199,24 +198,7 @@ def test_a_source_of_folders_gives_copies():
     assert (source.get_module_paths(), source.get_mention_mappings()) == (["a"], {})
 
 
-def test_the_errors_of_sources_are_raised_with_a_message_and_are_the_loaders():
-    sources = core("module_sources")
-    with pytest.raises(ModuleNotFoundError, match="nowhere"):
-        raise sources.ModuleNotFoundError("nowhere")
-    assert sources.ModuleLoadError is amplifier.errors.ModuleLoadError
-    assert str(sources.ModuleLoadError("broken")) == "broken"
-
-
 # ── correlation ──
-
-
-@pytest.fixture
-def correlation():
-    """The module, in a context of its own."""
-    module = core("correlation")
-    context = contextvars.copy_context()
-    context.run(module.reset_request_id)
-    return lambda name, *arguments: context.run(getattr(module, name), *arguments)
 
 
 @pytest.mark.usefixtures("alias")

@@ -13,7 +13,6 @@ import pytest
 
 from amplifier.compat._modules import adapting
 from amplifier.compat._sessions.session import AmplifierSession
-from amplifier.errors import SessionStateError
 
 pytestmark = pytest.mark.usefixtures("alias")
 
@@ -98,19 +97,6 @@ async def test_two_callers_that_open_at_once_open_once():
     assert mounted == ["session:end"]
 
 
-async def test_a_session_cannot_be_closed_from_inside_its_turn():
-    session: AmplifierSession
-
-    async def close(**_: Any) -> str:
-        with pytest.raises(SessionStateError, match="inside its own turn"):
-            await session.cleanup()
-        return "went on"
-
-    session = session_of(close)
-    async with session:
-        assert await session.execute("x") == "went on"
-
-
 async def test_an_immediate_stop_that_the_loop_does_not_answer_cancels_the_turn(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(adapting, "IMMEDIATE_GRACE", 0.01)
     unwound: list[str] = []
@@ -155,15 +141,6 @@ async def test_a_headless_double_ctrl_c_returns_to_the_program_on_both_backends(
         group.start_soon(press_twice, session.coordinator.cancellation)
         assert await session.execute("x") == ""
     assert errors == [None]
-
-
-async def test_a_stop_can_be_requested_of_the_coordinator():
-    async with session_of() as session:
-        await session.coordinator.request_cancel()
-        graceful = session.coordinator.cancellation.state
-        await session.coordinator.request_cancel(immediate=True)
-
-        assert (graceful, session.coordinator.cancellation.state) == ("graceful", "immediate")
 
 
 async def test_an_invented_cancellation_of_the_orchestrator_is_an_error():

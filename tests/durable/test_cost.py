@@ -11,7 +11,6 @@ from temporalio.api.enums.v1 import EventType
 from amplifier.durable import dbos
 from amplifier.durable._running_turn import RunningTurn
 from amplifier.durable._tables import _database
-from amplifier.durable._tables._database import Transactions
 from tests.durable.agents import MAY_LEAVE, open_engine, quick_agent, working
 
 RECORDS = 4  # the beginning of the tool call, and three results
@@ -19,18 +18,17 @@ RECORDS = 4  # the beginning of the tool call, and three results
 TABLES = ["local", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("dbos", "postgres"))]
 
 
-class Counted:
-    """A database that counts transactions, and their statements, by the method that they are for."""
+class Counts:
+    """Counts the transactions of databases, and their statements, by the method that they are for."""
 
-    def __init__(self, database, monkeypatch) -> None:
-        self.name = database.name
-        self.close = database.close
+    def __init__(self, monkeypatch) -> None:
         self.transactions: Counter[str] = Counter()
         self.statements: Counter[str] = Counter()
-        self._database = database
         self._now = threading.local()
         for module, name in ((_database, "_run_statement"), (dbos._SqlRun, "__call__")):
             monkeypatch.setattr(module, name, self._counting(getattr(module, name)))
+        for kind in (_database.SqliteDatabase, dbos._SqlDatabase):
+            monkeypatch.setattr(kind, "transaction", self._noting(kind.transaction))
 
     def _counting(self, run):
         def counting(*args, **values):
@@ -39,10 +37,13 @@ class Counted:
 
         return counting
 
-    def transaction(self, work, *, only_reads=False):
-        self._now.what = work.__qualname__.removeprefix("TurnStore.").split(".")[0]
-        self.transactions[self._now.what] += 1
-        return self._database.transaction(work, only_reads=only_reads)
+    def _noting(self, transact):
+        def transaction(database, work, **options):
+            self._now.what = work.__qualname__.removeprefix("TurnStore.").split(".")[0]
+            self.transactions[self._now.what] += 1
+            return transact(database, work, **options)
+
+        return transaction
 
 
 @pytest.fixture
@@ -58,18 +59,10 @@ def without_watchers(monkeypatch):
 @pytest.mark.usefixtures("without_watchers")
 @pytest.mark.parametrize("kind", TABLES)
 async def test_transactions_and_statements_of_a_turn(kind, place, tmp_path, monkeypatch):
-    counted = []
-
-    class Counting(Transactions):
-        def __init__(self, database, patience):
-            counted.append(Counted(database, monkeypatch))
-            super().__init__(counted[0], patience)
-
-    monkeypatch.setattr("amplifier.durable._tables._schema.Transactions", Counting)
+    database = Counts(monkeypatch)
     async with open_engine(kind, place, lease=60.0) as engine, working(engine, quick_agent(tmp_path)):
         turn = await engine.start("s", "go")
         assert await engine.result(turn) == "Two shelves."
-    [database] = counted
     costs = {
         what: (database.transactions[what], database.statements[what])
         for what in ("start", "queued", "claim", "_record", "add_events", "finish")  # the others are made now and then

@@ -23,7 +23,7 @@ from amplifier.durable import (
 from amplifier.durable._errors import TurnLost
 from amplifier.durable._running_turn import RunningTurn
 from amplifier.durable._tables._database import DatabaseDown, SqliteDatabase
-from amplifier.durable._tables._schema import open_store
+from amplifier.durable._tables._schema import opened
 from amplifier.durable._tables._turn_store import TurnStore
 from amplifier.durable._turn_rows import StopRequest, move
 from amplifier.durable.dbos import open_dbos_engine
@@ -154,8 +154,9 @@ async def test_a_file_that_is_locked_when_the_engine_is_opened_is_waited_for(tmp
     with closing(sqlite3.connect(tmp_path / "turns.db", isolation_level=None, check_same_thread=False)) as other:
         other.execute("BEGIN EXCLUSIVE")
         with anyio.fail_after(60):
-            async with open_store(Database(tmp_path / "turns.db"), patience=30.0) as transactions:
-                assert await transactions(lambda run: run("SELECT COUNT(*) FROM amplifier_turns")) == [(0,)]
+            database = Database(tmp_path / "turns.db", patience=30.0)
+            async with opened(database):
+                assert await database(lambda run: run("SELECT COUNT(*) FROM amplifier_turns")) == [(0,)]
     assert len(refused) == 1
 
 
@@ -422,7 +423,7 @@ async def test_a_turn_whose_end_is_too_large_to_be_stored_fails_and_the_worker_g
             assert await engine.result(await engine.start("s", "go")) == answer
 
             def limit_size(run):
-                transactions._database._database._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 15_000)  # type: ignore[attr-defined]
+                transactions._database._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 15_000)  # type: ignore[attr-defined]
 
             await transactions(limit_size)
             with pytest.raises(

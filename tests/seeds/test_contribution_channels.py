@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
-from functools import partial
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from amplifier import ModuleCoordinator
 from amplifier.testing import EventRecorder, TestCoordinator
 
 CHANNEL = "observability.events"
@@ -19,17 +14,6 @@ CHANNEL = "observability.events"
 @pytest.fixture
 def coordinator() -> TestCoordinator:
     return TestCoordinator()
-
-
-def test_register_contributor_takes_channel_name_and_callback(coordinator: TestCoordinator) -> None:
-    assert list(inspect.signature(coordinator.register_contributor).parameters) == ["channel", "name", "callback"]
-    assert coordinator.register_contributor(channel="a.b", name="x", callback=lambda: 1) is None  # type: ignore[func-returns-value]  # that is the point
-
-
-async def test_collect_contributions_takes_a_channel_and_gives_a_list(coordinator: TestCoordinator) -> None:
-    assert list(inspect.signature(ModuleCoordinator.collect_contributions).parameters) == ["self", "channel"]
-    contributions: list[Any] = await coordinator.collect_contributions(channel=CHANNEL)
-    assert contributions == []
 
 
 async def test_a_module_registers_in_mount_and_a_consumer_flattens(coordinator: TestCoordinator) -> None:
@@ -87,23 +71,6 @@ async def test_a_module_mounted_later_is_in_the_next_collection(coordinator: Tes
     assert await coordinator.collect_contributions(CHANNEL) == ["a", "b"]
 
 
-async def test_callbacks_may_be_sync_async_or_return_a_coroutine(coordinator: TestCoordinator) -> None:
-    async def later() -> str:
-        return "async function"
-
-    coordinator.register_contributor(CHANNEL, "a", lambda: "function")
-    coordinator.register_contributor(CHANNEL, "b", later)
-    coordinator.register_contributor(CHANNEL, "c", lambda: later())  # noqa: PLW0108 - a function that returns a coroutine
-    assert await coordinator.collect_contributions(CHANNEL) == ["function", "async function", "async function"]
-
-
-async def test_none_is_filtered_out_and_everything_else_is_passed_as_it_is(coordinator: TestCoordinator) -> None:
-    marker = object()
-    for value in (None, marker, [], 0, None, {"a": 1}):
-        coordinator.register_contributor(CHANNEL, "x", partial(getattr, SimpleNamespace(value=value), "value"))
-    assert await coordinator.collect_contributions(CHANNEL) == [marker, [], 0, {"a": 1}]
-
-
 async def test_a_failing_contributor_is_logged_with_name_and_channel_and_skipped(
     coordinator: TestCoordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -118,26 +85,6 @@ async def test_a_failing_contributor_is_logged_with_name_and_channel_and_skipped
     assert "the-broken-one" in caplog.text
     assert CHANNEL in caplog.text
     assert "broken metrics" in caplog.text
-
-
-async def test_callbacks_run_one_after_another_in_registration_order_equal_names_allowed(
-    coordinator: TestCoordinator,
-) -> None:
-    running: list[str] = []
-
-    def contributor(label: str):
-        async def contribute() -> str:
-            assert running == []
-            running.append(label)
-            running.remove(label)
-            return label
-
-        return contribute
-
-    for label in ("a", "b", "c"):
-        coordinator.register_contributor(CHANNEL, "same-name", contributor(label))
-    assert await coordinator.collect_contributions(CHANNEL) == ["a", "b", "c"]
-    assert await coordinator.collect_contributions(CHANNEL) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -77,50 +76,6 @@ async def test_one_module_offers_capabilities_and_another_uses_them(
     assert caplog.messages == ([] if is_available else ["my-tool not available, using fallback"])
 
 
-def test_capabilities_are_named_in_namespaces(coordinator: TestCoordinator) -> None:
-    def any_function() -> None:
-        raise NotImplementedError
-
-    list_agents = get_agent_config = spawn_agent = read_file = write_file = emit_metric = flush_metrics = any_function
-
-    coordinator.register_capability("agents.list", list_agents)
-    coordinator.register_capability("agents.get", get_agent_config)
-    coordinator.register_capability("agents.spawn", spawn_agent)
-
-    coordinator.register_capability("workspace.path", "/home/user/project")
-    coordinator.register_capability("workspace.read_file", read_file)
-    coordinator.register_capability("workspace.write_file", write_file)
-
-    coordinator.register_capability("observability.emit", emit_metric)
-    coordinator.register_capability("observability.flush", flush_metrics)
-
-    assert coordinator.to_dict()["capabilities"] == [
-        "agents.list",
-        "agents.get",
-        "agents.spawn",
-        "workspace.path",
-        "workspace.read_file",
-        "workspace.write_file",
-        "observability.emit",
-        "observability.flush",
-    ]
-
-
-async def test_a_capability_is_used_by_its_type(coordinator: TestCoordinator) -> None:
-    async def spawn(agent_id: str, options: dict) -> str:
-        return f"{agent_id}-{options['max_iterations']}"
-
-    coordinator.register_capability("agents.spawn", spawn)
-
-    SpawnAgentFn = Callable[[str, dict], Awaitable[str]]
-
-    spawn_agent: SpawnAgentFn | None = coordinator.get_capability("agents.spawn")
-    session_id = None
-    if spawn_agent:
-        session_id = await spawn_agent("researcher", {"max_iterations": 10})
-    assert session_id == "researcher-10"
-
-
 async def test_capabilities_are_discovered_through_a_channel(
     coordinator: TestCoordinator, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,34 +105,6 @@ async def test_capabilities_are_discovered_through_a_channel(
 
 
 # ── examples ──
-
-
-async def test_basic_module_mounting(caplog: pytest.LogCaptureFixture) -> None:
-    tools: list[Any] = []
-
-    async def mount(coordinator, config):
-        tool = MyTool(config.get("setting", "default"))
-
-        logger.info(f"Mounting in session {coordinator.session_id}")
-
-        await coordinator.mount("tools", tool, name="my-tool")
-
-        async def cleanup():
-            await tool.shutdown()
-            logger.info("Tool cleanup complete")
-
-        coordinator.register_cleanup(cleanup)
-        tools.append(tool)
-        return cleanup
-
-    session = seed_session(
-        tools={"tool-mine": mount}, configs={"tool-mine": {"setting": "special"}}, session_id="the-session"
-    )
-    with caplog.at_level(logging.INFO, logger="seeds"):
-        async with session:
-            assert session.coordinator.get("tools", "my-tool") is tools[0]
-    assert tools[0].setting == "special"
-    assert caplog.messages == ["Mounting in session the-session", "Tool cleanup complete"]
 
 
 async def mount_tool_logger(coordinator, config):

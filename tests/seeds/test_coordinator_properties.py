@@ -1,6 +1,6 @@
 """Coordinator API, first part: how a coordinator is made and the seven properties it shows to modules."""
 
-# ruff: noqa: G004, RET504 - the snippets as the document writes them
+# ruff: noqa: G004 - the snippets as the document writes them
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ import pytest
 from amplifier import AmplifierSession, HookRegistry, HookResult, ModuleCoordinator, ModuleLoader
 from amplifier.plan import parse_plan
 from amplifier.testing import EventRecorder, MockProvider, MockTool
-from tests._support.seed_sessions import Loop, seed_session
+from tests._support.seed_sessions import seed_session
 
 logger = logging.getLogger("seeds")
-
-PROPERTIES = ["session", "session_id", "parent_id", "config", "loader", "hooks", "mount_points"]
 
 
 async def test_the_session_makes_the_coordinator_and_every_mount_receives_it(seed_plan: dict[str, Any]) -> None:
@@ -56,25 +54,6 @@ async def test_the_session_makes_the_coordinator_and_every_mount_receives_it(see
         assert coordinator.get_capability("my_feature.action")() == "called"
         assert "cleaned" not in seen
     assert seen["cleaned"]
-
-
-@pytest.mark.parametrize("name", PROPERTIES)
-async def test_every_property_of_the_table_is_there_for_the_session_and_for_modules(name: str) -> None:
-    views: list[Any] = []
-
-    async def mount(coordinator, config):
-        views.append(coordinator)
-
-    async with seed_session(tools={"tool-mine": mount}) as session:
-        getattr(session.coordinator, name)
-        getattr(views[0], name)
-
-
-@pytest.mark.parametrize("name", ["session", "session_id", "parent_id", "config", "hooks", "mount_points"])
-def test_properties_are_read_only(name: str) -> None:
-    """All but ``loader``, which the session sets after it made the coordinator."""
-    with pytest.raises(AttributeError):
-        setattr(seed_session().coordinator, name, "changed")
 
 
 async def test_typical_property_usage(caplog: pytest.LogCaptureFixture) -> None:
@@ -120,73 +99,7 @@ async def test_typical_property_usage(caplog: pytest.LogCaptureFixture) -> None:
     assert heard == ["tool:pre"]
 
 
-# ── session ──
-
-
-async def test_session_spawns_a_child_session(seed_plan: dict[str, Any]) -> None:
-    async def delegate_task(coordinator, task):
-        parent_session = coordinator.session
-
-        child_config = parent_session._merge_configs(
-            parent_session.config,
-            {"agents": {"researcher": {"max_iterations": 5}}},
-        )
-
-        child_session = AmplifierSession(
-            config=child_config,
-            parent_id=coordinator.session_id,
-        )
-
-        async with child_session as session:
-            assert session.config["agents"] == {"researcher": {"max_iterations": 5}}
-            result = await session.execute(task)
-            return result
-
-    async with AmplifierSession(seed_plan, session_id="parent") as session:
-        assert isinstance(session.coordinator.session, AmplifierSession)
-        answer = await delegate_task(session.coordinator, "look it up")
-    assert answer.startswith("look it up, by ")
-    assert answer.endswith(" under parent")
-    assert "agents" not in seed_plan
-
-
 # ── session_id and parent_id ──
-
-
-async def test_session_id_serves_correlation_and_is_in_every_event() -> None:
-    seen: dict[str, Any] = {}
-
-    async def mount(coordinator, config):
-        session_id = coordinator.session_id
-
-        logger.info(f"Tool initialized in session {session_id}")
-
-        cache_key = f"cache:{session_id}:results"
-        seen["cache_key"] = cache_key
-
-    recorder = EventRecorder()
-    async with seed_session(tools={"tool-mine": mount}) as session:
-        recorder.listen(session.coordinator.hooks)
-        await session.coordinator.hooks.emit("custom:event", {})
-        assert isinstance(session.coordinator.session_id, str)
-        assert seen["cache_key"] == f"cache:{session.session_id}:results"
-    assert recorder.events[0][1]["session_id"] == session.session_id
-
-
-@pytest.mark.parametrize(("parent_id", "message"), [("s-0", "Child session of s-0"), (None, "Root session")])
-async def test_parent_id_distinguishes_a_child_from_a_root(
-    parent_id: str | None, message: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def mount(coordinator, config):
-        if coordinator.parent_id:
-            logger.info(f"Child session of {coordinator.parent_id}")
-        else:
-            logger.info("Root session")
-
-    with caplog.at_level(logging.INFO, logger="seeds"):
-        async with seed_session(tools={"tool-mine": mount}, parent_id=parent_id) as session:
-            assert session.coordinator.parent_id == parent_id
-    assert caplog.messages == [message]
 
 
 async def test_a_child_emits_session_fork_and_all_its_events_carry_both_ids() -> None:
@@ -234,26 +147,6 @@ def test_the_structure_of_a_configuration_is_a_valid_plan() -> None:
     assert session.coordinator.config is config
     assert session.coordinator.injection_budget_per_turn == 50000
     assert session.coordinator.injection_size_limit == 100000
-
-
-async def test_configuration_is_read_in_a_module() -> None:
-    seen: dict[str, Any] = {}
-
-    async def mount(coordinator, config):
-        my_setting = config.get("timeout", 30)
-
-        session_config = coordinator.config.get("session", {})
-        orchestrator_name = session_config.get("orchestrator")
-
-        tool_configs = coordinator.config.get("tools", [])
-        seen.update(my_setting=my_setting, orchestrator_name=orchestrator_name, tool_configs=tool_configs)
-
-    async with seed_session(tools={"tool-mine": mount}, configs={"tool-mine": {"other": 1}}):
-        assert seen == {
-            "my_setting": 30,
-            "orchestrator_name": "loop-seed",
-            "tool_configs": [{"module": "tool-mine", "config": {"other": 1}}],
-        }
 
 
 # ── loader ──
@@ -321,24 +214,6 @@ async def test_hooks_register_emit_and_unregister_on_shutdown() -> None:
 
 
 # ── mount_points ──
-
-
-async def test_mount_points_have_the_structure_of_the_document() -> None:
-    async def mount_provider(coordinator, config):
-        return MockProvider()
-
-    async def mount_tool(coordinator, config):
-        return MockTool()
-
-    async with seed_session(providers={"provider-x": mount_provider}, tools={"tool-x": mount_tool}) as session:
-        points = session.coordinator.mount_points
-        assert set(points) == {"orchestrator", "context", "providers", "tools", "hooks", "module-source-resolver"}
-        assert isinstance(points["orchestrator"], Loop)
-        assert points["context"] is session.coordinator.get("context")
-        assert list(points["providers"]) == ["mock"]
-        assert list(points["tools"]) == ["mock_tool"]
-        assert points["hooks"] is session.coordinator.hooks
-        assert points["module-source-resolver"] is None
 
 
 async def test_mount_points_serve_introspection(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,91 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
-import anyio
 import pytest
 
 from amplifier import HookResult
 from amplifier.events import ALL_EVENTS
-from amplifier.testing import EventRecorder, MockProvider, MockTool
-from tests._support.seed_sessions import module, mount_context, mount_loop, seed_session
+from amplifier.testing import MockTool
+from tests._support.seed_sessions import module, seed_session
 
 # ── mount ──
-
-
-async def test_mount_is_a_free_function_called_once_in_phase_order() -> None:
-    """Its config parameter may have a default; it is given a dict either way."""
-    calls: list[tuple[str, dict[str, Any], list[str]]] = []
-
-    def mounting(name: str, instance: Any = None):
-        async def mount(
-            coordinator, config: dict[str, Any] | None = None
-        ) -> Callable[[], Awaitable[None] | None] | None:
-            points = coordinator.mount_points
-            present = [point for point in ("orchestrator", "context", "providers", "tools") if points[point]]
-            calls.append((name, dict(config or {}), present))
-            return instance
-
-        return mount
-
-    async def loop(coordinator, config=None):
-        await mounting("loop")(coordinator, config)
-        await mount_loop(coordinator, config)
-
-    async def context(coordinator, config=None):
-        await mounting("context")(coordinator, config)
-        return await mount_context(coordinator, config)
-
-    async with seed_session(
-        loop=loop,
-        context=context,
-        providers={"provider-x": mounting("provider", MockProvider())},
-        tools={"tool-x": mounting("tool", MockTool())},
-        hooks={"hooks-x": mounting("hook")},
-        configs={"tool-x": {"a": 1}},
-    ):
-        assert calls == [
-            ("loop", {}, []),
-            ("context", {}, ["orchestrator"]),
-            ("provider", {}, ["orchestrator", "context"]),
-            ("tool", {"a": 1}, ["orchestrator", "context", "providers"]),
-            ("hook", {}, ["orchestrator", "context", "providers", "tools"]),
-        ]
-
-
-@pytest.mark.parametrize("returned", [None, {"not": "callable"}, 42, "text"])
-async def test_a_return_value_that_cannot_be_called_is_ignored(returned: Any) -> None:
-    async def mount(coordinator, config=None):
-        return returned
-
-    async with seed_session(tools={"tool-x": mount}) as session:
-        assert session.failures == []
-    assert session.cleanup_failures == []
-
-
-@pytest.mark.parametrize("form", ["sync", "returns a coroutine", "async"])
-async def test_a_returned_callable_is_called_without_arguments_and_awaited_if_need_be(form: str) -> None:
-    cleaned: list[str] = []
-
-    async def later() -> None:
-        await anyio.lowlevel.checkpoint()
-        cleaned.append(form)
-
-    cleanups: dict[str, Any] = {
-        "sync": lambda: cleaned.append(form),
-        "returns a coroutine": lambda: later(),  # noqa: PLW0108 - a function that returns a coroutine
-        "async": later,
-    }
-
-    async def mount(coordinator, config=None):
-        return cleanups[form]
-
-    async with seed_session(tools={"tool-x": mount}):
-        assert cleaned == []
-    assert cleaned == [form]
 
 
 async def test_the_canonical_cleanup_is_a_nested_closure() -> None:
@@ -119,66 +45,11 @@ async def test_the_canonical_cleanup_is_a_nested_closure() -> None:
     assert not client.is_open
 
 
-async def test_cleanups_run_in_reverse_and_a_failing_one_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    order: list[str] = []
-
-    def mounting(name: str, broken: bool = False):
-        async def mount(coordinator, config=None):
-            def cleanup() -> None:
-                order.append(name)
-                if broken:
-                    raise OSError("stuck")
-
-            return cleanup
-
-        return mount
-
-    with caplog.at_level(logging.WARNING, logger="amplifier"):
-        async with seed_session(
-            tools={"tool-a": mounting("a"), "tool-b": mounting("b", broken=True)}, hooks={"hooks-c": mounting("c")}
-        ) as session:
-            pass
-    assert order == ["c", "b", "a"]
-    assert "stuck" in caplog.text
-    assert [failure.module for failure in session.cleanup_failures] == ["tool-b"]
-
-
 # ── on_session_ready ──
 
 
 async def nothing(coordinator, config=None):
     """A mount with nothing to do."""
-
-
-async def test_ready_runs_after_all_mounts_in_mount_order_and_before_session_fork() -> None:
-    story: list[str] = []
-
-    def both(name: str, mount_it: Any = nothing):
-        async def mount(coordinator, config=None):
-            story.append(f"mount {name}")
-            return await mount_it(coordinator, config)
-
-        async def on_session_ready(coordinator) -> None:
-            story.append(f"ready {name}")
-
-        return module(mount, on_session_ready)
-
-    async def mount_listener(coordinator, config=None):
-        async def heard(event: str, data: dict[str, Any]) -> None:
-            story.append(event)
-
-        coordinator.hooks.register("session:fork", heard)
-
-    async with seed_session(
-        loop=both("loop", mount_loop),
-        context=both("context", mount_context),
-        providers={"provider-x": both("provider")},
-        tools={"tool-a": both("tool a"), "tool-b": both("tool b")},
-        hooks={"hooks-x": both("hook", mount_listener)},
-        parent_id="the-parent",
-    ):
-        names = ["loop", "context", "provider", "tool a", "tool b", "hook"]
-        assert story == [*(f"mount {n}" for n in names), *(f"ready {n}" for n in names), "session:fork"]
 
 
 async def test_ready_is_optional_and_its_return_value_ignored() -> None:
@@ -206,34 +77,6 @@ async def test_a_sync_ready_is_skipped_with_a_warning(caplog: pytest.LogCaptureF
     assert "tool-x" in caplog.text
 
 
-async def test_a_failing_ready_is_logged_announced_and_isolated(caplog: pytest.LogCaptureFixture) -> None:
-    """The document has ``exc_info=True``; the kernel writes the traceback into the message, with secrets removed."""
-    ready: list[str] = []
-    recorder = EventRecorder()
-
-    async def fails(coordinator) -> None:
-        raise LookupError("no peers")
-
-    async def works(coordinator) -> None:
-        ready.append("works")
-
-    async def mount_recorder(coordinator, config=None):
-        recorder.listen(coordinator.hooks, "module:on_session_ready_failed")
-
-    with caplog.at_level(logging.WARNING, logger="amplifier"):
-        async with seed_session(
-            tools={"tool-a": module(nothing, fails), "tool-b": module(nothing, works)},
-            hooks={"hooks-x": mount_recorder},
-        ) as session:
-            assert await session.execute("go on") == "answer to go on"
-    assert ready == ["works"]
-    [(_, data)] = recorder.events
-    assert (data["module_id"], data["error"]) == ("tool-a", "no peers")
-    [record] = [record for record in caplog.records if "on_session_ready" in record.message]
-    assert record.levelno == logging.WARNING
-    assert "Traceback" in record.getMessage()
-
-
 async def test_a_child_has_its_own_mounts_and_its_own_ready() -> None:
     story: list[tuple[str, str]] = []
 
@@ -247,30 +90,6 @@ async def test_a_child_has_its_own_mounts_and_its_own_ready() -> None:
     async with parent, parent.fork(session_id="child"):
         pass
     assert story == [("mount", "parent"), ("ready", "parent"), ("mount", "child"), ("ready", "child")]
-
-
-@pytest.mark.virtual_time
-async def test_a_ready_that_hangs_is_cut_off_and_reported() -> None:
-    """The document promises that there is no timeout; decided otherwise (DESIGN 7: ``ready``, 60 seconds, and None in
-    the plan for none): nothing waits for ever.
-    """
-
-    async def hangs(coordinator) -> None:
-        await anyio.sleep_forever()
-
-    began = anyio.current_time()
-    async with seed_session(tools={"tool-x": module(nothing, hangs)}) as session:
-        assert anyio.current_time() - began == pytest.approx(60)
-        [failure] = session.failures
-        assert isinstance(failure.error, TimeoutError)
-
-    async def slow(coordinator) -> None:
-        await anyio.sleep(3600)
-
-    async with seed_session(
-        tools={"tool-x": module(nothing, slow)}, settings={"deadlines": {"ready": None}}
-    ) as session:
-        assert session.failures == []
 
 
 # ── patterns ──

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from amplifier import AmplifierError, AmplifierSession, ModuleLoader, ModuleLoadError, ModuleNotFoundError
+from amplifier import AmplifierSession, ModuleLoader, ModuleNotFoundError
 from amplifier.contracts import ModuleSource, ModuleSourceResolver
 from amplifier.loading import AmplifierModuleLoader
 from amplifier.testing import TestCoordinator
@@ -156,56 +156,3 @@ async def test_without_a_resolver_entry_points_and_search_paths_are_searched(see
     async with AmplifierSession(seed_plan) as session:
         assert session.coordinator.get("module-source-resolver") is None
         assert (await session.execute("hello")).startswith("hello, by ")
-
-
-async def test_a_coordinator_without_that_mount_point_counts_as_none(
-    seed_plan: dict[str, Any], make_loader: Callable[..., ModuleLoader]
-) -> None:
-    class OldCoordinator:
-        def get(self, mount_point: str) -> Any:
-            raise ValueError(f"Unknown mount point: {mount_point}")
-
-    assert (await make_loader(OldCoordinator()).load("loop-seed")).module_id == "loop-seed"
-    assert (await make_loader(None).load("loop-seed")).module_id == "loop-seed"
-
-
-# ── errors ──
-
-
-async def test_a_missing_module_is_module_not_found_and_lists_where_we_looked(
-    seed_plan: dict[str, Any], make_loader: Callable[..., ModuleLoader]
-) -> None:
-    with pytest.raises(ModuleNotFoundError) as caught:
-        await make_loader(TestCoordinator()).load("loop-sead")
-    message = str(caught.value)
-    assert "'loop-sead'" in message
-    assert "entry points" in message
-    assert "did you mean 'loop-seed'" in message
-    assert isinstance(caught.value, AmplifierError)
-
-
-async def test_a_resolvers_not_found_is_passed_on_with_its_words(
-    tmp_path: Path, make_loader: Callable[..., ModuleLoader]
-) -> None:
-    coordinator = TestCoordinator()
-    await coordinator.mount("module-source-resolver", MyCustomResolver({}, tmp_path))
-    with pytest.raises(ModuleNotFoundError, match=r"nothing at .*myapp-module-tool-nowhere"):
-        await make_loader(coordinator).load("tool-nowhere")
-
-
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        ("def (:", "SyntaxError"),
-        ("import a_dependency_that_is_missing", "a_dependency_that_is_missing"),
-        ("def something_else(): ...", "mount"),
-    ],
-)
-async def test_a_module_that_is_found_but_unusable_is_a_load_error(
-    checkout: Path, make_loader: Callable[..., ModuleLoader], code: str, words: str
-) -> None:
-    (checkout / "amplifier_module_tool_disk" / "__init__.py").write_text(code, encoding="utf-8")
-    with pytest.raises(ModuleLoadError, match=words) as caught:
-        await make_loader(TestCoordinator()).load("tool-disk", source_hint=str(checkout))
-    assert caught.value.module_id == "tool-disk"
-    assert not isinstance(caught.value, ModuleNotFoundError)

@@ -6,8 +6,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from amplifier import (
     ChatRequest,
     HookRegistry,
@@ -23,8 +21,6 @@ from amplifier.testing import (
     MockContextManager,
     MockProvider,
     MockTool,
-    ScriptedOrchestrator,
-    TestCoordinator,
 )
 from tests._support.seed_sessions import seed_session
 
@@ -217,80 +213,7 @@ async def test_a_modification_is_what_the_tool_is_given() -> None:
     assert tool.last_input == {"command": "ls -l"}
 
 
-async def test_an_injection_is_added_to_the_context() -> None:
-    _, context, _ = await run([("bash", {}), "done"], HookResult(action="inject_context", context_injection="careful"))
-    assert {"role": "system", "content": "careful"} in context.messages
-
-
-@pytest.mark.parametrize("approve", [True, False])
-async def test_a_request_for_approval_decides_whether_the_tool_runs(approve: bool) -> None:
-    tool, context, _ = await run([("bash", {}), "done"], HookResult(action="ask_user"), {"approve": approve})
-    assert tool.call_count == int(approve)
-    assert context.messages[2]["content"] == ("ok" if approve else "User denied")
-
-
 def test_is_error_is_no_field_of_a_result() -> None:
     """The document's ``ToolResult(is_error=True, …)``: unknown keywords are ignored, so it would pass for a success."""
     assert not hasattr(ToolResult(), "is_error")
     assert ToolResult(is_error=True, output="x").success is True  # type: ignore[call-arg]  # the document's mistake
-
-
-def test_a_provider_is_chosen_by_configuration_or_request_else_the_first() -> None:
-    providers = {"first": MockProvider(name="first"), "second": MockProvider(name="second")}
-
-    for config, expected in (({}, "first"), ({"default_provider": "second"}, "second")):
-        provider_name = config.get("default_provider", next(iter(providers.keys())))
-        provider = providers[provider_name]
-        assert provider.name == expected
-
-    default_provider_name = "first"
-    request_options = {"provider": "second"}
-    provider_name = request_options.get("provider", default_provider_name)
-    assert provider_name == "second"
-
-
-async def test_an_orchestrator_announces_its_events() -> None:
-    coordinator = TestCoordinator()
-    coordinator.register_contributor(
-        "observability.events",
-        "my-orchestrator",
-        lambda: [
-            "my-orchestrator:loop_started",
-            "my-orchestrator:loop_iteration",
-            "my-orchestrator:loop_completed",
-        ],
-    )
-    [events] = await coordinator.collect_contributions("observability.events")
-    assert len(events) == 3
-
-
-# ── testing ──
-
-
-async def test_orchestrator_basic():
-    orchestrator = MyOrchestrator(config={})
-    context = MockContextManager()
-    providers = {"test": MockProvider()}
-    tools = {"test_tool": MockTool()}
-    hooks = HookRegistry()
-
-    result = await orchestrator.execute(
-        prompt="Test prompt",
-        context=context,
-        providers=providers,
-        tools=tools,
-        hooks=hooks,
-    )
-
-    assert isinstance(result, str)
-    assert len(context.messages) > 0
-
-
-async def test_scripted_orchestrator_answers_in_order() -> None:
-    """The document writes ``execute(...)``; the dots mean the five keywords of the protocol."""
-    orchestrator = ScriptedOrchestrator(responses=["Response 1", "Response 2"])
-
-    result = await orchestrator.execute(
-        prompt="Test prompt", context=MockContextManager(), providers={}, tools={}, hooks=HookRegistry()
-    )
-    assert result == "Response 1"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from amplifier import ChatRequest, ChatResponse, ModelInfo, ModuleCoordinator, Provider, ProviderInfo, ToolCall
-from amplifier.testing import MockProvider, TestCoordinator, create_test_coordinator
+from amplifier.testing import MockProvider
 from tests._support.seed_sessions import seed_session
 
 logger = logging.getLogger("seeds")
@@ -95,34 +95,3 @@ async def test_without_a_key_the_provider_declines_and_the_session_opens(
         assert session.coordinator.get("providers") == {}
         assert session.failures == []
     assert "No API key - provider not mounted" in caplog.messages
-
-
-async def test_a_returned_provider_is_registered_automatically() -> None:
-    async def mount(coordinator, config):
-        return MyProvider("k", config)
-
-    async with seed_session(providers={"my-provider": mount}) as session:
-        assert isinstance(session.coordinator.get("providers", "my-provider"), MyProvider)
-
-
-async def test_a_provider_announces_its_events() -> None:
-    coordinator = TestCoordinator()
-    coordinator.register_contributor(
-        "observability.events",
-        "my-provider",
-        lambda: ["my-provider:rate_limit", "my-provider:retry"],
-    )
-    assert await coordinator.collect_contributions("observability.events") == [
-        ["my-provider:rate_limit", "my-provider:retry"]
-    ]
-
-
-async def test_provider_mount():
-    coordinator = create_test_coordinator()
-    cleanup: Any = await mount(coordinator, {"api_key": "test-key"})
-
-    assert "my-provider" in coordinator.get_mounted("providers")
-
-    if cleanup:
-        await cleanup()
-    assert not coordinator.get("providers", "my-provider").client.is_open

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
+import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -155,7 +156,9 @@ class DurableEngine:
         stored = stored_prompt(prompt, None if result_type in (None, str) else _format_of(result_type).schema)
         if turn_id is not None:
             _check_turn_id(turn_id)
-        return await self._turns.start(session_id, stored, turn_id, queue, policy)
+        name = str(uuid.uuid4()) if turn_id is None else turn_id
+        await self._turns.start(session_id, stored, name, queue, policy)
+        return name
 
     async def status(self, turn_id: str) -> TurnStatus:
         """What a turn does now.

@@ -13,7 +13,7 @@ import anyio
 from ._engine import DurableEngine, Duty, InterruptedWorker
 from ._suspects import EngineOptions, Settings
 from ._tables._database import SqliteDatabase
-from ._tables._schema import open_store
+from ._tables._schema import opened
 from ._tables._turn_store import TurnStore
 from ._worker import Worker
 
@@ -75,8 +75,9 @@ async def open_local_engine(path: str | Path, **options: Unpack[EngineOptions]) 
     """
     options.setdefault("lease", 5.0)
     settings = Settings(**options)
-    async with open_store(SqliteDatabase(path), settings.patience) as transactions:
-        store = TurnStore(transactions)  # workers look for turns that are queued; there is no other queue
+    database = SqliteDatabase(path, settings.patience)
+    async with opened(database):
+        store = TurnStore(database)  # workers look for turns that are queued; there is no other queue
         yield DurableEngine(store, settings, partial(_work, store, settings))
 
 

@@ -25,6 +25,7 @@ from ._errors import EngineUnavailableError, closed_error
 from ._suspects import EngineOptions, Settings
 from ._tables._database import (
     FOR_UPDATE,
+    Database,
     DatabaseBusy,
     DatabaseDown,
     Row,
@@ -33,7 +34,7 @@ from ._tables._database import (
     storable_values,
     unstorable,
 )
-from ._tables._schema import open_store
+from ._tables._schema import opened
 from ._tables._turn_store import TurnStore
 from ._turn_rows import StepName
 from ._worker import Worker
@@ -96,11 +97,11 @@ class _SqlRun:
         return [tuple(row) for row in result] if result.returns_rows else []
 
 
-class _SqlDatabase:
+class _SqlDatabase(Database):
     """A database through SQLAlchemy, which DBOS brings."""
 
     def __init__(self, url: sa.URL, settings: Settings) -> None:
-        self.name = url.render_as_string(hide_password=True)
+        super().__init__(url.render_as_string(hide_password=True), settings.patience)
         self._is_closed = False
         self._is_sqlite = url.get_backend_name() == "sqlite"
         if self._is_sqlite:
@@ -118,7 +119,6 @@ class _SqlDatabase:
             sa.event.listen(self._engine, "connect", partial(_prepare_postgres, _transaction_seconds(settings)))
 
     def transaction(self, work: Callable[[Run], _T], *, only_reads: bool = False) -> _T:
-        """Do some work atomically."""
         if self._is_closed:
             raise closed_error(self.name)
         try:
@@ -143,7 +143,6 @@ class _SqlDatabase:
             raise DatabaseDown(str(error.orig).strip()) from error  # or a file that is damaged or something else
 
     def close(self) -> None:
-        """Close all connections."""
         self._is_closed = True
         self._engine.dispose()
 
@@ -336,11 +335,11 @@ async def open_dbos_engine(
             workflow = _workflows[turn_id]
             run(noted, workflow=workflow, name=name, output=result, since=since, now=now, app=_APPLICATION)
 
-    async with open_store(_SqlDatabase(parsed, settings), settings.patience) as transactions:
-        name = parsed.render_as_string(hide_password=True)
-        client = await anyio.to_thread.run_sync(_open_client, text, name, _transaction_seconds(settings))
+    database = _SqlDatabase(parsed, settings)
+    async with opened(database):
+        client = await anyio.to_thread.run_sync(_open_client, text, database.name, _transaction_seconds(settings))
         try:
-            store = TurnStore(transactions, enqueue, note_step)
+            store = TurnStore(database, enqueue, note_step)
             yield DurableEngine(store, settings, _Workers(store, settings, text, client).work)
         finally:
             with anyio.CancelScope(shield=True):  # closes connections, which waits for no one

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from amplifier_core import ModuleCoordinator
 from amplifier_core.loader import ModuleLoader, ModuleValidationError, module_failure_reason
-from amplifier_core.module_sources import FileSystemModuleSource, ModuleLoadError, ModuleSource
 from amplifier_core.module_sources import ModuleNotFoundError as SourceNotFoundError
 
 TOOL = """
@@ -170,16 +169,3 @@ def test_errors_of_a_resolver_are_passed_on():
             await ModuleLoader(Resolving(Broken())).load("tool-g")
 
     run(main)
-
-
-def test_sources():
-    source = FileSystemModuleSource(paths=["/x"])
-    source.get_module_paths().clear()
-    assert source.get_module_paths() == ["/x"]
-    assert source.get_mention_mappings() == {}
-    assert FileSystemModuleSource().get_module_paths() == []
-    with pytest.raises(TypeError):
-        ModuleSource()
-    assert issubclass(SourceNotFoundError, Exception)
-    assert issubclass(ModuleLoadError, Exception)
-    assert str(SourceNotFoundError("no module x")) == "no module x"

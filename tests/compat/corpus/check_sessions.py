@@ -184,55 +184,6 @@ def test_an_error_of_a_turn(error):
     run(main)
 
 
-def test_a_turn_that_was_stopped_gracefully_is_announced():
-    async def main():
-        session = await opened()
-        seen = capture(session, "cancel:completed")
-        await session.coordinator.request_cancel()
-        await session.execute("x")
-        return [data["was_immediate"] for _, data in seen]
-
-    assert run(main) == [False]
-
-
-@pytest.mark.parametrize(
-    ("metadata", "shown"), [({"agent": "x", "deep": {"n": None}}, True), ({}, False), (None, False)]
-)
-@pytest.mark.parametrize("is_resumed", [False, True])
-def test_metadata_of_the_plan(metadata, shown, is_resumed):
-    async def main():
-        config = plan(**({} if metadata is None else {"metadata": metadata}))
-        session = await opened(config, is_resumed=is_resumed, session_id="s", parent_id="p")
-        seen = capture(session, "session:start", "session:resume")
-        await session.execute("x")
-        assert len(seen) == 1
-        event, data = seen[0]
-        assert event == ("session:resume" if is_resumed else "session:start")
-        assert (data["session_id"], data["parent_id"]) == ("s", "p")
-        assert ("metadata" in data) is shown
-        if shown:
-            assert data["metadata"] == metadata
-
-    run(main)
-
-
-def test_a_plan_that_shows_itself():
-    async def main():
-        config = plan(raw=True)
-        config["tools"] = [{"module": "tool-p", "config": {"api_key": "secret", "model": "m"}}]
-        session = await opened(config)
-        seen = capture(session, "session:start", "session:config")
-        await session.execute("x")
-        await session.execute("y")
-        return seen
-
-    seen = run(main)
-    assert [event for event, _ in seen] == ["session:start", "session:config", "session:config"]
-    shown = seen[1][1]["raw"]["tools"][0]["config"]
-    assert shown == {"api_key": "[REDACTED]", "model": "m"}
-    assert "raw" not in seen[0][1]
-
-
 def test_a_mock_provider_in_a_real_session():
     class Provider:
         name = "mock"
@@ -260,25 +211,6 @@ def test_a_mock_provider_in_a_real_session():
 # ── closing ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_closing_in_order():
-    async def main():
-        session = await opened()
-        order = []
-
-        async def end(event, data):
-            await asyncio.sleep(0)
-            order.append(event)
-
-        session.coordinator.hooks.register("session:end", end, name="end")
-        session.coordinator.register_cleanup(lambda: order.append("close"))
-        session.coordinator.register_cleanup(AsyncMock(side_effect=RuntimeError("broken")))
-        session.coordinator.register_cleanup(lambda: order.append("first"))
-        await session.cleanup()
-        return order
-
-    assert run(main) == ["session:end", "first", "close"]
-
-
 def test_closing_what_was_never_opened():
     async def main():
         session = AmplifierSession(plan())
@@ -289,45 +221,6 @@ def test_closing_what_was_never_opened():
         return ran
 
     assert run(main) == ["cleanup"]
-
-
-def test_two_callers_close_once():
-    async def main():
-        session = await opened()
-        entered, release, order = asyncio.Event(), asyncio.Event(), []
-
-        async def end(event, data):
-            order.append("in")
-            entered.set()
-            await release.wait()
-            order.append("out")
-
-        session.coordinator.hooks.register("session:end", end, name="end")
-        session.coordinator.register_cleanup(lambda: order.append("close"))
-        first = asyncio.create_task(session.cleanup())
-        await asyncio.wait_for(entered.wait(), 60)
-        second = asyncio.create_task(session.cleanup())
-        await asyncio.sleep(0)
-        assert not second.done()
-        release.set()
-        await asyncio.gather(first, second)
-        return order
-
-    order = run(main)
-    assert order.count("in") == 1
-    assert order.index("out") < order.index("close")
-
-
-def test_a_failing_end_handler_keeps_nothing_open():
-    async def main():
-        session = await opened()
-        ran = []
-        session.coordinator.hooks.register("session:end", AsyncMock(side_effect=RuntimeError("x")), name="end")
-        session.coordinator.register_cleanup(lambda: ran.append("close"))
-        await session.cleanup()
-        return ran, session.initialized
-
-    assert run(main) == (["close"], False)
 
 
 # ── patches ──────────────────────────────────────────────────────────────────────────────────────

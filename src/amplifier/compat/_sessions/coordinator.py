@@ -6,7 +6,6 @@ What is not named here, free attributes included, is the native coordinator's. T
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from inspect import isawaitable
 from typing import Any, Self
 
@@ -16,14 +15,9 @@ from amplifier.loading import ModuleLoader as NativeLoader
 from amplifier.models import HookResult
 
 from .._modules.adapting import adapt_mounted, published_view
-from .hooks import HookRegistry, published_result
+from .hooks import HookRegistry, of_native, published_result
 
 _OWN = frozenset({"_hooks", "_native"})
-
-
-def _of_native(name: str, doc: str) -> Any:
-    """An attribute that is the native coordinator's; on the class, so that mocks made after it have it."""
-    return property(lambda self: getattr(self._native, name), doc=doc)
 
 
 class ModuleCoordinator:
@@ -70,19 +64,19 @@ class ModuleCoordinator:
 
     # ── what a module may read ──
 
-    session_id: Any = _of_native("session_id", "The session's id.")
-    parent_id: Any = _of_native("parent_id", "The parent session's id, in a child.")
-    config: Any = _of_native("config", "The mount plan, the same object that was given.")
-    cancellation: Any = _of_native("cancellation", "The session's cancellation token.")
-    mount_points: Any = _of_native("mount_points", "What is mounted where, live.")
-    channels: Any = _of_native("channels", "Contributors by channel.")
-    approval_system: Any = _of_native("approval_system", "Answers approval requests of hooks.")
-    display_system: Any = _of_native("display_system", "Shows messages of hooks.")
-    session_state: Any = _of_native("session_state", "A dict for modules to share values.")
-    injection_budget_per_turn: Any = _of_native(
+    session_id: Any = of_native("session_id", "The session's id.")
+    parent_id: Any = of_native("parent_id", "The parent session's id, in a child.")
+    config: Any = of_native("config", "The mount plan, the same object that was given.")
+    cancellation: Any = of_native("cancellation", "The session's cancellation token.")
+    mount_points: Any = of_native("mount_points", "What is mounted where, live.")
+    channels: Any = of_native("channels", "Contributors by channel.")
+    approval_system: Any = of_native("approval_system", "Answers approval requests of hooks.")
+    display_system: Any = of_native("display_system", "Shows messages of hooks.")
+    session_state: Any = of_native("session_state", "A dict for modules to share values.")
+    injection_budget_per_turn: Any = of_native(
         "injection_budget_per_turn", "Tokens per turn before a warning, or None."
     )
-    injection_size_limit: Any = _of_native("injection_size_limit", "Characters one injection may have, or None.")
+    injection_size_limit: Any = of_native("injection_size_limit", "Characters one injection may have, or None.")
 
     @property
     def session(self) -> Any:
@@ -107,9 +101,7 @@ class ModuleCoordinator:
         """The hook registry."""
         return self._hooks
 
-    def to_dict(self) -> Any:
-        """What is mounted, by name."""
-        return self._native.to_dict()
+    to_dict: Any = of_native("to_dict", "What is mounted, by name.")
 
     # ── mounting and registering ──
 
@@ -118,25 +110,15 @@ class ModuleCoordinator:
         adapt_mounted(name if mount_point == "session" else mount_point, module, name)
         return self._native.mount(mount_point, module, name)
 
-    def unmount(self, mount_point: str, name: str | None = None) -> Any:
-        """Take something away; awaiting the result is optional."""
-        return self._native.unmount(mount_point, name)
+    unmount: Any = of_native("unmount", "Take something away; awaiting the result is optional.")
 
     def get(self, mount_point: str, name: str | None = None) -> Any:
         """The module at a single mount point, the dict or one module of a named one; None if there is none."""
         return self._hooks if mount_point == "hooks" else self._native.get(mount_point, name)
 
-    def register_capability(self, name: str, value: Any) -> None:
-        """Offer a value to whoever asks for ``name``."""
-        self._native.register_capability(name, value)
-
-    def get_capability(self, name: str) -> Any:
-        """The value registered under ``name``, or None."""
-        return self._native.get_capability(name)
-
-    def register_contributor(self, channel: str, name: str, callback: Callable[[], Any]) -> None:
-        """Have ``callback()`` called whenever ``channel`` is collected."""
-        self._native.register_contributor(channel, name, callback)
+    register_capability: Any = of_native("register_capability", "Offer a value to whoever asks for ``name``.")
+    get_capability: Any = of_native("get_capability", "The value registered under ``name``, or None.")
+    register_contributor: Any = of_native("register_contributor", "Have ``callback()`` called on each collection.")
 
     async def collect_contributions(self, channel: str) -> Any:
         """What the contributors of ``channel`` return, in order, without None."""
@@ -165,9 +147,7 @@ class ModuleCoordinator:
             return HookResult(action=processed.action, reason=processed.reason)
         return processed if result.action == "modify" else published_result(processed)
 
-    def reset_turn(self) -> None:
-        """Start counting injections of a new turn."""
-        self._native.reset_turn()
+    reset_turn: Any = of_native("reset_turn", "Start counting injections of a new turn.")
 
     async def request_cancel(self, immediate: bool = False) -> None:
         """Request that the running turn stops."""

@@ -22,6 +22,11 @@ _SMALLEST, _LARGEST = -(2**63), 2**64 - 1
 _LONE_SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 
 
+def of_native(name: str, doc: str) -> Any:
+    """An attribute or method that is the native object's; on the class, so that mocks made after it have it."""
+    return property(lambda self: getattr(self._native, name), doc=doc)
+
+
 class HookRegistry:
     """Handlers by event, as ``amplifier_core.HookRegistry``."""
 
@@ -60,17 +65,9 @@ class HookRegistry:
         """Add a handler; the same as `register`."""
         return self.register(event, handler, priority, name, **options)
 
-    def unregister(self, name: str) -> None:
-        """Remove the newest handler of that name."""
-        self._native.unregister(name)
-
-    def list_handlers(self, event: str | None = None) -> Any:
-        """The names of handlers by event."""
-        return self._native.list_handlers(event)
-
-    def set_default_fields(self, **kwargs: Any) -> None:
-        """Replace the fields that every payload starts with."""
-        self._native.set_default_fields(**kwargs)
+    unregister: Any = of_native("unregister", "Remove the newest handler of that name.")
+    list_handlers: Any = of_native("list_handlers", "The names of handlers by event.")
+    set_default_fields: Any = of_native("set_default_fields", "Replace the fields that every payload starts with.")
 
     async def emit(self, event: str, data: Any) -> HookResult:
         """Call every handler of ``event`` and merge their results.

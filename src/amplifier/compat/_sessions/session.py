@@ -11,6 +11,7 @@ from amplifier.errors import ContainedError, ExecutionCancelled, ExecutionDenied
 from amplifier.kernel import AmplifierSession as KernelSession
 
 from .coordinator import ModuleCoordinator
+from .hooks import of_native
 
 logger = logging.getLogger("amplifier_core.session")
 
@@ -59,35 +60,16 @@ class AmplifierSession:
     def __repr__(self) -> str:
         return f"<amplifier_core.AmplifierSession {self.session_id!r}{' open' if self.initialized else ''}>"
 
-    @property
-    def session_id(self) -> str:
-        """The session's id."""
-        return self._native.session_id
-
-    @property
-    def parent_id(self) -> str | None:
-        """The parent session's id, in a child."""
-        return self._native.parent_id
+    session_id: Any = of_native("session_id", "The session's id.")
+    parent_id: Any = of_native("parent_id", "The parent session's id, in a child.")
+    config: Any = of_native("config", "The mount plan, the same object that was given.")
+    is_resumed: Any = of_native("is_resumed", "Whether the first turn announces ``session:resume``.")
+    initialized: Any = of_native("initialized", "Whether the session is open.")
 
     @property
     def coordinator(self) -> ModuleCoordinator:
         """The coordinator of the session."""
         return self._coordinator
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The mount plan, the same object that was given."""
-        return self._native.config
-
-    @property
-    def is_resumed(self) -> bool:
-        """Whether the first turn announces ``session:resume``."""
-        return self._native.is_resumed
-
-    @property
-    def initialized(self) -> bool:
-        """Whether the session is open."""
-        return self._native.initialized
 
     async def initialize(self) -> None:
         """Load and mount the plan's modules; does nothing when that has happened.

@@ -6,6 +6,7 @@ import errno
 import sqlite3
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -50,17 +51,24 @@ def is_busy(error: BaseException | None) -> bool:
     return code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-class Database(Protocol):
-    """A database whose calls block.
+class Database(ABC):
+    """A database: called, it does transactions in worker threads, and again while it is away.
 
-    Attributes:
+    Work must be safe to do twice: a connection that is lost during a commit leaves unknown whether that has happened.
+
+    Args:
         name: For messages, without credentials.
+        patience: Seconds for which a database that does not answer is asked again.
     """
 
-    name: str
+    def __init__(self, name: str, patience: float) -> None:
+        self.name = name
+        self.patience = patience
+        self._threads = anyio.CapacityLimiter(8)  # own ones, so that busy tools do not keep results from being stored
 
+    @abstractmethod
     def transaction(self, work: Callable[[Run], T], *, only_reads: bool = False) -> T:
-        """Do some work atomically; what it raises rolls back.
+        """Do some work atomically, from a thread and without a second try; what it raises rolls back.
 
         Args:
             work: Gets a function that runs statements.
@@ -71,11 +79,43 @@ class Database(Protocol):
             EngineClosedError: It was closed.
             DurableError: It does not take a value, which is too large for example.
         """
-        ...
 
+    @abstractmethod
     def close(self) -> None:
         """Close all connections, and refuse transactions from now on; may be called again."""
-        ...
+
+    async def __call__(self, work: Callable[[Run], T], *, patience: float | None = None, only_reads: bool = False) -> T:
+        """Do some work.
+
+        Args:
+            work: What to do.
+            patience: Other than usual, for a database that is away; one that is busy is there.
+            only_reads: It changes nothing.
+
+        Raises:
+            EngineUnavailableError: The database did not answer for as long as patience lasts.
+            EngineClosedError: The engine was closed.
+        """
+        began = time.monotonic()
+        pause = 0.05
+        transact = partial(self.transaction, work, only_reads=only_reads)
+        while True:
+            try:
+                return await anyio.to_thread.run_sync(transact, limiter=self._threads)
+            except DatabaseDown as error:
+                seconds = self.patience if patience is None or isinstance(error, DatabaseBusy) else patience
+                if time.monotonic() + pause > began + seconds:
+                    raise self.unavailable(error) from error
+            await anyio.sleep(pause)
+            pause = min(pause * 2, 2.0)
+
+    def unavailable(self, error: DatabaseDown) -> EngineUnavailableError:
+        """The error about a database that did not answer for as long as patience lasts."""
+        return EngineUnavailableError(
+            f"the database {self.name} does not answer ({error}); what was stored before is kept: "
+            "check that it runs and can be reached from here, then try again",
+            engine=self.name,
+        )
 
 
 def unstorable(name: str, error: object) -> DurableError:
@@ -91,18 +131,17 @@ def storable_values(values: dict[str, Any], *, allows_nul: bool) -> dict[str, An
     }
 
 
-class SqliteDatabase:
+class SqliteDatabase(Database):
     """A file of SQLite, see `amplifier.store`; opened with the first transaction."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, patience: float) -> None:
         self._path = Path(path).absolute()
-        self.name = str(self._path)
+        super().__init__(str(self._path), patience)
         self._database: StoredDatabase | None = None
         self._is_closed = False
         self._opening = threading.Lock()
 
     def transaction(self, work: Callable[[Run], T], *, only_reads: bool = False) -> T:
-        """Do some work atomically."""
         try:
             database = self._opened()
             return database.transaction(lambda db: work(partial(_run_statement, db)), only_reads=only_reads)
@@ -121,7 +160,6 @@ class SqliteDatabase:
             return self._database
 
     def close(self) -> None:
-        """Close the connection."""
         with self._opening:
             self._is_closed = True
             if self._database is not None:
@@ -131,61 +169,3 @@ class SqliteDatabase:
 
 def _run_statement(connection: sqlite3.Connection, statement: str, /, **values: Any) -> list[Row]:
     return connection.execute(statement.replace(FOR_UPDATE, ""), storable_values(values, allows_nul=True)).fetchall()
-
-
-class Transactions:
-    """Runs transactions in worker threads, and again while the database is away.
-
-    Work must be safe to do twice: a connection that is lost during a commit leaves unknown whether that has happened.
-
-    Args:
-        database: Where.
-        patience: Seconds for which a database that does not answer is asked again.
-    """
-
-    def __init__(self, database: Database, patience: float) -> None:
-        self._database = database
-        self.patience = patience
-        self._threads = anyio.CapacityLimiter(8)  # own ones, so that busy tools do not keep results from being stored
-
-    async def __call__(self, work: Callable[[Run], T], *, patience: float | None = None, only_reads: bool = False) -> T:
-        """Do some work.
-
-        Args:
-            work: What to do.
-            patience: Other than usual, for a database that is away; one that is busy is there.
-            only_reads: It changes nothing.
-
-        Raises:
-            EngineUnavailableError: The database did not answer for as long as patience lasts.
-            EngineClosedError: The engine was closed.
-        """
-        began = time.monotonic()
-        pause = 0.05
-        transact = partial(self._database.transaction, work, only_reads=only_reads)
-        while True:
-            try:
-                return await anyio.to_thread.run_sync(transact, limiter=self._threads)
-            except DatabaseDown as error:
-                seconds = self.patience if patience is None or isinstance(error, DatabaseBusy) else patience
-                if time.monotonic() + pause > began + seconds:
-                    raise self.unavailable(error) from error
-            await anyio.sleep(pause)
-            pause = min(pause * 2, 2.0)
-
-    def once(self, work: Callable[[Run], T], *, only_reads: bool = False) -> T:
-        """Do some work from a thread, without a second try.
-
-        Raises:
-            DatabaseDown: The database did not answer.
-            EngineClosedError: The engine was closed.
-        """
-        return self._database.transaction(work, only_reads=only_reads)
-
-    def unavailable(self, error: DatabaseDown) -> EngineUnavailableError:
-        """The error about a database that did not answer for as long as patience lasts."""
-        return EngineUnavailableError(
-            f"the database {self._database.name} does not answer ({error}); what was stored before is kept: "
-            "check that it runs and can be reached from here, then try again",
-            engine=self._database.name,
-        )

@@ -9,7 +9,7 @@ import anyio
 import anyio.to_thread
 
 from .._errors import DurableError
-from ._database import Database, Run, Transactions
+from ._database import Database, Run
 
 FORMAT = 1
 """Of the tables and what is in them; a version that changes it has to read the ones before."""
@@ -130,17 +130,16 @@ def create_tables(run: Run) -> None:
 
 
 @asynccontextmanager
-async def open_store(database: Database, patience: float) -> AsyncIterator[Transactions]:
+async def opened(database: Database) -> AsyncIterator[None]:
     """Connect to a database and create the tables; on leaving, close it.
 
     Raises:
         EngineUnavailableError: It cannot be reached.
         DurableError: A newer version wrote the tables.
     """
-    transactions = Transactions(database, patience)
     try:
-        await transactions(create_tables, patience=0)
-        yield transactions
+        await database(create_tables, patience=0)
+        yield
     finally:
         with anyio.CancelScope(shield=True):  # closing a connection does not wait for a server
             await anyio.to_thread.run_sync(database.close)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
@@ -50,7 +49,7 @@ from .._turn_rows import (
     watched_events,
 )
 from .._values import Schedule, TurnCounts, TurnPolicy, TurnStatus, WatchedEvent
-from ._database import DatabaseDown, Row, Run, Transactions
+from ._database import Database, DatabaseDown, Row, Run
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -95,32 +94,27 @@ class TurnStore:
     """The turns in one database.
 
     Args:
-        transactions: Of the database.
+        database: Where.
         enqueue: For an engine that has a queue.
         note_step: For an engine that shows steps.
     """
 
     def __init__(
         self,
-        transactions: Transactions,
+        database: Database,
         enqueue: Enqueue = lambda run, turn_id, priority, due_at: None,
         note_step: NoteStep = lambda run, turn_id, step, result: None,
     ) -> None:
-        self._do = transactions
+        self._do = database
         self._enqueue = enqueue
         self._note_step = note_step
 
     # ── for clients ──
 
-    async def start(self, session_id: str, prompt: str, turn_id: str | None, queue: bool, policy: TurnPolicy) -> str:
+    @_transaction()
+    def start(self, run: Run, session_id: str, prompt: str, turn_id: str, queue: bool, policy: TurnPolicy) -> None:
         """Store a turn and make it ready for a worker, or, with `queue`, let it wait behind the open one of its session."""
-        name = str(uuid.uuid4()) if turn_id is None else turn_id
-
-        def work(run: Run) -> None:
-            self._start(run, session_id, prompt, name, queue, policy)
-
-        await self._do(work)
-        return name
+        self._start(run, session_id, prompt, turn_id, queue, policy)
 
     def _start(self, run: Run, session_id: str, prompt: str, name: str, queue: bool, policy: TurnPolicy) -> None:
         def add(is_open: int) -> bool:
@@ -542,9 +536,10 @@ class TurnStore:
 
     # ── workers among each other; plain functions block, for a thread that does not depend on the event loop ──
 
-    async def register(self, worker: str) -> None:
+    @_transaction()
+    def register(self, run: Run, worker: str) -> None:
         """Show that a worker lives, before it gets turns."""
-        await self._do(lambda run: _note_life(run, worker))
+        _note_life(run, worker)
 
     def check_patience(self, error: DatabaseDown, since: float) -> None:
         """Go on while the database has not been away for too long.
@@ -562,11 +557,11 @@ class TurnStore:
             _note_life(run, worker)
             return {name: int(beats) for name, beats in run("SELECT worker, beats FROM amplifier_workers")}
 
-        return self._do.once(work)
+        return self._do.transaction(work)
 
     def forget_worker(self, worker: str, beats: int) -> bool:
         """Forget a worker that has died, unless it has beaten since; its turns are orphans then."""
-        return self._do.once(lambda run: delete(run, "amplifier_workers", worker=worker, beats=beats))
+        return self._do.transaction(lambda run: delete(run, "amplifier_workers", worker=worker, beats=beats))
 
     def requeue_orphans(self, pause_after: Callable[[int], float]) -> None:
         """Make turns ready for others that run under no living worker.
@@ -584,7 +579,7 @@ class TurnStore:
                 due = time.time() + pause_after(deaths + 1)
                 self._requeue(run, turn_id, "running", attempt, deaths=deaths + 1, queued_at=due)
 
-        self._do.once(work)
+        self._do.transaction(work)
 
     def start_due(self) -> None:
         """Start the turns of schedules that are due; each once, however often it was due since it was looked for."""
@@ -600,8 +595,8 @@ class TurnStore:
                     with suppress(TurnConflictError):  # an application has used the id for another turn
                         self._start(run, each.session_id, each.prompt, each.turn_id, True, TurnPolicy())
 
-        if self._do.once(lambda run: _read_schedules(run, now), only_reads=True):
-            self._do.once(work)
+        if self._do.transaction(lambda run: _read_schedules(run, now), only_reads=True):
+            self._do.transaction(work)
 
     @_transaction(only_reads=True)
     def due_notices(self, run: Run) -> list[tuple[str, str, int]]:
@@ -631,7 +626,7 @@ class TurnStore:
 
     def read(self, statement: str, **values: Any) -> list[Row]:
         """Run a statement that only reads."""
-        return self._do.once(lambda run: run(statement, **values), only_reads=True)
+        return self._do.transaction(lambda run: run(statement, **values), only_reads=True)
 
     async def leave(self, worker: str, patience: float) -> None:
         """Forget a worker that ends in good order, and make its turns ready for others at once."""

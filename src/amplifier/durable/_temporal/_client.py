@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -60,27 +59,20 @@ class TemporalTurns:
         self.queue = queue
         self.settings = settings
 
-    async def start(self, session_id: str, prompt: str, turn_id: str | None, queue: bool, policy: TurnPolicy) -> str:
-        name = uuid.uuid4().hex if turn_id is None else turn_id
-        if turn_id is not None and await self._is_there(name, session_id, prompt):
-            return name
+    async def start(self, session_id: str, prompt: str, turn_id: str, queue: bool, policy: TurnPolicy) -> None:
+        wanted = self._wanted(turn_id, prompt, policy)
         pause = _MOMENT
-        while True:
+        while not await self._is_there(turn_id, session_id, prompt):
             try:
-                was_open = await self.server.update_with_start(
-                    lambda: self._session(session_id),
-                    SessionWorkflow.start_turn,
-                    [self._wanted(name, prompt, policy), queue],
-                )
+                if not await self.server.update_with_start(
+                    lambda: self._session(session_id), SessionWorkflow.start_turn, [wanted, queue]
+                ):
+                    return
             except Refused as refused:
-                if refused.kind == CONFLICT and await self._is_there(name, session_id, prompt):
-                    return name
-                if refused.kind != BUSY:
-                    raise DurableError(f"turn {name!r} could not be started: {refused}") from refused
-                await self._check_ended(session_id, str(refused))
-            else:
-                if not was_open or await self._is_there(name, session_id, prompt):
-                    return name
+                if refused.kind == BUSY:
+                    await self._check_ended(session_id, str(refused))
+                elif refused.kind != CONFLICT:
+                    raise DurableError(f"turn {turn_id!r} could not be started: {refused}") from refused
             await anyio.sleep(pause)
             pause = min(pause * 2, 1.0)  # a session takes a limited number of requests
 

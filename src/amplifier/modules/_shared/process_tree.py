@@ -86,6 +86,14 @@ def is_running(process: Process) -> bool:
     return seen is not None and seen == process and seen.is_alive
 
 
+def all_processes() -> Iterator[Process]:
+    """Every process that ``/proc`` shows."""
+    with os.scandir("/proc") as entries:
+        for entry in entries:
+            if entry.name.isdigit() and (process := look_at(int(entry.name))):
+                yield process
+
+
 class ProcessTree:
     """The processes of one command.
 
@@ -113,8 +121,9 @@ class ProcessTree:
         """Ids of those that are alive. Without ``/proc`` it is the group's alone, for as long as it has members."""
         if not self._has_proc:
             self._process.poll()  # a zombie shell would count as a member
-            return [self._leader] if _send_to_group(self._leader, 0) else []
-        seen = {process.pid: process for process in self._younger()}
+            return [self._leader] if send_to_group(self._leader, 0) else []
+        # No process that is older than the command can belong to it.
+        seen = {process.pid: process for process in all_processes() if process.started >= self._since}
         # As they are now: a process may have left the group since the last look.
         self._known = {seen[process.pid] for process in self._known if seen.get(process.pid) == process}
         pending = [process for process in seen.values() if self._is_member(process)]
@@ -137,18 +146,11 @@ class ProcessTree:
         """Signal them all and return who was there to be signalled."""
         members = self.members()
         # First the group, in one step, in which no process can escape by forking.
-        _send_to_group(self._leader, number)
+        send_to_group(self._leader, number)
         for process in self._known:
             if process.group != self._leader:
                 send_signal(process, number)
         return members
-
-    def _younger(self) -> Iterator[Process]:
-        """Processes that began after the command did; no older one can belong to it."""
-        with os.scandir("/proc") as entries:
-            for entry in entries:
-                if entry.name.isdigit() and (process := look_at(int(entry.name))) and process.started >= self._since:
-                    yield process
 
     def _is_member(self, process: Process) -> bool:
         if process.pid == self._supervisor:
@@ -164,7 +166,7 @@ class ProcessTree:
         return start >= 0 and self._mark in environment[start : environment.find(b"\0", start)]
 
 
-def _send_to_group(group: int, number: int) -> bool:
+def send_to_group(group: int, number: int) -> bool:
     """Signal a group; whether it has members."""
     try:
         os.killpg(group, number)
