@@ -371,11 +371,9 @@ class ScriptedTool:
         self._player = player
         self.name = name
         self.description: str = f"The tool {name}."
-        self.input_schema = SCHEMA
-
-    def get_schema(self) -> dict[str, Any]:
-        """The JSON Schema of the input."""
-        return SCHEMA
+        if name != TOOLS[-1]:  # a tool need not have a schema
+            self.input_schema: dict[str, Any] = SCHEMA
+            self.get_schema: Callable[[], dict[str, Any]] = lambda: SCHEMA
 
     async def execute(self, input: dict[str, Any]) -> Any:  # noqa: A002 - the contract's name
         """Run the call; the script may make it return something else than a ToolResult."""
@@ -549,6 +547,10 @@ def _hook_result(
             )
         case "ask yes" | "ask no":
             return HookResult(action="ask_user", approval_prompt=f"{action.removeprefix('ask ')}: may it {word}?")
+        case "ask yes, inject":
+            return HookResult(
+                action="ask_user", approval_prompt=f"yes: may it {word}?", context_injection=f"mind {word}"
+            )
         case "modify":
             changed = _modified(event, data, word, call)
             return HookResult(action="modify", data={**data, **changed}) if changed else None
