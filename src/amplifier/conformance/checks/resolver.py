@@ -173,9 +173,6 @@ async def _check_result(mounted: MountedModule, method: Method, question: Questi
     if not isinstance(path, Path):
         clause = "R4" if is_unknown and path is None else "R3"
         ctx.fault(clause, f"{resolved} {_shown(path)}; expected a Path", given=given)
-    elif not path.is_absolute():
-        what = f"{resolved} the relative {str(path)!r}: in another working directory that is another place"
-        ctx.fault("R3", what, given=given)
     elif not path.is_dir():
         missing = "a file" if path.exists() else "nothing at all"
         what = f"{resolved} {_relative(mounted, path)}, where there is {missing}"

@@ -122,10 +122,7 @@ def hints(directory: Path, module_id: str) -> dict[str, Any]:
 def questions_about(target: Target) -> list[Question]:
     """Ordinary questions: samples, ids that the source names, unknown ids, with hints and without."""
     ids = [*SAMPLES, *ids_in(texts_in(target)), *UNHEARD_OF]
-    hinted = [
-        Question(SAMPLES[0], hint)
-        for hint in ("a path", "a file URI", "a missing path", "a missing URI", "an empty text")
-    ]
+    hinted = [Question(SAMPLES[0], hint) for hint in ("a path", "a file URI", "a missing path", "a missing URI")]
     return [*(Question(each) for each in ids), *hinted]
 
 

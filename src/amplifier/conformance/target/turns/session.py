@@ -29,6 +29,7 @@ from amplifier.conformance.target.turns.script import (
 from amplifier.models import (
     ChatRequest,
     ChatResponse,
+    ContextInjection,
     HookResult,
     TextBlock,
     ToolResult,
@@ -371,9 +372,11 @@ class ScriptedTool:
         self._player = player
         self.name = name
         self.description: str = f"The tool {name}."
-        if name != TOOLS[-1]:  # a tool need not have a schema
-            self.input_schema: dict[str, Any] = SCHEMA
-            self.get_schema: Callable[[], dict[str, Any]] = lambda: SCHEMA
+        self.input_schema = SCHEMA
+
+    def get_schema(self) -> dict[str, Any]:
+        """The JSON Schema of the input."""
+        return SCHEMA
 
     async def execute(self, input: dict[str, Any]) -> Any:  # noqa: A002 - the contract's name
         """Run the call; the script may make it return something else than a ToolResult."""
@@ -548,9 +551,8 @@ def _hook_result(
         case "ask yes" | "ask no":
             return HookResult(action="ask_user", approval_prompt=f"{action.removeprefix('ask ')}: may it {word}?")
         case "ask yes, inject":
-            return HookResult(
-                action="ask_user", approval_prompt=f"yes: may it {word}?", context_injection=f"mind {word}"
-            )
+            told = [ContextInjection(content=f"mind {word}")]
+            return HookResult(action="ask_user", approval_prompt=f"yes: may it {word}?", context_injections=told)
         case "modify":
             changed = _modified(event, data, word, call)
             return HookResult(action="modify", data={**data, **changed}) if changed else None
