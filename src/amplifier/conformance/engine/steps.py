@@ -286,6 +286,8 @@ class Runner:
         stage = attrs.evolve(self._stage(step, case), coverage=self._coverage, token=case if token is None else token)
         self._playing = step, stage
         is_cleaned = step.check.name == "every_module.cleans_up"
+        if is_cleaned:
+            gc.collect()  # what earlier steps have left
         with _deterministic_order(step.backend, self._job.seed), dropped_objects() as (unawaited, unclosed):
             run = anyio.run if step.check.real_time else run_virtually
             run(step.check.run, stage, backend=step.backend)

@@ -216,6 +216,10 @@ Dropped = tuple[str, list[tuple[str, int]]]
 """What Python says about an object, and the lines that led to it, innermost last."""
 
 
+_UNCLOSED = ("unclosed file", "unclosed <memoryobject")
+"""What a module opens itself; sockets and transports belong to libraries and to threads that may end late."""
+
+
 @contextmanager
 def dropped_objects() -> Iterator[tuple[list[Dropped], list[Dropped]]]:
     """Collect the coroutines that are dropped before they were awaited, and the streams and files before they were closed."""
@@ -234,7 +238,7 @@ def dropped_objects() -> Iterator[tuple[list[Dropped], list[Dropped]]]:
                 if "was never awaited" in text:
                     lines = [(file, int(line)) for file, line in _ORIGIN.findall(text)]
                     found[0].append((text.partition("\n")[0], lines))
-                elif "nclosed" in text and issubclass(each.category, ResourceWarning):
+                elif text.lower().startswith(_UNCLOSED):
                     found[1].append((_ADDRESS.sub("", text), [(each.filename, each.lineno)]))
 
 
