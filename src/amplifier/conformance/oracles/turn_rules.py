@@ -442,7 +442,7 @@ def _check_contents(turn: RecordedTurn, answer: Answer, results: dict[str, Any])
         return
 
 
-_REFUSALS = ("deny", "deny silently", "ask no", "ask yes", "ask yes, inject")
+_REFUSALS = ("deny", "deny silently", "ask no", "ask yes", "ask yes, inject", "ask yes, inject once")
 
 
 def hook_violations(turn: RecordedTurn) -> Iterator[Violation]:
@@ -458,7 +458,7 @@ def hook_violations(turn: RecordedTurn) -> Iterator[Violation]:
             later = [at for at in turn.positions("asked") if at > position]
             if later:
                 yield "O20", f"the model was asked although a hook had denied {decision.name}"
-        if what in ("inject once", "inject into the result"):
+        if what in ("inject once", "inject into the result", "ask yes, inject once"):
             yield from _check_injected_once(turn, position, decision)
         if what in ("inject", "inject as user", "ask yes, inject") and decision.name in ("tool:pre", "tool:post"):
             yield from _check_injection(turn, position, decision)

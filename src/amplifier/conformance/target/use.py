@@ -427,7 +427,7 @@ async def _store(text: str, mounted: MountedModule) -> Any:
 
 async def _long_turn(text: str, mounted: MountedModule) -> Any:
     calling = {"blocks": [{"call": "alpha", "post": "inject"}, {"call": "beta", "pre": "inject once"}]}
-    answers = [*([calling] * 3), {"blocks": [{"say": "Seen. "}]}]
+    answers = [calling, calling, {"blocks": [{"call": "gamma"}]}, {"blocks": [{"say": "Seen. "}]}]
     return await _turn({"turns": [{"prompt": text, "answers": answers}]}, mounted)
 
 

@@ -550,8 +550,8 @@ def _hook_result(
             )
         case "ask yes" | "ask no":
             return HookResult(action="ask_user", approval_prompt=f"{action.removeprefix('ask ')}: may it {word}?")
-        case "ask yes, inject":
-            told = [ContextInjection(content=f"mind {word}")]
+        case "ask yes, inject" | "ask yes, inject once":
+            told = [ContextInjection(content=f"mind {word}", ephemeral=action.endswith("once"))]
             return HookResult(action="ask_user", approval_prompt=f"yes: may it {word}?", context_injections=told)
         case "modify":
             changed = _modified(event, data, word, call)
