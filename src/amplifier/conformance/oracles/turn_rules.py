@@ -497,6 +497,8 @@ def _check_post(turn: RecordedTurn, call: Call, decision: LogEntry) -> Iterator[
         yield "O16", f"a hook changed the result to {call.new_mark!r} at tool:post, and stored was {text[:120]!r}"
     if what in ("deny", "deny silently") and call.mark in text:
         yield "O29", "a hook denied a result at tool:post, and it was stored all the same"
+    elif what == "deny" and text and decision.data["word"] not in text:
+        yield "O29", f"a hook denied a result at tool:post, and stored was {text[:120]!r}, without its reason"
 
 
 def _result(turn: RecordedTurn, call: Call) -> Any:
