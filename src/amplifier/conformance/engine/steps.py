@@ -6,6 +6,7 @@ The same seed draws the same cases.
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Set
@@ -30,7 +31,7 @@ from amplifier.conformance.target.guess_config import find_working_config
 from amplifier.conformance.target.literals import choices_in, inputs_in, patterns_in, texts_in
 from amplifier.conformance.target.locate import LoadedTarget
 from amplifier.conformance.target.mounted import CheckContext, Fault, MountFailed, StepCoverage
-from amplifier.conformance.target.process import started_processes, unawaited_coroutines
+from amplifier.conformance.target.process import dropped_objects, started_processes
 from amplifier.conformance.target.process_state import ProcessState
 from amplifier.conformance.target.use import find_accepted_inputs, run_typical_operations, schema_of
 from amplifier.conformance.target.virtual_clock import machine_load, run_virtually, skipped, unstalled_time
@@ -284,12 +285,21 @@ class Runner:
         """Run a check on a case; the token is what to write into a command that plays it again."""
         stage = attrs.evolve(self._stage(step, case), coverage=self._coverage, token=case if token is None else token)
         self._playing = step, stage
-        with _deterministic_order(step.backend, self._job.seed), unawaited_coroutines() as unawaited:
+        is_cleaned = step.check.name == "every_module.cleans_up"
+        if is_cleaned:
+            gc.collect()  # what earlier steps have left
+        with _deterministic_order(step.backend, self._job.seed), dropped_objects() as (unawaited, unclosed):
             run = anyio.run if step.check.real_time else run_virtually
             run(step.check.run, stage, backend=step.backend)
+            if is_cleaned:
+                gc.collect()
         # What a cancelled call leaves is looked at in other ways.
-        if step.check.kind == "behaviour" or step.check.name == "every_module.cleans_up":
+        if step.check.kind == "behaviour" or is_cleaned:
             self._report_unawaited(stage, unawaited)
+        if is_cleaned and unclosed and self._job.covers(step.check, "A23"):
+            text, lines = unclosed[0]
+            own = [self._loaded.target.location_at(*line) for line in lines if self._loaded.target.owns(line[0])]
+            stage.fault("A23", f"{text}: it was left to the garbage collector", location=own[0] if own else None)
         for note in stage.notes:
             self._emit({"note": note})
         self._send_faults()

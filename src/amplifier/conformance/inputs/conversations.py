@@ -39,7 +39,9 @@ def spoken(number: int, role: str, words: int) -> Message:
     return {"role": role, "content": prose(number, words)}
 
 
-def tool_turn(number: int, calls: int, words: int, *, between: str | None = None, content: Any = None) -> list[Message]:
+def tool_turn(
+    number: int, calls: int, words: int, *, between: str | None = None, content: Any = None, blocks: bool = False
+) -> list[Message]:
     """An assistant's message with calls, and their results one after the other.
 
     Args:
@@ -48,6 +50,7 @@ def tool_turn(number: int, calls: int, words: int, *, between: str | None = None
         words: The length of each result.
         between: The role of a message between the results, if there is one.
         content: The content of the assistant's message.
+        blocks: Whether the results are content blocks and no texts.
     """
     ids = [f"call-{number}-{index}" for index in range(calls)]
     # Some calls are longer than their results.
@@ -58,21 +61,24 @@ def tool_turn(number: int, calls: int, words: int, *, between: str | None = None
     for index, each in enumerate(ids):
         if between is not None and index == 1:
             messages.append(spoken(number + 1, between, min(words, 12)))
-        messages.append({"role": "tool", "tool_call_id": each, "content": prose(number + 2 + index, words)})
+        text = prose(number + 2 + index, words)
+        result = [{"type": "text", "text": text}] if blocks else text
+        messages.append({"role": "tool", "tool_call_id": each, "content": result})
     return messages
 
 
 def built(units: Iterable[Mapping[str, Any]], first: int = 0) -> list[Message]:
     """The conversation that a list of units describes; each has numbers of its own.
 
-    A unit is ``{"role": …, "words": …}`` for a message, or ``{"calls": …, "words": …, "between": …, "says": …}``.
+    A unit is ``{"role": …, "words": …}`` for a message, or ``{"calls": …, "words": …, "between": …, "says": …, "blocks": …}``.
     """
     history: list[Message] = []
     for index, unit in enumerate(units):
         number = (first + index) * 10
         if "calls" in unit:
             text = prose(number + 9, 8) if unit.get("says") else None
-            history += tool_turn(number, unit["calls"], unit["words"], between=unit.get("between"), content=text)
+            more = {"between": unit.get("between"), "blocks": unit.get("blocks", False)}
+            history += tool_turn(number, unit["calls"], unit["words"], content=text, **more)
         else:
             history.append(spoken(number, unit["role"], unit["words"]))
     return history

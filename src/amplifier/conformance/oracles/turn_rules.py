@@ -442,7 +442,7 @@ def _check_contents(turn: RecordedTurn, answer: Answer, results: dict[str, Any])
         return
 
 
-_REFUSALS = ("deny", "deny silently", "ask no", "ask yes")
+_REFUSALS = ("deny", "deny silently", "ask no", "ask yes", "ask yes, inject", "ask yes, inject once")
 
 
 def hook_violations(turn: RecordedTurn) -> Iterator[Violation]:
@@ -458,9 +458,9 @@ def hook_violations(turn: RecordedTurn) -> Iterator[Violation]:
             later = [at for at in turn.positions("asked") if at > position]
             if later:
                 yield "O20", f"the model was asked although a hook had denied {decision.name}"
-        if what in ("inject once", "inject into the result"):
+        if what in ("inject once", "inject into the result", "ask yes, inject once"):
             yield from _check_injected_once(turn, position, decision)
-        if what in ("inject", "inject as user") and decision.name in ("tool:pre", "tool:post"):
+        if what in ("inject", "inject as user", "ask yes, inject") and decision.name in ("tool:pre", "tool:post"):
             yield from _check_injection(turn, position, decision)
 
 
@@ -476,7 +476,7 @@ def _check_pre(turn: RecordedTurn, position: int, call: Call, decision: LogEntry
         wrong = [given for given in runs if given != {"key": call.new_key}]
         if wrong:
             yield "O16", f"a hook changed what the tool is given to {call.new_key!r} at tool:pre, and it got {wrong[0]}"
-    elif what in ("ask yes", "ask no"):
+    elif what.startswith("ask "):
         answers = [each.data for _, each in turn.entries("approval") if decision.data["word"] in each.name]
         if runs and "Allow" not in answers:
             how = "the user denied it" if answers else "the user was not asked"
@@ -497,6 +497,8 @@ def _check_post(turn: RecordedTurn, call: Call, decision: LogEntry) -> Iterator[
         yield "O16", f"a hook changed the result to {call.new_mark!r} at tool:post, and stored was {text[:120]!r}"
     if what in ("deny", "deny silently") and call.mark in text:
         yield "O29", "a hook denied a result at tool:post, and it was stored all the same"
+    elif what == "deny" and text and decision.data["word"] not in text:
+        yield "O29", f"a hook denied a result at tool:post, and stored was {text[:120]!r}, without its reason"
 
 
 def _result(turn: RecordedTurn, call: Call) -> Any:

@@ -162,8 +162,17 @@ def _may_be_left_of(message: Message, shown: Message) -> bool:
         message
     ):
         return False
-    left, whole = shown.get("content"), message.get("content")
-    return not left or (isinstance(left, str) and isinstance(whole, str) and left in whole)
+    left, whole = _text(shown), _text(message)
+    return not shown.get("content") or (left is not None and whole is not None and left in whole)
+
+
+def _text(message: Message) -> str | None:
+    """The text of a message, whole or in blocks; None if it has anything else."""
+    content = message.get("content")
+    if isinstance(content, list):
+        texts = [block.get("text") if isinstance(block, dict) else None for block in content]
+        return "".join(texts) if all(isinstance(each, str) for each in texts) else None
+    return content if isinstance(content, str) else None
 
 
 # ── the clauses ──

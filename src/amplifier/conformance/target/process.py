@@ -211,22 +211,35 @@ def refused_access(root: Path) -> Iterator[list[str]]:
 _ORIGIN = re.compile(r'File "(.+?)", line (\d+)')
 
 
+_ADDRESS = re.compile(r" at (0x)?[0-9a-f]{6,}|fd=\d+, |/[^' ]*/module-\w+/")
+Dropped = tuple[str, list[tuple[str, int]]]
+"""What Python says about an object, and the lines that led to it, innermost last."""
+
+
+_UNCLOSED = ("unclosed file", "unclosed <memoryobject")
+"""What a module opens itself; sockets and transports belong to libraries and to threads that may end late."""
+
+
 @contextmanager
-def unawaited_coroutines() -> Iterator[list[tuple[str, list[tuple[str, int]]]]]:
-    """Collect the coroutines that are dropped before they were awaited: what Python says, and the lines that led to them, innermost last."""
-    found: list[tuple[str, list[tuple[str, int]]]] = []
+def dropped_objects() -> Iterator[tuple[list[Dropped], list[Dropped]]]:
+    """Collect the coroutines that are dropped before they were awaited, and the streams and files before they were closed."""
+    found: tuple[list[Dropped], list[Dropped]] = ([], [])
     depth = sys.get_coroutine_origin_tracking_depth()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", RuntimeWarning)
+        warnings.simplefilter("always", ResourceWarning)
         sys.set_coroutine_origin_tracking_depth(5)
         try:
             yield found
         finally:
             sys.set_coroutine_origin_tracking_depth(depth)
-            texts = [str(each.message) for each in caught if "was never awaited" in str(each.message)]
-            found += [
-                (text.partition("\n")[0], [(file, int(line)) for file, line in _ORIGIN.findall(text)]) for text in texts
-            ]
+            for each in caught:
+                text = str(each.message)
+                if "was never awaited" in text:
+                    lines = [(file, int(line)) for file, line in _ORIGIN.findall(text)]
+                    found[0].append((text.partition("\n")[0], lines))
+                elif text.lower().startswith(_UNCLOSED):
+                    found[1].append((_ADDRESS.sub("", text), [(each.filename, each.lineno)]))
 
 
 _listeners: list[tuple[tuple[str, ...], list[str]]] = []

@@ -301,16 +301,17 @@ def _steady(value: Any) -> Any:
 
 
 def _orchestrator_exercises(mounted: MountedModule) -> list[Operation]:
-    async def turn(mounted: MountedModule) -> Any:
-        session = ScriptedSession(mounted, TURN)
-        try:
-            answer = await session.execute_unguarded()
-            asked = [entry.data for entry in session.turn.log if entry.kind == "asked"]
-            return {"answer": answer, "stored": _steady(session.context.messages), "asked": _steady(asked)}
-        finally:
-            session.detach()
+    return [] if mounted.instance is None else [Operation("a turn with two tools", None, partial(_turn, TURN))]
 
-    return [] if mounted.instance is None else [Operation("a turn with two tools", None, turn)]
+
+async def _turn(case: dict[str, Any], mounted: MountedModule) -> Any:
+    session = ScriptedSession(mounted, case)
+    try:
+        answer = await session.execute_unguarded()
+        asked = [entry.data for entry in session.turn.log if entry.kind == "asked"]
+        return {"answer": answer, "stored": _steady(session.context.messages), "asked": _steady(asked)}
+    finally:
+        session.detach()
 
 
 # ── resolvers ──
@@ -424,7 +425,14 @@ async def _store(text: str, mounted: MountedModule) -> Any:
     return [*found, *await _views(mounted)]
 
 
+async def _long_turn(text: str, mounted: MountedModule) -> Any:
+    calling = {"blocks": [{"call": "alpha", "post": "inject"}, {"call": "beta", "pre": "inject once"}]}
+    answers = [calling, calling, {"blocks": [{"call": "gamma"}]}, {"blocks": [{"say": "Seen. "}]}]
+    return await _turn({"turns": [{"prompt": text, "answers": answers}]}, mounted)
+
+
 _WITH_TEXT: dict[str, dict[str, Callable[[str, MountedModule], Coroutine[Any, Any, Any]]]] = {
     "provider": {"complete after other messages": _complete_later, "complete of a message": _complete_other},
     "context": {"add_message and get_messages": _store},
+    "orchestrator": {"a turn with tools after each of three answers": _long_turn},
 }

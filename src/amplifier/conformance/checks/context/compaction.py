@@ -11,7 +11,16 @@ from typing import Any
 
 from amplifier.conformance.checks.context.storage import PLENTY, ObservedContext, Window, observe_context
 from amplifier.conformance.checks.registry import check
-from amplifier.conformance.inputs.conversations import Message, built, newest_unit, prose, spoken, tokens, tool_turn
+from amplifier.conformance.inputs.conversations import (
+    Message,
+    built,
+    mark_of,
+    newest_unit,
+    prose,
+    spoken,
+    tokens,
+    tool_turn,
+)
 from amplifier.conformance.oracles.view_rules import is_whole
 from amplifier.conformance.target.mounted import CheckContext
 from amplifier.errors import ProviderUnavailableError
@@ -73,7 +82,7 @@ def _enlarge(history: list[Message], role: str, budget: int) -> None:
     for at in range(len(history) - 1, 0, -1):
         taken += tokens([history[at]])
         if history[at]["role"] == role and taken * 2 > budget and at not in newest_unit(history):
-            number = int(history[at]["content"][1:5]) if history[at]["content"] else 0
+            number = int((mark_of(history[at]) or "m0")[1:])
             history[at]["content"] = prose(number, 12 * budget)
             return
 

@@ -429,7 +429,8 @@ class _Program:
         self._units += 1
         if step["do"] == "call":
             content = copy.deepcopy(step["content"])
-            return tool_turn(self._units * 10, step["calls"], 3, between=step["between"], content=content)
+            more = {"between": step["between"], "blocks": step.get("blocks", False)}
+            return tool_turn(self._units * 10, step["calls"], 3, content=content, **more)
         if step["do"] == "say":
             self._said = {"role": step["role"], "content": step["content"], **step["extra"]}
         return [copy.deepcopy(self._said)]

@@ -29,6 +29,7 @@ from amplifier.conformance.checks.every_module.cancellation import (
 )
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.oracles.calls import NEVER, first_difference
+from amplifier.conformance.oracles.state import contents, state_of
 from amplifier.conformance.target.calls import Outcome
 from amplifier.conformance.target.literals import texts_in
 from amplifier.conformance.target.locate import load_anew
@@ -238,6 +239,27 @@ async def answers_the_same_elsewhere(ctx: CheckContext) -> None:
                 here, there = found
                 shown = first_difference(here.text, there.text)
                 ctx.fault(clause, f"{what} {there.name} gave {shown}", given=there.given)
+
+
+@check("A16", kind="hygiene")
+async def shares_no_state(ctx: CheckContext) -> None:
+    """Uses one of two sessions, and compares what the objects of the other one refer to, the module's classes and its globals with what they were."""
+    if ctx.loaded.starts_processes:
+        return
+    fresh = attrs.evolve(ctx.fresh(), loaded=attrs.evolve(load_anew(ctx.loaded), given=ctx.loaded.given))
+    async with fresh.mount() as used, _second(fresh, used) as other:
+        for operation in _lasting(used):
+            await used.call(operation.run, used)  # what is made at the first use, such as a table, may be made for all
+        state = state_of(other)
+        before = contents(state)
+        for operation in [*other_operations(used), *other_operations(used, FOREIGN), *_lasting(used)]:
+            await used.call(operation.run, used)
+            for place, now in contents(state).items():
+                changes = sorted(set(now) ^ set(before[place])) or sorted(now)
+                if now != before[place] and not any(used.session.session_id in each for each in changes):
+                    what = f"{operation.name} in one session changed {place} of another one: {changes[0][:150]}"
+                    ctx.fault("A16", what, given=operation.given)
+                    return
 
 
 async def _difference(

@@ -341,7 +341,7 @@ class _Dialogue:
         if again:
             self._ctx.fault("P9", f"the id {again[0]!r} was given to a call of an earlier answer, too")
         self._ids.update(call.id for call in calls_of(response))
-        _check_events(self._ctx, response, (await response_events(self._mounted, emitted + 1))[emitted:])
+        check_events(self._ctx, response, (await response_events(self._mounted, emitted + 1))[emitted:])
         for what, value, earlier in self._past:
             if snapshot(value) != earlier:
                 clause = "P8" if what == "request" else "P14"
@@ -457,7 +457,7 @@ async def response_events(mounted: MountedModule, wanted: int) -> list[dict[str,
     return [data for _, data in mounted.events.get_events("llm:response")]
 
 
-def _check_events(ctx: CheckContext, response: ChatResponse, events: list[dict[str, Any]]) -> None:
+def check_events(ctx: CheckContext, response: ChatResponse, events: list[dict[str, Any]]) -> None:
     """Report an llm:response event that is missing, or lacks the usage of its response."""
     if any(fault.clause in ("P11", "P23") for fault in ctx.faults):
         return  # once is enough

@@ -10,8 +10,10 @@ import anyio
 from amplifier.conformance.checks.provider.answers import (
     PROVIDER,
     asking,
+    check_events,
     complete,
     expect_unchanged,
+    response_events,
     snapshot,
     usable,
     without_ids,
@@ -152,7 +154,7 @@ async def _events_of_a_call(ctx: CheckContext, flags: dict[str, bool]) -> dict[s
         return None
 
 
-@check("P21", kind="behaviour", types=PROVIDER)
+@check("P11", "P21", "P23", kind="behaviour", types=PROVIDER)
 async def streams_the_same(ctx: CheckContext) -> None:
     """Compares the last chunk of a stream with the response of complete, and the deltas with the whole."""
     for words in _STREAMED:
@@ -162,6 +164,9 @@ async def streams_the_same(ctx: CheckContext) -> None:
             response = await _streamed_response(mounted, words)
         if response is None or ctx.faults:
             return
+        async with ctx.mount() as mounted:  # who has the response may stop reading
+            await mounted.call(_streamed, mounted.instance, _said(words), is_left=True)
+            check_events(ctx, response, await response_events(mounted, 1))
         whole = [await _whole(ctx, words), await _whole(ctx, words)]
         if None not in whole and whole[0] == whole[1] and without_ids(response) != whole[0]:
             ctx.fault("P21", "the response of the last chunk is not what complete returns for the same request")
@@ -191,10 +196,12 @@ async def _streamed_response(mounted: MountedModule, words: tuple[str, ...]) -> 
     if any(chunk.response is not None for chunk in chunks[:-1]):
         ctx.fault("P21", "a chunk before the last one has a response")
     _check_deltas(ctx, chunks, last.response)
+    check_events(ctx, last.response, await response_events(mounted, 1))
     return last.response
 
 
-async def _streamed(provider: Any, request: ChatRequest) -> list[StreamChunk] | None:
+async def _streamed(provider: Any, request: ChatRequest, *, is_left: bool = False) -> list[StreamChunk] | None:
+    """The chunks of a stream, read to its end or left at the response; None for another kind of stream."""
     manager = provider.stream(request)
     if not hasattr(type(manager), "__aenter__"):
         return None
@@ -204,6 +211,8 @@ async def _streamed(provider: Any, request: ChatRequest) -> list[StreamChunk] | 
             if not isinstance(chunk, StreamChunk):
                 return None
             chunks.append(chunk)
+            if chunk.response is not None and is_left:
+                break
     return chunks
 
 

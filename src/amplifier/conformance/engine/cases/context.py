@@ -49,6 +49,7 @@ def _tool_turns() -> SearchStrategy[dict[str, Any]]:
             "calls": st.integers(1, 3),
             "content": st.none() | _TEXTS | _BLOCKS,
             "between": st.sampled_from([None, None, "system", "user"]),
+            "blocks": st.booleans(),
         }
     )
 
@@ -92,7 +93,7 @@ def listed_programs(facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
     everything = [
         say("system", prose(10, 5)),
         say("user", "a\u2028b\x85c\r\nd é漢字🙂", name=None, metadata={"n": [1, {"deep": None}], "ok": False}),
-        {"do": "call", "calls": 3, "content": None, "between": "system"},
+        {"do": "call", "calls": 3, "content": None, "between": "system", "blocks": True},
         say("assistant", blocks, cache={"type": "ephemeral"}),
         say("developer", "m0050 be brief"),
         say("user", ""),
@@ -141,6 +142,7 @@ def _unit() -> SearchStrategy[dict[str, Any]]:
                 "words": st.integers(8, 24),
                 "between": st.sampled_from([None, None, "user"]),
                 "says": st.booleans(),
+                "blocks": st.booleans(),
             }
         ),
     )

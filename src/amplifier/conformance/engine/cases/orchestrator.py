@@ -27,7 +27,7 @@ _RAISES = ("ValueError no good", "Unplanned", "TimeoutError too slow", "KeyError
 _BREAKS = ("fails", *(f"raises {error}" for error in _RAISES), "unknown", "fails silently", "misfits")
 _ODD = ("returns None", "returns str")
 _POST = ("modify", "inject", "inject once", "inject into the result", "deny", "inject as user")
-_PRE = (*_POST, "ask no", "ask yes", "deny silently")
+_PRE = (*_POST, "ask no", "ask yes", "ask yes, inject", "ask yes, inject once", "deny silently")
 _REQUEST = ("inject once", "inject", "inject into the result", "deny", "deny silently")
 _SUBMIT = ("inject once", "inject", "modify", "deny", "deny silently")
 _ERRORS = (
@@ -95,6 +95,8 @@ def _hooked() -> Iterator[Answers]:
         yield [_calling(_using("alpha", pre=first)), _calling(_using("alpha", pre=second))]
         yield [_calling(_using("alpha", pre=first, steps=1), _using("beta", pre=second))]
     yield [_calling(*(_using(tool, pre="modify", post="modify", steps=1) for tool in ("alpha", "beta", "gamma")))]
+    several = _calling(_using("alpha", post="inject"), _using("beta", pre="inject"))
+    yield [several, several, _calling(_using("gamma"))]  # fewer calls than before
 
 
 def _stopping() -> Iterator[Answers]:

@@ -29,6 +29,7 @@ from amplifier.conformance.target.turns.script import (
 from amplifier.models import (
     ChatRequest,
     ChatResponse,
+    ContextInjection,
     HookResult,
     TextBlock,
     ToolResult,
@@ -549,6 +550,9 @@ def _hook_result(
             )
         case "ask yes" | "ask no":
             return HookResult(action="ask_user", approval_prompt=f"{action.removeprefix('ask ')}: may it {word}?")
+        case "ask yes, inject" | "ask yes, inject once":
+            told = [ContextInjection(content=f"mind {word}", ephemeral=action.endswith("once"))]
+            return HookResult(action="ask_user", approval_prompt=f"yes: may it {word}?", context_injections=told)
         case "modify":
             changed = _modified(event, data, word, call)
             return HookResult(action="modify", data={**data, **changed}) if changed else None

@@ -40,9 +40,9 @@ def mount_point(config, coordinator):
                 return answer == "Allow"
 
             def injected(result, into):
-                if result.action == "inject_context" and result.ephemeral:
+                if result.context_injection and result.ephemeral:
                     whispers.append(result)
-                elif result.action == "inject_context":
+                elif result.context_injection:
                     into.append({"role": result.context_injection_role, "content": result.context_injection})
 
             async def one(call, later):
