@@ -58,16 +58,17 @@ define environment
 endef
 
 # pip compiles on one processor, compileall on all of them; some packages contain files that are no valid Python, which does not matter here.
-# The project itself, too: pytest keeps what it compiles for its own process, and the kit's processes keep nothing.
+# The project itself, too: pytest keeps what it compiles for its own process, and the kit's processes keep nothing. Of the packages of the other
+# environments few are imported, and compiled then.
 define install
 	$(call environment,$(1))
 	@$(call packages,$(2))
-	@$(@D)/bin/python -m compileall -qq -j 0 $(@D)/lib src || true
+	@$(@D)/bin/python -m compileall -qq -j 0 $(3) src || true
 	@touch $@
 endef
 
 .venv/.ready: pyproject.toml
-	$(call install,$(PYTHON),dev)
+	$(call install,$(PYTHON),dev,$(@D)/lib)
 
 # What `make run` needs: the package and its command line. `make test` and the others add the rest.
 .venv/.run: pyproject.toml

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import shutil
 import subprocess
@@ -15,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from tests._support.browser import open_tab
+from tests._support.made_once import made_once
 from tests._support.manual import DOCS, manual_pages
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the build is one process, and all tests wait for it
@@ -59,17 +58,13 @@ def dead_links(site: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The manual, built once for all processes of a run: the first one builds, the others wait for it."""
-    base = tmp_path_factory.getbasetemp()
-    shared: Path = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    target, done = shared / "site", shared / "site.built"
-    with (shared / "site.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not done.exists():
-            finished = build(DOCS, target)
-            done.write_text(f"{finished.returncode}{finished.stderr}", encoding="utf-8")
-    assert done.read_text(encoding="utf-8") == "0"
-    return target
+    """The manual."""
+
+    def make(target: Path) -> None:
+        finished = build(DOCS, target)
+        assert (finished.returncode, finished.stderr) == (0, "")
+
+    return made_once(tmp_path_factory, "site", make)
 
 
 def test_the_manual_builds_without_a_warning(site: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests._support.made_once import made_once
 from tests._support.tree import ROOT
 
 collect_ignore = (
@@ -21,5 +22,5 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The wheel, made from the sdist, and the sdist, made from this tree."""
     from .environments import built
 
-    wheel, sdist = built(ROOT, tmp_path_factory.mktemp("dist"))
+    wheel, sdist = sorted(made_once(tmp_path_factory, "dist", lambda target: built(ROOT, target)).iterdir())
     return wheel, sdist
