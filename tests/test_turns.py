@@ -74,8 +74,8 @@ def test_call_that_was_rejected_before_it_began_is_a_call():
 
 def test_output_of_a_call_is_shown_as_text_and_shortened():
     record = TurnRecord()
-    given = {"tool_input": {"command": "ls"}}
-    record.add(ToolStarted(name="tool:pre", data={**CALL, **given}, **CALL, **given))
+    given: dict[str, Any] = {**CALL, "tool_input": {"command": "ls"}}
+    record.add(ToolStarted(name="tool:pre", data=given, **given))
     assert record.tools["1"].success is None
     record.add(finished(result={"success": True, "output": {"stdout": "x" * 50}}))
     use = record.tools["1"]
