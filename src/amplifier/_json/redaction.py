@@ -417,7 +417,7 @@ def _token(text: str, start: int, end: int, done: int) -> int | None:
         begin = _after_glue(text, start - len(before[0]))
     for at in {begin, start}:
         known = _rules().starts.match(text, at)
-        if known and end - at >= 20 and _is_mixed(text[known.end() : end]):
+        if known and end - at >= 20 and _looks_random(text[known.end() : end]):
             return at
     return _random_token(text, begin, start, end)
 
@@ -427,10 +427,16 @@ def _after_glue(text: str, at: int) -> int:
     return glue.end() if glue else at
 
 
-def _is_mixed(text: str) -> bool:
+def _looks_random(text: str) -> bool:
     """Whether what follows a known beginning is more than words and numbers with separators, however short they are."""
     text = text[:256]
-    return bool(_DIGIT.search(text)) and len(_CLASSES.findall(text)) > 1.5 * len(_PART.findall(text))
+    parts = _PART.findall(text)
+    is_mixed = len(_CLASSES.findall(text)) > 1.5 * len(parts)
+    if (is_mixed and (_DIGIT.search(text) or _average_run(text) < _LONGEST_RANDOM_RUN)) or (
+        len(text) >= 20 and text.isalnum() and _DIGIT.search(text)
+    ):
+        return True
+    return any(_randomness(part) or (len(part) >= 10 and part.isdigit()) for part in parts)
 
 
 def _is_one_case(text: str) -> bool:
