@@ -28,7 +28,7 @@ _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[^;,]*)*;base64,")
 def read_messages(messages: Any, where: str = "messages") -> list[dict[str, Any]]:
     """The messages of a request as a context keeps them; those of one answer of the model are one message."""
     problems: list[tuple[str, str]] = []
-    each = read_value(_messages, messages, where, lambda *problem: problems.append(problem), ())
+    each = read_value(_messages, messages, where, problems, ())
     if problems:
         raise Problem.of_all(problems, code="invalid_messages")
     read: list[dict[str, Any]] = []
