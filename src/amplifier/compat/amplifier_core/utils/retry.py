@@ -15,7 +15,7 @@ from typing import TypeVar
 import anyio
 import attrs
 
-from amplifier import errors as llm_errors
+import amplifier.errors as llm_errors
 from amplifier.errors import LLMError
 
 __all__ = ["RetryConfig", "classify_error_message", "compute_delay", "retry_with_backoff"]
