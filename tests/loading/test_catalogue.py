@@ -34,16 +34,6 @@ async def test_modules_of_all_places_are_listed_without_running_any(site, tmp_pa
     assert repr(loader) == "<ModuleLoader 1 registered, 0 loaded, 0 sys.path entries held>"
 
 
-async def test_what_is_found_first_hides_the_rest(site, tmp_path):
-    distribution(site, "acme", {"tool-x": "acme:mount", "tool-y": "acme:mount"}, version="2.0")
-    root(tmp_path / "search", "tool-x")
-    root(tmp_path / "search", "tool-y")
-    loader = ModuleLoader(search_paths=[tmp_path / "search"], modules={"tool-y": lambda coordinator, config: None})
-    infos = await loader.discover()
-    assert [info.version for info in of(infos, "tool-x")] == ["2.0"]
-    assert [info.version for info in of(infos, "tool-y")] == ["1.0.0"]
-
-
 async def test_an_id_that_two_distributions_claim_is_listed_twice(site, caplog):
     distribution(site, "acme", {"tool-x": "acme:mount"}, version="1.0")
     distribution(site, "evil", {"tool-x": "evil:mount"}, version="6.6")

@@ -88,11 +88,6 @@ def test_one_id_cannot_be_registered_for_two_things():
         ModuleLoader(modules={"../x": mount_example})
 
 
-async def test_registration_wins_over_entry_points(site):
-    distribution(site, "acme", {"tool-own": "absent:mount"})
-    assert (await ModuleLoader(modules={"tool-own": mount_example}).load("tool-own")).mount is mount_example
-
-
 async def test_a_registered_module_mounts_as_the_seeds_write_it():
     mounted = []
 

@@ -62,12 +62,6 @@ async def test_a_module_on_the_search_path_takes_precedence_over_the_built_in_on
     assert [f"path {where} is used" in line for line in logged(caplog)] == [True]
 
 
-async def test_an_installed_module_takes_precedence_over_the_search_path(published, tmp_path, make_loader):
-    root(tmp_path, "tool-todo", "async def mount(coordinator, config):\n    return 'search path'\n")
-    record = await make_loader(search_paths=[tmp_path]).load("tool-todo")
-    assert record.origin == "entry point tool-todo of amplifier_module_tool_todo 1.2"
-
-
 async def test_a_session_mounts_the_installed_one_and_its_plan_can_pin_ours(site):
     distribution(site, "acme", {"tool-todo": "acme:mount"})
     tool = "type('Tool', (), {'name': 'todo', 'description': 'theirs', 'execute': None})()"

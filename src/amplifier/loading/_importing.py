@@ -330,14 +330,15 @@ class HeldRoots:
 
     def clear(self) -> None:
         """Give up every root, whoever uses it."""
-        for held in self._roots.values():
+        for held in tuple(self._roots.values()):
             _give_up(held)
-            held.clear()
 
 
 def _give_up(roots: set[str]) -> None:
+    """Take roots out of a set, and off sys.path where no one else holds them."""
     with _lock:
-        for root in roots:
+        while roots:
+            root = roots.pop()
             _holders[root] -= 1
             if _holders[root]:
                 continue

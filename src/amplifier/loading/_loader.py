@@ -203,18 +203,19 @@ class ModuleLoader:
 
     def catalogue(self) -> list[FoundModule]:
         """List all modules that are there, those that others take precedence over included; see `discover`."""
-        claims = [claim for _, each in sorted(installed_modules().items()) for claim in each]
+        listing = dict(installed_modules())
+        claims = [claim for _, each in sorted(listing.items()) for claim in each]
         found = [
             *self._registered.values(),
             *(claim for claim in claims if not claim.is_built_in),
             *modules_in(effective_search_paths(self._search_paths)),
             *(claim for claim in claims if claim.is_built_in),
         ]
-        return [self._judged(module) for module in found if is_readable(module)]
+        return [self._judged(module, listing) for module in found if is_readable(module)]
 
-    def _judged(self, module: FoundModule) -> FoundModule:
+    def _judged(self, module: FoundModule, listing: Listing) -> FoundModule:
         try:
-            return attrs.evolve(module, is_used=self.locate(module.module_id) == module)
+            return attrs.evolve(module, is_used=self.locate(module.module_id, listing=listing) == module)
         except ModuleConflictError as error:
             is_contested = bool(module.distribution) and not module.is_built_in
             if is_contested:

@@ -15,8 +15,8 @@ from typing import TypeVar
 import anyio
 import attrs
 
-from .. import llm_errors
-from ..llm_errors import LLMError
+import amplifier.errors as llm_errors
+from amplifier.errors import LLMError
 
 __all__ = ["RetryConfig", "classify_error_message", "compute_delay", "retry_with_backoff"]
 
