@@ -242,8 +242,6 @@ class FunctionTool:
             return _refused(f"invalid input for {self.name}: {problems}", "InvalidInput")
         for key, what in self._injected.items():
             values[key] = self._inject(what)
-        if self.options.timeout is None:
-            return _result_of(self.name, await self._call(values))
         value: Any = None
         with anyio.move_on_after(self.options.timeout) as scope:
             value = await self._call(values)
