@@ -191,7 +191,8 @@ class FunctionTool:
             raise TypeError(f"{self.name!r:.80} is no name for a tool; give it one, as in tool(name='add')(function)")
         self.repeatable: bool | None = self.options.repeatable
         self._is_async = _is_async(function)
-        parameters, self._injected = _parameters_of(self.name, function)
+        parameters, hints = _parameters_of(self.name, function), _hints_of(self.name, function)
+        self._injected = {key: what for key in parameters if (what := _injected_for(hints.get(key))) is not None}
         self._positional = {key: kind.default for key, kind in parameters.items() if kind.kind is kind.POSITIONAL_ONLY}
         if self.options.isolate:
             given = f"it gets its {next(iter(self._injected))!r} from the session" if self._injected else None
@@ -199,7 +200,6 @@ class FunctionTool:
                 raise TypeError(f"tool {self.name!r} cannot be isolated in a worker process, because {reason}")
         text, texts = _documentation(function)
         self.description: str = self.options.description or text or self.name
-        hints = _hints_of(self.name, function)
         arguments = {
             key: Argument(type=hints.get(key, Any), default=found.default, description=texts.get(key, ""))
             for key, found in parameters.items()
@@ -242,8 +242,6 @@ class FunctionTool:
             return _refused(f"invalid input for {self.name}: {problems}", "InvalidInput")
         for key, what in self._injected.items():
             values[key] = self._inject(what)
-        if self.options.timeout is None:
-            return _result_of(self.name, await self._call(values))
         value: Any = None
         with anyio.move_on_after(self.options.timeout) as scope:
             value = await self._call(values)
@@ -406,13 +404,12 @@ def _hints_of(name: str, function: Any) -> dict[str, Any]:
         ) from error
 
 
-def _parameters_of(name: str, function: Any) -> tuple[dict[str, inspect.Parameter], dict[str, str]]:
-    """The parameters by name, and what the session injects for some of them."""
+def _parameters_of(name: str, function: Any) -> dict[str, inspect.Parameter]:
+    """The parameters by name, without those that a partial has given."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
         raise TypeError(f"tool {name!r} has no signature that Python can read: {error}; wrap it in a def") from error
-    hints = _hints_of(name, function)
     for parameter in signature.parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
@@ -420,12 +417,11 @@ def _parameters_of(name: str, function: Any) -> tuple[dict[str, inspect.Paramete
                 f"tool {name!r} takes {stars}{parameter.name}; a model sends arguments by name, so write them out"
             )
     parameters = dict(signature.parameters)
-    while isinstance(function, functools.partial):  # what it has given is not for the model
+    while isinstance(function, functools.partial):
         for key in function.keywords:
             parameters.pop(key, None)
         function = function.func
-    injected = {key: what for key in parameters if (what := _injected_for(hints.get(key))) is not None}
-    return parameters, injected
+    return parameters
 
 
 def _injected_for(kind: Any) -> str | None:

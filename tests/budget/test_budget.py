@@ -46,7 +46,7 @@ async def test_use_is_counted():
         assert (used.model_calls, used.tool_calls) == (3, 2)
         assert (used.input_tokens, used.output_tokens, used.tokens) == (3 * INPUT, 60, 3 * INPUT + 60)
         assert used.cost == Decimal("0.09")
-        assert "tokens 90 of 100000" in repr(session.budget)
+        assert "90 of 100,000 tokens used" in repr(session.budget)
 
 
 @pytest.mark.parametrize(

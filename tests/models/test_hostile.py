@@ -146,6 +146,12 @@ def test_objects_that_contain_themselves_are_refused(index):
     assert problem_paths(from_dict, Message, circle)
 
 
+@pytest.mark.parametrize("text", ['{"output": {"a": ["x\\ud800"]}}', '{"output": {"a": ["\\udfff"]}}'])
+def test_half_a_surrogate_pair_in_a_text_is_reported_with_its_place(text):
+    with pytest.raises(ModelError, match=r"ToolResult: output\.a\[0\]: half a surrogate pair"):
+        from_json(ToolResult, text)
+
+
 def test_models_that_contain_themselves_are_refused():
     message = Message(role="user", content=[], metadata={})
     message.metadata["me"] = message

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import attrs
 
+from amplifier._json import format_path
 from amplifier.errors import Problem, ResultError
 
 T = TypeVar("T")
@@ -98,9 +99,7 @@ def _problems_in(error: Exception, path: str) -> list[Problem]:
 
 def _path_of(path: Iterable[Any], is_wrapped: bool) -> str:
     parts = list(path)
-    if is_wrapped and parts[:1] == [WRAPPER_KEY]:
-        parts = parts[1:]
-    return "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
+    return format_path(parts[1:] if is_wrapped and parts[:1] == [WRAPPER_KEY] else parts, "$")
 
 
 # ── while it is arriving ──────────────────────────────────────────────────────────────────────────

@@ -70,13 +70,7 @@ class Budget:
         self._changed: anyio.Event | None = None  # of the topmost budget: made by those who wait
 
     def __repr__(self) -> str:
-        used = self.used
-        shown = [
-            f"{name} {getattr(used, name)} of {limit}"
-            for name in COUNTED
-            if (limit := getattr(self._limits, name)) is not None
-        ]
-        return f"<Budget of session {self._session_id!r}: {', '.join(shown) or 'no limits of its own'}>"
+        return f"<Budget of session {self._session_id!r}: {budget_text(self) or 'no limits of its own'}>"
 
     @property
     def limits(self) -> BudgetLimits:

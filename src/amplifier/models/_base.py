@@ -123,18 +123,6 @@ def converter_module() -> Any:
     return importlib.import_module("amplifier.models._converter")
 
 
-def coerced_field(cls: type[Model], name: str, value: Any) -> Any:
-    """The value that the constructor would store in a field of a class without required fields.
-
-    Raises:
-        ModelError: It does not fit.
-    """
-    try:
-        return _keyword_reader(cls)({name: value}, None)[name]
-    except ExceptionGroup as error:
-        raise converter_module().model_error(cls, error) from None
-
-
 # ── the classes ──────────────────────────────────────────────────────────────────────────────────
 
 

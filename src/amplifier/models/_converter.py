@@ -273,9 +273,9 @@ def _dict_hook(annotation: Any, converter: Converter) -> Hook:
 # ── classes ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _model_hook(cls: type[Model]) -> Hook:
-    """One of our models: an instance is kept as it is, a mapping becomes one."""
-    new, expected = cls.__new__, _expected(cls)
+def _class_hook(cls: type, read_members: Hook) -> Hook:
+    """A model, or an attrs class or a dataclass in a third-party one: an instance is kept as it is, a mapping becomes one."""
+    expected = _expected(cls)
 
     def read(value: Any, _: Any) -> Any:
         if value.__class__ is not dict:
@@ -283,30 +283,20 @@ def _model_hook(cls: type[Model]) -> Hook:
                 return value
             if not isinstance(value, Mapping):
                 raise _wrong(expected, value)
-        made = new(cls)
-        try:
-            made._fill(value)
-        except ModelError:
-            if all(isinstance(key, str) for key in value):
-                raise
-            raise ValueError(f"expected str keys for {cls.__name__}") from None
-        return made
+        return read_members(value, cls)
 
     return read
 
 
-def _class_hook(cls: type, converter: Converter) -> Hook:
-    """An attrs class or a dataclass in a third-party model: an instance is kept as it is, a mapping becomes one."""
-    read_fields: Any = make_dict_structure_fn(cls, converter)
-
-    def read(value: Any, _: Any) -> Any:
-        if isinstance(value, cls):
-            return value
-        if not isinstance(value, Mapping):
-            raise _wrong(_expected(cls), value)
-        return read_fields(value, cls)
-
-    return read
+def _read_model(members: Any, cls: type[Model]) -> Model:
+    made = cls.__new__(cls)
+    try:
+        made._fill(members)
+    except ModelError:
+        if all(isinstance(key, str) for key in members):
+            raise
+        raise ValueError(f"expected str keys for {cls.__name__}") from None
+    return made
 
 
 # ── unions ───────────────────────────────────────────────────────────────────────────────────────
@@ -560,8 +550,8 @@ def converter() -> Converter:
     read_with(lambda cls: _origin(cls) is Literal, _literal_hook)
     read_with(_is_list, lambda cls: _list_hook(cls, made))
     read_with(lambda cls: _origin(cls) is dict, lambda cls: _dict_hook(cls, made))
-    read_with(_is_class, lambda cls: _class_hook(cls, made))
-    read_with(_is_model, _model_hook)
+    read_with(_is_class, lambda cls: _class_hook(cls, make_dict_structure_fn(cls, made)))
+    read_with(_is_model, lambda cls: _class_hook(cls, _read_model))
     read_with(lambda cls: _origin(cls) in (Union, types.UnionType), lambda cls: _union_hook(cls, made))
     made.register_unstructure_hook_factory(_is_model, lambda cls: _model_writer(cls, _write_value))
     made.register_unstructure_hook(Decimal, lambda amount: str(amount) if amount.is_finite() else amount)

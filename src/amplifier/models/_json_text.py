@@ -54,10 +54,8 @@ def from_json(cls: Any, text: Text) -> Any:
     """
     try:
         data = vetted(orjson.loads(text))
-    except (Decline, RecursionError):
-        data = _json_values(_parsed_exactly(cls, text))
-    except orjson.JSONDecodeError as error:
-        data = _json_values(_parsed_despite(cls, text, error))
+    except (Decline, RecursionError, orjson.JSONDecodeError):  # integers that the codec cannot hold, or no JSON
+        data = _parsed_exactly(str(getattr(cls, "__name__", cls)), text)
     return converter_module().structure(cls, data)
 
 
@@ -109,29 +107,18 @@ def _json_values(obj: Any, large_int: Callable[[str], Any] | None = None) -> Any
     )
 
 
-def _parsed_despite(cls: Any, text: Text, error: orjson.JSONDecodeError) -> Any:
-    """Text that orjson refuses: either not JSON, or JSON with an integer it cannot hold even as a float."""
-    if not isinstance(text, (str, bytes, bytearray, memoryview)):
-        raise _unreadable(cls, f"expected JSON text as str or bytes, got {type_name(text)}")
-    character = error.doc[error.pos : error.pos + 1]
-    if character and character in "-0123456789":
-        return _parsed_exactly(cls, text)
-    raise _unreadable(cls, f"not valid JSON: {error}") from None
-
-
-def _parsed_exactly(cls: Any, text: Text) -> Any:
+def _parsed_exactly(subject: str, text: Text) -> Any:
     """Parse with the standard library, slower but with integers of any size."""
+    if not isinstance(text, (str, bytes, bytearray, memoryview)):
+        raise ModelError([("", f"expected JSON text as str or bytes, got {type_name(text)}")], subject=subject)
     try:
         decoded = text if isinstance(text, str) else str(text, "utf-8")
-        return json.loads(decoded, parse_int=_integer, parse_constant=_no_constant)
+        parsed = json.loads(decoded, parse_int=_integer, parse_constant=_no_constant)
     except RecursionError:
-        raise _unreadable(cls, "nested too deeply") from None
+        raise ModelError([("", "nested too deeply")], subject=subject) from None
     except ValueError as error:
-        raise _unreadable(cls, f"not valid JSON: {error}") from None
-
-
-def _unreadable(cls: Any, problem: str) -> ModelError:
-    return ModelError([("", problem)], subject=str(getattr(cls, "__name__", cls)))
+        raise ModelError([("", f"not valid JSON: {error}")], subject=subject) from None
+    return convert_to_json(parsed, subject=subject)
 
 
 def _integer(digits: str) -> int:

@@ -16,7 +16,7 @@ from amplifier._json import rebuild, sanitize_text
 from amplifier._json._values import MAX_DEPTH
 from amplifier.errors import ModelError
 
-from ._base import Model, checked, coerced_field, model
+from ._base import Model, checked, model
 from ._content import ImageBlock, TextBlock, UnknownBlock, is_base64
 
 _OMITTED = "[{} omitted from tool event; original retained for model request if unmodified.]"
@@ -80,7 +80,7 @@ def _as_source(kind: str, source: Any) -> dict[str, Any]:
 
 
 def _checked_assignment(result: ToolResult, field: attrs.Attribute[Any], value: Any) -> Any:
-    return coerced_field(type(result), field.name, value)
+    return getattr(type(result)(**{field.name: value}), field.name)
 
 
 @model(on_setattr=_checked_assignment)
