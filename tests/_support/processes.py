@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from contextlib import suppress
 from pathlib import Path
 
 _PROC = Path("/proc")
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is a process of this id; one that no one has waited for still counts."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def running_processes(text: str) -> list[str]:

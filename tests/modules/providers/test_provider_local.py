@@ -24,6 +24,7 @@ from amplifier.modules.providers import local as provider_local
 from amplifier.modules.providers._error_mapping import CallContext
 from amplifier.testing import EventRecorder, TestCoordinator, wait_for
 from tests._support import small_model
+from tests._support.processes import is_alive
 from tests._support.tree import ROOT
 from tests.modules.providers.test_provider_mock import Booth, check_chunks, check_response
 
@@ -70,14 +71,6 @@ class Local(Booth):
         async with self.server.open("GET", "/slots", None, CallContext("local", timeout=30)) as response:
             slots = await response.receive_json()
         return not any(slot["is_processing"] for slot in slots)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 # ── answers ──────────────────────────────────────────────────────────────────────────────────────

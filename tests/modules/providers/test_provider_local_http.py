@@ -43,8 +43,9 @@ from amplifier.modules.providers._wire_format import EncodedRequest, ProviderOpt
 from amplifier.modules.providers.local import _server_process
 from amplifier.modules.providers.local._provider import LocalChat, read_local_options
 from amplifier.testing import MODES, TestCoordinator, cancel_everywhere
+from tests._support.processes import is_alive
 from tests._support.tree import ROOT
-from tests.modules.providers.test_provider_local import Local, agent, is_alive, short
+from tests.modules.providers.test_provider_local import Local, agent, short
 from tests.modules.providers.test_provider_mock import EVERY_BLOCK, check_chunks, check_response
 
 STAND_IN = ROOT / "tests" / "_support" / "model_server_stand_in.py"

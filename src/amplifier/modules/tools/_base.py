@@ -91,10 +91,10 @@ class BuiltinTool(ABC):
     def _subject(self, values: dict[str, Any]) -> str:
         return shown(str(values.get("file_path") or values.get("path") or ""))
 
-    def _failed(self, failure: ToolFailure) -> ToolResult:
+    def _failed(self, failure: ToolFailure, output: Any = None) -> ToolResult:
         message = shown(str(failure), 4000)
         logger.info("tool %s: %s (%s)", self.name, message, failure.kind)
-        return ToolResult(success=False, error={"message": message, "type": failure.kind})
+        return ToolResult(success=False, output=output, error={"message": message, "type": failure.kind})
 
 
 # ── inputs ───────────────────────────────────────────────────────────────────────────────────────

@@ -82,11 +82,26 @@ async def test_a_banner_on_standard_output_is_ignored_and_reported(caplog):
     assert "server 'small' printed a line that is no JSON-RPC message, ignored: 'Welcome to" in caplog.text
 
 
-async def test_a_server_that_prints_only_garbage_is_named_with_what_it_printed():
-    script = "echo 'Welcome to the small server!'; cat > /dev/null"
-    async with opened({"small": {"command": "sh", "args": ["-c", script], "open_timeout": 1.5}}) as desk:
+@pytest.mark.parametrize(
+    ("server", "words"),
+    [
+        (
+            {
+                "command": "sh",
+                "args": ["-c", "echo 'Welcome to the small server!'; cat > /dev/null"],
+                "open_timeout": 1.5,
+            },
+            "did not answer within 1.5 s; it printed 'Welcome to the small server!'",
+        ),
+        (small("--version=1999-01-01"), "Unsupported protocol version from the server: 1999-01-01"),
+        (small(cwd="/no such folder"), "its working directory '/no such folder' does not exist"),
+    ],
+    ids=["garbage", "version", "directory"],
+)
+async def test_a_server_that_cannot_be_used_is_named_with_the_reason(server, words):
+    async with opened({"small": server}) as desk:
         (failed,) = desk.events("mcp:server_failed")
-        assert "did not answer within 1.5 s; it printed 'Welcome to the small server!'" in failed["error"]
+        assert words in failed["error"]
 
 
 async def test_a_server_that_never_answers_does_not_hold_up_the_others():
@@ -94,12 +109,6 @@ async def test_a_server_that_never_answers_does_not_hold_up_the_others():
         assert sorted(desk.tools) == ["small_echo", "small_upper"]
         (failed,) = desk.events("mcp:server_failed")
         assert failed["server"] == "silent"
-
-
-async def test_a_wrong_protocol_version_is_named():
-    async with opened({"small": small("--version=1999-01-01")}) as desk:
-        (failed,) = desk.events("mcp:server_failed")
-        assert "Unsupported protocol version from the server: 1999-01-01" in failed["error"]
 
 
 async def test_a_tool_with_an_invalid_schema_is_left_out(caplog):
@@ -156,13 +165,6 @@ async def test_an_unknown_name_in_allow_is_warned_of(caplog):
     async with opened({"small": small(allow=["ecko"])}) as desk:
         assert desk.tools == {}
     assert "allow names 'ecko', which it does not offer; it offers echo, upper" in caplog.text
-
-
-async def test_a_missing_working_directory_is_named(tmp_path):
-    async with opened({"small": small(cwd=str(tmp_path / "gone"))}) as desk:
-        (failed,) = desk.events("mcp:server_failed")
-        assert "its working directory" in failed["error"]
-        assert "does not exist" in failed["error"]
 
 
 async def test_secrets_of_the_environment_appear_in_no_event_and_no_log(caplog):

@@ -21,15 +21,8 @@ from amplifier.errors import ExecutionCancelled
 from amplifier.models import ImageBlock, TextBlock, ToolResult, to_dict
 from amplifier.modules.tools import task as tool_task
 from amplifier.testing import wait_for
+from tests._support.processes import is_alive
 from tests.modules.tools.mcp.desk import SMALL, Desk, answer, new_session, opened, small
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 async def test_tools_of_a_server_are_mounted_with_their_schemas_and_annotations():

@@ -67,22 +67,13 @@ class Rotation:
             os.close(lock)
 
     @contextmanager
-    def alone(self) -> Iterator[bool]:
-        """Be the only writer; yields False if another one writes or rotates now."""
-        with self._held(fcntl.LOCK_EX, attempts=1) as is_held:
-            yield is_held
+    def held(self, *, alone: bool) -> Iterator[bool]:
+        """Hold the lock, as the only writer or so that no other one rotates; yields whether it is held.
 
-    @contextmanager
-    def shared(self) -> Iterator[None]:
-        """Keep other writers from rotating. If one does not come to an end of it, nothing is held.
-
-        The line is then written all the same: to the file that was the newest a moment ago.
+        A line is written all the same if another writer does not come to an end of rotating: to the file that was the newest a
+        moment ago.
         """
-        with self._held(fcntl.LOCK_SH, attempts=_ATTEMPTS):
-            yield
-
-    @contextmanager
-    def _held(self, how: int, attempts: int) -> Iterator[bool]:
+        how, attempts = (fcntl.LOCK_EX, 1) if alone else (fcntl.LOCK_SH, _ATTEMPTS)
         lock = self._lock
         is_held = False
         for _ in range(attempts if lock is not None else 0):
@@ -184,12 +175,12 @@ class EventFile:
             return
         if self._is_full(self._rotation, self._file, line) and self._append_to_new_file(self._rotation, line):
             return
-        with self._rotation.shared():
+        with self._rotation.held(alone=False):
             self._write(self._newest_file(self._file), line)
 
     def _append_to_new_file(self, rotation: Rotation, line: bytes) -> bool:
         """Rotate, unless another writer has, and write; False if another writer is busy."""
-        with rotation.alone() as is_alone:
+        with rotation.held(alone=True) as is_alone:
             if not is_alone:
                 return False
             file = self._newest_file(self._file)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -49,18 +49,13 @@ def system_instructions(request: ChatRequest) -> list[dict[str, Any]]:
 
 def output_messages(response: ChatResponse) -> list[dict[str, Any]]:
     """The message of a response."""
-    parts = [_part(block) for block in _dicts(response.content)]
+    parts = [_part(block) for block in response.content]
     return [{"role": "assistant", "parts": parts, "finish_reason": response.finish_reason or ""}]
 
 
 def text_message(role: str, text: str) -> list[dict[str, Any]]:
     """A message that is text."""
     return [{"role": role, "parts": [{"type": "text", "content": text}]}]
-
-
-def result_content(result: ToolResult) -> Any:
-    """What a tool returned."""
-    return result.output if result.success else {"error": result.error}
 
 
 def as_attribute(value: Any, longest: int) -> str:
@@ -74,14 +69,11 @@ def _parts(message: Message) -> list[dict[str, Any]]:
         if message.tool_call_id is not None:
             return [{"type": "tool_call_response", "id": message.tool_call_id, "response": message.content}]
         return [{"type": "text", "content": message.content}]
-    return [_part(block) for block in _dicts(message.content)]
+    return [_part(block) for block in message.content]
 
 
-def _dicts(blocks: Iterable[Any]) -> list[dict[str, Any]]:
-    return [to_dict(block) for block in blocks]
-
-
-def _part(block: dict[str, Any]) -> dict[str, Any]:
+def _part(content: Any) -> dict[str, Any]:
+    block = to_dict(content)
     kind = block.get("type")
     if kind == "text":
         return {"type": "text", "content": block.get("text")}
@@ -362,7 +354,8 @@ class SessionSpans:
                     self._words(error.get("message")),
                 )
             if captures:
-                opened.set({conventions.TOOL_CALL_RESULT: self._shown(result_content(result))})
+                content = result.output if result.success else {"error": result.error}
+                opened.set({conventions.TOOL_CALL_RESULT: self._shown(content)})
 
     def _note_error(self, opened: _OpenSpan, error: BaseException) -> None:
         if isinstance(error, anyio.get_cancelled_exc_class() | KeyboardInterrupt):

@@ -234,9 +234,10 @@ class ServerTool(BuiltinTool):
         """The server's hints about the tool, such as ``readOnlyHint``."""
         return {"readOnlyHint": True}
 
-    def _failed(self, failure: ToolFailure) -> ToolResult:
-        result = super()._failed(failure)
-        return ToolResult(success=False, error={**(result.error or {}), "server": self.server})
+    def _failed(self, failure: ToolFailure, output: Any = None) -> ToolResult:
+        result = super()._failed(failure, output)
+        result.error = {**(result.error or {}), "server": self.server}
+        return result
 
 
 class RemoteTool(ServerTool):

@@ -111,12 +111,8 @@ class TaskTool(BuiltinTool):
             output["total_chars"] = len(response)
         if outcome.failure is None:
             return ToolResult(output=output)
-        result = self._failed(outcome.failure)
-        result.output = {
-            **output,
-            "failure": str(outcome.failure),
-        }  # the model is shown the output of a result, if it has one
-        return result
+        # The model is shown the output of a result, if it has one.
+        return self._failed(outcome.failure, {**output, "failure": str(outcome.failure)})
 
     async def delegate(self, agent: Agent, instruction: str) -> Outcome:
         """Have an agent work on a task when there is a place for it; only cancellation is raised."""

@@ -74,7 +74,7 @@ class WebFetchTool(BuiltinTool):
         if fetched.body is None or (b"\0" in fetched.body.data[:_SNIFFED] and not _is_utf16(fetched)):
             kind = shown(fetched.content_type, 80) or "binary data"
             failure = ToolFailure("UnsupportedContent", f"HTTP {fetched.status} with {kind}, which is not text")
-            return self._with(output, failure)
+            return self._failed(failure, output)
         title, text = await self._workers.run(
             lambda stop: _text(fetched, raw=values["raw"], stop=stop), what=f"web_fetch {self._subject(values)}"
         )
@@ -84,13 +84,8 @@ class WebFetchTool(BuiltinTool):
         limit = _SHOWN_OF_AN_ERROR if is_error else min(values.get("limit", self._max_chars), self._max_chars)
         self._cut(output, text, values["offset"], limit, is_full=fetched.body.is_full)
         if is_error:
-            return self._with(output, ToolFailure("HTTPStatus", f"the server answered HTTP {fetched.status}"))
+            return self._failed(ToolFailure("HTTPStatus", f"the server answered HTTP {fetched.status}"), output)
         return ToolResult(output=output)
-
-    def _with(self, output: dict[str, Any], failure: ToolFailure) -> ToolResult:
-        result = self._failed(failure)
-        result.output = output
-        return result
 
     def _cut(self, output: dict[str, Any], text: str, offset: int, limit: int, *, is_full: bool) -> None:
         part = text[offset : offset + limit]
