@@ -45,6 +45,11 @@ from amplifier.models import StreamChunk
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"path": {"type": "string"}}}
 
 
+def call(tool: str, **given: object) -> str:
+    """The prompt for which the agent calls a tool."""
+    return f"call {tool} {json.dumps(given, default=str)}"
+
+
 def is_there(path: str) -> bool:
     return Path(path).exists()
 

@@ -14,6 +14,7 @@ from amplifier.cli.sessions.store import SessionStore
 from amplifier.live._edits import Edits
 from amplifier.tracing._conversation import write_conversation
 from tests._support.terminal import Terminal, open_terminal, run_cli
+from tests.cli._scripted_agent import call
 
 
 @contextmanager
@@ -192,7 +193,7 @@ def test_undo_takes_a_turn_back_and_redo_does_it_again(backend, home, workdir, p
     with chat(home, workdir, "--plan", plan, "--backend", backend, "--session-id", "one") as terminal:
         terminal.say("/undo", "there is no turn to undo")
         terminal.say("say hello", "hello")
-        terminal.say(f"call risky {json.dumps({'path': str(workdir / 'made')})}", "Your answer: ")
+        terminal.say(call("risky", path=workdir / "made"), "Your answer: ")
         terminal.type("a\n")
         terminal.expect("it was done")
         assert (workdir / "made").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from amplifier.cli.sessions.store import SessionStore
 from tests._support.backends import mostly_on
 from tests._support.terminal import PATIENCE, command, environment
+from tests.cli._scripted_agent import call
 
 FULL = Path("/dev/full")
 """A device that is always full."""
@@ -62,7 +62,7 @@ def test_a_closed_standard_output_is_refused_before_anything_happens(words, home
 @mostly_on("asyncio")
 def test_a_closed_standard_error_fails_nothing(backend, home, workdir, plan):
     (workdir / "gate").touch()
-    prompt = f"call wait_for {json.dumps({'path': str(workdir / 'gate')})}"
+    prompt = call("wait_for", path=workdir / "gate")
     finished = run_in_shell("2>&-", "run", prompt, "--plan", plan, "--backend", backend, home=home, cwd=workdir)
     assert (finished.returncode, finished.stdout) == (0, "done: it is there \n")
 

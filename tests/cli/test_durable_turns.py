@@ -13,6 +13,7 @@ from amplifier.cli.sessions.store import SessionStore
 from amplifier.plan._things import module_hashes, plan_changes
 from amplifier.store import SessionRecord
 from tests._support.terminal import PATIENCE, json_of, open_terminal, run_cli
+from tests.cli._scripted_agent import call
 
 
 @pytest.fixture
@@ -27,10 +28,6 @@ def durable_plan(plan: str) -> Path:
 
 def sessions(home: Path) -> SessionStore:
     return SessionStore(home / "sessions")
-
-
-def call(tool: str, path: Path) -> str:
-    return f"call {tool} {json.dumps({'path': str(path)})}"
 
 
 def kill_while(shown: str, prompt: str, plan: Path, backend: str, home: Path, workdir: Path) -> None:
@@ -60,7 +57,7 @@ def roles(home: Path) -> list[str]:
 @pytest.mark.slow
 def test_a_call_that_was_cut_off_is_not_repeated_without_permission(backend, home, workdir, durable_plan):
     gate = workdir / "gate"
-    kill_while("s  wait_for", call("wait_for", gate), durable_plan, backend, home, workdir)
+    kill_while("s  wait_for", call("wait_for", path=gate), durable_plan, backend, home, workdir)
     gate.touch()
     with open_terminal("session", "resume", "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("Going on with the turn that was cut off.")
@@ -83,7 +80,7 @@ def test_a_call_that_was_cut_off_is_not_repeated_without_permission(backend, hom
 def test_without_a_terminal_the_turn_stays_as_it_was(tool, shown, backend, home, workdir, durable_plan):
     """Whether the question is about repeating a call, or one of a hook's about a call that was never started."""
     trace = workdir / "trace"
-    kill_while(shown, call(tool, trace), durable_plan, backend, home, workdir)
+    kill_while(shown, call(tool, path=trace), durable_plan, backend, home, workdir)
     if tool == "wait_for":
         trace.touch()
     store = sessions(home)
@@ -114,7 +111,7 @@ def test_a_new_turn_that_needs_someone_is_left_and_resumed_like_one_that_was_cut
 ):
     trace = workdir / "trace"
     words = ("--plan", durable_plan, "--backend", backend)
-    finished = run_cli("run", call("risky", trace), *words, home=home, cwd=workdir)
+    finished = run_cli("run", call("risky", path=trace), *words, home=home, cwd=workdir)
     store = sessions(home)
     found = store.find("last")
     assert (finished.returncode, finished.stdout, found.status) == (1, "", "interrupted"), finished.stderr
@@ -128,7 +125,7 @@ def test_a_new_turn_that_needs_someone_is_left_and_resumed_like_one_that_was_cut
 @pytest.mark.slow
 def test_a_call_that_was_cut_off_is_repeated_with_permission(backend, home, workdir, durable_plan):
     gate = workdir / "gate"
-    kill_while("s  wait_for", call("wait_for", gate), durable_plan, backend, home, workdir)
+    kill_while("s  wait_for", call("wait_for", path=gate), durable_plan, backend, home, workdir)
     gate.touch()
     words = ("session", "resume", "last", "--yes", "--output-format", "json-trace", "--backend", backend)
     shown = json_of(run_cli(*words, home=home, cwd=workdir))
@@ -139,7 +136,7 @@ def test_a_call_that_was_cut_off_is_repeated_with_permission(backend, home, work
 @pytest.mark.slow
 def test_a_question_that_waited_for_an_answer_is_asked_again(backend, home, workdir, durable_plan):
     trace = workdir / "trace"
-    kill_while("Your answer: ", call("risky", trace), durable_plan, backend, home, workdir)
+    kill_while("Your answer: ", call("risky", path=trace), durable_plan, backend, home, workdir)
     assert not trace.exists()
     with open_terminal("session", "resume", "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("Going on with the turn that was cut off.")
@@ -154,7 +151,7 @@ def test_a_question_that_waited_for_an_answer_is_asked_again(backend, home, work
 
 @pytest.mark.slow
 def test_a_prompt_gives_the_turn_up_and_begins_another(backend, home, workdir, durable_plan):
-    kill_while("s  wait_for", call("wait_for", workdir / "gate"), durable_plan, backend, home, workdir)
+    kill_while("s  wait_for", call("wait_for", path=workdir / "gate"), durable_plan, backend, home, workdir)
     finished = run_cli("session", "resume", "last", "say hello", "--backend", backend, home=home, cwd=workdir)
     assert finished.stdout.strip() == "hello"
     assert roles(home) == ["user", "assistant", "tool", "assistant", "user", "assistant"]
@@ -162,7 +159,7 @@ def test_a_prompt_gives_the_turn_up_and_begins_another(backend, home, workdir, d
 
 @pytest.mark.slow
 def test_a_prompt_that_is_piped_in_is_a_prompt(home, workdir, durable_plan):
-    kill_while("s  wait_for", call("wait_for", workdir / "gate"), durable_plan, "asyncio", home, workdir)
+    kill_while("s  wait_for", call("wait_for", path=workdir / "gate"), durable_plan, "asyncio", home, workdir)
     finished = run_cli("session", "resume", "last", stdin="say hello", home=home, cwd=workdir)
     assert finished.stdout.strip() == "hello"
 
@@ -170,7 +167,7 @@ def test_a_prompt_that_is_piped_in_is_a_prompt(home, workdir, durable_plan):
 @pytest.mark.slow
 def test_a_plan_that_has_changed_is_shown_before_the_turn_goes_on(home, workdir, durable_plan):
     gate = workdir / "gate"
-    kill_while("s  wait_for", call("wait_for", gate), durable_plan, "asyncio", home, workdir)
+    kill_while("s  wait_for", call("wait_for", path=gate), durable_plan, "asyncio", home, workdir)
     gate.touch()
     content = json.loads(durable_plan.read_text())
     content["hooks"] = []
@@ -190,7 +187,7 @@ def test_a_plan_that_has_changed_is_shown_before_the_turn_goes_on(home, workdir,
 
 @pytest.mark.slow
 def test_a_second_process_is_told_which_one_has_the_session(home, workdir, durable_plan):
-    wait = call("wait_for", workdir / "gate")
+    wait = call("wait_for", path=workdir / "gate")
     with open_terminal("run", wait, "--plan", str(durable_plan), home=home, cwd=workdir) as terminal:
         terminal.expect("s  wait_for")
         for prompt in (["say hello"], []):  # without one, the turn that was cut off would go on

@@ -16,6 +16,7 @@ from amplifier.cli.terminal.markdown import render_markdown
 from tests._support.backends import mostly_on
 from tests._support.terminal import open_terminal, run_cli
 from tests._support.tree import ROOT
+from tests.cli._scripted_agent import call
 
 
 @pytest.mark.slow
@@ -245,7 +246,7 @@ def test_commands_and_piped_prompts_do_without_prompt_toolkit(without_prompt_too
 
 
 def test_questions_do_without_prompt_toolkit(without_prompt_toolkit, home, workdir, plan):
-    prompt = f"call risky {json.dumps({'path': str(workdir / 'trace')})}"
+    prompt = call("risky", path=workdir / "trace")
     with open_terminal("run", prompt, "--plan", plan, home=home, cwd=workdir, extra=without_prompt_toolkit) as terminal:
         terminal.expect("Your answer: ")
         terminal.type("y\n")

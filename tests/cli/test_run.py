@@ -21,7 +21,7 @@ from amplifier.store import SessionRecord
 from tests._support.backends import mostly_on
 from tests._support.forked import Forked, run_forked
 from tests._support.terminal import PATIENCE, command, environment, json_of, run_cli
-from tests.cli._scripted_agent import write_plan
+from tests.cli._scripted_agent import call, write_plan
 
 JSON_KEYS = [
     "error",
@@ -44,7 +44,7 @@ JSON_KEYS = [
 
 def test_the_answer_and_nothing_else_is_on_standard_output(backend, home, workdir, plan):
     (workdir / "gate").touch()
-    prompt = f"call wait_for {json.dumps({'path': str(workdir / 'gate')})}"
+    prompt = call("wait_for", path=workdir / "gate")
     finished = run_cli("run", prompt, "--plan", plan, "--backend", backend, home=home, cwd=workdir)
     assert (finished.returncode, finished.stdout) == (0, "done: it is there \n")
     lines = finished.stderr.splitlines()
@@ -173,7 +173,7 @@ def test_output_of_model_and_tools_has_no_escape_sequences_in_a_pipe(home, workd
 
 
 def test_without_a_terminal_a_question_ends_the_turn_with_advice(backend, home, workdir, plan):
-    prompt = f"call risky {json.dumps({'path': str(workdir / 'trace')})}"
+    prompt = call("risky", path=workdir / "trace")
     finished = run_cli("run", prompt, "--plan", plan, "--backend", backend, home=home, cwd=workdir)
     assert "no one could be asked: May risky touch trace?" in finished.stderr
     assert "There is no terminal to ask at. The turn stays as it was." in finished.stderr
@@ -183,7 +183,7 @@ def test_without_a_terminal_a_question_ends_the_turn_with_advice(backend, home, 
 
 
 def test_yes_allows_and_shows_what_was_allowed(home, workdir, plan):
-    prompt = f"call risky {json.dumps({'path': str(workdir / 'trace')})}"
+    prompt = call("risky", path=workdir / "trace")
     finished = run_cli("run", prompt, "--yes", "--plan", plan, home=home, cwd=workdir)
     assert "allowed (--yes): May risky touch trace?" in finished.stderr
     assert (workdir / "trace").exists()
@@ -476,7 +476,7 @@ def test_error_for_a_misspelt_session_suggests_the_nearest_one(home, workdir, pl
 
 @pytest.mark.slow
 def test_a_session_that_another_process_has_open_is_refused(home, workdir, plan):
-    prompt = f"call wait_for {json.dumps({'path': str(workdir / 'gate')})}"
+    prompt = call("wait_for", path=workdir / "gate")
     words = ("run", prompt, "--session-id", "busy", "--plan", plan)
     with start(*words, home=home, cwd=workdir) as first:
         wait_for_line(first, "→ wait_for")
@@ -518,7 +518,7 @@ def wait_for_line(process: subprocess.Popen[str], beginning: str) -> None:
 
 
 def test_a_signal_ends_a_run_with_its_code_and_valid_json(backend, home, workdir, plan):
-    prompt = f"call wait_for {json.dumps({'path': str(workdir / 'gate')})}"
+    prompt = call("wait_for", path=workdir / "gate")
     words = ("run", prompt, "--output-format", "json", "--plan", plan, "--backend", backend)
     with start(*words, home=home, cwd=workdir) as process:
         wait_for_line(process, "→ wait_for")
@@ -568,7 +568,7 @@ def wait_for_file(folder: Path, name: str, content: bytes) -> None:
 
 
 def test_a_signal_that_the_parent_ignores_stays_ignored(home, workdir, plan):
-    prompt = f"call wait_for {json.dumps({'path': str(workdir / 'gate')})}"
+    prompt = call("wait_for", path=workdir / "gate")
     program = (
         "import signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); from amplifier.cli import main; "
         f"sys.exit(main(['run', {prompt!r}, '--plan', {plan!r}]))"

@@ -23,6 +23,7 @@ from amplifier.tracing import TaskTree
 from amplifier.tracing._running_commands import RunningCommand, answer_task_requests, request_tasks, running_commands
 from tests._support.forked import Forked
 from tests._support.terminal import command, environment, open_terminal, run_cli
+from tests.cli._scripted_agent import call
 
 
 def wait_until_it_waits(home: Path, pid: int) -> None:
@@ -51,7 +52,7 @@ def ask_for_ever(folder: Path, running: RunningCommand) -> None:
 @contextmanager
 def hanging_run(plan: str, home: Path, workdir: Path, backend: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     """An `amplifier run` whose tool waits for a file that is never created."""
-    prompt = f"call wait_for {json.dumps({'path': str(workdir / 'gate')})}"
+    prompt = call("wait_for", path=workdir / "gate")
     words = command("run", prompt, "--plan", plan, "--backend", backend, "--session-id", "hung", *options)
     process = Forked(
         words,
@@ -124,7 +125,7 @@ def test_a_signal_writes_the_tasks_to_standard_error_and_the_run_goes_on(backend
 
 @pytest.mark.slow
 def test_at_a_terminal_the_tasks_appear_above_the_live_lines_and_the_terminal_is_restored(backend, home, workdir, plan):
-    prompt = f"call wait_for {json.dumps({'path': str(workdir / 'gate')})}"
+    prompt = call("wait_for", path=workdir / "gate")
     with open_terminal("run", prompt, "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.expect("s  wait_for")
         wait_until_it_waits(home, terminal.process.pid)

@@ -20,7 +20,7 @@ from amplifier.store import SessionRecord
 from amplifier.tracing import log_parts
 from tests._support.forked import Forked, run_forked
 from tests._support.terminal import PATIENCE, command, environment
-from tests.cli._scripted_agent import write_plan
+from tests.cli._scripted_agent import call, write_plan
 from tests.cli.test_session import keep
 from tests.tracing._logs import small_session
 
@@ -87,8 +87,8 @@ def test_page_text_log_and_session_show_agree_on_a_real_session(
         backend,
         home,
         workdir,
-        f"call wait_for {json.dumps({'path': str(workdir / 'gate')})}",
-        f"call risky {json.dumps({'path': str(workdir / 'denied')})}",
+        call("wait_for", path=workdir / "gate"),
+        call("risky", path=workdir / "denied"),
         "call crash",
         "call task " + json.dumps({"agent": "helper", "instruction": "say hello"}),
         "fail",
@@ -265,7 +265,7 @@ def test_the_journal_of_a_killed_turn_is_shown(backend, store, home, workdir, tm
     plan["hooks"].append({"module": "hooks-logging"})
     file = tmp_path / "durable.json"
     file.write_text(json.dumps(plan))
-    words = ["run", f"call wait_for {json.dumps({'path': str(workdir / 'never')})}", "--session-id", "one"]
+    words = ["run", call("wait_for", path=workdir / "never"), "--session-id", "one"]
     words += ["--plan", str(file), "--backend", backend]
     with Forked(
         command(*words),
@@ -283,7 +283,7 @@ def test_the_journal_of_a_killed_turn_is_shown(backend, store, home, workdir, tm
             time.sleep(0.01)  # another process writes it
         process.send_signal(signal.SIGKILL)
     rows = rows_of(page_of("one", tmp_path))
-    (call,) = [row for row in rows if row["k"] == "tool"]
-    assert call["t"] == "open"
-    assert [event[1] for event in call["v"]] == ["tool:pre", "journal:started"]
+    (row,) = [row for row in rows if row["k"] == "tool"]
+    assert row["t"] == "open"
+    assert [event[1] for event in row["v"]] == ["tool:pre", "journal:started"]
     assert "no end in the log" in cli("session", "trace", "one", "--text").out

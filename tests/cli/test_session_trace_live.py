@@ -24,7 +24,7 @@ from tests._support.backends import mostly_on
 from tests._support.browser import Tab, open_tab
 from tests._support.forked import Forked
 from tests._support.terminal import PATIENCE, command, environment
-from tests.cli._scripted_agent import write_plan
+from tests.cli._scripted_agent import call, write_plan
 from tests.tracing._logs import small_session, turn
 
 
@@ -185,7 +185,7 @@ def test_the_page_follows_a_running_session(backend, home, workdir, tmp_path):
     plan = json.loads(file.read_text())
     plan["hooks"].append({"module": "hooks-logging"})
     file.write_text(json.dumps(plan))
-    prompt = f"call wait_for {json.dumps({'path': str(workdir / 'gate')})}"
+    prompt = call("wait_for", path=workdir / "gate")
     words = command("run", prompt, "--session-id", "one", "--plan", str(file), "--backend", backend)
     with Forked(
         words,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 from types import SimpleNamespace
@@ -18,6 +17,7 @@ from amplifier.cli.terminal.display import Display
 from amplifier.cli.terminal.output import StandardStreams
 from amplifier.kernel import CancellationToken
 from tests._support.terminal import open_terminal
+from tests.cli._scripted_agent import call
 
 
 class Left(Exception):
@@ -130,7 +130,7 @@ def test_ignored_signals_are_not_handled():
 
 @pytest.mark.slow
 def test_a_tool_that_will_not_stop_can_be_left_with_the_terminal_intact(backend, home, workdir, plan):
-    prompt = f"call stubborn {json.dumps({'path': str(workdir / 'gate')})}"
+    prompt = call("stubborn", path=workdir / "gate")
     arguments = ("run", prompt, "--plan", plan, "--backend", backend)
     with open_terminal(*arguments, home=home, cwd=workdir) as terminal:
         terminal.expect("s  stubborn")

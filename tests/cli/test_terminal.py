@@ -11,10 +11,7 @@ import pytest
 from amplifier.cli.sessions.store import SessionStore
 from tests._support.backends import mostly_on
 from tests._support.terminal import on_screen, open_terminal, run_cli
-
-
-def call(tool: str, path: Path | str) -> str:
-    return f"call {tool} {json.dumps({'path': str(path)})}"
+from tests.cli._scripted_agent import call
 
 
 def sessions(home: Path) -> SessionStore:
@@ -107,7 +104,7 @@ def test_a_line_that_ends_in_a_backslash_goes_on(home, workdir, plan):
 
 def test_what_is_typed_while_a_turn_runs_is_read_at_its_next_step(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.say(call("wait_for", workdir / "gate"), "s  wait_for")
+        terminal.say(call("wait_for", path=workdir / "gate"), "s  wait_for")
         start = terminal.screen.index("⋯")
         terminal.type("no\x15say it in red carpet\x17\x7f\x7f\x7f\x7f\x1b[Dblué\x7fe")
         terminal.expect("› say it in blue")
@@ -128,7 +125,7 @@ def test_what_is_typed_while_a_turn_runs_is_read_at_its_next_step(backend, home,
 @mostly_on("trio")
 def test_what_was_typed_and_not_read_is_given_back(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.say(call("wait_for", workdir / "gate"), "s  wait_for")
+        terminal.say(call("wait_for", path=workdir / "gate"), "s  wait_for")
         terminal.type("say one\n")
         terminal.expect("read at the next step: say one")
         terminal.type("say tw")
@@ -147,7 +144,7 @@ def test_what_was_typed_and_not_read_is_given_back(backend, home, workdir, plan)
 @mostly_on("asyncio")
 def test_what_is_pasted_during_a_turn_is_one_message_and_commands_do_not_outlive_a_stop(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.say(call("wait_for", workdir / "gate"), "s  wait_for")
+        terminal.say(call("wait_for", path=workdir / "gate"), "s  wait_for")
         assert "\x1b[?2004h" in terminal.screen
         terminal.type("\x1b[200~say look at\r/clear\rin the manual\x1b[201~\n")
         terminal.expect("read at the next step: say look at")
@@ -170,7 +167,7 @@ def test_what_is_pasted_during_a_turn_is_one_message_and_commands_do_not_outlive
 @mostly_on("trio")
 def test_what_is_typed_after_the_end_of_input_does_not_get_to_the_shell(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.say(call("wait_for", workdir / "gate"), "s  wait_for")
+        terminal.say(call("wait_for", path=workdir / "gate"), "s  wait_for")
         terminal.type("\x04")
         terminal.expect("after this turn: leave")
         terminal.type("touch pwned\n")
@@ -187,7 +184,7 @@ def test_what_is_typed_after_the_end_of_input_does_not_get_to_the_shell(backend,
 
 def test_ctrl_c_once_lets_the_running_tool_finish_and_starts_nothing_new(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.say(call("wait_for", workdir / "gate"), "s  wait_for")
+        terminal.say(call("wait_for", path=workdir / "gate"), "s  wait_for")
         terminal.press_ctrl_c()
         terminal.expect("Stopping after the running step. Press Ctrl-C again to stop now.")
         (workdir / "gate").touch()
@@ -203,7 +200,7 @@ def test_ctrl_c_once_lets_the_running_tool_finish_and_starts_nothing_new(backend
 
 def test_ctrl_c_twice_stops_the_tool_at_once_and_the_chat_goes_on(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.say(call("wait_for", workdir / "gate"), "s  wait_for")
+        terminal.say(call("wait_for", path=workdir / "gate"), "s  wait_for")
         terminal.press_ctrl_c()
         terminal.expect("Press Ctrl-C again")
         terminal.press_ctrl_c()
@@ -218,7 +215,7 @@ def test_ctrl_c_twice_stops_the_tool_at_once_and_the_chat_goes_on(backend, home,
 
 
 def test_ctrl_c_twice_ends_a_single_question_with_130_and_a_valid_transcript(backend, home, workdir, plan):
-    arguments = ("run", call("wait_for", workdir / "gate"), "--plan", plan, "--backend", backend)
+    arguments = ("run", call("wait_for", path=workdir / "gate"), "--plan", plan, "--backend", backend)
     with open_terminal(*arguments, home=home, cwd=workdir) as terminal:
         terminal.expect("s  wait_for")
         terminal.press_ctrl_c()
@@ -287,7 +284,9 @@ def test_ctrl_c_at_the_prompt_drops_the_line_and_leaves_the_second_time(backend,
     ("answers", "happens"), [(["y"], True), (["Allow once"], True), (["n"], False), (["maybe", "", "deny"], False)]
 )
 def test_a_question_is_answered_at_the_terminal(answers, happens, home, workdir, plan):
-    with open_terminal("run", call("risky", workdir / "trace"), "--plan", plan, home=home, cwd=workdir) as terminal:
+    with open_terminal(
+        "run", call("risky", path=workdir / "trace"), "--plan", plan, home=home, cwd=workdir
+    ) as terminal:
         for answer in answers:
             terminal.expect("Your answer: ")
             terminal.type(f"{answer}\n")
@@ -299,7 +298,9 @@ def test_a_question_is_answered_at_the_terminal(answers, happens, home, workdir,
 
 
 def test_a_question_shows_what_a_terminal_would_have_obeyed(home, workdir, plan):
-    with open_terminal("run", call("risky", workdir / "trace"), "--plan", plan, home=home, cwd=workdir) as terminal:
+    with open_terminal(
+        "run", call("risky", path=workdir / "trace"), "--plan", plan, home=home, cwd=workdir
+    ) as terminal:
         terminal.expect("May risky touch trace?\\x1b[2J\\u202e")
         terminal.expect("Your answer: ")
         terminal.type("n\n")
@@ -357,10 +358,10 @@ def test_an_edit_is_shown_as_a_diff_in_the_question_and_afterwards(columns, back
 @mostly_on("asyncio")
 def test_allowed_always_is_not_asked_again_in_that_session(backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.say(call("risky", workdir / "trace"), "Your answer: ")
+        terminal.say(call("risky", path=workdir / "trace"), "Your answer: ")
         terminal.type("a\n")
         terminal.expect("✓ risky")
-        terminal.say(call("risky", workdir / "trace"))
+        terminal.say(call("risky", path=workdir / "trace"))
         assert "Permission needed" not in terminal.expect("✓ risky")
         terminal.leave()
 
@@ -368,7 +369,7 @@ def test_allowed_always_is_not_asked_again_in_that_session(backend, home, workdi
 def test_what_was_typed_before_a_question_does_not_answer_it(home, workdir, plan):
     with open_terminal("run", "--plan", plan, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
-        terminal.type(call("risky", workdir / "trace") + "\ny\ny\ny\n")
+        terminal.type(call("risky", path=workdir / "trace") + "\ny\ny\ny\n")
         terminal.expect("Your answer: ")
         terminal.type("n\n")
         terminal.expect("✗ risky")
@@ -378,7 +379,7 @@ def test_what_was_typed_before_a_question_does_not_answer_it(home, workdir, plan
 
 @pytest.mark.parametrize(("key", "code"), [("\x03", 130), ("\x04", 0)], ids=["Ctrl-C", "the end of input"])
 def test_a_key_that_is_no_answer_denies_and_ctrl_c_stops_the_turn_too(key, code, backend, home, workdir, plan):
-    arguments = ("run", call("risky", workdir / "trace"), "--plan", plan, "--backend", backend)
+    arguments = ("run", call("risky", path=workdir / "trace"), "--plan", plan, "--backend", backend)
     with open_terminal(*arguments, home=home, cwd=workdir) as terminal:
         terminal.expect("Your answer: ")
         terminal.type(key)
@@ -389,7 +390,7 @@ def test_a_key_that_is_no_answer_denies_and_ctrl_c_stops_the_turn_too(key, code,
 
 
 def test_a_question_is_shown_again_when_the_command_goes_on_after_ctrl_z(backend, home, workdir, plan):
-    arguments = ("run", call("risky", workdir / "trace"), "--plan", plan, "--backend", backend)
+    arguments = ("run", call("risky", path=workdir / "trace"), "--plan", plan, "--backend", backend)
     with open_terminal(*arguments, home=home, cwd=workdir) as terminal:
         terminal.expect("Your answer: ")
         terminal.send(signal.SIGSTOP)
@@ -404,7 +405,7 @@ def test_a_question_is_shown_again_when_the_command_goes_on_after_ctrl_z(backend
 
 @pytest.mark.slow
 def test_no_answer_in_time_denies_and_leaves_a_clean_line(backend, home, workdir, plan):
-    arguments = ("run", call("risky", workdir / "quick"), "--plan", plan, "--backend", backend)
+    arguments = ("run", call("risky", path=workdir / "quick"), "--plan", plan, "--backend", backend)
     with open_terminal(*arguments, home=home, cwd=workdir) as terminal:
         terminal.expect("(no answer within 0.3 s means deny)")
         terminal.expect("Your answer: \n")
@@ -415,7 +416,7 @@ def test_no_answer_in_time_denies_and_leaves_a_clean_line(backend, home, workdir
 
 
 def test_yes_asks_nothing(home, workdir, plan):
-    prompt = call("risky", workdir / "trace")
+    prompt = call("risky", path=workdir / "trace")
     with open_terminal("run", prompt, "--yes", "--plan", plan, home=home, cwd=workdir) as terminal:
         terminal.expect("✓ risky")
         assert terminal.end() == 0
@@ -430,7 +431,7 @@ def test_yes_asks_nothing(home, workdir, plan):
 @pytest.mark.parametrize(("which", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_stops_the_turn_closes_the_session_and_is_the_exit_code(which, code, backend, home, workdir, plan):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
-        terminal.say(call("wait_for", workdir / "gate"), "s  wait_for")
+        terminal.say(call("wait_for", path=workdir / "gate"), "s  wait_for")
         terminal.send(which)
         assert terminal.end() == code
         assert (workdir / "gate.cancelled").exists()
@@ -438,7 +439,9 @@ def test_a_signal_stops_the_turn_closes_the_session_and_is_the_exit_code(which, 
 
 
 def test_a_terminal_that_goes_away_stops_the_tool(home, workdir, plan):
-    with open_terminal("run", call("wait_for", workdir / "gate"), "--plan", plan, home=home, cwd=workdir) as terminal:
+    with open_terminal(
+        "run", call("wait_for", path=workdir / "gate"), "--plan", plan, home=home, cwd=workdir
+    ) as terminal:
         terminal.expect("s  wait_for")
         terminal.hang_up()
         assert terminal.end() == 129
@@ -449,7 +452,7 @@ def test_a_terminal_that_goes_away_stops_the_tool(home, workdir, plan):
 def test_a_session_goes_on_after_its_process_was_killed(backend, home, workdir, plan, tmp_path):
     with open_terminal("run", "--plan", plan, "--backend", backend, home=home, cwd=workdir) as terminal:
         terminal.say("history", "1 prompts so far")
-        terminal.say(call("wait_for", workdir / "gate"), "s  wait_for")
+        terminal.say(call("wait_for", path=workdir / "gate"), "s  wait_for")
         terminal.send(signal.SIGKILL)
         assert terminal.end() == -signal.SIGKILL
     assert [record.status for record in sessions(home).records()] == ["interrupted"]
@@ -482,7 +485,7 @@ def test_live_lines_of_tools_that_run_side_by_side_leave_one_line_each(home, wor
 
 
 def test_a_terminal_that_cannot_move_its_cursor_gets_no_escape_sequences(home, workdir, plan):
-    arguments = ("run", call("wait_for", workdir / "gate"), "--plan", plan)
+    arguments = ("run", call("wait_for", path=workdir / "gate"), "--plan", plan)
     (workdir / "gate").touch()
     with open_terminal(*arguments, home=home, cwd=workdir, extra={"TERM": "dumb"}) as terminal:
         assert terminal.end() == 0

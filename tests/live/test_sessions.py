@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -25,7 +26,7 @@ from amplifier.live import (
 )
 from amplifier.models import TextDelta, TurnEvent
 from amplifier.turns import TurnRecord
-from tests.cli._scripted_agent import mount_hook, mount_provider, mount_tools
+from tests.cli._scripted_agent import call, mount_hook, mount_provider, mount_tools
 
 PLAN: dict[str, Any] = {
     "session": {"orchestrator": "loop-streaming", "context": "context-simple"},
@@ -213,7 +214,7 @@ async def test_questions_of_a_turn_are_on_the_log_with_their_call_and_expiry(tmp
             questions.answer(waiting.question_id, "Deny")
 
         group.start_soon(answer)
-        prompt = "call risky " + json.dumps({"path": str(tmp_path / "trace")})
+        prompt = call("risky", path=tmp_path / "trace")
         record = TurnRecord()
         await run_turn(session, prompt, record, ignore)
         assert record.tools["call-1"].success is False
@@ -221,6 +222,27 @@ async def test_questions_of_a_turn_are_on_the_log_with_their_call_and_expiry(tmp
     assert (required["type"], required["tool_call_id"]) == ("approval_required", "call-1")
     assert over == {"id": 2, "type": "approval_closed", "question": required["question"], "answer": "Deny"}
     assert not (tmp_path / "trace").exists()
+
+
+async def test_time_that_a_person_takes_is_not_the_time_of_the_call(tmp_path, monkeypatch):
+    now = [100.0]
+    for module in ("amplifier.live._questions", "amplifier.turns"):
+        monkeypatch.setattr(f"{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    async def asked(question: Question) -> None:
+        now[0] += 60
+        questions.answer(question.question_id, "Deny")
+
+    questions = Questions(asked)
+    sessions: LiveSessions[None] = LiveSessions()
+    async with sessions.running():
+        with sessions.reserved("one"):
+            live = LiveSession(made(approvals=questions), None, questions=questions)
+            await sessions.add(live, lambda session: None)
+        turn = live.begin_turn(call("risky", path=tmp_path / "trace"))
+        await live.run_turn(turn, ignore)
+        live.end_turn(turn)
+    assert turn.record.tools["call-1"].seconds == 0.0
 
 
 # ── the log ──

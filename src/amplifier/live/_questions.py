@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Self, TypeAlias
 
@@ -11,11 +13,13 @@ import anyio
 import attrs
 
 from amplifier.contracts import current_call
+from amplifier.turns import ToolUse
 
 from ._edits import Edits
 from ._event_log import EventLog
 
 DENY: Final = "Deny"
+_ALLOWING: Final = ("allow once", "allow", "allow always")
 
 _LONGEST_SHOWN: Final = 365 * 24 * 3600.0
 """Seconds; a question that waits longer has no end that is worth showing."""
@@ -96,8 +100,8 @@ class Questions:
         self._closed = closed
         self._edits = edits
         self._waiting: dict[str, _Waiting] = {}
-        self.waited: dict[str | None, float] = {}
-        """Seconds that persons took to answer, by the call that they were asked about."""
+        self.uses: Mapping[str, ToolUse] = {}
+        """The tool calls of the turn that runs, by id."""
 
     def __repr__(self) -> str:
         return f"<Questions: {len(self._waiting)} wait for an answer>"
@@ -113,14 +117,13 @@ class Questions:
     async def ask(self, question: Question) -> Any:
         """Ask, and wait for the answer."""
         waiting = self._waiting[question.question_id] = _Waiting(question)
-        began, call = anyio.current_time(), question.tool_call_id
         try:
-            if self._asked is not None:
-                await self._asked(question)
-            await waiting.answered.wait()
+            with person_is_asked(self.uses):
+                if self._asked is not None:
+                    await self._asked(question)
+                await waiting.answered.wait()
         finally:  # answered, too late, or the turn was stopped
             del self._waiting[question.question_id]
-            self.waited[call] = self.waited.get(call, 0.0) + anyio.current_time() - began
             if self._closed is not None:
                 self._closed(question, waiting.answer)
         return waiting.answer
@@ -141,6 +144,25 @@ class Questions:
             found.answer = answer
             found.answered.set()
         return found is not None
+
+
+def allowing(options: Iterable[str]) -> list[str]:
+    """The options that count as yes for the kernel, the narrowest first; everything else is a no."""
+    by_name = {option.lower(): option for option in options}
+    return [by_name[name] for name in _ALLOWING if name in by_name]
+
+
+@contextmanager
+def person_is_asked(uses: Mapping[str, ToolUse]) -> Iterator[None]:
+    """A person is asked about the current call; the time that takes is not the call's own, nor that of the calls around it."""
+    began, call = time.monotonic(), current_call()
+    try:
+        yield
+    finally:
+        while call is not None:
+            if (use := uses.get(call.call_id)) is not None:
+                use.waited += time.monotonic() - max(began, use.started_at)
+            call = call.parent
 
 
 def questions_on(log: EventLog, edits: Edits | None = None) -> Questions:

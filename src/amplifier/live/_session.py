@@ -185,6 +185,7 @@ class LiveSession(Generic[T]):
         if self._leave.is_set():
             raise SessionBusyError(f"session {self.session_id!r} is being closed")
         self._turn = LiveTurn(prompt=prompt, claims=ExitStack())
+        self.questions.uses = self._turn.record.tools
         self.session.coordinator.cancellation.reset()
         return self._turn
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
 import acp
 import anyio
 import pytest
 from acp.schema import ClientCapabilities, FileSystemCapabilities, ReadTextFileResponse
 
+from tests.cli._scripted_agent import call
 from tests.servers.acp._editor import Editor, edit, editing, plan_with
 from tests.servers.acp._in_process import Host, connected
-
-
-def call(tool: str, **given: object) -> str:
-    return f"call {tool} {json.dumps(given)}"
 
 
 class OpenFiles(Editor):

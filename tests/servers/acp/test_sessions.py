@@ -10,13 +10,10 @@ import pytest
 from acp.exceptions import RequestError
 
 from amplifier.cli.sessions.store import SessionStore
+from tests.cli._scripted_agent import call
 from tests.servers.acp._editor import edit, editing, plan_with
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-
-
-def call(tool: str, **given: object) -> str:
-    return f"call {tool} {json.dumps(given)}"
 
 
 def test_text_is_streamed_and_the_turn_ends_with_usage(shared, workdir):

@@ -10,13 +10,10 @@ import pytest
 
 from amplifier.servers.http import Limits
 from amplifier.servers.http._history import read_messages, split_conversation
+from tests.cli._scripted_agent import call
 from tests.servers.http._asgi_client import Client, serving
 
 USER = {"role": "user", "content": "say hello"}
-
-
-def call(tool: str, **given: object) -> str:
-    return f"call {tool} {json.dumps(given)}"
 
 
 def run_input(*prompts: str, thread: str = "a", **more: Any) -> dict[str, Any]:

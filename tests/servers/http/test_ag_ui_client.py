@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-
-def call(tool: str, **given: object) -> str:
-    return f"call {tool} {json.dumps(given)}"
+from tests.cli._scripted_agent import call
 
 
 def test_ag_ui_client_accepts_every_event_and_keeps_the_conversation(ag_ui, server, workdir):

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-
 import anyio
 import pytest
 
 from amplifier.servers.http import Limits
+from tests.cli._scripted_agent import call
 from tests.servers.http._asgi_client import PLAN, Factory, serving
 
 USER = {"role": "user", "content": "say hello"}
 CHAT = "/v1/chat/completions"
-
-
-def call(tool: str, **given: object) -> str:
-    return f"call {tool} {json.dumps(given)}"
 
 
 async def test_answer_is_given_as_a_whole_or_in_pieces():

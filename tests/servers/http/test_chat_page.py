@@ -16,15 +16,12 @@ from tests._support import node_parts
 from tests._support.browser import Tab, open_tab
 from tests._support.terminal import run_cli
 from tests._support.tree import ROOT
+from tests.cli._scripted_agent import call
 from tests.servers.http._server import Server, running
 from tests.tracing._logs import small_session
 
 ANSWER = "[...document.querySelectorAll('#log .agent .text')].at(-1)?.textContent.trim()"
 STATE = "document.getElementById('state').textContent"
-
-
-def call(tool: str, **given: object) -> str:
-    return f"call {tool} {json.dumps(given)}"
 
 
 def wait_until(tab: Tab, condition: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import anyio
@@ -10,15 +9,12 @@ import openai
 import pytest
 
 from amplifier.servers.http import Limits
+from tests.cli._scripted_agent import call
 from tests.servers.http._asgi_client import Client, Exchange, serving
 from tests.servers.http._server import Server
 from tests.servers.http.test_openai_python import openai_client
 
 RESPONSES = "/v1/responses"
-
-
-def call(tool: str, **given: object) -> str:
-    return f"call {tool} {json.dumps(given)}"
 
 
 async def followed(client: Client, prompt: str, last: str | None = "0", run_id: str = "r") -> Exchange:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli._scripted_agent import call
 from tests.servers.http._asgi_client import Client, Factory, serving
 
 CHAT = "/v1/chat/completions"
@@ -26,10 +27,6 @@ WEATHER = {
         "parameters": {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]},
     },
 }
-
-
-def call(tool: str, **given: object) -> str:
-    return f"call {tool} {json.dumps(given)}"
 
 
 def asking(text: Any, **more: Any) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import openai
 import pydantic
 import pytest
 
+from tests.cli._scripted_agent import call
 from tests.servers.http._server import PATIENCE, Server, running
 
 COLOUR = 'call final_result {"name": "rust", "red": 183}'
@@ -24,10 +24,6 @@ TOWN: dict[str, Any] = {
 class Colour(pydantic.BaseModel):
     name: str
     red: int
-
-
-def call(tool: str, **given: object) -> str:
-    return f"call {tool} {json.dumps(given)}"
 
 
 def openai_client(server: Server) -> openai.OpenAI:

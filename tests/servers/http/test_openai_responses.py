@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.cli._scripted_agent import call
 from tests.servers.http._asgi_client import Client, serving
-from tests.servers.http.test_openai_parameters import COLOUR, PIXEL, call
+from tests.servers.http.test_openai_parameters import COLOUR, PIXEL
 
 RESPONSES = "/v1/responses"
 WEATHER = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import anyio
@@ -11,11 +10,8 @@ import pytest
 
 from amplifier.servers.http import Limits
 from amplifier.store import SessionIndex
+from tests.cli._scripted_agent import call
 from tests.servers.http._asgi_client import PLAN, Client, Factory, serving
-
-
-def call(tool: str, **given: object) -> str:
-    return f"call {tool} {json.dumps(given)}"
 
 
 async def follow(client: Client, session_id: str, after: int = 0):

@@ -21,14 +21,11 @@ from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.output import Output
 from amplifier.errors import NoOneToAskError
 from amplifier.live._edits import diff_style
+from amplifier.live._questions import DENY, allowing
 
 from .permissions import Permissions, rule_in_words
 from .signals import SignalHandler
 
-_ALLOWING = ("allow once", "allow", "allow always")
-"""What counts as yes for the kernel, the narrowest first."""
-
-_DENY = "Deny"
 _MEANING = {"Allow always": " (this very call, in this session)"}
 _NOTICE_LENGTH = 500
 _LEFT_OUT: Final = object()
@@ -44,8 +41,7 @@ class AllowEverything:
     async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
         """Allow."""
         self._display.notice(f"allowed (--yes): {_in_one_line(prompt)}")
-        by_name = {option.lower(): option for option in options}
-        return next((by_name[name] for name in _ALLOWING if name in by_name), "Allow")
+        return next(iter(allowing(options)), "Allow")
 
 
 @attrs.frozen
@@ -93,7 +89,7 @@ class AskAtTerminal:
         async with self._asking():
             try:
                 if not await self._show(prompt):
-                    return _DENY
+                    return DENY
                 rule = None
                 if self._permissions is not None and "Allow always" in options:
                     rule = self._permissions.offer(self._display.edits.current_input())
@@ -164,7 +160,7 @@ class AskAtTerminal:
             if answer is None:
                 self._terminal.write("\n")
                 self._display.notice("denied: no answer")
-                return _DENY
+                return DENY
             chosen = keys.get(answer) or next((option for option in options if option.lower() == answer), None)
             if chosen is not None:
                 return chosen

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 from amplifier._json import redact_text, visible_text
-from amplifier.contracts import current_call
 from amplifier.events import PROVIDER_REQUEST, PROVIDER_RETRY
 from amplifier.live._edits import CONTENT_ARGUMENTS, Edit, Edits, diff_style
+from amplifier.live._questions import person_is_asked
 from amplifier.models import AnswerReset, TextDelta, ToolFinished, ToolStarted, TurnEvent
 from amplifier.turns import ToolUse, TurnRecord
 
@@ -270,17 +270,9 @@ class Display:
             return text
         return set_cell_size(text, max(width - 1, 1)) + self._err.glyph("…", "~")
 
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """A person is asked about the current call; the time that takes is not the call's own."""
-        began, call = time.monotonic(), current_call()
-        try:
-            yield
-        finally:
-            while call is not None:
-                if (use := self._running.get(call.call_id)) is not None:
-                    use.waited += time.monotonic() - max(began, use.started_at)
-                call = call.parent
+    def waiting(self) -> AbstractContextManager[None]:
+        """A person is asked about the current call."""
+        return person_is_asked(self._running)
 
     # ── live lines ──
 

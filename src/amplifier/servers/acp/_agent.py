@@ -37,7 +37,7 @@ from ._connection import (
     RpcError,
     Work,
 )
-from ._editor import EditorApprovals, EditorFiles
+from ._editor import EditorFiles, editor_questions
 from ._params import Greeting, OfSession, Opening, Page, Prompt, read_params
 from ._updates import Updates
 
@@ -215,17 +215,19 @@ class _Agent:
             logger.warning("%s", notes[0])
             servers = {}
         updates = Updates(self._connection, wanted, directory)
-        approvals = EditorApprovals(self._connection, updates, wanted)
+        questions = editor_questions(self._connection, updates, wanted)
         try:
             request = SessionRequest(
-                session_id=wanted, approvals=approvals, is_resumed=is_resumed, directory=directory, servers=servers
+                session_id=wanted, approvals=questions, is_resumed=is_resumed, directory=directory, servers=servers
             )
             session = self._make(request)
             if self._files:
                 editor = EditorFiles(self._connection, wanted, self._files)
                 session.coordinator.register_capability("session.editor_files", editor)
             commands = await anyio.to_thread.run_sync(self._commands, directory)
-            live = await self._sessions.add(LiveSession(session, _Shown(updates, notes, commands)), self._check)
+            live = await self._sessions.add(
+                LiveSession(session, _Shown(updates, notes, commands), questions=questions), self._check
+            )
         except Exception as error:  # third-party modules; the reason is for the person at the editor
             logger.debug("session %r cannot be opened", wanted, exc_info=True)
             raise RpcError(INTERNAL_ERROR, f"the session cannot be opened: {_reason(error)}") from error

@@ -9,7 +9,7 @@ from typing import Any, Final
 import anyio
 import attrs
 
-from amplifier.live import Question
+from amplifier.live import Question, Questions
 from amplifier.live._questions import DENY
 
 from ._connection import Connection, RpcError
@@ -57,47 +57,44 @@ _KINDS = {"allow": "allow_once", "allow once": "allow_once", "allow always": "al
 """What counts as yes for the kernel; everything else is a no."""
 
 
-@attrs.define(eq=False)
-class EditorApprovals:
-    """The approval system of one session; whatever the client answers that is not an option denies.
+def editor_questions(connection: Connection, updates: Updates, session_id: str) -> Questions:
+    """The questions of one session, which the person at the editor is asked; whatever is not an option denies."""
 
-    The kernel keeps the time limit and cancels a question when the time is over.
-    """
+    async def ask(question: Question) -> None:
+        questions.answer(question.question_id, await _answer(connection, updates, session_id, question))
 
-    _connection: Connection
-    _updates: Updates
-    _session_id: str
-    _asked: int = attrs.field(default=0, init=False)
+    questions = Questions(ask)
+    return questions
 
-    async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
-        """Ask, and return the option that was chosen."""
-        choices = [
-            {"optionId": str(index), "name": option, "kind": _KINDS.get(option.lower(), "reject_once")}
-            for index, option in enumerate(options)
-        ]
-        call_id = Question.for_permission(prompt, options, timeout, default).tool_call_id
-        question = {"sessionId": self._session_id, "toolCall": await self._subject(prompt, call_id), "options": choices}
-        try:
-            answer = await self._connection.request("session/request_permission", question)
-        except RpcError as error:
-            logger.warning("the client could not ask for permission, so it is denied: %s", error.message)
-            return DENY
-        outcome = answer.get("outcome") if isinstance(answer, dict) else None
-        if isinstance(outcome, dict) and outcome.get("outcome") == "selected":
-            chosen = {choice["optionId"]: choice["name"] for choice in choices}.get(str(outcome.get("optionId")))
-            if chosen is not None:
-                return chosen
-        if not isinstance(outcome, dict) or outcome.get("outcome") != "cancelled":
-            logger.warning("the client answered a question for permission with %.200r, so it is denied", answer)
+
+async def _answer(connection: Connection, updates: Updates, session_id: str, question: Question) -> str:
+    choices = [
+        {"optionId": str(index), "name": option, "kind": _KINDS.get(option.lower(), "reject_once")}
+        for index, option in enumerate(question.options)
+    ]
+    asked = {"sessionId": session_id, "toolCall": await _subject(updates, question), "options": choices}
+    try:
+        answer = await connection.request("session/request_permission", asked)
+    except RpcError as error:
+        logger.warning("the client could not ask for permission, so it is denied: %s", error.message)
         return DENY
+    outcome = answer.get("outcome") if isinstance(answer, dict) else None
+    if isinstance(outcome, dict) and outcome.get("outcome") == "selected":
+        chosen = {choice["optionId"]: choice["name"] for choice in choices}.get(str(outcome.get("optionId")))
+        if chosen is not None:
+            return chosen
+    if not isinstance(outcome, dict) or outcome.get("outcome") != "cancelled":
+        logger.warning("the client answered a question for permission with %.200r, so it is denied", answer)
+    return DENY
 
-    async def _subject(self, prompt: str, call_id: str | None) -> dict[str, Any]:
-        """The tool call that the question is about, with the question as part of its content."""
-        question = {"type": "content", "content": {"type": "text", "text": prompt}}
-        if call_id is None:
-            self._asked += 1
-            title = next(iter(prompt.splitlines()), "") or "Permission needed"
-            return {"toolCallId": f"permission-{self._asked}", "title": title, "kind": "other", "content": [question]}
-        description = await self._updates.wait_started(call_id)
-        content = [*description.get("content", []), question]
-        return {"toolCallId": call_id, "status": "pending", **description, "content": content}
+
+async def _subject(updates: Updates, question: Question) -> dict[str, Any]:
+    """The tool call that a question is about, with the question as part of its content."""
+    text = {"type": "content", "content": {"type": "text", "text": question.prompt}}
+    call_id = question.tool_call_id
+    if call_id is None:
+        title = next(iter(question.prompt.splitlines()), "") or "Permission needed"
+        return {"toolCallId": question.question_id, "title": title, "kind": "other", "content": [text]}
+    description = await updates.wait_started(call_id)
+    content = [*description.get("content", []), text]
+    return {"toolCallId": call_id, "status": "pending", **description, "content": content}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import anyio
 import attrs
@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from amplifier._reading import Kind, any_text, anything, list_each, mapping, option, optional, record, text
 from amplifier.live import ClientLeft, ClientTool, ClientTools, LiveRun, Question
-from amplifier.live._questions import DENY
+from amplifier.live._questions import DENY, allowing
 
 from ._ag_ui_run import InterruptibleTurn, InterruptibleTurns, Run
 from ._agents import Agents, Ask
@@ -31,9 +31,6 @@ from ._openai_request import frontend_tools
 from ._problems import Problem, read_body
 
 logger: logging.Logger = logging.getLogger("amplifier.servers.http")
-
-_ALLOWING: Final = ("allow once", "allow", "allow always")
-"""What counts as yes for the kernel, the narrowest first; everything else is a no."""
 
 # ── answers ──
 
@@ -83,15 +80,15 @@ def _chosen_option(question: Question, answer: Resume) -> str:
     if not isinstance(approved, bool):
         expected = 'expected a payload such as {"approved": true} or {"approved": false}'
         raise Problem(400, f"{where}: {expected}, got {answer.payload!r:.80}", code="invalid_option")
-    allowing = {each.lower(): each for each in question.options if each.lower() in _ALLOWING}
+    allowed = allowing(question.options)
     if option is None:
         if not approved:
             return DENY
-        option = next((allowing[each] for each in _ALLOWING[:2] if each in allowing), None)
+        option = next((each for each in allowed if each.lower() != "allow always"), None)
     names = ", ".join(map(repr, question.options))
     if option not in question.options:
         raise Problem(400, f"{where}: expected option to be one of {names}, got {option!r:.80}", code="invalid_option")
-    if approved is not (option in allowing.values()):
+    if approved is not (option in allowed):
         raise Problem(400, f"{where}: approved is {approved}, but option is {option!r}", code="invalid_option")
     return str(option)
 

@@ -333,7 +333,6 @@ def _log_event(live: LiveSession[_About], event: TurnEvent, text: str, record: T
             log.add("tool_started", call=event.tool_call_id, name=event.tool_name, input=event.tool_input)
         case ToolFinished():
             use, edit = record.tools[event.tool_call_id], live.about.edits.pop(event.tool_call_id)
-            use.waited += live.questions.waited.pop(event.tool_call_id, 0.0)
             called = {"call": event.tool_call_id, "name": event.tool_name, "success": event.success}
             called |= {"status": ToolOutcome.read(event.name, event.data).status, "seconds": round(use.seconds, 3)}
             diff = {"diff": edit.lines[:_MOST_DIFF_LINES]} if edit is not None and event.success else {}
