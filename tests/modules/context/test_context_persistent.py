@@ -17,7 +17,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from amplifier import AmplifierSession, ContextManager, ModelError, PlanError, SessionStateError
-from amplifier.modules.context import persistent as context_persistent
 from amplifier.modules.context.persistent import PersistentContext
 from amplifier.modules.context.persistent._context import read_persistent_options
 from amplifier.store import Conversation, SessionIndex, SessionLockedError, StoreDamagedError
@@ -363,15 +362,7 @@ def test_errors_survive_a_process_boundary(tmp_path):
 
 
 def agent(turns: list[Any], root: Path, session_id: str = "s", **options: Any) -> AmplifierSession:
-    plan = {
-        "session": {
-            "orchestrator": "loop-basic",
-            "context": {"module": "context-persistent", "config": {"path": str(root)}},
-        },
-        "providers": [{"module": "provider-mock"}],
-        "tools": [{"module": "tool-mock"}],
-    }
-    return session(turns, plan, ("context-persistent", context_persistent), session_id=session_id, **options)
+    return session(turns, {"path": str(root)}, "context-persistent", session_id=session_id, **options)
 
 
 async def test_a_resumed_session_remembers(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 from pathlib import Path
 from typing import Any
 
@@ -109,40 +108,3 @@ async def test_a_full_disk_refuses_and_the_conversation_goes_on_when_there_is_ro
     await context.add_message(STEPS[3][1])
     await context.close()
     assert stored(tmp_path) == [STEPS[0][1], STEPS[3][1]]
-
-
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_limit_on_the_size_of_files_loses_nothing_acknowledged(backend, tmp_path):
-    ended = run_child(
-        """
-        import json, resource
-        from amplifier.modules.context.persistent import PersistentContext
-        from amplifier.modules.context.persistent._context import read_persistent_options
-
-        async def main():
-            context = PersistentContext(read_persistent_options("s", {"path": sys.argv[2]}))
-            await context.open()
-            resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
-            refused = 0
-            for number in range(60):
-                if number == 50:
-                    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-                try:
-                    await context.add_message({"role": "user", "content": f"{number} " + "x" * 100})
-                except OSError as error:
-                    assert error.errno == 5, error  # EIO: SQLite does not say more
-                    refused += 1
-            print_line(refused)
-            print_line(json.dumps(await context.get_messages()))
-            await context.close()
-
-        anyio.run(main, backend=backend)
-        """,
-        backend,
-        str(tmp_path),
-    )
-    assert ended.code == 0, ended.errors
-    refused, messages = int(ended.lines[0]), json.loads(ended.lines[1])
-    assert 20 < refused < 50
-    assert len(messages) == 60 - refused
-    assert stored(tmp_path) == messages

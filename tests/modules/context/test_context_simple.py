@@ -10,13 +10,11 @@ import anyio
 import pytest
 from hypothesis import strategies as st
 
-from amplifier import AmplifierSession, ModuleLoader, ModuleLoadError
+from amplifier import AmplifierSession, ModuleLoadError
 from amplifier.conformance.strategies import json_values
 from amplifier.models import TextBlock, ToolCall, to_dict
 from amplifier.modules.context import ContextOptions
-from amplifier.modules.context import simple as context_simple
 from amplifier.modules.context.simple import SimpleContext
-from amplifier.modules.loop import basic as loop_basic
 from amplifier.testing import MockProvider, MockTool
 
 # ── the store against a model ────────────────────────────────────────────────────────────────────
@@ -199,15 +197,6 @@ async def test_the_budget_is_the_given_one_else_the_providers_else_the_configure
     assert budget * 0.9 < size(view) <= budget
 
 
-async def test_a_conversation_within_the_threshold_is_shown_whole():
-    context = SimpleContext()
-    for number in range(100):
-        await context.add_message({"role": "user", "content": f"{number}"})
-    tokens = context.statistics().tokens
-    assert await context.get_messages_for_request(int(tokens / 0.8) + 1) == await context.get_messages()
-    assert len(await context.get_messages_for_request(tokens)) < 100
-
-
 @pytest.mark.parametrize("kind", ["image", "audio"])
 async def test_a_picture_counts_as_a_picture_and_not_as_its_base64(kind):
     picture = {"type": kind, "source": {"type": "base64", "data": "A" * 4_000_000}}
@@ -292,48 +281,26 @@ async def test_a_conversation_cleared_by_a_handler_gives_an_empty_view():
 # ── in a session ─────────────────────────────────────────────────────────────────────────────────
 
 
-def plan(config: dict[str, Any] | None = None) -> dict[str, Any]:
-    return {
-        "session": {
-            "orchestrator": "loop-basic",
-            "context": {"module": "context-simple", "config": config or {}},
-        },
-        "providers": [{"module": "provider-mock"}],
-        "tools": [{"module": "tool-mock"}],
-    }
-
-
 def session(
-    turns: list[Any],
-    plan: dict[str, Any],
-    context: tuple[str, Any] = ("context-simple", context_simple),
-    defaults: dict[str, Any] | None = None,
-    **options: Any,
+    turns: list[Any], config: dict[str, Any], context: str = "context-simple", **options: Any
 ) -> AmplifierSession:
     async def work(given: Any) -> Any:
         await anyio.lowlevel.checkpoint()
         return given
 
-    async def mount_provider(coordinator: Any, config: Any) -> Any:
-        return MockProvider(turns, defaults=defaults)
-
-    async def mount_tool(coordinator: Any, config: Any) -> Any:
-        return MockTool("look", respond=work)
-
-    modules = {
-        "loop-basic": loop_basic,
-        context[0]: context[1],
-        "provider-mock": mount_provider,
-        "tool-mock": mount_tool,
+    plan = {
+        "session": {"orchestrator": "loop-basic", "context": {"module": context, "config": config}},
+        "providers": [MockProvider(turns)],
+        "tools": [MockTool("look", respond=work)],
     }
-    return AmplifierSession(plan, loader=ModuleLoader(modules=modules), **options)
+    return AmplifierSession(plan, **options)
 
 
 async def test_a_target_above_the_threshold_is_refused_and_follows_it_if_not_given():
     with pytest.raises(ModuleLoadError, match=r"compaction_target: expected at most the compaction_threshold \(0.3\)"):
-        async with session([], plan({"compaction_threshold": 0.3, "compaction_target": 0.4})):
+        async with session([], {"compaction_threshold": 0.3, "compaction_target": 0.4}):
             pass
-    async with session([], plan({"compaction_threshold": 0.3})) as agent:
+    async with session([], {"compaction_threshold": 0.3}) as agent:
         assert agent.coordinator.get("context")._options.compaction_target == pytest.approx(0.1875)
 
 

@@ -6,6 +6,7 @@ loop-basic does neither.
 from __future__ import annotations
 
 from contextlib import asynccontextmanager, suppress
+from functools import cached_property
 from typing import Any
 
 import anyio
@@ -25,12 +26,8 @@ from amplifier import (
 )
 from amplifier.errors import AuthenticationError, ExecutionDenied, ProviderUnavailableError
 from amplifier.models import ContextInjection, ResultDelta, StreamChunk, TextDelta, ToolFinished, ToolStarted
-from amplifier.modules.loop import basic as loop_basic
-from amplifier.modules.loop import events as loop_events
-from amplifier.modules.loop import streaming as loop_streaming
 from amplifier.testing import EventRecorder, MockApprovalSystem, MockContextManager, MockProvider, MockTool
 
-LOOPS = {"loop-basic": loop_basic, "loop-streaming": loop_streaming, "loop-events": loop_events}
 BOTH = ("loop-streaming", "loop-events")
 
 
@@ -57,34 +54,15 @@ class Agent:
         self.context: Any = context or MockContextManager()
         self.provider = MockProvider(turns)
         self.recorder = EventRecorder()
-        self._tools = tools
-        self._hooks = hooks or {}
-        plan = {
-            "session": {
-                "orchestrator": {"module": loop, "config": {"initial_delay": 0, **(config or {})}},
-                "context": "context-mock",
-                **(settings or {}),
-            },
-            "providers": [{"module": "provider-mock"}],
-            "tools": [{"module": "tool-mock"}],
-            "hooks": [{"module": "hooks-test"}],
-        }
-        modules = {
-            loop: LOOPS[loop],
-            "context-mock": self._mount_context,
-            "provider-mock": self._mount_provider,
-            "tool-mock": self._mount_tools,
-            "hooks-test": self._mount_hooks,
-        }
-        self.session = AmplifierSession(plan, loader=ModuleLoader(modules=modules), approval_system=approval)
+        orchestrator = {"module": loop, "config": {"initial_delay": 0, **(config or {})}}
+        self._plan = {"session": {"orchestrator": orchestrator, "context": self.context, **(settings or {})}}
+        self._tools, self._hooks, self._approval = tools, hooks or {}, approval
 
-    # Mounted by hand: what a returned object gets from __getattr__, a Protocol does not see from Python 3.12 on.
-
-    async def _mount_context(self, coordinator, config):
-        await coordinator.mount("context", self.context)
-
-    async def _mount_provider(self, coordinator, config):
-        await coordinator.mount("providers", self.provider)
+    @cached_property
+    def session(self) -> AmplifierSession:
+        plan = {**self._plan, "providers": [self.provider], "tools": ["tool-mock"], "hooks": ["hooks-test"]}
+        loader = ModuleLoader(modules={"tool-mock": self._mount_tools, "hooks-test": self._mount_hooks})
+        return AmplifierSession(plan, loader=loader, approval_system=self._approval)
 
     async def _mount_tools(self, coordinator, config):
         for tool in self._tools:

@@ -18,10 +18,11 @@ from amplifier.errors import ContainedError, ContractError, LLMTimeoutError
 from amplifier.models import StreamChunk
 from amplifier.modules.loop import read_options
 from amplifier.modules.loop._containment import run_together
+from amplifier.modules.loop.basic import BasicLoop
 from amplifier.testing import MockContextManager, MockProvider, MockTool
 from tests._support.child_process import run_child
 from tests._support.escapes import ESCAPES, cancel_spuriously
-from tests.modules.loop.test_loops import BOTH, LOOPS, Agent
+from tests.modules.loop.test_loops import BOTH, Agent
 
 
 @pytest.fixture(params=BOTH)
@@ -282,17 +283,13 @@ async def test_the_closing_of_a_generator_passes_for_one_call_and_for_many(calls
 
     agent = Agent("loop-basic", [])
     with pytest.raises(GeneratorExit):
-        await (
-            LOOPS["loop-basic"]
-            .BasicLoop(read_options("loop-basic", {}))
-            .execute(
-                prompt="go",
-                context=agent.context,
-                providers={"mock": MockProvider([[("bad", {}), ("good", {})][:calls]])},
-                tools={"bad": MockTool("bad", respond=close), "good": MockTool("good")},
-                hooks=agent.session.coordinator.hooks,
-                coordinator=agent.session.coordinator,
-            )
+        await BasicLoop(read_options("loop-basic", {})).execute(
+            prompt="go",
+            context=agent.context,
+            providers={"mock": MockProvider([[("bad", {}), ("good", {})][:calls]])},
+            tools={"bad": MockTool("bad", respond=close), "good": MockTool("good")},
+            hooks=agent.session.coordinator.hooks,
+            coordinator=agent.session.coordinator,
         )
 
 

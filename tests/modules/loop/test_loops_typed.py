@@ -344,10 +344,7 @@ async def test_a_loop_whose_resume_does_not_know_the_keyword_is_refused():
         async def resume(self, **kwargs: Any) -> str:
             raise AssertionError("must not be asked")
 
-    async def mount(coordinator: Any, config: Any) -> None:
-        await coordinator.mount("orchestrator", Loop())
-
-    plan = {"session": {"orchestrator": "loop-own", "context": "context-simple"}}
-    async with AmplifierSession(plan, loader=ModuleLoader(modules={"loop-own": mount})) as session:
+    plan = {"session": {"orchestrator": Loop(), "context": "context-simple"}}
+    async with AmplifierSession(plan) as session:
         with pytest.raises(SessionStateError, match=r"Loop cannot give typed answers: its resume has no parameter"):
             await session.resume_turn(result_type=City)

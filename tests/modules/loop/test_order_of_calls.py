@@ -39,6 +39,19 @@ class Person:
         return "Allow"
 
 
+def session_of(
+    tool: Noting, count: int, *hooks: Any, loop: str = "loop-basic", slots: int = 16, person: Any = None
+) -> AmplifierSession:
+    orchestrator = {"module": loop, "config": {"max_parallel_tools": slots}}
+    plan = {
+        "session": {"orchestrator": orchestrator, "context": "context-simple", "strict": True},
+        "providers": [MockProvider([[("note", {"number": number}) for number in range(count)], "Done."])],
+        "tools": [tool],
+        "hooks": [*hooks],
+    }
+    return AmplifierSession(plan, approval_system=person)
+
+
 @pytest.mark.parametrize("loop", ["loop-streaming", "loop-events"])
 @settings(max_examples=15)
 @given(
@@ -63,14 +76,7 @@ async def test_calls_start_and_ask_in_the_order_of_the_answer(loop, asks, waits,
         for _ in range(waits[int(data["prompt"])]):
             await anyio.lowlevel.checkpoint()
 
-    config = {"max_parallel_tools": slots}
-    plan = {
-        "session": {"orchestrator": {"module": loop, "config": config}, "context": "context-simple", "strict": True},
-        "providers": [MockProvider([[("note", {"number": number}) for number in range(len(asks))], "Done."])],
-        "tools": [tool],
-        "hooks": [judge, hear],
-    }
-    async with AmplifierSession(plan, approval_system=person) as session:
+    async with session_of(tool, len(asks), judge, hear, loop=loop, slots=slots, person=person) as session:
         if wraps:
 
             async def wrap(step, run):
@@ -87,12 +93,7 @@ async def test_calls_start_and_ask_in_the_order_of_the_answer(loop, asks, waits,
 @pytest.mark.parametrize("loop", ["loop-streaming", "loop-events"])
 async def test_calls_without_hooks_start_in_the_order_of_the_answer(loop):
     tool = Noting()
-    plan = {
-        "session": {"orchestrator": loop, "context": "context-simple"},
-        "providers": [MockProvider([[("note", {"number": number}) for number in range(8)], "Done."])],
-        "tools": [tool],
-    }
-    async with AmplifierSession(plan) as session:
+    async with session_of(tool, 8, loop=loop) as session:
         began = anyio.current_time()
         await session.execute("go")
         assert anyio.current_time() - began < 1.5  # at the same time
@@ -107,13 +108,7 @@ async def test_a_call_that_waits_for_its_gate_holds_no_other_up():
         await anyio.sleep(100 if data["tool_input"]["number"] == 0 else 0)
         return HookResult()
 
-    plan = {
-        "session": {"orchestrator": "loop-basic", "context": "context-simple"},
-        "providers": [MockProvider([[("note", {"number": number}) for number in range(3)], "Done."])],
-        "tools": [tool],
-        "hooks": [judge],
-    }
-    async with AmplifierSession(plan) as session:
+    async with session_of(tool, 3, judge) as session:
         await session.execute("go")
     assert tool.started[-1] == 0
 
@@ -141,16 +136,7 @@ async def test_what_was_asked_about_starts_in_order_whichever_question_is_answer
         number = data["tool_input"]["number"]
         return HookResult(action="ask_user", approval_prompt=str(number)) if asks[number] else HookResult()
 
-    plan = {
-        "session": {
-            "orchestrator": {"module": loop, "config": {"max_parallel_tools": slots}},
-            "context": "context-simple",
-        },
-        "providers": [MockProvider([[("note", {"number": number}) for number in range(len(asks))], "Done."])],
-        "tools": [tool],
-        "hooks": [judge],
-    }
-    async with AmplifierSession(plan, approval_system=SlowPerson()) as session:
+    async with session_of(tool, len(asks), judge, loop=loop, slots=slots, person=SlowPerson()) as session:
         await session.execute("go")
     asked = [number for number, is_asked in enumerate(asks) if is_asked and number not in denied]
     assert [number for number in tool.started if asks[number]] == asked
@@ -169,12 +155,6 @@ async def test_a_question_holds_no_call_up_about_which_no_one_is_asked():
         is_asked = data["tool_input"]["number"] % 2 == 0
         return HookResult(action="ask_user", approval_prompt="?") if is_asked else HookResult()
 
-    plan = {
-        "session": {"orchestrator": "loop-basic", "context": "context-simple"},
-        "providers": [MockProvider([[("note", {"number": number}) for number in range(6)], "Done."])],
-        "tools": [tool],
-        "hooks": [judge],
-    }
-    async with AmplifierSession(plan, approval_system=SlowPerson()) as session:
+    async with session_of(tool, 6, judge, person=SlowPerson()) as session:
         await session.execute("go")
     assert tool.started == [1, 3, 5, 0, 2, 4]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -10,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from amplifier.models import ChatRequest, Message, StreamChunk
+from amplifier.models import ChatRequest, ChatResponse, Message, StreamChunk, ToolCallBlock, from_json, to_json
 from amplifier.modules.providers import anthropic as provider_anthropic
 from amplifier.modules.providers import openai as provider_openai
 from amplifier.modules.providers import openai_compatible as provider_openai_compatible
@@ -149,19 +150,50 @@ SERVICES = {
 
 
 class MountedProvider:
-    """A mounted provider, the server behind it, and the events it emitted."""
+    """A mounted provider, and the events it emitted."""
 
-    def __init__(
-        self, coordinator: TestCoordinator, provider: Any, recorder: EventRecorder, server: ScriptedHttpServer
-    ) -> None:
-        self.coordinator = coordinator
+    def __init__(self, provider: Any, coordinator: TestCoordinator, recorder: EventRecorder) -> None:
         self.provider = provider
+        self.coordinator = coordinator
         self.recorder = recorder
-        self.server = server
 
-    def payloads(self, name: str) -> list[dict[str, Any]]:
-        """The payloads of an event, in order."""
-        return [data for _, data in self.recorder.get_events(name)]
+    @classmethod
+    async def open(cls, module: ModuleType, **config: Any) -> MountedProvider:
+        coordinator, recorder = TestCoordinator(), EventRecorder()
+        coordinator.hooks.register("*", recorder, name="recorder")
+        await module.mount(coordinator, config)
+        (provider,) = coordinator.get("providers").values()
+        return cls(provider, coordinator, recorder)
+
+    async def ask(self, prompt: str = "hello", **options: Any) -> Any:
+        return await self.answer(ChatRequest(messages=[Message(role="user", content=prompt)], **options))
+
+    async def answer(self, request: ChatRequest) -> Any:
+        """Ask, and check what holds for every answer of every provider."""
+        before = copy.deepcopy(request)
+        response = await self.provider.complete(request, unknown_keyword=1)
+        assert request == before
+        check_response(self.provider, response)
+        return response
+
+    async def chunks(self, request: ChatRequest) -> list[StreamChunk]:
+        async with self.provider.stream(request) as chunks:
+            return [chunk async for chunk in chunks]
+
+    def payloads(self, event: str) -> list[dict[str, Any]]:
+        return [data for name, data in self.recorder.get_events() if name == event]
+
+
+def check_response(provider: Any, response: Any) -> None:
+    assert isinstance(response, ChatResponse)
+    assert from_json(ChatResponse, to_json(response)) == response
+    assert response.usage is not None
+    assert response.usage.total_tokens == response.usage.input_tokens + response.usage.output_tokens
+    calls = provider.parse_tool_calls(response)
+    blocks = [block for block in response.content if isinstance(block, ToolCallBlock)]
+    assert [(c.id, c.name, c.arguments) for c in calls] == [(b.id, b.name, b.input) for b in blocks]
+    assert all(call.id for call in calls)
+    assert len({call.id for call in calls}) == len(calls)
 
 
 @asynccontextmanager
@@ -173,7 +205,7 @@ async def mounted(service: ServiceCase, server: ScriptedHttpServer, **config: An
     cleanup = await service.module.mount(coordinator, given)
     assert cleanup is not None
     try:
-        yield MountedProvider(coordinator, coordinator.get("providers", service.name), recorder, server)
+        yield MountedProvider(coordinator.get("providers", service.name), coordinator, recorder)
     finally:
         await cleanup()
         await cleanup()

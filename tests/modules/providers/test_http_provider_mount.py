@@ -8,9 +8,8 @@ import sys
 
 import pytest
 
-from amplifier import AmplifierSession, ModuleLoader
+from amplifier import AmplifierSession
 from amplifier.errors import MissingExtraError, MisspellingWarning, PlanError
-from amplifier.modules.loop import basic as loop_basic
 from amplifier.modules.providers import anthropic as provider_anthropic
 from amplifier.modules.providers import openai as provider_openai
 from amplifier.modules.providers import openai_compatible as provider_openai_compatible
@@ -132,36 +131,21 @@ async def test_the_events_of_a_provider_are_announced(service, server):
 
 
 async def test_a_session_opens_without_a_provider_that_declined():
-    async def mount_context(coordinator, config):
-        return MockContextManager()
-
-    plan = {
-        "session": {"orchestrator": "loop-basic", "context": "context-mock"},
-        "providers": [{"module": "provider-anthropic"}],
-    }
-    modules = {"loop-basic": loop_basic, "context-mock": mount_context, "provider-anthropic": provider_anthropic}
-    async with AmplifierSession(plan, loader=ModuleLoader(modules=modules)) as session:
-        assert session.coordinator.get("providers") == {}
+    session = {"orchestrator": "loop-basic", "context": MockContextManager()}
+    async with AmplifierSession({"session": session, "providers": ["provider-anthropic"]}) as opened:
+        assert opened.coordinator.get("providers") == {}
 
 
 async def test_one_module_may_serve_several_servers(server):
     service = SERVICES["openai-compatible"]
     server.answers(service.answer(["x"]))
 
-    async def mount_context(coordinator, config):
-        return MockContextManager()
-
     entry = {"module": "provider-openai-compatible"}
     servers = [
         {**entry, "instance_id": name, "config": {"base_url": f"{server.url}/{name}"}} for name in ("one", "two")
     ]
-    plan = {"session": {"orchestrator": "loop-basic", "context": "context-mock"}, "providers": servers}
-    modules = {
-        "loop-basic": loop_basic,
-        "context-mock": mount_context,
-        "provider-openai-compatible": provider_openai_compatible,
-    }
-    async with AmplifierSession(plan, loader=ModuleLoader(modules=modules)) as session:
+    plan = {"session": {"orchestrator": "loop-basic", "context": MockContextManager()}, "providers": servers}
+    async with AmplifierSession(plan) as session:
         for name in ("one", "two"):
             await session.coordinator.get("providers", name).complete(ask())
             assert server.last.path == f"/{name}/chat/completions"

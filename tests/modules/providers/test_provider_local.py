@@ -15,18 +15,17 @@ import anyio
 import jsonschema_rs
 import pytest
 
-from amplifier import AmplifierSession, ModuleLoader
+from amplifier import AmplifierSession
 from amplifier.errors import ConfigurationError, ContextLengthError, StreamError
 from amplifier.models import ChatRequest, Message, ResponseFormatJsonSchema, TextBlock
-from amplifier.modules.context import simple as context_simple
-from amplifier.modules.loop import streaming as loop_streaming
 from amplifier.modules.providers import local as provider_local
 from amplifier.modules.providers._error_mapping import CallContext
 from amplifier.testing import EventRecorder, TestCoordinator, wait_for
 from tests._support import small_model
 from tests._support.processes import is_alive
 from tests._support.tree import ROOT
-from tests.modules.providers.test_provider_mock import Booth, check_chunks, check_response
+from tests.modules.providers.services import MountedProvider, check_response
+from tests.modules.providers.test_provider_mock import check_chunks
 
 QUICK = {"context_size": 512, "temperature": 0, "seed": 1, "threads": 1}
 """One thread: several wait for each other in a loop, which a busy machine pays for dearly."""
@@ -46,7 +45,7 @@ def model() -> Path:
     return small_model.MODEL
 
 
-class Local(Booth):
+class Local(MountedProvider):
     """A mounted provider with its server in sight."""
 
     @classmethod
@@ -95,8 +94,8 @@ async def test_a_real_model_streams_and_its_process_is_gone_afterwards(model):
         assert again.content == response.content  # by temperature and seed
         assert local.server.pid == pid
         assert [name for name, _ in local.recorder.events] == ["llm:request", "llm:response"] * 2
-        assert local.data("llm:response")[0]["usage"]["output_tokens"] == 8
-        assert local.data("llm:response")[1]["usage"]["cache_read_tokens"] > 0
+        assert local.payloads("llm:response")[0]["usage"]["output_tokens"] == 8
+        assert local.payloads("llm:response")[1]["usage"]["cache_read_tokens"] > 0
     assert not is_alive(pid)
 
 
@@ -163,7 +162,7 @@ async def test_a_damaged_model_file_is_reported_with_the_servers_message_and_lea
                 await local.answer(short())
             assert not caught.value.retryable
             assert local.server.pid is None
-        assert local.data("llm:response")[0]["error"]["type"] == "ConfigurationError"
+        assert local.payloads("llm:response")[0]["error"]["type"] == "ConfigurationError"
 
 
 @pytest.mark.slow
@@ -183,12 +182,11 @@ async def test_a_server_killed_in_the_middle_is_an_error_and_the_next_request_ge
 
 def agent(model: Path, **config: Any) -> AmplifierSession:
     plan = {
-        "session": {"orchestrator": {"module": "loop-x", "config": {"initial_delay": 0}}, "context": "context-simple",
+        "session": {"orchestrator": {"module": "loop-streaming", "config": {"initial_delay": 0}}, "context": "context-simple",
                     "strict": True},
         "providers": [{"module": "provider-local", "config": {"model_path": str(model), **QUICK, **config}}],
     }  # fmt: skip
-    modules = {"loop-x": loop_streaming, "context-simple": context_simple, "provider-local": provider_local}
-    return AmplifierSession(plan, loader=ModuleLoader(modules=modules))
+    return AmplifierSession(plan)
 
 
 KILLED = """

@@ -45,8 +45,9 @@ from amplifier.modules.providers.local._provider import LocalChat, read_local_op
 from amplifier.testing import MODES, TestCoordinator, cancel_everywhere
 from tests._support.processes import is_alive
 from tests._support.tree import ROOT
+from tests.modules.providers.services import check_response
 from tests.modules.providers.test_provider_local import Local, agent, short
-from tests.modules.providers.test_provider_mock import EVERY_BLOCK, check_chunks, check_response
+from tests.modules.providers.test_provider_mock import EVERY_BLOCK, check_chunks
 
 STAND_IN = ROOT / "tests" / "_support" / "model_server_stand_in.py"
 
@@ -97,8 +98,8 @@ async def test_a_response_is_assembled_and_emitted_in_events(tmp_path):
         body = asked(tmp_path)[0]["body"]
         assert (body["max_tokens"], body["stream"], body["temperature"], body["seed"]) == (7, True, 0, 1)
         assert len(asked(tmp_path)[0]["key"]) > 30
-        assert local.data("llm:request")[0]["raw"] == body
-        assert "hel" in local.data("llm:response")[0]["raw"][1]
+        assert local.payloads("llm:request")[0]["raw"] == body
+        assert "hel" in local.payloads("llm:response")[0]["raw"][1]
 
 
 def refused(status: int, **error: Any) -> dict[str, Any]:
@@ -124,7 +125,7 @@ async def test_a_failure_has_its_type_and_the_next_request_works(tmp_path, reply
         assert type(caught.value) is kind
         assert words in str(caught.value)
         assert (caught.value.retryable, caught.value.provider, caught.value.model) == (retryable, "local", "m")
-        assert local.data("llm:response")[0]["status"] == "error"
+        assert local.payloads("llm:response")[0]["status"] == "error"
         if isinstance(reply, dict) and reply.get("then") == "die":
             model_file(tmp_path, good)
         assert (await local.answer(short())).content == [TextBlock(text="hello")]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from decimal import Decimal
-from types import ModuleType
 from typing import Any
 
 import anyio
 import pytest
 
-from amplifier import AmplifierSession, ModuleLoader
+from amplifier import AmplifierSession
 from amplifier.errors import (
     InvalidRequestError,
     LLMError,
@@ -30,14 +28,10 @@ from amplifier.models import (
     ThinkingBlock,
     ToolCallBlock,
     ToolResultBlock,
-    from_json,
-    to_json,
 )
-from amplifier.modules.context import simple as context_simple
-from amplifier.modules.loop import basic as loop_basic
-from amplifier.modules.loop import streaming as loop_streaming
 from amplifier.modules.providers import mock as provider_mock
-from amplifier.testing import EventRecorder, MockTool, TestCoordinator
+from amplifier.testing import MockTool
+from tests.modules.providers.services import MountedProvider
 
 EVERY_BLOCK: list[Any] = [
     TextBlock(text="words"),
@@ -49,51 +43,8 @@ EVERY_BLOCK: list[Any] = [
 ]
 
 
-class Booth:
-    """A mounted provider, and the events it emitted."""
-
-    def __init__(self, provider: Any, coordinator: TestCoordinator, recorder: EventRecorder) -> None:
-        self.provider = provider
-        self.coordinator = coordinator
-        self.recorder = recorder
-
-    @classmethod
-    async def open(cls, module: ModuleType = provider_mock, **config: Any) -> Booth:
-        coordinator, recorder = TestCoordinator(), EventRecorder()
-        coordinator.hooks.register("*", recorder, name="recorder")
-        await module.mount(coordinator, config)
-        (provider,) = coordinator.get("providers").values()
-        return cls(provider, coordinator, recorder)
-
-    async def ask(self, prompt: str = "hello", **options: Any) -> Any:
-        return await self.answer(ChatRequest(messages=[Message(role="user", content=prompt)], **options))
-
-    async def answer(self, request: ChatRequest) -> Any:
-        """Ask, and check what holds for every answer of every provider."""
-        before = copy.deepcopy(request)
-        response = await self.provider.complete(request, unknown_keyword=1)
-        assert request == before
-        check_response(self.provider, response)
-        return response
-
-    async def chunks(self, request: ChatRequest) -> list[StreamChunk]:
-        async with self.provider.stream(request) as chunks:
-            return [chunk async for chunk in chunks]
-
-    def data(self, event: str) -> list[dict[str, Any]]:
-        return [data for name, data in self.recorder.get_events() if name == event]
-
-
-def check_response(provider: Any, response: Any) -> None:
-    assert isinstance(response, ChatResponse)
-    assert from_json(ChatResponse, to_json(response)) == response
-    assert response.usage is not None
-    assert response.usage.total_tokens == response.usage.input_tokens + response.usage.output_tokens
-    calls = provider.parse_tool_calls(response)
-    blocks = [block for block in response.content if isinstance(block, ToolCallBlock)]
-    assert [(c.id, c.name, c.arguments) for c in calls] == [(b.id, b.name, b.input) for b in blocks]
-    assert all(call.id for call in calls)
-    assert len({call.id for call in calls}) == len(calls)
+async def opened(**config: Any) -> MountedProvider:
+    return await MountedProvider.open(provider_mock, **config)
 
 
 def check_chunks(chunks: list[StreamChunk]) -> ChatResponse:
@@ -123,10 +74,10 @@ REQUEST = ChatRequest(messages=[Message(role="user", content="hello")])
 
 
 async def test_each_call_emits_its_usage_but_not_its_content():
-    booth = await Booth.open(responses=[{"text": "x", "usage": {"input_tokens": 3, "cache_read_tokens": 2}}])
+    booth = await opened(responses=[{"text": "x", "usage": {"input_tokens": 3, "cache_read_tokens": 2}}])
     await booth.ask("my password is hunter2")
     assert [name for name, _ in booth.recorder.events] == ["llm:request", "llm:response"]
-    asked, answered = booth.data("llm:request")[0], booth.data("llm:response")[0]
+    asked, answered = booth.payloads("llm:request")[0], booth.payloads("llm:response")[0]
     assert (asked["provider"], asked["model"], asked["message_count"]) == ("mock", "mock-model", 1)
     assert answered["usage"] == {"input_tokens": 3, "output_tokens": 0, "cache_read_tokens": 2, "cost_usd": None}
     assert answered["status"] == "ok"
@@ -134,34 +85,30 @@ async def test_each_call_emits_its_usage_but_not_its_content():
 
 
 async def test_with_debug_events_carry_the_whole_request_and_response():
-    booth = await Booth.open(debug=True)
+    booth = await opened(debug=True)
     await booth.ask("seen")
-    assert booth.data("llm:request")[0]["raw"]["messages"][0]["content"] == "seen"
-    assert booth.data("llm:response")[0]["raw"]["content"]
+    assert booth.payloads("llm:request")[0]["raw"]["messages"][0]["content"] == "seen"
+    assert booth.payloads("llm:response")[0]["raw"]["content"]
 
 
 # ── the script ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_texts_are_played_in_order_and_then_begin_anew():
-    booth = await Booth.open(responses=["one", "two"])
-    assert [(await booth.ask()).content[0].text for _ in range(5)] == ["one", "two", "one", "two", "one"]
-
-
-async def test_the_last_answer_can_stay():
-    booth = await Booth.open(responses=["one", "two"], when_exhausted="last")
-    assert [(await booth.ask()).content[0].text for _ in range(4)] == ["one", "two", "two", "two"]
+@pytest.mark.parametrize(("when", "played"), [("repeat", "one two one two one"), ("last", "one two two two two")])
+async def test_texts_are_played_in_order_and_then_as_configured(when, played):
+    booth = await opened(responses=["one", "two"], when_exhausted=when)
+    assert " ".join([(await booth.ask()).content[0].text for _ in range(5)]) == played
 
 
 async def test_a_script_that_is_used_up_can_refuse_in_words():
-    booth = await Booth.open(responses=["one"], when_exhausted="error")
+    booth = await opened(responses=["one"], when_exhausted="error")
     await booth.ask()
     with pytest.raises(
         InvalidRequestError, match="all 1 scripted responses are used up; add one to `responses`"
     ) as caught:
         await booth.ask()
     assert not caught.value.retryable
-    assert booth.data("llm:response")[-1]["status"] == "error"
+    assert booth.payloads("llm:response")[-1]["status"] == "error"
 
 
 async def test_an_answer_has_thinking_text_calls_usage_and_its_reason():
@@ -173,7 +120,7 @@ async def test_an_answer_has_thinking_text_calls_usage_and_its_reason():
         "usage": {"input_tokens": 7, "output_tokens": 5, "cost_usd": "0.25"},
         "finish_reason": "odd",
     }
-    response = await (await Booth.open(responses=[step])).ask()
+    response = await (await opened(responses=[step])).ask()
     assert [block.type for block in response.content] == ["thinking", "text", "tool_call", "tool_call"]
     assert response.content[0].signature == "seal"
     assert [call.id for call in response.tool_calls or ()] == ["mock_1_2", "mine"]
@@ -184,12 +131,12 @@ async def test_an_answer_has_thinking_text_calls_usage_and_its_reason():
 
 async def test_content_blocks_are_given_as_they_are():
     blocks = [{"type": "thinking", "thinking": "t", "signature": "s"}, {"type": "strange", "x": [1]}]
-    response = await (await Booth.open(responses=[{"content": blocks}])).ask()
+    response = await (await opened(responses=[{"content": blocks}])).ask()
     assert [block.type for block in response.content] == ["thinking", "strange"]
 
 
 async def test_ids_of_calls_are_new_in_every_conversation_however_often_the_script_repeats():
-    booth = await Booth.open(responses=[{"tool_calls": [{"name": "t", "id": "same"}, {"name": "t"}]}])
+    booth = await opened(responses=[{"tool_calls": [{"name": "t", "id": "same"}, {"name": "t"}]}])
     messages = [Message(role="user", content="go")]
     ids: list[str] = []
     for _ in range(4):
@@ -197,7 +144,7 @@ async def test_ids_of_calls_are_new_in_every_conversation_however_often_the_scri
         ids += [call.id for call in response.tool_calls or ()]
         messages.append(Message(role="assistant", content=response.content))
     assert len(set(ids)) == len(ids) == 8
-    resumed = await Booth.open(responses=[{"tool_calls": [{"name": "t"}]}])
+    resumed = await opened(responses=[{"tool_calls": [{"name": "t"}]}])
     response = await resumed.answer(ChatRequest(messages=messages))
     assert response.tool_calls is not None
     assert response.tool_calls[0].id not in ids
@@ -213,7 +160,7 @@ async def test_ids_of_calls_are_new_in_every_conversation_however_often_the_scri
     ],
 )
 async def test_a_step_can_be_an_error_of_the_taxonomy(error, kind, fields):
-    booth = await Booth.open(responses=[{"error": error}, "after"])
+    booth = await opened(responses=[{"error": error}, "after"])
     with pytest.raises(kind) as caught:
         await booth.ask()
     assert type(caught.value) is kind
@@ -223,7 +170,7 @@ async def test_a_step_can_be_an_error_of_the_taxonomy(error, kind, fields):
 
 
 async def test_a_stream_can_break_off_after_some_words():
-    booth = await Booth.open(responses=[{"chunks": ["one ", "two"], "error": {"type": "StreamError"}}])
+    booth = await opened(responses=[{"chunks": ["one ", "two"], "error": {"type": "StreamError"}}])
     heard: list[str] = []
     with pytest.raises(StreamError):  # noqa: PT012 - what was heard before counts
         async with booth.provider.stream(REQUEST) as chunks:
@@ -234,11 +181,11 @@ async def test_a_stream_can_break_off_after_some_words():
 
 @pytest.mark.virtual_time
 async def test_delays_pass_before_an_answer_and_between_its_pieces():
-    booth = await Booth.open(responses=[{"text": "a b c", "delay": 10}], stream_delay_ms=500)
+    booth = await opened(responses=[{"text": "a b c", "delay": 10}], stream_delay_ms=500)
     start = anyio.current_time()
     await booth.ask()
     assert anyio.current_time() - start == pytest.approx(11.5)
-    assert booth.data("llm:response")[0]["duration_ms"] == pytest.approx(11500, abs=2)
+    assert booth.payloads("llm:response")[0]["duration_ms"] == pytest.approx(11500, abs=2)
 
 
 # ── streaming ────────────────────────────────────────────────────────────────────────────────────
@@ -248,13 +195,13 @@ async def test_pieces_are_words_or_as_scripted_or_the_whole():
     def texts(chunks: list[StreamChunk]) -> list[str]:
         return [chunk.text for chunk in chunks if chunk.text]
 
-    assert texts(await (await Booth.open(responses=["a  b c"])).chunks(REQUEST)) == ["a  ", "b ", "c"]
-    assert texts(await (await Booth.open(responses=[{"chunks": ["a ", "b c"]}])).chunks(REQUEST)) == ["a ", "b c"]
-    assert texts(await (await Booth.open(responses=["a b c"], use_streaming=False)).chunks(REQUEST)) == ["a b c"]
+    assert texts(await (await opened(responses=["a  b c"])).chunks(REQUEST)) == ["a  ", "b ", "c"]
+    assert texts(await (await opened(responses=[{"chunks": ["a ", "b c"]}])).chunks(REQUEST)) == ["a ", "b c"]
+    assert texts(await (await opened(responses=["a b c"], use_streaming=False)).chunks(REQUEST)) == ["a b c"]
 
 
 async def test_concurrent_requests_get_a_step_each():
-    booth = await Booth.open(responses=[{"text": str(n), "delay": 0.01 * (5 - n)} for n in range(5)])
+    booth = await opened(responses=[{"text": str(n), "delay": 0.01 * (5 - n)} for n in range(5)])
     answers: list[str] = []
 
     async def ask() -> None:
@@ -295,12 +242,12 @@ async def test_concurrent_requests_get_a_step_each():
 )
 async def test_a_wrong_script_is_refused_with_the_place_of_the_fault(config, problem):
     with pytest.raises(PlanError, match=problem):
-        await Booth.open(**config)
+        await opened(**config)
 
 
 async def test_all_problems_of_a_script_are_reported_at_once():
     with pytest.raises(PlanError) as caught:
-        await Booth.open(responses=[1, {"delay": "x"}, {"text": 2}])
+        await opened(responses=[1, {"delay": "x"}, {"text": 2}])
     assert [path for path, _ in caught.value.problems] == [
         "$.responses[0]",
         "$.responses[1].delay",
@@ -311,29 +258,6 @@ async def test_all_problems_of_a_script_are_reported_at_once():
 # ── in a session ─────────────────────────────────────────────────────────────────────────────────
 
 
-def session(loop: ModuleType, responses: list[Any], *tools: MockTool) -> AmplifierSession:
-    async def mount_tools(coordinator: Any, config: Any) -> None:
-        for tool in tools:
-            await coordinator.mount("tools", tool)
-
-    plan = {
-        "session": {
-            "orchestrator": {"module": "loop-x", "config": {"initial_delay": 0}},
-            "context": "context-simple",
-            "strict": True,
-        },
-        "providers": [{"module": "provider-mock", "config": {"responses": responses, "when_exhausted": "error"}}],
-        "tools": [{"module": "tool-x"}],
-    }
-    modules = {
-        "loop-x": loop,
-        "context-simple": context_simple,
-        "provider-mock": provider_mock,
-        "tool-x": mount_tools,
-    }
-    return AmplifierSession(plan, loader=ModuleLoader(modules=modules))
-
-
 TURN: list[Any] = [
     {"error": {"type": "RateLimitError"}},
     {"text": "calling", "tool_calls": [{"name": "echo", "arguments": {"text": "hi"}}, {"name": "echo"}]},
@@ -341,9 +265,18 @@ TURN: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("loop", [loop_basic, loop_streaming])
+@pytest.mark.parametrize("loop", ["loop-basic", "loop-streaming"])
 async def test_a_whole_turn_with_a_retry_and_tools_runs_from_a_plan(loop):
     echo = MockTool("echo")
-    async with session(loop, TURN, echo) as opened:
-        assert await opened.execute("go") == "done"
+    plan = {
+        "session": {
+            "orchestrator": {"module": loop, "config": {"initial_delay": 0}},
+            "context": "context-simple",
+            "strict": True,
+        },
+        "providers": [{"module": "provider-mock", "config": {"responses": TURN, "when_exhausted": "error"}}],
+        "tools": [echo],
+    }
+    async with AmplifierSession(plan) as session:
+        assert await session.execute("go") == "done"
     assert echo.call_count == 2

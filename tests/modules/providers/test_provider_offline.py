@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from amplifier import AmplifierSession, ModuleLoader
+from amplifier import AmplifierSession
 from amplifier.models import (
     ChatRequest,
     HookResult,
@@ -24,14 +24,10 @@ from amplifier.models import (
     ToolSpec,
     to_dict,
 )
-from amplifier.modules.context import simple as context_simple
-from amplifier.modules.loop import streaming as loop_streaming
 from amplifier.modules.providers import offline as provider_offline
 from amplifier.modules.providers.offline import DISCLAIMER, RULES
-from amplifier.modules.tools import filesystem as tool_filesystem
-from amplifier.modules.tools import search as tool_search
 from amplifier.testing import MockTool
-from tests.modules.providers.test_provider_mock import Booth
+from tests.modules.providers.services import MountedProvider
 
 SPECS = [ToolSpec(name=name, parameters={"type": "object"}) for name in sorted({rule.tool for rule in RULES})]
 EXAMPLES = {
@@ -46,7 +42,7 @@ EXAMPLES = {
 
 
 async def calls_for(prompt: str) -> list[tuple[str, dict[str, Any]]]:
-    response = await (await Booth.open(provider_offline)).ask(prompt, tools=SPECS)
+    response = await (await MountedProvider.open(provider_offline)).ask(prompt, tools=SPECS)
     return [(call.name, call.arguments) for call in response.tool_calls or ()]
 
 
@@ -106,7 +102,7 @@ async def test_a_prompt_becomes_tool_calls(prompt, calls):
 
 
 async def test_a_prompt_it_does_not_understand_gets_two_lines_about_what_it_is_and_how_to_get_a_model():
-    answer = (await (await Booth.open(provider_offline)).ask("Who won in 1998?", tools=SPECS)).content[0].text
+    answer = (await (await MountedProvider.open(provider_offline)).ask("Who won in 1998?", tools=SPECS)).content[0].text
     assert answer == DISCLAIMER
     assert len(answer.splitlines()) == 2
     assert "no language model" in answer
@@ -142,44 +138,30 @@ class Agent:
     """A session on a folder with the built-in tools, and what they were called with."""
 
     def __init__(self, root: Path, *, tools: Any = ("tool-filesystem", "tool-search", "tool-bash"),
-                 loop: Any = loop_streaming, deny: str = "", config: dict[str, Any] | None = None) -> None:  # fmt: skip
+                 loop: str = "loop-streaming", deny: str = "", config: dict[str, Any] | None = None) -> None:  # fmt: skip
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.requests = 0
         self.deny = deny
         paths = {"allowed_paths": [str(root)]}
         configs = {"tool-filesystem": paths, "tool-search": {**paths, "ripgrep": False}}
+        given = {"tool-bash": MockTool("bash", respond=ran)}
         plan = {
-            "session": {"orchestrator": "loop-x", "context": "context-simple", "strict": True},
+            "session": {"orchestrator": loop, "context": "context-simple", "strict": True},
             "providers": [{"module": "provider-offline", "config": config or {}}],
-            "tools": [{"module": tool, "config": configs.get(tool, {})} for tool in tools],
-            "hooks": [{"module": "hooks-x"}],
+            "tools": [given.get(tool, {"module": tool, "config": configs.get(tool, {})}) for tool in tools],
         }
-        modules = {
-            "loop-x": loop,
-            "context-simple": context_simple,
-            "provider-offline": provider_offline,
-            "tool-filesystem": tool_filesystem,
-            "tool-search": tool_search,
-            "tool-bash": self._mount_bash,
-            "hooks-x": self._mount_hooks,
-        }
-        self.session = AmplifierSession(plan, loader=ModuleLoader(modules=modules))
+        self.session = AmplifierSession(plan)
+        self.session.coordinator.hooks.register("tool:pre", self._before, name="before")
+        self.session.coordinator.hooks.register("llm:request", self._count, name="count")
 
-    async def _mount_bash(self, coordinator: Any, config: Any) -> None:
-        await coordinator.mount("tools", MockTool("bash", respond=ran))
+    def _before(self, event: str, data: dict[str, Any]) -> HookResult | None:
+        self.calls.append((data["tool_name"], data["tool_input"]))
+        if data["tool_name"] == self.deny:
+            return HookResult(action="deny", reason="not on a Sunday")
+        return None
 
-    async def _mount_hooks(self, coordinator: Any, config: Any) -> None:
-        def before(event: str, data: dict[str, Any]) -> HookResult | None:
-            self.calls.append((data["tool_name"], data["tool_input"]))
-            if data["tool_name"] == self.deny:
-                return HookResult(action="deny", reason="not on a Sunday")
-            return None
-
-        def count(event: str, data: dict[str, Any]) -> None:
-            self.requests += 1
-
-        coordinator.hooks.register("tool:pre", before, name="before")
-        coordinator.hooks.register("llm:request", count, name="count")
+    def _count(self, event: str, data: dict[str, Any]) -> None:
+        self.requests += 1
 
     @property
     def names(self) -> list[str]:
@@ -252,7 +234,9 @@ async def test_a_tool_that_is_missing_is_named_and_nothing_else_is_called(tree):
 # ── a pure function of the request ───────────────────────────────────────────────────────────────
 
 
-async def play(booth: Booth, messages: list[Message], answer: Any, *, specs: Any = SPECS, most: int = 30) -> Any:
+async def play(
+    booth: MountedProvider, messages: list[Message], answer: Any, *, specs: Any = SPECS, most: int = 30
+) -> Any:
     """Run a turn with scripted tools; each request is answered twice. Fails if it does not end."""
     for _ in range(most):
         request = ChatRequest(messages=messages, tools=specs)
@@ -295,7 +279,7 @@ results = st.one_of(
 @example(prompt="read x, read y", drawn=['{"content": "\\ud800"}'])
 @example(prompt="read x" + " and y" * 3000, drawn=["{}"])
 async def test_any_prompt_and_any_results_end_in_one_valid_answer(prompt, drawn):
-    booth = await Booth.open(provider_offline)
+    booth = await MountedProvider.open(provider_offline)
     turn = iter(range(10_000))
     messages = [Message(role="user", content=prompt)]
     response = await play(booth, messages, lambda call: drawn[next(turn) % len(drawn)])
@@ -308,7 +292,7 @@ async def test_any_prompt_and_any_results_end_in_one_valid_answer(prompt, drawn)
 async def test_a_result_that_is_not_the_tools_object_is_never_taken_for_success(text):
     for prompt in EXAMPLES:
         messages = [Message(role="user", content=prompt)]
-        response = await play(await Booth.open(provider_offline), messages, lambda call: text)
+        response = await play(await MountedProvider.open(provider_offline), messages, lambda call: text)
         assert sum(message.role == "tool" for message in messages) == 1
         assert response.content[0].text.startswith("Could not do it: ")
 
@@ -324,7 +308,7 @@ async def test_a_result_that_is_not_the_tools_object_is_never_taken_for_success(
     ],
 )  # fmt: skip
 async def test_an_answer_holds_only_what_the_result_holds(prompt, output, answer):
-    booth = await Booth.open(provider_offline)
+    booth = await MountedProvider.open(provider_offline)
     response = await play(booth, [Message(role="user", content=prompt)], lambda call: json.dumps(output))
     assert response.content[0].text.startswith(answer)
 
@@ -333,7 +317,7 @@ async def test_an_answer_holds_only_what_the_result_holds(prompt, output, answer
 @settings(max_examples=50)
 async def test_a_context_that_forgets_results_neither_repeats_a_change_nor_keeps_the_turn_going(prompt):
     """A compacted view may show the prompt and the last calls only."""
-    booth = await Booth.open(provider_offline)
+    booth = await MountedProvider.open(provider_offline)
     first = Message(role="user", content=prompt)
     last: list[Message] = []
     made: list[ToolCall] = []
@@ -352,7 +336,7 @@ async def test_a_context_that_forgets_results_neither_repeats_a_change_nor_keeps
 
 
 async def test_messages_of_hooks_are_not_taken_for_the_prompt():
-    booth = await Booth.open(provider_offline)
+    booth = await MountedProvider.open(provider_offline)
     messages = [
         Message(role="user", content="count the files"),
         Message(role="assistant", content="There are none."),
@@ -373,7 +357,7 @@ async def test_messages_of_hooks_are_not_taken_for_the_prompt():
 
 
 async def test_ids_are_new_even_where_a_compacted_view_hides_the_old_ones():
-    booth = await Booth.open(provider_offline)
+    booth = await MountedProvider.open(provider_offline)
     first = await booth.ask("list the files", tools=SPECS)
     messages = [Message(role="assistant", content="There are none."), Message(role="user", content="list the files")]
     later = await booth.answer(ChatRequest(messages=messages, tools=SPECS))
@@ -381,7 +365,7 @@ async def test_ids_are_new_even_where_a_compacted_view_hides_the_old_ones():
 
 
 async def test_calls_and_results_are_read_in_every_shape_a_transcript_has():
-    booth = await Booth.open(provider_offline)
+    booth = await MountedProvider.open(provider_offline)
     prompt = Message(role="user", content=[TextBlock(text="read a.txt")])
     (call,) = (await booth.answer(ChatRequest(messages=[prompt], tools=SPECS))).tool_calls
     stored = {"id": call.id, "tool": call.name, "arguments": call.arguments}
@@ -402,7 +386,7 @@ async def test_calls_and_results_are_read_in_every_shape_a_transcript_has():
 
 
 async def test_limits_of_a_request_are_kept_and_what_it_cannot_honour_is_reported():
-    booth = await Booth.open(provider_offline)
+    booth = await MountedProvider.open(provider_offline)
     short = await booth.ask("help", max_output_tokens=5)
     assert (len(short.content[0].text), short.finish_reason) == (20, "length")
     assert (await booth.ask("help", stop=[" is no"])).content[0].text == "provider-offline"
@@ -411,7 +395,7 @@ async def test_limits_of_a_request_are_kept_and_what_it_cannot_honour_is_reporte
 
 
 async def test_usage_is_the_documented_estimate():
-    booth = await Booth.open(provider_offline)
+    booth = await MountedProvider.open(provider_offline)
     response = await booth.ask("x" * 41)
     assert response.usage.input_tokens == 11
     assert response.usage.output_tokens >= len(response.content[0].text) // 4

@@ -9,17 +9,14 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from amplifier import AmplifierSession, ExecutionCancelled, ModuleLoader, file
+from amplifier import AmplifierSession, ExecutionCancelled, file
 from amplifier.errors import InvalidRequestError
 from amplifier.models import Prompt, TextDelta, ToolFinished
-from amplifier.modules.context import simple as context_simple
-from amplifier.modules.loop import basic as loop_basic
-from amplifier.modules.loop import streaming as loop_streaming
 from amplifier.testing import EventRecorder, MockTool
 from tests.modules.providers.scripted_http_server import EVENT_STREAM, STALL, ScriptedHttpServer, reply
 from tests.modules.providers.services import KEY, SERVICES, ServiceCase, arguments
 
-LOOPS = {"loop-basic": loop_basic, "loop-streaming": loop_streaming}
+LOOPS = ("loop-basic", "loop-streaming")
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 
 
@@ -39,20 +36,9 @@ def session_with(
             "context": "context-simple",
         },
         "providers": [{"module": service.provider_id(), "config": given}],
-        "tools": [{"module": "tool-mock"}],
+        "tools": [*tools],
     }
-
-    async def mount_tools(coordinator: Any, config: Any) -> None:
-        for tool in tools:
-            await coordinator.mount("tools", tool)
-
-    modules = {
-        loop: LOOPS[loop],
-        "context-simple": context_simple,
-        service.provider_id(): service.module,
-        "tool-mock": mount_tools,
-    }
-    return AmplifierSession(plan, loader=ModuleLoader(modules=modules))
+    return AmplifierSession(plan)
 
 
 async def messages_of(session: AmplifierSession) -> list[dict[str, Any]]:

@@ -6,7 +6,6 @@ Nothing of a request is kept.
 
 from __future__ import annotations
 
-import logging
 import re
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -35,17 +34,6 @@ from amplifier.models import (
 )
 
 from ._streams import Chunks, StreamingProvider
-
-__all__ = [
-    "Answer",
-    "LocalAnswerProvider",
-    "estimate_tokens",
-    "estimated_usage",
-    "fresh_id",
-    "pieces_of",
-]
-
-logger = logging.getLogger("amplifier.modules.providers")
 
 
 @attrs.frozen(kw_only=True)

@@ -149,24 +149,16 @@ def canonical_request(request: ChatRequest, scrubber: Scrubber, ignore: Iterable
 def _number_calls(messages: list[dict[str, Any]]) -> None:
     """Number the ids of tool calls: those of messages, of their blocks and of their ``tool_calls``."""
     numbers: dict[str, str] = {}
-
-    def number(part: dict[str, Any], key: str) -> None:
-        if isinstance(part.get(key), str):
-            part[key] = numbers.setdefault(part[key], f"call-{len(numbers) + 1}")
-
-    def parts(message: dict[str, Any], key: str) -> list[dict[str, Any]]:
-        listed = message.get(key)
-        return [part for part in listed if isinstance(part, dict)] if isinstance(listed, list) else []
-
     for message in messages:
-        for block in parts(message, "content"):
-            number(block, "tool_call_id")
-            if block.get("type") in ("tool_call", "tool_use"):
-                number(block, "id")
-        number(message, "tool_call_id")
-        for call in parts(message, "tool_calls"):
-            number(call, "id")
-            number(call, "tool_call_id")
+        blocks, calls = (
+            [part for part in listed if isinstance(part, dict)] if isinstance(listed := message.get(key), list) else []
+            for key in ("content", "tool_calls")
+        )
+        made = [block for block in blocks if block.get("type") in ("tool_call", "tool_use")]
+        for key, parts in (("tool_call_id", [*blocks, message, *calls]), ("id", [*made, *calls])):
+            for part in parts:
+                if isinstance(part.get(key), str):
+                    part[key] = numbers.setdefault(part[key], f"call-{len(numbers) + 1}")
 
 
 def digest(value: Any) -> str:
