@@ -16,7 +16,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for report in terminalreporter.getreports(kind):
             for name, value in report.user_properties:
                 if name == "outcome":
-                    fault_class, outcome = value  # type: ignore[misc]  # as `test_programme.py` records it
+                    fault_class, outcome = value  # as `test_programme.py` records it
                     found.setdefault(fault_class, []).append(Outcome(**outcome))
     if found:
         text = table(found)
