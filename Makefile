@@ -126,10 +126,11 @@ test-long: parts engines
 	WHOLE_SWEEPS=1 $(BIN)/python -m pytest $(PARALLEL) -m "not long" tests/kernel/sweeps $(ARGS)
 	@$(MAKE) --no-print-directory fault-programme ARGS=
 
-# Ten classes of faults, about 25 minutes on two processors. Started again it goes on where it was stopped; ARGS="--fresh" starts over,
-# ARGS="--only load --minutes 10" runs a part. The state and the report are in .fault-programme.
+# Ten classes of faults, about 25 minutes on two processors. Started again it goes on where it was stopped, as long as the sources are the
+# same; SHARE=0.1 runs a tenth, ARGS="-k load" one class. What has been run, and the report, are in .fault-programme.
+SHARE ?= 1
 fault-programme: $(READY)
-	$(BIN)/python -m tests.fault_programme $(ARGS)
+	FAULT_SHARE=$(SHARE) $(BIN)/python -m pytest -n 2 --dist worksteal tests/fault_programme/test_programme.py $(ARGS)
 
 # Latency and memory as a table, see docs/how-to/serve-an-agent.md. Fails if a request fails, or if a task, connection or session is left.
 load: $(READY)
@@ -150,9 +151,9 @@ test-3.%: .venv-3.%/.ready parts
 test-compat: $(READY) .venv-bench/.ready
 	$(BIN)/python -m pytest $(PARALLEL) tests/compat $(ARGS)
 
-# 75 faults that the published kernel was tested with: how many this kernel survives, on both backends.
+# 75 faults that the published kernel was tested with: which ones this kernel survives, on both backends.
 faults: $(READY)
-	$(BIN)/python -m tests.faults.report $(ARGS)
+	$(BIN)/python -m pytest -v --no-header -r N tests/faults $(ARGS)
 
 # The built-in modules in the kit's thorough profile, and the kit's plugin together with other pytest plugins.
 conformance: $(READY)

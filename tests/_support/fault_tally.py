@@ -36,7 +36,3 @@ class Tally:
         """The count in one line."""
         held = {backend: sum(self.holds(fault, backend) for fault in FAULTS) for backend in BACKENDS}
         return f"faults: {held['asyncio']} of {len(FAULTS)} hold on asyncio, {held['trio']} on trio"
-
-    def is_whole(self) -> bool:
-        """Whether every fault holds on every backend."""
-        return all(self.holds(fault, backend) for fault in FAULTS for backend in BACKENDS)

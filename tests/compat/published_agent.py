@@ -500,9 +500,6 @@ AGENT = {
     "hooks-status-context": STATUS,
 }
 
-NEUTRAL = ("context-simple", "tool-filesystem", "tool-search", "tool-todo", "hooks-redaction", "hooks-logging")
-"""Those of the agent's modules that call nothing of asyncio."""
-
 
 def write_agent(directory: Path) -> dict[str, Path]:
     """Write all modules below a directory, each in the layout of a published repository; gives their directories by id."""

@@ -23,9 +23,7 @@ from amplifier.loading._importing import imports_alias
 from amplifier.testing import MockProvider
 
 from .agent_play import Resolver
-from .published_agent import AGENT, NEUTRAL, agent_plan, write_agent
-
-NEEDY = sorted(set(AGENT) - set(NEUTRAL) - {"hooks-todo-reminder", "hooks-status-context"})
+from .published_agent import AGENT, agent_plan, write_agent
 
 
 @pytest.fixture
@@ -55,15 +53,8 @@ def package(directory: Path, name: str, source: str) -> str:
 # ── published modules in native loaders and sessions ─────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("module_id", NEEDY)
-async def test_a_native_loader_loads_a_published_module_that_calls_asyncio_on_both_backends(
-    loader: ModuleLoader, module_id: str
-):
-    assert (await loader.load(module_id)).module_id == module_id
-
-
-@pytest.mark.parametrize("module_id", [*NEUTRAL, "hooks-todo-reminder", "hooks-status-context"])
-async def test_a_native_loader_loads_a_neutral_published_module_on_both_backends(loader: ModuleLoader, module_id: str):
+@pytest.mark.parametrize("module_id", sorted(AGENT))
+async def test_a_native_loader_loads_a_published_module_on_both_backends(loader: ModuleLoader, module_id: str):
     assert (await loader.load(module_id)).module_id == module_id
 
 

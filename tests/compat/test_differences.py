@@ -18,7 +18,6 @@ from amplifier.models import (
     Model,
     SessionStatus,
     TextBlock,
-    ToolCall,
     Usage,
 )
 
@@ -55,18 +54,6 @@ def test_times_are_aware():
 def test_a_timeout_is_a_number():
     with pytest.raises(pydantic.ValidationError):
         ApprovalRequest(tool_name="a", action="b", risk_level="c", timeout=float("nan"))
-
-
-def test_free_form_dicts_are_not_looked_into():
-    call: Any = ToolCall(id="1", name="n", arguments={1: 2})
-    assert call.model_dump()["arguments"] == {1: 2}
-    assert call.model_dump(mode="json")["arguments"] == {"1": 2}
-
-
-def test_what_was_passed_is_not_remembered():
-    result: Any = HookResult(action="continue", reason="r")
-    assert result.model_fields_set == {"reason"}
-    assert result.model_dump(exclude_unset=True) == {"reason": "r"}
 
 
 def test_an_unknown_member_called_extra_is_found_in_the_dict():

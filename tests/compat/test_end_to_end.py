@@ -173,11 +173,15 @@ async def test_an_immediate_stop_ends_the_running_command_and_the_loop_reports_i
         assert agent.messages[-2]["role"] == "tool"
 
 
+@pytest.mark.parametrize("kind", ["published session", "native session"])
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_a_graceful_stop_waits_for_the_running_command(directory: Path, loop: str):
+async def test_a_graceful_stop_waits_for_the_running_command(directory: Path, loop: str, kind: str):
+    from amplifier import AmplifierSession
+
     release = directory / "release.txt"
     command = {"bash": {"command": f"while [ ! -f {release} ]; do sleep 0.01; done; echo finished"}}
-    agent = await running(directory, loop, script=[command, "never"])
+    session_class = AmplifierSession if kind == "native session" else None
+    agent = await running(directory, loop, session_class, script=[command, "never"])
     async with agent.session:
         approve_with(agent.session, Approver(True))
         turn = await agent.until_the_command_runs()
@@ -272,24 +276,3 @@ async def test_an_immediate_stop_of_a_native_session_ends_the_command_of_a_publi
     if loop == "loop-basic":
         assert agent.messages[-1]["content"] == "Stopped before the tools had ended."
         assert agent.messages[-2]["role"] == "tool"
-
-
-@pytest.mark.parametrize("loop", LOOPS)
-async def test_a_graceful_stop_of_a_native_session_waits_for_a_published_tool(directory: Path, loop: str):
-    from amplifier import AmplifierSession
-
-    release = directory / "release.txt"
-    command = {"bash": {"command": f"while [ ! -f {release} ]; do sleep 0.01; done; echo finished"}}
-    agent = await running(directory, loop, AmplifierSession, script=[command, "never"])
-    async with agent.session:
-        approve_with(agent.session, Approver(True))
-        turn = await agent.until_the_command_runs()
-        agent.session.coordinator.request_cancel()
-        release.write_text("now")
-        answer = await turn
-        await agent.remember()
-
-    assert answer == ""
-    assert "finished" in agent.messages[-1]["content"]
-    assert agent.names().count("provider:request") == 1
-    assert "cancel:completed" in agent.names()

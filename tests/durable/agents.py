@@ -189,6 +189,26 @@ def tool(name: str, respond: Callable[[Any], Any], repeatable: bool | None = Non
     return made
 
 
+def hanging(name: str = "hang", repeatable: bool | None = None) -> tuple[MockTool, anyio.Event]:
+    """A tool whose calls never end, and an event that is set when one begins."""
+    begun = anyio.Event()
+
+    async def hang(given: Any) -> None:
+        begun.set()
+        await anyio.sleep_forever()
+
+    return tool(name, hang, repeatable), begun
+
+
+async def hand_over(engine: DurableEngine, name: str = "hang", repeatable: bool | None = None) -> MockTool:
+    """Run the open turn with a model that calls a `hanging` tool, until that has begun; returns the tool."""
+    hang, begun = hanging(name, repeatable)
+    async with working(engine, agent(answering([(name, {})]), hang)):
+        with anyio.fail_after(60):
+            await begun.wait()
+    return hang
+
+
 async def eventually(condition: Callable[[], Awaitable[Any]], seconds: float = 60.0) -> None:
     """Wait for what another process or a library does, and which can only be asked for again and again."""
     with anyio.fail_after(seconds):

@@ -10,7 +10,7 @@ import pytest
 from amplifier.durable import TurnConflictError, TurnFailedError
 from amplifier.durable._values import BLOCKS
 from amplifier.models import ChatResponse, HookResult, ToolCall, ToolResult, file, to_dict
-from tests.durable.agents import ENGINES, agent, answering, open_engine, tool, until, working
+from tests.durable.agents import ENGINES, agent, answering, hanging, open_engine, tool, until, working
 
 pytestmark = pytest.mark.parametrize("kind", ENGINES)
 
@@ -159,13 +159,8 @@ async def test_events_and_messages_with_odd_values_are_stored(kind, place):
 
 
 async def test_a_stop_may_have_any_reason(kind, place):
-    begun = anyio.Event()
-
-    async def hang(given):
-        begun.set()
-        await anyio.sleep_forever()
-
-    async with open_engine(kind, place) as engine, serving(engine, [("hang", {})], tools=[tool("hang", hang)]):
+    hang, begun = hanging()
+    async with open_engine(kind, place) as engine, serving(engine, [("hang", {})], tools=[hang]):
         turn = await engine.start("s", "go")
         with anyio.fail_after(60):
             await begun.wait()

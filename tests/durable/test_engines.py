@@ -17,7 +17,18 @@ from amplifier.durable._tables._turn_store import TurnStore
 from amplifier.durable._temporal._record import TurnRecord
 from amplifier.errors import PlanError, SessionBusyError
 from amplifier.models import HookResult
-from tests.durable.agents import ENGINES, agent, answering, effect_agent, open_engine, tool, until, working
+from tests.durable.agents import (
+    ENGINES,
+    agent,
+    answering,
+    effect_agent,
+    hand_over,
+    hanging,
+    open_engine,
+    tool,
+    until,
+    working,
+)
 from tests.modules.durable_agent import transcript_problems
 
 pytestmark = pytest.mark.parametrize("kind", ENGINES)
@@ -245,15 +256,8 @@ async def test_a_turn_that_no_worker_has_begun_is_stopped_at_once(kind, place):
 
 
 async def test_a_turn_that_was_handed_over_and_is_then_stopped_keeps_what_was_done(kind, place):
-    begun = anyio.Event()
-
-    async def hang(given):
-        begun.set()
-        await anyio.sleep_forever()
-
-    first = agent(
-        answering([("look", {})], [("hang", {})]), tool("look", lambda given: "two shelves"), tool("hang", hang)
-    )
+    hang, begun = hanging()
+    first = agent(answering([("look", {})], [("hang", {})]), tool("look", lambda given: "two shelves"), hang)
     async with open_engine(kind, place) as engine:
         turn = await engine.start("s", "go")
         async with working(engine, first):
@@ -355,13 +359,8 @@ async def test_a_call_that_may_have_had_its_effect_is_not_repeated(kind, place):
 
 
 async def test_a_turn_whose_plan_has_changed_is_held_until_someone_decides(kind, place):
-    begun = anyio.Event()
-
-    async def hang(given):
-        begun.set()
-        await anyio.sleep_forever()
-
-    old = tool("old", hang, repeatable=True)
+    hang, begun = hanging("old", repeatable=True)
+    old = hang
     async with open_engine(kind, place) as engine:
         turn = await engine.start("s", "go")
         async with working(engine, agent(answering([("old", {})]), old)):
@@ -379,17 +378,9 @@ async def test_a_turn_whose_plan_has_changed_is_held_until_someone_decides(kind,
 
 
 async def test_a_held_turn_can_be_stopped(kind, place):
-    begun = anyio.Event()
-
-    async def hang(given):
-        begun.set()
-        await anyio.sleep_forever()
-
     async with open_engine(kind, place) as engine:
         turn = await engine.start("s", "go")
-        async with working(engine, agent(answering([("old", {})]), tool("old", hang))):
-            with anyio.fail_after(60):
-                await begun.wait()
+        await hand_over(engine, "old")
         async with working(engine, agent(answering("New."))):
             with anyio.fail_after(60):
                 with pytest.raises(TurnHeldError):

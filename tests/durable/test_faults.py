@@ -37,6 +37,7 @@ from tests.durable.agents import (
     answering,
     effect_agent,
     eventually,
+    hanging,
     open_engine,
     tool,
     until,
@@ -230,18 +231,11 @@ async def test_a_worker_that_has_lost_a_turn_does_not_withdraw_the_question_of_t
 
 @pytest.mark.parametrize("is_graceful", [False, True])
 async def test_a_stop_that_arrives_while_records_are_played_back_keeps_all_of_them(tmp_path, is_graceful):
-    begun = anyio.Event()
-
-    async def hang(given):
-        begun.set()
-        await anyio.sleep_forever()
-
+    hang, begun = hanging()
     look = tool("look", lambda given: "two shelves")
     async with open_engine("local", tmp_path) as engine:
         turn = await engine.start("s", "go")
-        async with working(
-            engine, agent(answering([("look", {})], [("look", {})], [("hang", {})]), look, tool("hang", hang))
-        ):
+        async with working(engine, agent(answering([("look", {})], [("look", {})], [("hang", {})]), look, hang)):
             with anyio.fail_after(60):
                 await begun.wait()
         claimed = await store_of(engine).claim(turn, "next")
@@ -249,7 +243,7 @@ async def test_a_stop_that_arrives_while_records_are_played_back_keeps_all_of_th
         running = RunningTurn(store_of(engine), claimed)
 
         def make_session(session_id):
-            session = agent(answering("unreached"), look, tool("hang", hang))(session_id)
+            session = agent(answering("unreached"), look, hang)(session_id)
 
             def stop(event, data):
                 running.stop(StopRequest(graceful=is_graceful, reason=None))
@@ -292,39 +286,6 @@ async def test_a_worker_that_was_taken_for_dead_writes_nothing_and_goes_on_with_
         assert await engine.messages("s") == []
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("seconds", [0, 6])
-async def test_a_server_that_crashes_in_the_middle_of_turns_loses_nothing(tmp_path, seconds):
-    """It comes back at once, or after the worker has given up; then the next worker goes on."""
-    with postgres() as server:
-        async with open_dbos_engine(server.url, poll=0.02, lease=1.0, patience=3.0 if seconds else 30.0) as engine:
-            turns = {f"s{number}": await engine.start(f"s{number}", "go") for number in range(4)}
-            gave_up = anyio.Event()
-
-            async def work():
-                try:
-                    await engine.work(effect_agent(tmp_path))
-                except EngineUnavailableError:
-                    gave_up.set()
-
-            async with anyio.create_task_group() as group:
-                group.start_soon(work)
-                await until(engine, turns["s0"], lambda status: status.attempt)
-                await anyio.to_thread.run_sync(server.stop)
-                if seconds:
-                    with anyio.fail_after(60):
-                        await gave_up.wait()
-                await anyio.to_thread.run_sync(server.start)
-                if seconds:
-                    group.start_soon(work)
-                with anyio.fail_after(90):
-                    for session, turn in turns.items():
-                        assert await engine.result(turn) == "All done."
-                        assert transcript_problems(await engine.messages(session), is_whole=True) == []
-                group.cancel_scope.cancel()
-            assert gave_up.is_set() == bool(seconds)
-
-
 def run_python(code: str) -> str:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     return done.stdout + done.stderr
@@ -346,13 +307,8 @@ def test_an_engine_without_its_extra_says_what_to_install(extra, package):
 
 async def test_a_turn_that_dbos_gives_a_second_time_goes_on_once(tmp_path):
     """The second workflow ends at once; when the worker of the first one dies, the turn gets a new one."""
-    begun = anyio.Event()
-
-    async def hang(given):
-        begun.set()
-        await anyio.sleep_forever()
-
-    pay = tool("hang", hang, repeatable=True)
+    hang, begun = hanging(repeatable=True)
+    pay = hang
     async with open_engine("dbos", tmp_path) as engine:
         turn = await engine.start("s", "go")
         async with working(engine, agent(answering([("hang", {})]), pay)):
@@ -456,15 +412,19 @@ async def test_a_temporal_server_without_the_namespace_is_reported(kind, tempora
 
 
 @pytest.mark.long
-@MAY_LEAVE
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("is_away_for_long", [False, True])
-@pytest.mark.parametrize("kind", ["temporal"])
-async def test_a_temporal_server_that_crashes_in_the_middle_of_turns_loses_nothing(kind, tmp_path, is_away_for_long):
+@pytest.mark.parametrize("kind", ["postgres", pytest.param("temporal", marks=MAY_LEAVE)])
+async def test_a_server_that_crashes_in_the_middle_of_turns_loses_nothing(kind, tmp_path, is_away_for_long):
     """It comes back at once, or after the worker has given up; then the next worker goes on."""
-    with temporal() as server:
+    with postgres() if kind == "postgres" else temporal() as server:
         patience = 3.0 if is_away_for_long else 60.0
-        async with open_temporal_engine(server.address, poll=0.05, lease=5.0, patience=patience) as engine:
+        opened = (
+            open_dbos_engine(server.url, poll=0.02, lease=1.0, patience=patience)
+            if kind == "postgres"
+            else open_temporal_engine(server.address, poll=0.05, lease=5.0, patience=patience)
+        )
+        async with opened as engine:
             turns = {f"s{number}": await engine.start(f"s{number}", "go") for number in range(4)}
             gave_up = anyio.Event()
 

@@ -27,6 +27,8 @@ from tests.durable.agents import (
     asking_agent,
     die_with,
     eventually,
+    hand_over,
+    hanging,
     open_engine,
     tool,
     until,
@@ -222,13 +224,8 @@ async def test_a_turn_under_no_living_worker_goes_on(kind, place):
 
 @TABLES
 async def test_a_turn_that_workers_die_with_fails_and_what_it_did_is_kept(kind, place):
-    begun = anyio.Event()
-
-    async def hang(given):
-        begun.set()
-        await anyio.sleep_forever()
-
-    tools = tool("look", lambda given: "two shelves"), tool("hang", hang)
+    hang, begun = hanging()
+    tools = tool("look", lambda given: "two shelves"), hang
     async with open_engine(kind, place, attempts=3) as engine:
         turn = await engine.start("s", "go")
         async with working(engine, agent(answering([("look", {})], [("hang", {})]), *tools)):
@@ -245,19 +242,10 @@ async def test_a_turn_that_workers_die_with_fails_and_what_it_did_is_kept(kind, 
 
 @TABLES
 async def test_hand_overs_in_good_order_are_no_deaths(kind, place):
-    begun = anyio.Event()
-
-    async def hang(given):
-        begun.set()
-        await anyio.sleep_forever()
-
     async with open_engine(kind, place, attempts=1) as engine:
         turn = await engine.start("s", "go")
         for _ in range(3):
-            begun = anyio.Event()
-            async with working(engine, agent(answering([("hang", {})]), tool("hang", hang, repeatable=True))):
-                with anyio.fail_after(60):
-                    await begun.wait()
+            await hand_over(engine, repeatable=True)
         async with working(engine, agent(answering("Done."), tool("hang", lambda given: "x", repeatable=True))):
             with anyio.fail_after(60):
                 assert await engine.result(turn) == "Done."

@@ -23,7 +23,18 @@ from amplifier.durable import (
     open_local_engine,
 )
 from amplifier.models import ChatResponse, ToolCall
-from tests.durable.agents import ENGINES, agent, answering, asking_agent, eventually, open_engine, tool, until, working
+from tests.durable.agents import (
+    ENGINES,
+    agent,
+    answering,
+    asking_agent,
+    eventually,
+    hanging,
+    open_engine,
+    tool,
+    until,
+    working,
+)
 
 KINDS = pytest.mark.parametrize("kind", ENGINES)
 FILES = pytest.mark.parametrize("kind", ["local", pytest.param("dbos", marks=pytest.mark.slow)])
@@ -117,12 +128,7 @@ async def test_an_engine_that_was_closed_refuses_every_call(kind, place):
 
 @FILES
 async def test_a_worker_whose_engine_is_closed_ends_with_a_clear_error_and_its_turn_goes_on_later(kind, place):
-    begun = anyio.Event()
-
-    async def hang(given):
-        begun.set()
-        await anyio.sleep_forever()
-
+    hang, begun = hanging(repeatable=True)
     ended = anyio.Event()
     async with anyio.create_task_group() as group:
         async with open_engine(kind, place) as engine:
@@ -130,7 +136,7 @@ async def test_a_worker_whose_engine_is_closed_ends_with_a_clear_error_and_its_t
 
             async def work():
                 with pytest.raises(EngineClosedError, match="block has ended"):
-                    await engine.work(agent(answering([("hang", {})]), tool("hang", hang, repeatable=True)))
+                    await engine.work(agent(answering([("hang", {})]), hang))
                 ended.set()
 
             group.start_soon(work)

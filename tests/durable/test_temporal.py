@@ -7,7 +7,8 @@ from functools import partial
 
 import anyio
 import pytest
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowUpdateFailedError
+from temporalio.exceptions import ApplicationError
 
 import amplifier.durable.temporal as module
 from amplifier.durable import (
@@ -325,3 +326,20 @@ async def test_turns_that_were_due_while_no_engine_was_open_are_made_up_for_by_o
         await eventually(has_run)
         [turn] = await engine.list()
     assert turn.turn_id.startswith("tick-2")
+
+
+async def test_an_update_that_no_worker_processed_is_sent_again(kind):
+    """A server that was restarted refuses an update of a workflow whose task was lost."""
+    lost = ApplicationError("it was not processed by worker", type="UnprocessedUpdate")
+    outcomes: list[object] = [WorkflowUpdateFailedError(lost), "done"]
+
+    class Thread:
+        async def call(self, fn):
+            outcome = outcomes.pop(0)
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+    server = Server(Thread(), None, "a server", patience=5.0)  # type: ignore[arg-type]
+    with anyio.fail_after(60):
+        assert await server.call(lambda: None) == "done"  # type: ignore[arg-type,return-value]

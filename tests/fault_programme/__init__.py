@@ -1,7 +1,7 @@
-"""The long fault programme: nine classes of faults, each in chunks that can be run one at a time and resumed.
+"""The fault programme: ten classes of faults, each in chunks that run one at a time, in processes of their own.
 
-    python -m tests.fault_programme --only load --minutes 10
+    FAULT_SHARE=0.1 pytest tests/fault_programme/test_programme.py -k load
 
-`parts` has the data, `catalogue` the classes, `progress` what has been run, `launch` and `child` the
-process of one chunk, `report` the table. Each file in `classes` is one class of faults. ``make fault-programme`` runs all of it.
+`parts` has the data, `catalogue` the classes, `launch` and `child` the process of one chunk, `conftest` the table. Each file in
+`classes` is one class of faults. ``make fault-programme`` runs all of it.
 """

@@ -1,7 +1,11 @@
-"""Starts one chunk in a process of its own, so that a crash or a hang is a failure of that chunk, and memory is measured alone."""
+"""Starts one chunk in a process of its own, so that a crash or a hang is a failure of that chunk, and memory is measured alone.
+
+What a chunk of the whole programme has found is kept, so that a programme that was stopped goes on from there.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -10,18 +14,45 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import attrs
 
 from tests._support.processes import processor_times
-from tests._support.tree import ROOT
+from tests._support.tree import ROOT, SOURCE, python_files
 
 from .parts import Chunk, FaultClass, Outcome
 
 _TAIL = 1_500
 """Characters of the output of a chunk that broke off, for the report."""
 
+FOLDER = ROOT / ".fault-programme"
+"""Has what chunks have found, by the sources they ran with, and the report."""
 
-_running: set[int] = set()
-"""Processes that `run_in_child` waits for; each leads a session of its own."""
+
+def outcome_of(fault_class: FaultClass, chunk: Chunk, folder: Path = FOLDER) -> Outcome:
+    """What a chunk finds. One that has run with these sources, and has not failed, is not run again."""
+    what = hashlib.sha256(json.dumps([fault_class.name, chunk.arguments], sort_keys=True).encode()).hexdigest()[:24]
+    file = folder / digest_of_sources() / f"{fault_class.name}-{what}.json"
+    if file.exists():
+        return Outcome(**json.loads(file.read_text()))
+    outcome = run_in_child(fault_class, chunk)
+    if not outcome.failures:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        new = file.with_suffix(".new")
+        new.write_text(json.dumps(attrs.asdict(outcome)))
+        new.replace(file)
+    return outcome
+
+
+@cache
+def digest_of_sources() -> str:
+    """A digest of all Python files under test."""
+    digest = hashlib.sha256()
+    for path in python_files(SOURCE):
+        digest.update(path.relative_to(SOURCE).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
 
 
 def run_in_child(
@@ -46,12 +77,11 @@ def run_in_child(
         stderr=subprocess.STDOUT,
         start_new_session=True,  # what it leaves can be killed with it, and Ctrl-C here is no fault there
     ) as child:
-        _running.add(child.pid)
         try:
             output = _output_of(child, limit)
-        finally:
-            _running.discard(child.pid)
-            _kill(child.pid)
+        finally:  # also after Ctrl-C
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.pid, signal.SIGKILL)
     if output is None:
         return Outcome(failures=[f"{chunk.name}: hangs, or has run for {limit:g} s"])
     last = output.rstrip().rpartition("\n")[2]
@@ -79,14 +109,3 @@ def _output_of(child: subprocess.Popen[bytes], limit: float) -> str | None:
             known, looked = times, now
             if max(busy, idle) >= limit:
                 return None
-
-
-def kill_running() -> None:
-    """End all chunks that are being run."""
-    for leader in list(_running):
-        _kill(leader)
-
-
-def _kill(leader: int) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, signal.SIGKILL)

@@ -1,10 +1,12 @@
-"""Counts, at the end of a run, how many of the faults hold on each backend."""
+"""Reports, at the end of a run, how many of the faults hold on each backend; with ``-v`` each one, beside the published kernel."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests._support.fault_tally import Tally
+from tests._support.fault_tally import BACKENDS, Tally
+from tests._support.faults import FAULTS
+from tests._support.faults_published import HOLDS, PUBLISHED, VERSION
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -14,4 +16,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for report in terminalreporter.getreports(outcome):
             tally.note(report.nodeid, passed=outcome == "passed")
     if tally.tests:
+        for line in each_fault(tally) if terminalreporter.config.option.verbose > 0 else ():
+            terminalreporter.write_line(line)
         terminalreporter.write_line(tally.line(), bold=True)
+
+
+def each_fault(tally: Tally) -> list[str]:
+    """One line for each fault, and the count of the published kernel."""
+    widest = max(map(len, FAULTS.values()))
+    found = []
+    for fault, title in FAULTS.items():
+        ours = "  ".join(f"{backend} {'holds ' if tally.holds(fault, backend) else 'BROKEN'}" for backend in BACKENDS)
+        found.append(f"{fault:5} {title:{widest}}  {ours}  published: {PUBLISHED[fault]}")
+    theirs = sum(outcome == HOLDS for outcome in PUBLISHED.values())
+    return [*found, f"amplifier-core {VERSION}: {theirs} of {len(PUBLISHED)} hold, {len(PUBLISHED) - theirs} do not"]

@@ -63,4 +63,3 @@ def test_a_fault_holds_where_it_was_tested_and_nothing_failed():
     assert [tally.holds("F01", backend) for backend in ("asyncio", "trio")] == [True, False]
     assert not tally.holds("F02", "trio")
     assert tally.line() == "faults: 1 of 75 hold on asyncio, 0 on trio"
-    assert not tally.is_whole()

@@ -67,8 +67,3 @@ async def test_the_failure_of_something_awaited_is_no_cancellation():
     suspensions = (await cancel_at(99, thorough)).suspensions
     for k in range(1, suspensions + 1):
         assert not (await cancel_at(k, thorough)).swallowed
-
-
-async def test_the_count_starts_at_one():
-    with pytest.raises(ValueError, match="expected a number from 1 up"):
-        await cancel_at(0, patient)

@@ -195,6 +195,17 @@ def test_cleanup_can_be_patched_on_the_class():
     run(main())
 
 
+def test_what_is_no_cleanup_is_ignored():
+    async def main():
+        coordinator, ran = make(), []
+        for cleanup in (None, "text", lambda: ran.append(1)):
+            coordinator.register_cleanup(cleanup)
+        await coordinator.cleanup()
+        return ran
+
+    assert run(main()) == [1]
+
+
 # ── results of hooks ─────────────────────────────────────────────────────────────────────────────
 
 
@@ -244,3 +255,13 @@ def test_results_must_be_results(thing):
 
     with pytest.raises(AttributeError):
         run(main())
+
+
+def test_an_answer_carries_no_payload():
+    async def main():
+        system = MagicMock(request_approval=AsyncMock(return_value="Allow"))
+        given = HookResult(action="ask_user", approval_prompt="Sure?", data={"a": 1})
+        return await ModuleCoordinator(session(), system).process_hook_result(given, "tool:pre", "gate")
+
+    result = run(main())
+    assert (result.action, result.data) == ("continue", None)

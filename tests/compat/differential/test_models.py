@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -15,7 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-SERVER = Path(__file__).with_name("_models_server.py")
+from .kernels import both_kernels
+
+SERVER = str(Path(__file__).with_name("_models_server.py"))
 
 Ask = Callable[[str], tuple[Any, Any]]
 
@@ -23,31 +21,8 @@ Ask = Callable[[str], tuple[Any, Any]]
 @pytest.fixture(scope="module")
 def ask(reference_python: str) -> Iterator[Ask]:
     """Put one question to both kernels."""
-    plain = {name: value for name, value in os.environ.items() if name != "AMPLIFIER_COMPAT"}
-    reference = _start(reference_python, plain)
-    ours = _start(sys.executable, {**plain, "AMPLIFIER_COMPAT": "1"})
-
-    def ask_both(question: str) -> tuple[Any, Any]:
-        return _put(reference, question), _put(ours, question)
-
-    yield ask_both
-    for process in (reference, ours):
-        process.communicate()
-        assert process.returncode == 0
-
-
-def _start(python: str, environment: dict[str, str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [python, str(SERVER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-    )
-
-
-def _put(process: subprocess.Popen[str], question: str) -> Any:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(question + "\n")
-    process.stdin.flush()
-    return json.loads(process.stdout.readline())
+    with both_kernels(reference_python, (SERVER,), (SERVER,)) as (published, ours):
+        yield lambda question: (published.ask(question), ours.ask(question))
 
 
 # ── what is drawn ──

@@ -7,9 +7,6 @@ them, or a function here takes them out of both answers. Only the kind of an err
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,57 +15,29 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-SERVER = Path(__file__).with_name("_runtime_server.py")
+from .kernels import Kernel, both_kernels
+
+SERVER = str(Path(__file__).with_name("_runtime_server.py"))
 SLOW = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-
-
-class Process:
-    """A kernel in a process of its own."""
-
-    def __init__(self, python: str, **environment: str) -> None:
-        self._process = subprocess.Popen(
-            [python, str(SERVER)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **environment},
-        )
-
-    def ask(self, kind: str, program: Any) -> Any:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([kind, program]) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        assert line, f"the process ended over {kind} {program!r}"
-        return json.loads(line)
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait(timeout=60)
 
 
 class Both:
     """The published kernel and ours."""
 
-    def __init__(self, published: Process, ours: Process) -> None:
+    def __init__(self, published: Kernel, ours: Kernel) -> None:
         self.published, self.ours = published, ours
 
     def agree(self, kind: str, program: Any) -> None:
         """Fail unless both saw the same."""
-        assert self.ours.ask(kind, program) == self.published.ask(kind, program)
+        question = json.dumps([kind, program])
+        assert self.ours.ask(question) == self.published.ask(question)
 
 
 @pytest.fixture(scope="module")
 def both(reference_python: str) -> Iterator[Both]:
     """Both kernels, for all programs of this file."""
-    published, ours = Process(reference_python), Process(sys.executable, AMPLIFIER_COMPAT="1")
-    yield Both(published, ours)
-    published.close()
-    ours.close()
+    with both_kernels(reference_python, (SERVER,), (SERVER,)) as kernels:
+        yield Both(*kernels)
 
 
 # ── what programs are made of ──

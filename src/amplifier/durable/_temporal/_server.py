@@ -30,6 +30,8 @@ _AWAY: Final = frozenset(
     }
 )
 """The server cannot do it now."""
+_LOST_TASK: Final = "UnprocessedUpdate"
+"""The server refuses an update itself, because the workflow's task that had it was lost, for example when the server was restarted."""
 
 
 class WorkflowGone(Exception):
@@ -136,7 +138,10 @@ class Server:
                 problem: Exception = error
             except WorkflowUpdateFailedError as error:
                 cause = error.cause
-                raise Refused(getattr(cause, "type", None), getattr(cause, "message", str(cause))) from error
+                kind = getattr(cause, "type", None)
+                if kind != _LOST_TASK:
+                    raise Refused(kind, getattr(cause, "message", str(cause))) from error
+                problem = error
             except RPCError as error:
                 if error.status == RPCStatusCode.NOT_FOUND:
                     raise WorkflowGone(error.message) from error

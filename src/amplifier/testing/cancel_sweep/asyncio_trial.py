@@ -21,7 +21,7 @@ from amplifier.testing.virtual_time import VirtualTimeLoop
 
 from .event_order import OrderedTask, ordered_cancel_scopes
 from .injection import CURRENT_INJECTION, Driven, Injection, Killed, TrialOutcome, TrialSettings
-from .suspension_location import describe_scope, tidy, where
+from .suspension_location import tidy, where
 
 __all__ = ["run_asyncio_trial"]
 
@@ -174,29 +174,7 @@ class _AsyncioTrial:
                 inner.close()
 
     async def _shell(self, coro: Coroutine[Any, Any, Any]) -> Any:
-        return await Driven(coro, self.injection, self._scopes_here)
-
-    def _scopes_here(self) -> tuple[str, ...]:
-        """The AnyIO cancel scopes around the current task, innermost first.
-
-        AnyIO has no public way to ask; without its private table the report merely lacks this line.
-        """
-        from anyio._backends import _asyncio as backend  # noqa: PLC0415 — private, and only needed while a trial runs
-
-        state = getattr(backend, "_task_states", {}).get(asyncio.current_task())
-        scope = getattr(state, "cancel_scope", None)
-        described = []
-        while scope is not None and scope is not self._scope:
-            described.append(
-                describe_scope(
-                    shield=scope.shield,
-                    deadline=scope.deadline,
-                    now=asyncio.get_running_loop().time(),
-                    cancelled=scope.cancel_called,
-                )
-            )
-            scope = getattr(scope, "_parent_scope", None)
-        return tuple(described)
+        return await Driven(coro, self.injection)
 
     # ── the end of a trial ──
 

@@ -101,7 +101,6 @@ class Injection:
         delivered: After that the cancellation arrived in the task; only known where it is `Driven`.
         second_fired: The second one, too.
         stack: The user's frames at the k-th suspension.
-        scopes: The cancel scopes around it, innermost first.
         trace: Where each suspension happened; only kept when k is 0.
         spinning: `max_steps` was exceeded.
         killing: From now on tasks die when they are resumed.
@@ -119,20 +118,14 @@ class Injection:
     delivered: bool = False
     second_fired: bool = False
     stack: tuple[str, ...] = ()
-    scopes: tuple[str, ...] = ()
     trace: list[str] = attrs.field(factory=list)
     spinning: bool = False
     spinning_at: str = UNKNOWN
     killing: bool = False
     closed: bool = False
 
-    def suspended(self, coro: object, scopes: Callable[[], tuple[str, ...]]) -> None:
-        """Take note that a task has yielded; called between its yield and its loop's next step.
-
-        Args:
-            coro: The task's coroutine.
-            scopes: Describes the cancel scopes around it; asked only when this is the place to hit.
-        """
+    def suspended(self, coro: object) -> None:
+        """Take note that a task has yielded, given its coroutine; called between its yield and its loop's next step."""
         if self.watch is not None:
             self.watch.on_turn()
         if self.closed:
@@ -141,7 +134,7 @@ class Injection:
         if self.k == 0:
             self.trace.append(where(coro))
         elif self.count == self.k:
-            self.stack, self.scopes = user_stack(coro), scopes()
+            self.stack = user_stack(coro)
             self.fired = True
             self.fire()
         elif self.second is not None and self.count == self.k + self.second:
@@ -178,12 +171,9 @@ class Driven(Generic[T]):
     notices; this holds for asyncio's futures and for trio's traps alike.
     """
 
-    def __init__(
-        self, coro: Coroutine[Any, Any, T], injection: Injection, scopes: Callable[[], tuple[str, ...]] = tuple
-    ) -> None:
+    def __init__(self, coro: Coroutine[Any, Any, T], injection: Injection) -> None:
         self._coro = coro
         self._injection = injection
-        self._scopes = scopes
 
     def __await__(self) -> Generator[Any, Any, T]:
         coro, injection = self._coro, self._injection
@@ -196,7 +186,7 @@ class Driven(Generic[T]):
                 trap = coro.send(answer) if error is None else coro.throw(error)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]  # a coroutine's return value travels untyped
-            injection.suspended(coro, self._scopes)
+            injection.suspended(coro)
             answer = error = None
             try:
                 answer = yield trap

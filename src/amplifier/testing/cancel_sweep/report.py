@@ -27,7 +27,6 @@ class Violation:
         detail: What it found.
         where: The innermost user frame that was suspended when the cancellation came, ``file:line function``.
         stack: All user frames of that task, outermost first.
-        scopes: The cancel scopes around that await, innermost first, as far as the backend exposes them.
     """
 
     mode: str
@@ -37,11 +36,10 @@ class Violation:
     detail: str
     where: str
     stack: tuple[str, ...] = ()
-    scopes: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """The same as JSON values."""
-        return {**attrs.asdict(self), "stack": list(self.stack), "scopes": list(self.scopes)}
+        return {**attrs.asdict(self), "stack": list(self.stack)}
 
     def __str__(self) -> str:
         return f"{self.kind} [{self.mode}] {self._place()}: {self.detail}"
@@ -127,8 +125,6 @@ class SweepReport:
             lines.append(f"      and {len(group) - _PLACES_SHOWN} more")
         if len(first.stack) > 1:
             lines.append(f"      reached through {' > '.join(first.stack)}")
-        if first.scopes:
-            lines.append(f"      inside cancel scopes [{'] ['.join(first.scopes)}]")
         return [*lines, f"      reproduce: {self._reproduction(first)}"]
 
     def _reproduction(self, violation: Violation) -> str:

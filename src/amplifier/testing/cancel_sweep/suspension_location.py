@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 from pathlib import PurePath
 from types import CodeType, FrameType, TracebackType
 
 from amplifier.kernel.runtime.backend import await_chain
 
-__all__ = ["UNKNOWN", "describe_scope", "raised_at", "tidy", "user_stack", "where"]
+__all__ = ["UNKNOWN", "raised_at", "tidy", "user_stack", "where"]
 
 UNKNOWN = "?"
 
@@ -54,18 +53,6 @@ def raised_at(traceback: TracebackType | None) -> str:
             spot = _spot(traceback.tb_frame.f_code, traceback.tb_lineno)
         traceback = traceback.tb_next
     return spot
-
-
-def describe_scope(*, shield: bool, deadline: float, now: float, cancelled: bool) -> str:
-    """One cancel scope in a few words, for example ``shielded, 5 s left``."""
-    words = []
-    if shield:
-        words.append("shielded")
-    if cancelled:
-        words.append("cancelled")
-    if math.isfinite(deadline):
-        words.append(f"{max(0.0, deadline - now):.3g} s left")
-    return ", ".join(words) or "plain"
 
 
 def tidy(text: object) -> str:

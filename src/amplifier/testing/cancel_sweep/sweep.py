@@ -227,7 +227,6 @@ class _ModeSweep:
                 detail=detail,
                 where=injection.stack[-1] if injection.stack else "?",
                 stack=injection.stack,
-                scopes=injection.scopes,
             )
             for kind, detail in findings
         ]

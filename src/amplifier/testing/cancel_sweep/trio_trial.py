@@ -4,7 +4,7 @@ Suspensions are seen by an instrument, which trio calls after every step of ever
 that carry our context variable. Importing this file imports trio, so only `sweep` does it, and only when asked to.
 
 This is the one file that touches private names of trio, because trio offers no public way to (a) fix the order of
-scheduling, (b) see or cancel the scopes a task is in, (c) replace what a task is resumed with. `_require` names
+scheduling, (b) cancel the scopes a task is in, (c) replace what a task is resumed with. `_require` names
 the missing piece when a trio release takes one away.
 """
 
@@ -19,7 +19,7 @@ import trio
 from amplifier.testing.virtual_time import virtual_clock
 
 from .injection import CURRENT_INJECTION, Injection, TrialOutcome, TrialSettings, kill
-from .suspension_location import describe_scope, tidy, where
+from .suspension_location import tidy, where
 
 __all__ = ["deterministic_scheduling", "run_trio_trial"]
 
@@ -144,7 +144,7 @@ class _TrioTrial(trio.abc.Instrument):
             return
         self.injection.tasks[task] = task.coro
         try:
-            self.injection.suspended(task.coro, lambda: self._scopes_of(task))
+            self.injection.suspended(task.coro)
         except (
             Exception  # noqa: BLE001
         ) as error:  # trio would only log it and drop the instrument: a sweep that silently tests nothing
@@ -162,13 +162,6 @@ class _TrioTrial(trio.abc.Instrument):
         while status is not None and (scope := _require(status, "_scope")) is not self.scope and scope not in trios:
             yield scope
             status = _require(status, "_parent")
-
-    def _scopes_of(self, task: trio.lowlevel.Task) -> tuple[str, ...]:
-        now = trio.current_time()
-        return tuple(
-            describe_scope(shield=scope.shield, deadline=scope.deadline, now=now, cancelled=scope.cancel_called)
-            for scope in self._enclosing_scopes(task)
-        )
 
     # ── hanging ──
 
