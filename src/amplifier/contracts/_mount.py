@@ -155,8 +155,9 @@ CLAUSES = numbered(
         hint="Leave keys out of payloads, log records and messages, and off the objects whose repr ends up there.",
     ),
     A23=advised(
-        "A call closes the files it opens: equal calls do not leave more and more descriptors of a file open until cleanup.",
-        hint="Open a file with a with statement in the call, or once for the session.",
+        "What a module opens it closes: equal calls do not leave more and more descriptors of a file open until cleanup, "
+        "and no stream or file is left to the garbage collector.",
+        hint="Open a file with a with statement in the call, or once for the session; close streams in cleanup.",
     ),
     A24=clarified(
         "What all code of a process shares, such as environment, working directory, random seed and signal handlers, is left as it was found.",

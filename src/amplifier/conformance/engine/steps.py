@@ -33,7 +33,7 @@ from amplifier.conformance.target.locate import LoadedTarget
 from amplifier.conformance.target.mounted import CheckContext, Fault, MountFailed, StepCoverage
 from amplifier.conformance.target.process import dropped_objects, started_processes
 from amplifier.conformance.target.process_state import ProcessState
-from amplifier.conformance.target.use import find_accepted_inputs, run_typical_operations, schema_of
+from amplifier.conformance.target.use import run_typical_operations, schema_of
 from amplifier.conformance.target.virtual_clock import machine_load, run_virtually, skipped, unstalled_time
 
 DRAWN: dict[str, Callable[[dict[str, Any]], SearchStrategy[Any]]] = {
@@ -351,10 +351,7 @@ async def _use(stage: CheckContext) -> None:
             schemas = json.dumps([schema_of(tool) for tool in mounted.instances.values()], default=repr).lower()
             if any(f'"{word}' in schemas for word in ("url", "uri")):
                 use_address(f"{service_address()}/page")
-        before = started_processes()
         await run_typical_operations(mounted)
-        if started_processes() == before:
-            await find_accepted_inputs(mounted)
 
 
 async def _gather_facts(stage: CheckContext) -> dict[str, Any]:

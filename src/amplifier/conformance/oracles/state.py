@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterator
-from functools import partial
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType
 from typing import Any
 
 from amplifier.conformance.target.mounted import MountedModule
@@ -21,7 +20,7 @@ State = dict[str, Any]
 
 
 def state_of(mounted: MountedModule) -> State:
-    """The containers that the module's objects refer to in one session, the classes of these objects, and its Python modules."""
+    """The containers that the module's objects refer to in one session, and its classes and Python modules with theirs."""
     target = mounted.loaded.target
     top = target.import_name if target.origin == "installed" else target.import_name.partition(".")[0]
     found: State = {}
@@ -34,50 +33,41 @@ def state_of(mounted: MountedModule) -> State:
         if isinstance(value, _CHANGEABLE):
             found[place] = value
         for name, part in _parts(value, top):
-            if isinstance(part, type):
-                found.setdefault(part.__qualname__, part)
-            visit(part, f"{place}.{name}" if place else name, depth + 1)
+            visit(part, f"{place}.{name}".strip("."), depth + 1)
 
-    roots = [*mounted.instances.values(), *(each.handler for each in mounted.registrations), resolver_of(mounted)]
-    for root in roots:
-        visit(root, "")
     for name, module in list(sys.modules.items()):
-        if (name == top or name.startswith(f"{top}.")) and isinstance(module, ModuleType):
-            found[name] = module
-            for key, value in list(vars(module).items()):
-                if isinstance(value, type) and _is_of(value, top):
-                    found[value.__qualname__] = value
-                    visit(value, value.__qualname__)
-                elif isinstance(value, _CHANGEABLE) and not key.startswith("__"):
-                    visit(value, f"{name}.{key}")
+        if _is_below(name, top):
+            classes = {each.__qualname__: each for each in vars(module).values() if isinstance(each, type)}
+            own = {place: each for place, each in classes.items() if _is_below(each.__module__, top)}
+            found |= {name: module, **own}
+            for place, holder in {name: module, **own}.items():
+                for key, value in list(vars(holder).items()):
+                    if isinstance(value, _CHANGEABLE) and not key.startswith("__"):
+                        visit(value, f"{place}.{key}")
+    for root in (*mounted.instances.values(), *(each.handler for each in mounted.registrations), resolver_of(mounted)):
+        visit(root, "")
     return found
 
 
+def _is_below(name: str, top: str) -> bool:
+    return name == top or name.startswith(f"{top}.")
+
+
 def _parts(value: Any, top: str) -> Iterator[tuple[str, Any]]:
-    """What a value refers to, by name: members, attributes of the module's own objects and classes, what functions enclose."""
+    """What a value refers to, by name: members, attributes of the module's own objects, what functions enclose."""
     if isinstance(value, dict):
         yield from ((str(key), each) for key, each in list(value.items()))
     elif isinstance(value, (list, tuple, set, frozenset, deque)):
         yield from ((str(number), each) for number, each in enumerate(list(value)))
     elif isinstance(value, MethodType):
-        yield from (("", value.__self__), ("", value.__func__))
-    elif isinstance(value, partial):
-        yield from (("", each) for each in (value.func, *value.args, *value.keywords.values()))
+        yield "", value.__self__
     elif isinstance(value, FunctionType):
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            if cell != type(cell)():
-                yield name, cell.cell_contents
-    elif isinstance(value, type):
-        yield from ((name, each) for name, each in vars(value).items() if isinstance(each, _CHANGEABLE))
-    elif _is_of(type(value), top):
+        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+        yield from ((name, cell.cell_contents) for name, cell in cells if cell != type(cell)())
+    elif _is_below(type(value).__module__, top):
         slots = [name for each in type(value).__mro__ for name in getattr(each, "__slots__", ())]
-        names = [*getattr(value, "__dict__", ()), *(each for each in slots if isinstance(each, str))]
-        yield from ((name, getattr(value, name)) for name in names if hasattr(value, name))
-        yield from (("", each) for each in type(value).__mro__ if _is_of(each, top))
-
-
-def _is_of(kind: type, top: str) -> bool:
-    return kind.__module__ == top or kind.__module__.startswith(f"{top}.")
+        names = [name for name in (*getattr(value, "__dict__", ()), *slots) if hasattr(value, name)]
+        yield from ((name, getattr(value, name)) for name in names)
 
 
 def contents(state: State) -> dict[str, list[str]]:
@@ -86,13 +76,10 @@ def contents(state: State) -> dict[str, list[str]]:
 
 
 def _contents(value: Any) -> Iterator[str]:
-    if isinstance(value, (ModuleType, type)):
-        pairs = vars(value).items()
-        yield from (f"{key}: {_written(each)}" for key, each in list(pairs) if not str(key).startswith("__"))
-    elif isinstance(value, dict):
-        yield from (f"{_written(key)}: {_written(each)}" for key, each in list(value.items()))
-    else:
-        yield from map(_written, list(value))
+    held = value if isinstance(value, _CHANGEABLE) else vars(value)
+    if isinstance(held, (list, set, deque, bytearray)):
+        return map(_written, list(held))
+    return (f"{_written(key)}: {_written(each)}" for key, each in list(held.items()) if not str(key).startswith("__"))
 
 
 def _written(value: Any) -> str:

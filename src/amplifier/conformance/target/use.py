@@ -15,7 +15,7 @@ import attrs
 
 from amplifier.conformance.inputs.json_schema import acceptor, fingerprint, resolved
 from amplifier.conformance.inputs.payloads import ordinary_payload, reaching_payloads
-from amplifier.conformance.inputs.values import kinds_of, properties_of, required_of, sample_inputs
+from amplifier.conformance.inputs.values import kinds_of, properties_of, sample_inputs
 from amplifier.conformance.target.calls import Outcome
 from amplifier.conformance.target.literals import choices_in, inputs_in, texts_in
 from amplifier.conformance.target.mounted import CANARY, MountedModule
@@ -90,34 +90,6 @@ def _tool_exercises(mounted: MountedModule) -> list[Operation]:
             given = {"tool": name, "input": sample}
             found.append(Operation(f"execute of the tool {name!r}", given, partial(execute, name, sample)))
     return found
-
-
-_MOST_TRIES = 60
-
-
-async def find_accepted_inputs(mounted: MountedModule) -> None:
-    """Where a tool refuses all samples with a choice, look for keys beside it that it accepts, and use these from now on."""
-    for name, tool in mounted.instances.items():
-        schema = schema_of(tool) or {}
-        samples = _samples.get(fingerprint([name, schema]), [])
-        tries, top = _MOST_TRIES, resolved(schema, schema)
-        fullest = max(samples, key=len, default={})
-        accepted: list[dict[str, Any]] = []
-        for key, part in properties_of(top).items():
-            for choice in resolved(part, schema).get("enum", ())[:8]:
-                having = [each for each in samples if each.get(key) == choice]
-                beside = [each for each in fullest if each != key and each not in required_of(top)]
-                few = {each: fullest[each] for each in fullest if each not in beside} | {key: choice}
-                smaller = (kept for count in range(4) for kept in itertools.combinations(beside, count))
-                for given in itertools.chain(
-                    having, ({**few, **{each: fullest[each] for each in kept}} for kept in smaller)
-                ):
-                    tries -= 1
-                    outcome = await mounted.call(execute, name, given, mounted) if tries > 0 else None
-                    if outcome is None or (outcome.returned and outcome.value[0] is True):
-                        accepted += [given] if outcome is not None and given not in samples else []
-                        break
-        samples[2:2] = accepted
 
 
 def schema_of(tool: Any) -> dict[str, Any] | None:

@@ -187,14 +187,16 @@ def _emitted_count(observed: ObservedContext, event: str) -> int | None:
 
 @check("C8", kind="behaviour", types=CONTEXT)
 async def counts_blocks(ctx: CheckContext) -> None:
-    """Requests a small view of a conversation whose words are in content blocks."""
-    history: list[Message] = [
+    """Requests small views of conversations whose words are in content blocks: of the user, and of tools' results."""
+    said: list[Message] = [
         {"role": "user", "content": [{"type": "text", "text": prose(number, 100)}]} for number in range(60)
     ]
-    async with observe_context(ctx) as observed:
-        if observed is not None and await observed.set(history):
-            budget = tokens(history) // 8
-            observed.check_view(await observed.view(budget), budget, ("C8",))
+    results = [each for number in range(1, 61) for each in tool_turn(number * 10 + 1, 1, 150, blocks=True)]
+    for history in (said, results):
+        async with observe_context(ctx) as observed:
+            if observed is not None and await observed.set(history):
+                budget = tokens(history) // 8
+                observed.check_view(await observed.view(budget), budget, ("C8",))
 
 
 @check("C8", kind="behaviour", types=CONTEXT)

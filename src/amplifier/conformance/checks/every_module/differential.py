@@ -1,7 +1,7 @@
 """One oracle that needs no description: the same calls, told under other circumstances, are answered the same.
 
-A telling is a sequence of calls, drawn from the typical ones and from others, in a session of a freshly imported module. It is compared with a plain telling: beside a
-session that was used or is being used, in another time zone, in another locale, on the other backend, in a used instance, and after a cancelled call. Results are
+A telling is a sequence of calls, typical ones and others, in a session of a freshly imported module. It is compared with a plain telling: after a
+session that was used, in another time zone, in another locale, on the other backend, in a used instance, and after a cancelled call. Results are
 compared as Python writes them, so that 1 and 1.0 differ. A difference counts if it shows each time in the same way.
 """
 
@@ -39,7 +39,7 @@ from amplifier.conformance.target.use import FOREIGN, Operation, other_operation
 from amplifier.conformance.target.virtual_clock import run_virtually
 
 _ROUNDS = 12
-"""How often the typical calls are made, as shared counters may show late; once by a module that starts processes."""
+"""How often the typical calls are made in a session before, as shared counters may show late; once by a module that starts processes."""
 _TRIALS = 3
 """How often a difference has to show in the same way: results may differ by chance."""
 _TEMPORARY_NAME = re.compile(r"0000\d{4}")
@@ -73,21 +73,13 @@ class _Scene:
     Attributes:
         mounted: The module that is called.
         other: The same module in another session of the same user, if there is one.
-        is_used: Whether that one is called in turn.
     """
 
     mounted: MountedModule
     other: MountedModule | None = None
-    is_used: bool = False
 
-    async def call(self, operation: Operation, number: int) -> _Answer:
-        """Make one call, and one in the other session if that is in use."""
-        other = self.other
-        if other is not None and self.is_used:
-            theirs = _lasting(other)
-            os.chdir(other.directory)
-            await other.call(theirs[number % len(theirs)].run, other)
-            os.chdir(self.mounted.directory)
+    async def call(self, operation: Operation) -> _Answer:
+        """Make one call."""
         outcome = await self.mounted.call(operation.run, self.mounted)
         text = self._text(repr(outcome.value) if outcome.returned else str(outcome))
         leaves = dict(_leaves(outcome.value, "")) if outcome.returned else {"": text}
@@ -145,7 +137,7 @@ async def _tell(ctx: CheckContext, setting: _Setting, program: _Program, trial: 
     fresh = attrs.evolve(ctx.fresh(), loaded=attrs.evolve(load_anew(ctx.loaded), given=ctx.loaded.given))
     try:
         async with setting(fresh) as scene:
-            return [await scene.call(each, number) for number, each in enumerate(program(scene.mounted))]
+            return [await scene.call(each) for each in program(scene.mounted)]
     except MountFailed as failed:
         return [_Answer("mount", None, str(failed), str(failed.outcome))]
 
@@ -159,13 +151,6 @@ def _once(mounted: MountedModule) -> list[Operation]:
     """Calls with other texts, then the typical ones."""
     others = [*other_operations(mounted), *other_operations(mounted, FOREIGN)]
     return [*([] if mounted.loaded.starts_processes else others), *_lasting(mounted)]
-
-
-def _drawn(mounted: MountedModule) -> list[Operation]:
-    """The same, and the typical ones again and again in an order that is drawn."""
-    again = _lasting(mounted) * (0 if mounted.loaded.starts_processes else _ROUNDS - 1)
-    random.Random(mounted.ctx.seed).shuffle(again)
-    return [*_once(mounted), *again]
 
 
 # ── circumstances ──
@@ -197,13 +182,6 @@ async def _after_another(ctx: CheckContext) -> AsyncIterator[_Scene]:
             yield _Scene(second, first)
 
 
-@asynccontextmanager
-async def _beside_another(ctx: CheckContext) -> AsyncIterator[_Scene]:
-    """A first session, while a second one is used in turn."""
-    async with ctx.mount() as first, _second(ctx, first) as second:
-        yield _Scene(first, second, is_used=bool(_lasting(second)))
-
-
 def _second(ctx: CheckContext, first: MountedModule) -> AbstractAsyncContextManager[MountedModule]:
     """Another session of the same user: elsewhere, but a context without settings that name a place has to tell sessions apart."""
     is_placed = "{directory}" in repr(ctx.loaded.config)
@@ -211,10 +189,8 @@ def _second(ctx: CheckContext, first: MountedModule) -> AbstractAsyncContextMana
     return ctx.mount(beside=first) if shares_all else ctx.mount(neighbour=first)
 
 
-_ANOTHER = "because of another session"
 _CIRCUMSTANCES: tuple[tuple[str, str, _Setting], ...] = (
-    ("A16", f"{_ANOTHER} that had been used before,", _after_another),
-    ("A16", f"{_ANOTHER} that was used in turn with it,", _beside_another),
+    ("A16", "because of another session that had been used before,", _after_another),
     ("A25", "in another time zone", partial(_alone, zone="XXX-13:45")),
     ("A25", "in a locale whose encoding is ASCII", partial(_alone, language="C")),
 )
@@ -224,17 +200,14 @@ _NAMED = re.compile(r"local|time.?zone|locale|\btz\b", re.IGNORECASE)
 
 @check("A16", "A25", kind="hygiene")
 async def answers_the_same_elsewhere(ctx: CheckContext) -> None:
-    """Tells the same drawn calls beside another session that is used, in another time zone and in another locale; the answers are those of a new process."""
+    """Tells the same calls after another session that was used, in another time zone and in another locale; the answers are those of a new process."""
     for config in ctx.configs:
         of_config = attrs.evolve(ctx, loaded=attrs.evolve(ctx.loaded, config=config))
-        usual: dict[str, list[_Answer]] = {}
+        usual = await _tell(of_config, _alone, _once)
         for clause, what, setting in _CIRCUMSTANCES:
             if any(fault.clause == clause for fault in ctx.faults) or (clause == "A25" and ctx.loaded.starts_processes):
                 continue  # what programs print is theirs
-            program = _drawn if clause == "A16" else _once
-            if clause not in usual:
-                usual[clause] = await _tell(of_config, _alone, program)
-            found = await _difference(of_config, usual[clause], setting, program)
+            found = await _difference(of_config, usual, setting)
             if found is not None and not (clause == "A25" and _NAMED.search(await _described(ctx))):
                 here, there = found
                 shown = first_difference(here.text, there.text)
@@ -262,15 +235,13 @@ async def shares_no_state(ctx: CheckContext) -> None:
                     return
 
 
-async def _difference(
-    ctx: CheckContext, usual: list[_Answer], setting: _Setting, program: _Program
-) -> tuple[_Answer, _Answer] | None:
+async def _difference(ctx: CheckContext, usual: list[_Answer], setting: _Setting) -> tuple[_Answer, _Answer] | None:
     """The first answer that is another one in a setting, each time in the same way."""
-    other = await _tell(ctx, setting, program)
+    other = await _tell(ctx, setting, _once)
     for trial in range(1, _TRIALS):
-        if other == usual or await _tell(ctx, _alone, program, trial) != usual:
+        if other == usual or await _tell(ctx, _alone, _once, trial) != usual:
             return None
-        if await _tell(ctx, setting, program, trial) != other:
+        if await _tell(ctx, setting, _once, trial) != other:
             return None
     return next((pair for pair in zip(usual, other, strict=False) if pair[0] != pair[1]), None)
 
@@ -401,7 +372,7 @@ async def _find_live_answer(ctx: CheckContext) -> None:
     """Report a result that later calls, of any tool of the module, have changed."""
     async with ctx.mount() as mounted:
         held = []
-        for operation in _drawn(mounted):
+        for operation in [*_once(mounted), *_lasting(mounted)]:
             outcome = await mounted.call(operation.run, mounted)
             held.append((operation, outcome.value, repr(outcome.value)))
         for operation, value, text in held:
@@ -514,7 +485,7 @@ async def _history(ctx: CheckContext, history: Sequence[int], at: int, k: int) -
             if k and number == at:
                 trial = await cancel_once(mounted, operations[index], k)
             else:
-                answers.append(await scene.call(operations[index], number))
+                answers.append(await scene.call(operations[index]))
         files = all_files(mounted)
-        answers += [await scene.call(each, 0) for each in _lasting(mounted) if _is_compared(ctx)]
+        answers += [await scene.call(each) for each in _lasting(mounted) if _is_compared(ctx)]
     return answers, files, trial

@@ -462,7 +462,7 @@ def check_events(ctx: CheckContext, response: ChatResponse, events: list[dict[st
     if any(fault.clause in ("P11", "P23") for fault in ctx.faults):
         return  # once is enough
     if not events:
-        ctx.fault("P11", "complete returned and llm:response was not emitted")
+        ctx.fault("P11", "a response was there and llm:response had not been emitted")
         return
     usage = events[-1].get("usage")
     usage = to_dict(usage) if isinstance(usage, Usage) else usage
