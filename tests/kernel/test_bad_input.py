@@ -54,7 +54,7 @@ COORDINATOR = [
     ("start_soon", (None,), TypeError, "start_soon needs an async function"),
 ]
 
-REGISTRATIONS = [
+REGISTRATIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"event": 5}, TypeError, "non-empty str; got 5"),
     ({"event": ""}, TypeError, "non-empty str; got ''"),
     ({"event": ["tool:pre"]}, TypeError, "non-empty str; got ['tool:pre']"),
