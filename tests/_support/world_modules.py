@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from amplifier import ToolResult
 
-from .worlds import World
+if TYPE_CHECKING:
+    from .worlds import World
 
 MOMENT = 0.01
 

@@ -24,6 +24,8 @@ from amplifier import AmplifierSession, ModuleLoader
 from amplifier.errors import ExecutionCancelled, ExecutionTimeout
 from amplifier.testing import MODES, SweepReport, cancel_everywhere
 
+from . import world_modules
+
 LISTENER = "listener of the application"
 
 Scenario = Callable[["World"], Awaitable[object]]
@@ -112,8 +114,8 @@ class World:
     def agent(
         self,
         *,
-        loop: Any,
-        context: Any,
+        loop: Any = None,
+        context: Any = None,
         providers: Mapping[str, Any] | None = None,
         tools: Mapping[str, Any] | None = None,
         hooks: Mapping[str, Any] | None = None,
@@ -121,8 +123,14 @@ class World:
         search_paths: Sequence[Any] = (),
         **options: Any,
     ) -> AmplifierSession:
-        """A session, not opened yet, of these mount functions by module id; None means that the module is found on disk."""
-        modules = {"loop-world": loop, "context-world": context}
+        """A session, not opened yet, of these mount functions by module id; None means that the module is found on disk.
+
+        Without a loop or a context it has those of `world_modules`.
+        """
+        modules = {
+            "loop-world": loop or world_modules.loop(self),
+            "context-world": context or world_modules.context(self),
+        }
         plan: dict[str, Any] = {
             "session": {"orchestrator": "loop-world", "context": "context-world", **(settings or {})}
         }
@@ -320,3 +328,16 @@ def sweep(
     assert [note for note in report.notes if not any(words in note for words in known)] == [], str(report)
     assert min(report.points.values()) >= points, str(report)
     return report
+
+
+def swept(**options: Any) -> Callable[[Scenario], Callable[[], None]]:
+    """Make a test of a scenario: `sweep` with these options."""
+
+    def made(scenario: Scenario) -> Callable[[], None]:
+        def test() -> None:
+            sweep(scenario, **options)
+
+        test.__doc__, test.__module__ = scenario.__doc__, scenario.__module__
+        return test
+
+    return made

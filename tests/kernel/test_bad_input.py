@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import attrs
 import pytest
 
-from amplifier import AmplifierSession, CancellationToken, ContractError, HookRegistry, PlanError
+from amplifier import AmplifierSession, ContractError, PlanError
 from tests._support.small_agent import agent
 
 PLAN = {"session": {"orchestrator": "loop-small", "context": "context-small"}}
@@ -42,27 +43,48 @@ COORDINATOR = [
     ("unmount", ("tools",), ValueError, "Name required to unmount"),
     ("get", ("agents",), ValueError, "Unknown mount point"),
     ("get_mounted", (5,), ValueError, "Unknown mount point"),
-    ("register_capability", ("", 1), TypeError, "non-empty str"),
+    ("register_capability", ("", 1), TypeError, r"non-empty str such as 'agents\.list'"),
     ("register_capability", (None, 1), TypeError, "non-empty str"),
+    ("register_capability", (b"x", 1), TypeError, "non-empty str"),
+    ("register_contributor", ("", "n", len), TypeError, "channel must be a non-empty str"),
     ("register_contributor", (5, "n", len), TypeError, "channel must be a non-empty str"),
     ("register_contributor", ("x", None, len), TypeError, "name must be a non-empty str"),
     ("register_contributor", ("x", "n", "callback"), TypeError, "needs a callable"),
     ("start_soon", ("fn",), TypeError, "start_soon needs an async function"),
+    ("start_soon", (None,), TypeError, "start_soon needs an async function"),
+]
+
+REGISTRATIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"event": 5}, TypeError, "non-empty str; got 5"),
+    ({"event": ""}, TypeError, "non-empty str; got ''"),
+    ({"event": ["tool:pre"]}, TypeError, "non-empty str; got ['tool:pre']"),
+    ({"event": None}, TypeError, "non-empty str; got None"),
+    ({"handler": None}, TypeError, "must be callable as handler(event, data); got None"),
+    ({"handler": "print"}, TypeError, "must be callable as handler(event, data); got 'print'"),
+    ({"priority": "high"}, TypeError, "must be an int (lower runs earlier); got 'high'"),
+    ({"priority": 1.5}, TypeError, "must be an int (lower runs earlier); got 1.5"),
+    ({"priority": True}, TypeError, "must be an int (lower runs earlier); got True"),
+    ({"priority": None}, TypeError, "must be an int (lower runs earlier); got None"),
+    ({"name": 5}, TypeError, "must be a str or None; got 5"),
+    ({"timeout": "3"}, TypeError, "must be a number of seconds or None, got '3'"),
+    ({"timeout": True}, TypeError, "must be a number of seconds or None, got True"),
+    ({"timeout": 0}, ValueError, "a positive, finite number of seconds, got 0; None means no limit"),
+    ({"timeout": -1}, ValueError, "a positive, finite number of seconds, got -1"),
+    ({"timeout": float("nan")}, ValueError, "a positive, finite number of seconds, got nan"),
+    ({"timeout": float("inf")}, ValueError, "a positive, finite number of seconds, got inf"),
+    ({"timeout": 10**400}, ValueError, "a positive, finite number of seconds, got 1000"),
+    ({"on_failure": "ignore"}, ValueError, "on_failure must be 'continue' or 'deny'; got 'ignore'"),
+    ({"on_failure": True}, ValueError, "on_failure must be 'continue' or 'deny'; got True"),
+    ({"on_failure": []}, ValueError, "on_failure must be 'continue' or 'deny'; got []"),
 ]
 
 HOOKS = [
-    ("register", (None, handler), {}, TypeError, "non-empty str"),
-    ("register", ("", handler), {}, TypeError, "non-empty str"),
-    ("register", ("e", None), {}, TypeError, "must be callable"),
-    ("register", ("e", handler, "high"), {}, TypeError, "must be an int"),
-    ("register", ("e", handler, True), {}, TypeError, "must be an int"),
-    ("register", ("e", handler, 0, 5), {}, TypeError, "must be a str or None"),
-    ("register", ("e", handler), {"timeout": 0}, ValueError, "positive, finite"),
-    ("register", ("e", handler), {"timeout": "5"}, TypeError, "number of seconds"),
-    ("register", ("e", handler), {"on_failure": "ignore"}, ValueError, "'continue' or 'deny'"),
-    ("on", ("e", None), {}, TypeError, "must be callable"),
-    ("unregister", (5,), {}, TypeError, "a str"),
-    ("list_handlers", (5,), {}, TypeError, "event's name or None"),
+    *(("register", {"event": "e", "handler": handler, **wrong}, error, words) for wrong, error, words in REGISTRATIONS),
+    ("on", {"event": "e", "handler": None}, TypeError, "must be callable"),
+    ("unregister", {"name": 5}, TypeError, "the name a handler was registered under, a str; got"),
+    ("unregister", {"name": None}, TypeError, "a str"),
+    ("list_handlers", {"event": 5}, TypeError, "an event's name or None; got"),
+    ("list_handlers", {"event": b"e"}, TypeError, "an event's name or None"),
 ]
 
 SESSION = [
@@ -76,13 +98,6 @@ SESSION = [
     ("execute", ("hi",), {"timeout": 10**400}, ValueError, "positive, finite"),
     ("execute", ("hi",), {"timeout": True}, TypeError, "number of seconds or None"),
     ("execute", ("hi",), {"timeout": "5"}, TypeError, "number of seconds or None"),
-]
-
-TOKEN = [
-    ("request_graceful", (0,), ValueError, "a timeout must be a positive"),
-    ("request_graceful", ("5",), TypeError, "a timeout must be a number"),
-    ("register_child", (None,), TypeError, "expected a CancellationToken"),
-    ("on_cancel", (5,), TypeError, "needs a callable"),
 ]
 
 
@@ -101,15 +116,15 @@ async def test_coordinator_refuses(through, method, arguments, error, words):
         assert state(session) == before
 
 
-@pytest.mark.parametrize(("method", "arguments", "options", "error", "words"), HOOKS, ids=ids)
+@pytest.mark.parametrize(("method", "arguments", "error", "words"), HOOKS, ids=ids)
 @pytest.mark.parametrize("through", ["registry", "view"])
-async def test_registry_refuses(through, method, arguments, options, error, words):
+async def test_registry_refuses(through, method, arguments, error, words):
     async with agent() as session:
         coordinator = session.coordinator
         target = coordinator.hooks if through == "registry" else coordinator.view_for("hooks-a").hooks
         before = state(session)
-        with pytest.raises(error, match=words):
-            getattr(target, method)(*arguments, **options)
+        with pytest.raises(error, match=re.escape(words)):
+            getattr(target, method)(**arguments)
         assert state(session) == before
 
 
@@ -121,15 +136,6 @@ async def test_session_refuses_and_can_go_on(method, arguments, options, error, 
             await getattr(session, method)(*arguments, **options)
         assert state(session) == before
         assert await session.execute("hi") == "hi"
-
-
-@pytest.mark.parametrize(("method", "arguments", "error", "words"), TOKEN, ids=ids)
-def test_token_refuses(method, arguments, error, words):
-    token = CancellationToken()
-    before = repr(token)
-    with pytest.raises(error, match=words):
-        getattr(token, method)(*arguments)
-    assert repr(token) == before
 
 
 @pytest.mark.parametrize(
@@ -170,19 +176,6 @@ async def test_plan_made_wrong_before_opening_is_refused_then_and_the_session_is
     del session.config["session"]["deadlines"]
     async with session:
         assert await session.execute("hi") == "hi"
-
-
-@pytest.mark.parametrize("event", [None, 5, b"e"])
-async def test_event_must_have_a_name(event):
-    hooks = HookRegistry()
-    with pytest.raises(TypeError, match="event's name must be a str"):
-        await hooks.emit(event, {})
-
-
-@pytest.mark.parametrize("data", [5, "text", [("k", 1)]])
-async def test_payload_must_be_a_mapping(data):
-    with pytest.raises(TypeError, match="must be a dict"):
-        await HookRegistry().emit("e", data)
 
 
 async def test_module_may_not_unmount_through_its_view_what_it_did_not_mount():

@@ -31,13 +31,6 @@ def test_replacing_another_modules_is_logged_with_both_named(offers, caplog):
     ]
 
 
-@pytest.mark.parametrize("name", ["", None, 5, b"x", ["x"]])
-def test_name_must_be_a_non_empty_str(offers, name):
-    with pytest.raises(TypeError, match=r"such as 'agents\.list'"):
-        offers.offer(name, 1, None)
-    assert offers.capabilities == {}
-
-
 @pytest.mark.parametrize("first", ["a", None])
 def test_undoing_brings_back_what_was_replaced(offers, first):
     offers.offer("x", 1, first)

@@ -92,17 +92,6 @@ async def test_contributor_may_register_another_for_the_next_collection(channels
     assert await collect(channels) == ["first", "late"]
 
 
-@pytest.mark.parametrize(
-    ("channel", "name", "callback"),
-    [("", "n", len), (None, "n", len), (5, "n", len), ("x", "", len), ("x", None, len), ("x", b"n", len)]
-    + [("x", "n", wrong) for wrong in (None, "n", 5)],
-)
-def test_wrong_registration_is_a_type_error_and_leaves_nothing(channels, channel, name, callback):
-    with pytest.raises(TypeError, match=r"non-empty str|needs a callable"):
-        channels.register(channel, name, callback, None)
-    assert channels.as_dict() == {}
-
-
 async def test_undoing_a_module_removes_its_contributors_from_every_channel(channels):
     for name in ("a", None, "b", "a"):
         of = None if name is None else Owner(name)

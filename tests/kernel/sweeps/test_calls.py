@@ -8,135 +8,115 @@ from typing import Any
 
 import anyio
 
-from tests._support.world_modules import a_moment, context, loop, seed
-from tests._support.worlds import World, sweep
+from tests._support.world_modules import a_moment, seed
+from tests._support.worlds import World, swept
 
 
-def test_terminal_events_reach_slow_handlers_while_everything_unwinds() -> None:
-    async def scenario(world: World) -> None:
-        delivered: list[str] = []
+@swept(points=12)
+async def test_terminal_events_reach_slow_handlers_while_everything_unwinds(world: World) -> None:
+    delivered: list[str] = []
 
-        async def note(event: str, data: dict[str, Any]) -> None:
+    async def note(event: str, data: dict[str, Any]) -> None:
+        await a_moment()
+        delivered.append(event)
+
+    async def register(coordinator: Any) -> None:
+        for event in ("tool:error", "orchestrator:complete"):
+            coordinator.hooks.register(event, note, name=event)
+
+    session = world.agent(hooks={"hooks-a": seed(world, "hooks", after=register)})
+    async with world.opened(session):
+        emit = session.coordinator.hooks.emit
+        try:
             await a_moment()
-            delivered.append(event)
-
-        async def register(coordinator: Any) -> None:
-            for event in ("tool:error", "orchestrator:complete"):
-                coordinator.hooks.register(event, note, name=event)
-
-        session = world.agent(
-            loop=loop(world), context=context(world), hooks={"hooks-a": seed(world, "hooks", after=register)}
-        )
-        async with world.opened(session):
-            emit = session.coordinator.hooks.emit
+        finally:
             try:
+                await emit("tool:error", {})
+            finally:
+                await emit("orchestrator:complete", {"status": "cancelled"})
+                assert delivered == ["tool:error", "orchestrator:complete"]
+
+
+@swept(points=14)
+async def test_a_handler_that_overruns_is_cut_off_and_the_next_one_is_called(world: World) -> None:
+    async def hang(event: str, data: dict[str, Any]) -> None:
+        world.ledger.open("handler")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            world.ledger.close("handler")
+
+    async def register(coordinator: Any) -> None:
+        coordinator.hooks.register("world:event", hang, timeout=5)
+        coordinator.hooks.register("world:event", lambda event, data: a_moment())
+        coordinator.hooks.register("hook:timeout", lambda event, data: a_moment())
+
+    session = world.agent(hooks={"hooks-a": seed(world, "hooks", after=register)})
+    async with world.opened(session):
+        result = await session.coordinator.hooks.emit("world:event", {})
+        assert result.action == "continue"
+
+
+@swept(points=12)
+async def test_all_handlers_asked_at_once_end_together(world: World) -> None:
+    async def answer(event: str, data: dict[str, Any]) -> dict[str, Any]:
+        await a_moment()
+        return {"action": "continue", "data": {"answered": True}}
+
+    async def hang(event: str, data: dict[str, Any]) -> None:
+        world.ledger.open("handler")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            world.ledger.close("handler")
+
+    async def register(coordinator: Any) -> None:
+        coordinator.hooks.register("world:event", answer)
+        coordinator.hooks.register("world:event", hang)
+
+    session = world.agent(hooks={"hooks-a": seed(world, "hooks", after=register)})
+    async with world.opened(session):
+        assert await session.coordinator.hooks.emit_and_collect("world:event", {}) == [{"answered": True}]
+
+
+@swept(points=16)
+async def test_slow_and_hanging_contributors(world: World) -> None:
+    async def hang() -> None:
+        world.ledger.open("contributor")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            world.ledger.close("contributor")
+
+    async def register(coordinator: Any) -> None:
+        coordinator.register_contributor("names", "hanging", hang)
+
+    session = world.agent(tools={"tool-a": seed(world, "a", after=register), "tool-b": seed(world, "b")})
+    async with world.opened(session):
+        names = await session.coordinator.collect_contributions("names")
+        assert names == ["loop", "context", "a", "b"]
+
+
+@swept(points=18)
+async def test_a_context_manager_hosted_by_the_application(world: World) -> None:
+    @asynccontextmanager
+    async def connection() -> AsyncIterator[None]:
+        world.ledger.open("connection")
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(anyio.sleep_forever)
                 await a_moment()
-            finally:
-                try:
-                    await emit("tool:error", {})
-                finally:
-                    await emit("orchestrator:complete", {"status": "cancelled"})
-                    assert delivered == ["tool:error", "orchestrator:complete"]
-
-    sweep(scenario, points=12)
-
-
-def test_a_handler_that_overruns_is_cut_off_and_the_next_one_is_called() -> None:
-    async def scenario(world: World) -> None:
-        async def hang(event: str, data: dict[str, Any]) -> None:
-            world.ledger.open("handler")
-            try:
-                await anyio.sleep_forever()
-            finally:
-                world.ledger.close("handler")
-
-        async def register(coordinator: Any) -> None:
-            coordinator.hooks.register("world:event", hang, timeout=5)
-            coordinator.hooks.register("world:event", lambda event, data: a_moment())
-            coordinator.hooks.register("hook:timeout", lambda event, data: a_moment())
-
-        session = world.agent(
-            loop=loop(world), context=context(world), hooks={"hooks-a": seed(world, "hooks", after=register)}
-        )
-        async with world.opened(session):
-            result = await session.coordinator.hooks.emit("world:event", {})
-            assert result.action == "continue"
-
-    sweep(scenario, points=14)
-
-
-def test_all_handlers_asked_at_once_end_together() -> None:
-    async def scenario(world: World) -> None:
-        async def answer(event: str, data: dict[str, Any]) -> dict[str, Any]:
+                yield
+                group.cancel_scope.cancel()
             await a_moment()
-            return {"action": "continue", "data": {"answered": True}}
-
-        async def hang(event: str, data: dict[str, Any]) -> None:
-            world.ledger.open("handler")
-            try:
-                await anyio.sleep_forever()
-            finally:
-                world.ledger.close("handler")
-
-        async def register(coordinator: Any) -> None:
-            coordinator.hooks.register("world:event", answer)
-            coordinator.hooks.register("world:event", hang)
-
-        session = world.agent(
-            loop=loop(world), context=context(world), hooks={"hooks-a": seed(world, "hooks", after=register)}
-        )
-        async with world.opened(session):
-            assert await session.coordinator.hooks.emit_and_collect("world:event", {}) == [{"answered": True}]
-
-    sweep(scenario, points=12)
-
-
-def test_slow_and_hanging_contributors() -> None:
-    async def scenario(world: World) -> None:
-        async def hang() -> None:
-            world.ledger.open("contributor")
-            try:
-                await anyio.sleep_forever()
-            finally:
-                world.ledger.close("contributor")
-
-        async def register(coordinator: Any) -> None:
-            coordinator.register_contributor("names", "hanging", hang)
-
-        session = world.agent(
-            loop=loop(world),
-            context=context(world),
-            tools={"tool-a": seed(world, "a", after=register), "tool-b": seed(world, "b")},
-        )
-        async with world.opened(session):
-            names = await session.coordinator.collect_contributions("names")
-            assert names == ["loop", "context", "a", "b"]
-
-    sweep(scenario, points=16)
-
-
-def test_a_context_manager_hosted_by_the_application() -> None:
-    async def scenario(world: World) -> None:
-        @asynccontextmanager
-        async def connection() -> AsyncIterator[None]:
-            world.ledger.open("connection")
-            try:
-                async with anyio.create_task_group() as group:
-                    group.start_soon(anyio.sleep_forever)
-                    await a_moment()
-                    yield
-                    group.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
                 await a_moment()
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await a_moment()
-                world.ledger.close("connection")
+            world.ledger.close("connection")
 
-        session = world.agent(loop=loop(world), context=context(world))
-        async with world.opened(session):
-            leave = await session.coordinator.host(connection())
-            await a_moment()
-            await leave()
-            await session.coordinator.host(connection())
-
-    sweep(scenario, points=18)
+    session = world.agent()
+    async with world.opened(session):
+        leave = await session.coordinator.host(connection())
+        await a_moment()
+        await leave()
+        await session.coordinator.host(connection())

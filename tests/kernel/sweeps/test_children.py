@@ -7,75 +7,62 @@ import pytest
 
 from amplifier import AmplifierSession
 from amplifier.errors import ExecutionCancelled
-from tests._support.world_modules import Agent, a_moment, context, hosted, loop, seed, tool
-from tests._support.worlds import World, sweep
+from tests._support.world_modules import Agent, a_moment, hosted, loop, seed, tool
+from tests._support.worlds import World, swept
 
 
-def test_a_child_opened_and_run_inside_a_tool_of_its_parent() -> None:
-    async def scenario(world: World) -> None:
-        parent: AmplifierSession
+@swept(points=40)
+async def test_a_child_opened_and_run_inside_a_tool_of_its_parent(world: World) -> None:
+    parent: AmplifierSession
 
-        async def spawn() -> None:
-            child = world.adopt(parent.fork(session_id="child"))
-            async with world.opened(child):
-                await world.execute(child)
-
-        parent = world.agent(
-            loop=seed(world, "loop", instance=lambda of: Agent(["spawn"] if of.parent_id is None else ["a"])),
-            context=context(world),
-            tools={"tool-spawn": tool(world, "spawn", spawn), "tool-a": tool(world, "a"), "tool-b": hosted(world, "b")},
-        )
-        async with world.opened(parent):
-            await world.execute(parent)
-
-    sweep(scenario, points=40)
-
-
-def test_two_siblings_side_by_side() -> None:
-    async def scenario(world: World) -> None:
-        parent = world.agent(loop=loop(world, ["a"]), context=context(world), tools={"tool-a": tool(world, "a")})
-
-        async def run(name: str) -> None:
-            child = world.adopt(parent.fork(session_id=name))
-            async with world.opened(child):
-                await world.execute(child)
-
-        async with world.opened(parent), anyio.create_task_group() as group:
-            group.start_soon(run, "elder")
-            group.start_soon(run, "younger")
-
-    sweep(scenario, points=40)
-
-
-def test_stopping_the_parent_stops_the_child() -> None:
-    async def scenario(world: World) -> None:
-        parent = world.agent(
-            loop=loop(world, ["a"]),
-            context=context(world),
-            tools={"tool-a": tool(world, "a", anyio.sleep_forever)},
-        )
+    async def spawn() -> None:
         child = world.adopt(parent.fork(session_id="child"))
+        async with world.opened(child):
+            await world.execute(child)
 
-        async def stop() -> None:
-            await anyio.sleep(5)
-            world.stop(parent, immediate=True)
+    parent = world.agent(
+        loop=seed(world, "loop", instance=lambda of: Agent(["spawn"] if of.parent_id is None else ["a"])),
+        tools={"tool-spawn": tool(world, "spawn", spawn), "tool-a": tool(world, "a"), "tool-b": hosted(world, "b")},
+    )
+    async with world.opened(parent):
+        await world.execute(parent)
 
-        async with world.opened(parent), anyio.create_task_group() as group:
-            group.start_soon(stop)
+
+@swept(points=40)
+async def test_two_siblings_side_by_side(world: World) -> None:
+    parent = world.agent(loop=loop(world, ["a"]), tools={"tool-a": tool(world, "a")})
+
+    async def run(name: str) -> None:
+        child = world.adopt(parent.fork(session_id=name))
+        async with world.opened(child):
+            await world.execute(child)
+
+    async with world.opened(parent), anyio.create_task_group() as group:
+        group.start_soon(run, "elder")
+        group.start_soon(run, "younger")
+
+
+@swept(points=25)
+async def test_stopping_the_parent_stops_the_child(world: World) -> None:
+    parent = world.agent(loop=loop(world, ["a"]), tools={"tool-a": tool(world, "a", anyio.sleep_forever)})
+    child = world.adopt(parent.fork(session_id="child"))
+
+    async def stop() -> None:
+        await anyio.sleep(5)
+        world.stop(parent, immediate=True)
+
+    async with world.opened(parent), anyio.create_task_group() as group:
+        group.start_soon(stop)
+        async with world.opened(child):
+            with pytest.raises(ExecutionCancelled):
+                await world.execute(child)
+
+
+@swept(points=10)
+async def test_a_child_that_fails_to_open_is_forgotten_by_its_parent(world: World) -> None:
+    parent = world.agent()
+    async with world.opened(parent):
+        child = world.adopt(parent.fork({"tools": [{"module": "tool-missing"}], "session": {"strict": True}}))
+        with pytest.raises(ExceptionGroup):
             async with world.opened(child):
-                with pytest.raises(ExecutionCancelled):
-                    await world.execute(child)
-
-    sweep(scenario, points=25)
-
-
-def test_a_child_that_fails_to_open_is_forgotten_by_its_parent() -> None:
-    async def scenario(world: World) -> None:
-        parent = world.agent(loop=loop(world), context=context(world))
-        async with world.opened(parent):
-            child = world.adopt(parent.fork({"tools": [{"module": "tool-missing"}], "session": {"strict": True}}))
-            with pytest.raises(ExceptionGroup):
-                async with world.opened(child):
-                    await a_moment()
-
-    sweep(scenario, points=10)
+                await a_moment()

@@ -12,58 +12,49 @@ from amplifier.errors import ExecutionCancelled, SessionStateError
 from tests._support.world_modules import (
     Tool,
     a_moment,
-    context,
     hooks_on_everything,
     hosted,
     loop,
     seed,
     tool,
 )
-from tests._support.worlds import World, sweep
+from tests._support.worlds import World, sweep, swept
 
 
-def test_a_cleanup_that_raises_stops_no_other() -> None:
-    async def scenario(world: World) -> None:
-        async def fail() -> None:
-            await a_moment()
-            raise ValueError("no")
+@swept(points=24)
+async def test_a_cleanup_that_raises_stops_no_other(world: World) -> None:
+    async def fail() -> None:
+        await a_moment()
+        raise ValueError("no")
 
-        session = world.agent(
-            loop=loop(world),
-            context=context(world),
-            tools={
-                "tool-a": tool(world, "a"),
-                "tool-seed": seed(world, "seed", closing=fail),
-                "tool-hosted": hosted(world, "hosted", leaving=fail),
-            },
-            hooks={"hooks-all": hooks_on_everything(world)},
-        )
-        try:
-            async with world.opened(session):
-                await a_moment()
-        finally:
-            assert all(isinstance(failure.error, ValueError) for failure in session.cleanup_failures)
-
-    sweep(scenario, points=24)
-
-
-def test_a_cleanup_that_hangs_is_cut_off_and_the_next_ones_run() -> None:
-    async def scenario(world: World) -> None:
-        session = world.agent(
-            loop=loop(world),
-            context=context(world),
-            tools={
-                "tool-a": tool(world, "a"),
-                "tool-seed": seed(world, "seed", closing=anyio.sleep_forever),
-                "tool-hosted": hosted(world, "hosted", leaving=anyio.sleep_forever),
-                "tool-b": tool(world, "b"),
-            },
-            settings={"deadlines": {"cleanup": 5, "teardown": 7}},
-        )
+    session = world.agent(
+        tools={
+            "tool-a": tool(world, "a"),
+            "tool-seed": seed(world, "seed", closing=fail),
+            "tool-hosted": hosted(world, "hosted", leaving=fail),
+        },
+        hooks={"hooks-all": hooks_on_everything(world)},
+    )
+    try:
         async with world.opened(session):
             await a_moment()
+    finally:
+        assert all(isinstance(failure.error, ValueError) for failure in session.cleanup_failures)
 
-    sweep(scenario, points=20)
+
+@swept(points=20)
+async def test_a_cleanup_that_hangs_is_cut_off_and_the_next_ones_run(world: World) -> None:
+    session = world.agent(
+        tools={
+            "tool-a": tool(world, "a"),
+            "tool-seed": seed(world, "seed", closing=anyio.sleep_forever),
+            "tool-hosted": hosted(world, "hosted", leaving=anyio.sleep_forever),
+            "tool-b": tool(world, "b"),
+        },
+        settings={"deadlines": {"cleanup": 5, "teardown": 7}},
+    )
+    async with world.opened(session):
+        await a_moment()
 
 
 async def wait_and_crash() -> None:
@@ -71,86 +62,72 @@ async def wait_and_crash() -> None:
     raise ValueError("crashed in the background")
 
 
-def test_background_work_ends_with_the_session() -> None:
-    async def scenario(world: World) -> None:
-        async def work(name: str) -> None:
-            world.ledger.open(name)
-            try:
-                await anyio.sleep_forever()
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await a_moment()
-                world.ledger.close(name)
+@swept(points=25)
+async def test_background_work_ends_with_the_session(world: World) -> None:
+    async def work(name: str) -> None:
+        world.ledger.open(name)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await a_moment()
+            world.ledger.close(name)
 
-        async def start(coordinator: Any) -> None:
-            coordinator.start_soon(work, "first")
-            coordinator.start_soon(wait_and_crash)
-            coordinator.start_soon(work, "second")
-            coordinator.start_soon(a_moment)
+    async def start(coordinator: Any) -> None:
+        coordinator.start_soon(work, "first")
+        coordinator.start_soon(wait_and_crash)
+        coordinator.start_soon(work, "second")
+        coordinator.start_soon(a_moment)
 
-        session = world.agent(
-            loop=loop(world),
-            context=context(world),
-            tools={"tool-a": seed(world, "a", after=start)},
-            hooks={"hooks-all": hooks_on_everything(world)},
-        )
+    session = world.agent(
+        tools={"tool-a": seed(world, "a", after=start)}, hooks={"hooks-all": hooks_on_everything(world)}
+    )
+    async with world.opened(session):
+        await anyio.sleep(1)
+
+
+@swept(points=20)
+async def test_a_fatal_crash_in_the_background_ends_the_session(world: World) -> None:
+    async def start(coordinator: Any) -> None:
+        coordinator.start_soon(wait_long_and_crash, fatal=True)
+
+    async def wait_long_and_crash() -> None:
+        await anyio.sleep(1)
+        raise ValueError("fatal")
+
+    session = world.agent(
+        tools={"tool-a": seed(world, "a", after=start), "tool-b": hosted(world, "b")},
+        hooks={"hooks-all": hooks_on_everything(world)},
+    )
+    with pytest.raises(ValueError, match="fatal"):
         async with world.opened(session):
-            await anyio.sleep(1)
-
-    sweep(scenario, points=25)
-
-
-def test_a_fatal_crash_in_the_background_ends_the_session() -> None:
-    async def scenario(world: World) -> None:
-        async def start(coordinator: Any) -> None:
-            coordinator.start_soon(wait_long_and_crash, fatal=True)
-
-        async def wait_long_and_crash() -> None:
-            await anyio.sleep(1)
-            raise ValueError("fatal")
-
-        session = world.agent(
-            loop=loop(world),
-            context=context(world),
-            tools={"tool-a": seed(world, "a", after=start), "tool-b": hosted(world, "b")},
-            hooks={"hooks-all": hooks_on_everything(world)},
-        )
-        with pytest.raises(ValueError, match="fatal"):
-            async with world.opened(session):
-                await anyio.sleep_forever()
-
-    sweep(scenario, points=20)
-
-
-def test_a_fatal_crash_during_a_turn_ends_the_turn_first() -> None:
-    async def scenario(world: World) -> None:
-        async def crash() -> None:
-            raise ValueError("fatal")
-
-        async def start_crash(coordinator: Any) -> None:
-            coordinator.start_soon(crash, fatal=True)
             await anyio.sleep_forever()
 
-        async def mount(coordinator: Any) -> None:
-            await coordinator.mount("tools", Tool(world, coordinator, "crash", lambda: start_crash(coordinator)))
 
-        session = world.agent(
-            loop=loop(world, ["crash", "a"]),
-            context=context(world),
-            tools={"tool-crash": seed(world, "crash", after=mount), "tool-a": tool(world, "a", anyio.sleep_forever)},
-        )
-        with pytest.raises(ValueError, match="fatal"):
-            async with world.opened(session):
-                await world.execute(session)
+@swept(points=20)
+async def test_a_fatal_crash_during_a_turn_ends_the_turn_first(world: World) -> None:
+    async def crash() -> None:
+        raise ValueError("fatal")
 
-    sweep(scenario, points=20)
+    async def start_crash(coordinator: Any) -> None:
+        coordinator.start_soon(crash, fatal=True)
+        await anyio.sleep_forever()
+
+    async def mount(coordinator: Any) -> None:
+        await coordinator.mount("tools", Tool(world, coordinator, "crash", lambda: start_crash(coordinator)))
+
+    session = world.agent(
+        loop=loop(world, ["crash", "a"]),
+        tools={"tool-crash": seed(world, "crash", after=mount), "tool-a": tool(world, "a", anyio.sleep_forever)},
+    )
+    with pytest.raises(ValueError, match="fatal"):
+        async with world.opened(session):
+            await world.execute(session)
 
 
 def test_an_error_in_the_application_closes_the_session_and_keeps_its_type() -> None:
     async def scenario(world: World) -> None:
-        session = world.agent(
-            loop=loop(world), context=context(world), tools={"tool-a": hosted(world, "a"), "tool-b": tool(world, "b")}
-        )
+        session = world.agent(tools={"tool-a": hosted(world, "a"), "tool-b": tool(world, "b")})
         with pytest.raises(KeyError):
             async with world.opened(session):
                 await fail()
@@ -162,30 +139,27 @@ def test_an_error_in_the_application_closes_the_session_and_keeps_its_type() -> 
     sweep(scenario, points=14)
 
 
-def test_closing_under_a_turn_of_another_task_ends_the_turn_first() -> None:
-    async def scenario(world: World) -> None:
-        session = world.agent(
-            loop=loop(world, ["a"]),
-            context=context(world),
-            tools={"tool-a": tool(world, "a", anyio.sleep_forever)},
-            hooks={"hooks-all": hooks_on_everything(world)},
-        )
+@swept(points=26)
+async def test_closing_under_a_turn_of_another_task_ends_the_turn_first(world: World) -> None:
+    session = world.agent(
+        loop=loop(world, ["a"]),
+        tools={"tool-a": tool(world, "a", anyio.sleep_forever)},
+        hooks={"hooks-all": hooks_on_everything(world)},
+    )
 
-        async def turn() -> None:
-            # The second one if the session is closed before this task has had its first step.
-            with pytest.raises((ExecutionCancelled, SessionStateError)):
-                await world.execute(session)
+    async def turn() -> None:
+        # The second one if the session is closed before this task has had its first step.
+        with pytest.raises((ExecutionCancelled, SessionStateError)):
+            await world.execute(session)
 
-        async with anyio.create_task_group() as group, world.opened(session):
-            group.start_soon(turn)
-            await anyio.sleep(5)
-
-    sweep(scenario, points=26)
+    async with anyio.create_task_group() as group, world.opened(session):
+        group.start_soon(turn)
+        await anyio.sleep(5)
 
 
 def test_closing_a_session_whose_turn_has_only_just_been_started() -> None:
     async def scenario(world: World) -> None:
-        session = world.agent(loop=loop(world), context=context(world))
+        session = world.agent()
 
         async def turn() -> None:
             with pytest.raises((ExecutionCancelled, SessionStateError)):
@@ -202,11 +176,9 @@ def test_closing_a_session_whose_turn_has_only_just_been_started() -> None:
     sweep(scenario, points=12, also=nothing_written)
 
 
-def test_two_tasks_that_close_one_session_close_it_once() -> None:
-    async def scenario(world: World) -> None:
-        session = world.agent(loop=loop(world), context=context(world), tools={"tool-a": tool(world, "a")})
-        async with world.opened(session), anyio.create_task_group() as group:
-            group.start_soon(session.cleanup)
-            group.start_soon(session.cleanup)
-
-    sweep(scenario, points=12)
+@swept(points=12)
+async def test_two_tasks_that_close_one_session_close_it_once(world: World) -> None:
+    session = world.agent(tools={"tool-a": tool(world, "a")})
+    async with world.opened(session), anyio.create_task_group() as group:
+        group.start_soon(session.cleanup)
+        group.start_soon(session.cleanup)

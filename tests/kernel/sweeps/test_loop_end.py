@@ -19,7 +19,7 @@ import uvloop
 from amplifier import AmplifierSession
 from amplifier.errors import ExecutionCancelled
 from amplifier.testing import LOOP_END_MODES
-from tests._support.world_modules import a_moment, context, hooks_on_everything, hosted, loop, seed, tool
+from tests._support.world_modules import a_moment, hooks_on_everything, hosted, loop, seed, tool
 from tests._support.worlds import World, sweep
 
 uvloop.new_event_loop().close()  # the first one makes a pipe that stays in the process for all of them
@@ -30,7 +30,6 @@ ON_ASYNCIO = ("asyncio-scope", "asyncio-native", "asyncio-native-twice", *LOOP_E
 async def parallel_tools(world: World) -> None:
     session = world.agent(
         loop=loop(world, ["a", "b"]),
-        context=context(world),
         tools={"tool-a": tool(world, "a"), "tool-b": tool(world, "b")},
         hooks={"hooks-all": hooks_on_everything(world)},
     )
@@ -56,7 +55,6 @@ async def structured_modules(world: World) -> None:
 
     session = world.agent(
         loop=loop(world, ["a"]),
-        context=context(world),
         tools={"tool-hosted": hosted(world, "hosted", leaving=leaving), "tool-a": tool(world, "a", use)},
     )
     try:
@@ -77,17 +75,13 @@ async def background_work(world: World) -> None:
     async def start(coordinator: Any) -> None:
         coordinator.start_soon(pulse)
 
-    session = world.agent(
-        loop=loop(world), context=context(world), tools={"tool-pulse": seed(world, "tool-pulse", after=start)}
-    )
+    session = world.agent(tools={"tool-pulse": seed(world, "tool-pulse", after=start)})
     async with world.opened(session):
         await world.execute(session)
 
 
 async def slow_cleanups(world: World) -> None:
     session = world.agent(
-        loop=loop(world),
-        context=context(world),
         tools={
             "tool-a": seed(world, "tool-a", closing=a_moment),
             "tool-b": hosted(world, "b", leaving=a_moment),
@@ -103,7 +97,7 @@ async def slow_cleanups(world: World) -> None:
 
 
 async def by_hand(world: World) -> None:
-    session = world.agent(loop=loop(world, ["a"]), context=context(world), tools={"tool-a": tool(world, "a")})
+    session = world.agent(loop=loop(world, ["a"]), tools={"tool-a": tool(world, "a")})
     try:
         await session.initialize()
         world.has_opened(session)
@@ -113,7 +107,7 @@ async def by_hand(world: World) -> None:
 
 
 async def a_child(world: World) -> None:
-    parent = world.agent(loop=loop(world), context=context(world))
+    parent = world.agent()
     async with world.opened(parent):
         child = world.adopt(parent.fork())
         async with world.opened(child):
@@ -161,7 +155,6 @@ def _stopped_world(world: World, on_stop: Callable[[], object] | None = None) ->
 
     session = world.agent(
         loop=loop(world, ["a", "b"]),
-        context=context(world),
         tools={"tool-a": tool(world, "a", work), "tool-b": tool(world, "b")},
         hooks={"hooks-all": hooks_on_everything(world)},
     )

@@ -15,71 +15,54 @@ from amplifier import AmplifierSession
 from amplifier.errors import ModuleLoadError
 from tests._support.world_modules import (
     a_moment,
-    context,
     failing,
     hooks_on_everything,
     hosted,
-    loop,
     ready,
     seed,
     tool,
 )
-from tests._support.worlds import World, sweep
+from tests._support.worlds import World, sweep, swept
 
 
-def test_five_modules_in_the_seed_form_leave_nothing_behind() -> None:
-    async def scenario(world: World) -> None:
-        session = world.agent(
-            loop=loop(world),
-            context=context(world),
-            providers={"provider-a": seed(world, "provider")},
-            tools={"tool-a": tool(world, "a")},
-            hooks={"hooks-a": seed(world, "hooks")},
-        )
-        async with world.opened(session):
-            pass
-
-    sweep(scenario, points=15)
+@swept(points=15)
+async def test_five_modules_in_the_seed_form_leave_nothing_behind(world: World) -> None:
+    session = world.agent(
+        providers={"provider-a": seed(world, "provider")},
+        tools={"tool-a": tool(world, "a")},
+        hooks={"hooks-a": seed(world, "hooks")},
+    )
+    async with world.opened(session):
+        pass
 
 
-def test_structured_modules_leave_their_task_groups_in_their_own_tasks() -> None:
-    async def scenario(world: World) -> None:
-        session = world.agent(
-            loop=loop(world),
-            context=context(world),
-            tools={"tool-a": hosted(world, "a"), "tool-b": hosted(world, "b")},
-            hooks={"hooks-a": hosted(world, "hooks")},
-        )
-        async with world.opened(session):
-            await a_moment()
-
-    sweep(scenario, points=20)
+@swept(points=20)
+async def test_structured_modules_leave_their_task_groups_in_their_own_tasks(world: World) -> None:
+    session = world.agent(
+        tools={"tool-a": hosted(world, "a"), "tool-b": hosted(world, "b")}, hooks={"hooks-a": hosted(world, "hooks")}
+    )
+    async with world.opened(session):
+        await a_moment()
 
 
-def test_a_structured_module_that_has_just_entered_is_left_like_any_other() -> None:
+@swept(points=10)
+async def test_a_structured_module_that_has_just_entered_is_left_like_any_other(world: World) -> None:
     """The cancellation of the opening comes too late for it: what it opened is closed as in any other session."""
 
-    async def scenario(world: World) -> None:
-        quick = anyio.lowlevel.checkpoint
-        session = world.agent(
-            loop=loop(world),
-            context=context(world),
-            tools={
-                "tool-a": hosted(world, "a", entering=quick),
-                "tool-b": hosted(world, "b", entering=quick, leaving=anyio.sleep_forever),
-            },
-        )
-        async with world.opened(session):
-            await world.execute(session)
-
-    sweep(scenario, points=10)
+    quick = anyio.lowlevel.checkpoint
+    session = world.agent(
+        tools={
+            "tool-a": hosted(world, "a", entering=quick),
+            "tool-b": hosted(world, "b", entering=quick, leaving=anyio.sleep_forever),
+        }
+    )
+    async with world.opened(session):
+        await world.execute(session)
 
 
 def test_both_forms_of_module_are_closed_in_one_order() -> None:
     async def scenario(world: World) -> None:
         session = world.agent(
-            loop=loop(world),
-            context=context(world),
             providers={"provider-a": hosted(world, "one"), "provider-b": seed(world, "two")},
             tools={"tool-a": hosted(world, "three"), "tool-b": seed(world, "four")},
         )
@@ -95,37 +78,27 @@ def test_both_forms_of_module_are_closed_in_one_order() -> None:
     sweep(scenario, points=20, also=order)
 
 
-def test_a_mount_that_fails_takes_back_what_it_had_registered() -> None:
-    async def scenario(world: World) -> None:
-        session = world.agent(
-            loop=loop(world),
-            context=context(world),
-            tools={"tool-bad": failing(world, "bad", ValueError("no")), "tool-good": tool(world, "good")},
-            hooks={"hooks-all": hooks_on_everything(world)},
-        )
-        async with world.opened(session):
-            assert [failure.module_id for failure in session.failures] == ["tool-bad"]
-            assert list(session.coordinator.get("tools")) == ["good"]
-            assert session.coordinator.get_capability("bad.offer") is None
-
-    sweep(scenario, points=20)
+@swept(points=20)
+async def test_a_mount_that_fails_takes_back_what_it_had_registered(world: World) -> None:
+    session = world.agent(
+        tools={"tool-bad": failing(world, "bad", ValueError("no")), "tool-good": tool(world, "good")},
+        hooks={"hooks-all": hooks_on_everything(world)},
+    )
+    async with world.opened(session):
+        assert [failure.module_id for failure in session.failures] == ["tool-bad"]
+        assert list(session.coordinator.get("tools")) == ["good"]
+        assert session.coordinator.get_capability("bad.offer") is None
 
 
-def test_a_structured_mount_that_fails_is_gone_before_the_next_one() -> None:
-    async def scenario(world: World) -> None:
-        async def fail() -> None:
-            await a_moment()
-            raise ValueError("no")
+@swept(points=14)
+async def test_a_structured_mount_that_fails_is_gone_before_the_next_one(world: World) -> None:
+    async def fail() -> None:
+        await a_moment()
+        raise ValueError("no")
 
-        session = world.agent(
-            loop=loop(world),
-            context=context(world),
-            tools={"tool-bad": hosted(world, "bad", entering=fail), "tool-good": tool(world, "good")},
-        )
-        async with world.opened(session):
-            assert f"{session.session_id}/bad" in world.ledger.closed
-
-    sweep(scenario, points=14)
+    session = world.agent(tools={"tool-bad": hosted(world, "bad", entering=fail), "tool-good": tool(world, "good")})
+    async with world.opened(session):
+        assert f"{session.session_id}/bad" in world.ledger.closed
 
 
 async def unwind_slowly(coordinator: Any) -> None:
@@ -137,61 +110,48 @@ async def unwind_slowly(coordinator: Any) -> None:
             await a_moment()
 
 
-def test_a_mount_slower_than_its_deadline_is_cut_off_and_undone() -> None:
-    async def scenario(world: World) -> None:
-        async def entering() -> None:
-            await unwind_slowly(None)
+@swept(points=14)
+async def test_a_mount_slower_than_its_deadline_is_cut_off_and_undone(world: World) -> None:
+    async def entering() -> None:
+        await unwind_slowly(None)
 
-        session = world.agent(
-            loop=loop(world),
-            context=context(world),
-            tools={
-                "tool-seed": seed(world, "slow", after=unwind_slowly),
-                "tool-hosted": hosted(world, "slower", entering=entering),
-                "tool-good": tool(world, "good"),
-            },
-            settings={"deadlines": {"mount": 5}},
-        )
-        async with world.opened(session):
-            assert [failure.module_id for failure in session.failures] == ["tool-seed", "tool-hosted"]
-
-    sweep(scenario, points=14)
+    session = world.agent(
+        tools={
+            "tool-seed": seed(world, "slow", after=unwind_slowly),
+            "tool-hosted": hosted(world, "slower", entering=entering),
+            "tool-good": tool(world, "good"),
+        },
+        settings={"deadlines": {"mount": 5}},
+    )
+    async with world.opened(session):
+        assert [failure.module_id for failure in session.failures] == ["tool-seed", "tool-hosted"]
 
 
-def test_a_mount_that_comes_back_after_its_deadline_is_still_closed() -> None:
+# A native cancel goes through the module's own shield, and the module is the one to blame.
+@swept(points=8, modes=("trio", "asyncio-scope"))
+async def test_a_mount_that_comes_back_after_its_deadline_is_still_closed(world: World) -> None:
     """A module may shield the acquiring of what it opens; what it gives back late must not be lost."""
 
-    async def scenario(world: World) -> None:
-        async def mount(coordinator: Any, config: dict[str, Any]) -> Any:
-            with anyio.CancelScope(shield=True):
-                world.ledger.open("late")
-                await anyio.sleep(10)
+    async def mount(coordinator: Any, config: dict[str, Any]) -> Any:
+        with anyio.CancelScope(shield=True):
+            world.ledger.open("late")
+            await anyio.sleep(10)
 
-            async def close() -> None:
-                await a_moment()
-                world.ledger.close("late")
+        async def close() -> None:
+            await a_moment()
+            world.ledger.close("late")
 
-            return close
+        return close
 
-        session = world.agent(
-            loop=loop(world),
-            context=context(world),
-            tools={"tool-late": mount},
-            settings={"deadlines": {"mount": 5}},
-        )
-        async with world.opened(session):
-            assert [failure.module_id for failure in session.failures] == ["tool-late"]
-            assert world.ledger.closed == ["late"]
-
-    # A native cancel goes through the module's own shield, and the module is the one to blame.
-    sweep(scenario, points=8, modes=("trio", "asyncio-scope"))
+    session = world.agent(tools={"tool-late": mount}, settings={"deadlines": {"mount": 5}})
+    async with world.opened(session):
+        assert [failure.module_id for failure in session.failures] == ["tool-late"]
+        assert world.ledger.closed == ["late"]
 
 
 def test_a_strict_session_with_several_failures_does_not_open() -> None:
     async def scenario(world: World) -> None:
         session = world.agent(
-            loop=loop(world),
-            context=context(world),
             providers={"provider-good": seed(world, "good")},
             tools={
                 "tool-bad": failing(world, "bad", ValueError("one")),
@@ -211,55 +171,47 @@ def test_a_strict_session_with_several_failures_does_not_open() -> None:
     sweep(scenario, points=14)
 
 
-def test_a_context_that_fails_is_fatal_and_the_orchestrator_is_closed() -> None:
-    async def scenario(world: World) -> None:
-        session = world.agent(loop=loop(world), context=failing(world, "context", ValueError("no")))
-        with pytest.raises(ModuleLoadError):
-            async with world.opened(session):
-                pass
-
-    sweep(scenario, points=6)
-
-
-def test_on_session_ready_may_fail_and_may_hang() -> None:
-    async def scenario(world: World) -> None:
-        async def fail(coordinator: Any) -> None:
-            await a_moment()
-            raise ValueError("not ready")
-
-        session = world.agent(
-            loop=loop(world),
-            context=context(world),
-            tools={
-                "tool-fails": ready(tool(world, "fails"), fail),
-                "tool-hangs": ready(tool(world, "hangs"), unwind_slowly),
-                "tool-good": ready(tool(world, "good"), lambda coordinator: a_moment()),
-            },
-            hooks={"hooks-all": hooks_on_everything(world)},
-            settings={"deadlines": {"ready": 5}},
-        )
+@swept(points=6)
+async def test_a_context_that_fails_is_fatal_and_the_orchestrator_is_closed(world: World) -> None:
+    session = world.agent(context=failing(world, "context", ValueError("no")))
+    with pytest.raises(ModuleLoadError):
         async with world.opened(session):
-            assert [failure.phase for failure in session.failures] == ["ready", "ready"]
-
-    sweep(scenario, points=25)
+            pass
 
 
-def test_a_session_opened_by_hand_is_closed_by_its_finally() -> None:
-    async def scenario(world: World) -> None:
-        session = world.agent(loop=loop(world), context=context(world), tools={"tool-a": tool(world, "a")})
-        await session.initialize()
-        world.has_opened(session)
-        try:
-            await world.execute(session)
-        finally:
-            await session.cleanup()
+@swept(points=25)
+async def test_on_session_ready_may_fail_and_may_hang(world: World) -> None:
+    async def fail(coordinator: Any) -> None:
+        await a_moment()
+        raise ValueError("not ready")
 
-    sweep(scenario, points=10)
+    session = world.agent(
+        tools={
+            "tool-fails": ready(tool(world, "fails"), fail),
+            "tool-hangs": ready(tool(world, "hangs"), unwind_slowly),
+            "tool-good": ready(tool(world, "good"), lambda coordinator: a_moment()),
+        },
+        hooks={"hooks-all": hooks_on_everything(world)},
+        settings={"deadlines": {"ready": 5}},
+    )
+    async with world.opened(session):
+        assert [failure.phase for failure in session.failures] == ["ready", "ready"]
+
+
+@swept(points=10)
+async def test_a_session_opened_by_hand_is_closed_by_its_finally(world: World) -> None:
+    session = world.agent(tools={"tool-a": tool(world, "a")})
+    await session.initialize()
+    world.has_opened(session)
+    try:
+        await world.execute(session)
+    finally:
+        await session.cleanup()
 
 
 def test_two_tasks_that_open_one_session_by_hand_open_it_once() -> None:
     async def scenario(world: World) -> None:
-        session = world.agent(loop=loop(world), context=context(world), tools={"tool-a": tool(world, "a")})
+        session = world.agent(tools={"tool-a": tool(world, "a")})
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(session.initialize)
@@ -288,12 +240,7 @@ def disk_module(tmp_path: Path) -> Iterator[Path]:
 
 def test_the_loaders_paths_are_given_back(disk_module: Path) -> None:
     async def scenario(world: World) -> None:
-        session = world.agent(
-            loop=loop(world),
-            context=context(world),
-            tools={"tool-disk": None, "tool-good": tool(world, "good")},
-            search_paths=[disk_module],
-        )
+        session = world.agent(tools={"tool-disk": None, "tool-good": tool(world, "good")}, search_paths=[disk_module])
         async with world.opened(session):
             assert session.failures == []
 
@@ -302,9 +249,7 @@ def test_the_loaders_paths_are_given_back(disk_module: Path) -> None:
 
 def test_a_resumed_session_emits_resume_once() -> None:
     async def scenario(world: World) -> None:
-        session = world.agent(
-            loop=loop(world), context=context(world), hooks={"hooks-all": hooks_on_everything(world)}, is_resumed=True
-        )
+        session = world.agent(hooks={"hooks-all": hooks_on_everything(world)}, is_resumed=True)
         async with world.opened(session):
             await world.execute(session)
             await world.execute(session)

@@ -9,130 +9,115 @@ import pytest
 
 from amplifier import AmplifierSession
 from amplifier.errors import ExecutionCancelled, ExecutionTimeout
-from tests._support.world_modules import a_moment, context, hooks_on_everything, loop, seed, tool
-from tests._support.worlds import World, sweep
+from tests._support.world_modules import a_moment, hooks_on_everything, loop, seed, tool
+from tests._support.worlds import World, swept
 
 
-def test_a_graceful_stop_lets_tools_finish() -> None:
-    async def scenario(world: World) -> None:
-        session: AmplifierSession
+@swept(points=30)
+async def test_a_graceful_stop_lets_tools_finish(world: World) -> None:
+    session: AmplifierSession
 
-        async def stop() -> None:
-            world.stop(session, immediate=False)
-            await a_moment()
+    async def stop() -> None:
+        world.stop(session, immediate=False)
+        await a_moment()
 
-        session = world.agent(
-            loop=loop(world, ["stop", "a"]),
-            context=context(world),
-            tools={"tool-stop": tool(world, "stop", stop), "tool-a": tool(world, "a")},
-            hooks={"hooks-all": hooks_on_everything(world)},
-        )
-        async with world.opened(session):
-            assert await world.execute(session) == "done"
-
-    sweep(scenario, points=30)
+    session = world.agent(
+        loop=loop(world, ["stop", "a"]),
+        tools={"tool-stop": tool(world, "stop", stop), "tool-a": tool(world, "a")},
+        hooks={"hooks-all": hooks_on_everything(world)},
+    )
+    async with world.opened(session):
+        assert await world.execute(session) == "done"
 
 
-def test_a_graceful_stop_turns_immediate_when_its_grace_is_over() -> None:
-    async def scenario(world: World) -> None:
-        session: AmplifierSession
+@swept(points=22)
+async def test_a_graceful_stop_turns_immediate_when_its_grace_is_over(world: World) -> None:
+    session: AmplifierSession
 
-        async def stop() -> None:
-            world.stop(session, immediate=False, grace=5)
-            await anyio.sleep_forever()
+    async def stop() -> None:
+        world.stop(session, immediate=False, grace=5)
+        await anyio.sleep_forever()
 
-        session = world.agent(
-            loop=loop(world, ["stop"]),
-            context=context(world),
-            tools={"tool-stop": tool(world, "stop", stop)},
-            hooks={"hooks-all": hooks_on_everything(world)},
-        )
-        async with world.opened(session):
+    session = world.agent(
+        loop=loop(world, ["stop"]),
+        tools={"tool-stop": tool(world, "stop", stop)},
+        hooks={"hooks-all": hooks_on_everything(world)},
+    )
+    async with world.opened(session):
+        with pytest.raises(ExecutionCancelled):
+            await world.execute(session)
+
+
+@swept(points=26)
+async def test_an_immediate_stop_from_inside_a_tool(world: World) -> None:
+    session: AmplifierSession
+
+    async def stop() -> None:
+        world.stop(session, immediate=True)
+        await anyio.sleep_forever()
+
+    session = world.agent(
+        loop=loop(world, ["a", "stop"]),
+        tools={"tool-stop": tool(world, "stop", stop), "tool-a": tool(world, "a", anyio.sleep_forever)},
+        hooks={"hooks-all": hooks_on_everything(world)},
+    )
+    async with world.opened(session):
+        with pytest.raises(ExecutionCancelled):
+            await world.execute(session)
+        session.coordinator.cancellation.reset()
+        await a_moment()
+
+
+@swept(points=24)
+async def test_an_immediate_stop_from_another_task_with_slow_callbacks(world: World) -> None:
+    session = world.agent(
+        loop=loop(world, ["a"]),
+        tools={"tool-a": tool(world, "a", anyio.sleep_forever)},
+        hooks={"hooks-all": hooks_on_everything(world)},
+    )
+    called: list[str] = []
+
+    async def callback() -> None:
+        called.append("begun")
+        await a_moment()
+        called.append("ended")
+
+    async def stop() -> None:
+        await anyio.sleep(5)
+        world.stop(session, immediate=True)
+
+    session.coordinator.cancellation.on_cancel(callback)
+    try:
+        async with world.opened(session), anyio.create_task_group() as group:
+            group.start_soon(stop)
             with pytest.raises(ExecutionCancelled):
                 await world.execute(session)
-
-    sweep(scenario, points=22)
-
-
-def test_an_immediate_stop_from_inside_a_tool() -> None:
-    async def scenario(world: World) -> None:
-        session: AmplifierSession
-
-        async def stop() -> None:
-            world.stop(session, immediate=True)
-            await anyio.sleep_forever()
-
-        session = world.agent(
-            loop=loop(world, ["a", "stop"]),
-            context=context(world),
-            tools={"tool-stop": tool(world, "stop", stop), "tool-a": tool(world, "a", anyio.sleep_forever)},
-            hooks={"hooks-all": hooks_on_everything(world)},
-        )
-        async with world.opened(session):
-            with pytest.raises(ExecutionCancelled):
-                await world.execute(session)
-            session.coordinator.cancellation.reset()
-            await a_moment()
-
-    sweep(scenario, points=26)
+            group.cancel_scope.cancel()
+    finally:
+        assert called in ([], ["begun", "ended"])
 
 
-def test_an_immediate_stop_from_another_task_with_slow_callbacks() -> None:
-    async def scenario(world: World) -> None:
-        session = world.agent(
-            loop=loop(world, ["a"]),
-            context=context(world),
-            tools={"tool-a": tool(world, "a", anyio.sleep_forever)},
-            hooks={"hooks-all": hooks_on_everything(world)},
-        )
-        called: list[str] = []
+@swept(points=18)
+async def test_a_turn_that_ends_while_its_request_is_still_being_announced(world: World) -> None:
+    session: AmplifierSession
 
-        async def callback() -> None:
-            called.append("begun")
-            await a_moment()
-            called.append("ended")
+    async def stop() -> None:
+        world.stop(session, immediate=False)
+        await anyio.sleep(1)
 
-        async def stop() -> None:
-            await anyio.sleep(5)
-            world.stop(session, immediate=True)
+    async def listen_for_long(event: str, data: dict[str, Any]) -> None:
+        await anyio.sleep(2)
 
-        session.coordinator.cancellation.on_cancel(callback)
-        try:
-            async with world.opened(session), anyio.create_task_group() as group:
-                group.start_soon(stop)
-                with pytest.raises(ExecutionCancelled):
-                    await world.execute(session)
-                group.cancel_scope.cancel()
-        finally:
-            assert called in ([], ["begun", "ended"])
+    async def register(coordinator: Any) -> None:
+        coordinator.hooks.register("cancel:requested", listen_for_long)
 
-    sweep(scenario, points=24)
-
-
-def test_a_turn_that_ends_while_its_request_is_still_being_announced() -> None:
-    async def scenario(world: World) -> None:
-        session: AmplifierSession
-
-        async def stop() -> None:
-            world.stop(session, immediate=False)
-            await anyio.sleep(1)
-
-        async def listen_for_long(event: str, data: dict[str, Any]) -> None:
-            await anyio.sleep(2)
-
-        async def register(coordinator: Any) -> None:
-            coordinator.hooks.register("cancel:requested", listen_for_long)
-
-        session = world.agent(
-            loop=loop(world, ["stop"]),
-            context=context(world),
-            tools={"tool-stop": tool(world, "stop", stop)},
-            hooks={"hooks-slow": seed(world, "hooks", after=register)},
-        )
-        async with world.opened(session):
-            assert await world.execute(session) == "done"
-
-    sweep(scenario, points=18)
+    session = world.agent(
+        loop=loop(world, ["stop"]),
+        tools={"tool-stop": tool(world, "stop", stop)},
+        hooks={"hooks-slow": seed(world, "hooks", after=register)},
+    )
+    async with world.opened(session):
+        assert await world.execute(session) == "done"
 
 
 class CarelessAgent:
@@ -159,70 +144,60 @@ def careless(world: World) -> AmplifierSession:
     async def mount(coordinator: Any, config: dict[str, Any]) -> None:
         await coordinator.mount("orchestrator", CarelessAgent(world))
 
-    return world.agent(loop=mount, context=context(world))
+    return world.agent(loop=mount)
 
 
-def test_a_turn_that_was_asked_to_stop_unwinds_in_peace() -> None:
+@swept(points=10)
+async def test_a_turn_that_was_asked_to_stop_unwinds_in_peace(world: World) -> None:
     """A second cancellation is the kernel's business, also when the first one was a request."""
 
-    async def scenario(world: World) -> None:
-        session = careless(world)
+    session = careless(world)
 
-        async def stop() -> None:
-            await anyio.sleep(5)
-            world.stop(session, immediate=True)
+    async def stop() -> None:
+        await anyio.sleep(5)
+        world.stop(session, immediate=True)
 
-        async with world.opened(session), anyio.create_task_group() as group:
-            group.start_soon(stop)
-            with pytest.raises(ExecutionCancelled):
-                await world.execute(session)
-            await a_moment()
-
-    sweep(scenario, points=10)
+    async with world.opened(session), anyio.create_task_group() as group:
+        group.start_soon(stop)
+        with pytest.raises(ExecutionCancelled):
+            await world.execute(session)
+        await a_moment()
 
 
-def test_a_turn_that_has_run_out_of_time_unwinds_in_peace() -> None:
+@swept(points=10)
+async def test_a_turn_that_has_run_out_of_time_unwinds_in_peace(world: World) -> None:
     """A second cancellation is the kernel's business, also when the first one was a deadline."""
 
-    async def scenario(world: World) -> None:
-        session = careless(world)
-        async with world.opened(session):
-            with pytest.raises(ExecutionTimeout):
-                await world.execute(session, timeout=5)
-            await a_moment()
-
-    sweep(scenario, points=10)
+    session = careless(world)
+    async with world.opened(session):
+        with pytest.raises(ExecutionTimeout):
+            await world.execute(session, timeout=5)
+        await a_moment()
 
 
-def test_a_request_without_a_turn_is_announced_all_the_same() -> None:
-    async def scenario(world: World) -> None:
-        session = world.agent(loop=loop(world), context=context(world))
-        async with world.opened(session):
-            await a_moment()
-            world.stop(session, immediate=True)
-            with pytest.raises(ExecutionCancelled):
-                await world.execute(session)
-
-    sweep(scenario, points=8)
+@swept(points=8)
+async def test_a_request_without_a_turn_is_announced_all_the_same(world: World) -> None:
+    session = world.agent()
+    async with world.opened(session):
+        await a_moment()
+        world.stop(session, immediate=True)
+        with pytest.raises(ExecutionCancelled):
+            await world.execute(session)
 
 
-def test_an_immediate_stop_of_a_session_opened_by_hand() -> None:
-    async def scenario(world: World) -> None:
-        session: AmplifierSession
+@swept(points=12)
+async def test_an_immediate_stop_of_a_session_opened_by_hand(world: World) -> None:
+    session: AmplifierSession
 
-        async def stop() -> None:
-            world.stop(session, immediate=True)
-            await anyio.sleep_forever()
+    async def stop() -> None:
+        world.stop(session, immediate=True)
+        await anyio.sleep_forever()
 
-        session = world.agent(
-            loop=loop(world, ["stop"]), context=context(world), tools={"tool-stop": tool(world, "stop", stop)}
-        )
-        await session.initialize()
-        world.has_opened(session)
-        try:
-            with pytest.raises(ExecutionCancelled):
-                await world.execute(session)
-        finally:
-            await session.cleanup()
-
-    sweep(scenario, points=12)
+    session = world.agent(loop=loop(world, ["stop"]), tools={"tool-stop": tool(world, "stop", stop)})
+    await session.initialize()
+    world.has_opened(session)
+    try:
+        with pytest.raises(ExecutionCancelled):
+            await world.execute(session)
+    finally:
+        await session.cleanup()

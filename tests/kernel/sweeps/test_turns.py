@@ -13,45 +13,38 @@ from amplifier.errors import ExecutionTimeout, LLMError, SessionBusyError
 from tests._support.world_modules import (
     SlowApprovals,
     a_moment,
-    context,
     hook,
     hooks_on_everything,
     loop,
     tool,
 )
-from tests._support.worlds import World, sweep
+from tests._support.worlds import World, sweep, swept
 
 
-def test_three_tools_side_by_side_with_hooks_on_every_event() -> None:
-    async def scenario(world: World) -> None:
-        session = world.agent(
-            loop=loop(world, ["a", "b", "c"]),
-            context=context(world),
-            tools={f"tool-{name}": tool(world, name) for name in "abc"},
-            hooks={"hooks-all": hooks_on_everything(world)},
-        )
-        async with world.opened(session):
-            assert await world.execute(session) == "done"
-
-    sweep(scenario, points=40)
+@swept(points=40)
+async def test_three_tools_side_by_side_with_hooks_on_every_event(world: World) -> None:
+    session = world.agent(
+        loop=loop(world, ["a", "b", "c"]),
+        tools={f"tool-{name}": tool(world, name) for name in "abc"},
+        hooks={"hooks-all": hooks_on_everything(world)},
+    )
+    async with world.opened(session):
+        assert await world.execute(session) == "done"
 
 
-def test_a_tool_that_fails_beside_others() -> None:
-    async def scenario(world: World) -> None:
-        async def fail() -> None:
-            await a_moment()
-            raise OSError("disk")
+@swept(points=32)
+async def test_a_tool_that_fails_beside_others(world: World) -> None:
+    async def fail() -> None:
+        await a_moment()
+        raise OSError("disk")
 
-        session = world.agent(
-            loop=loop(world, ["a", "bad"]),
-            context=context(world),
-            tools={"tool-a": tool(world, "a"), "tool-bad": tool(world, "bad", fail)},
-            hooks={"hooks-all": hooks_on_everything(world)},
-        )
-        async with world.opened(session):
-            await world.execute(session)
-
-    sweep(scenario, points=32)
+    session = world.agent(
+        loop=loop(world, ["a", "bad"]),
+        tools={"tool-a": tool(world, "a"), "tool-bad": tool(world, "bad", fail)},
+        hooks={"hooks-all": hooks_on_everything(world)},
+    )
+    async with world.opened(session):
+        await world.execute(session)
 
 
 def test_approvals_by_a_slow_user() -> None:
@@ -59,7 +52,6 @@ def test_approvals_by_a_slow_user() -> None:
         ask = hook(world, "tool:pre", lambda: HookResult(action="ask_user", approval_prompt="May I?"))
         session = world.agent(
             loop=loop(world, ["a", "b"]),
-            context=context(world),
             tools={"tool-a": tool(world, "a"), "tool-b": tool(world, "b")},
             hooks={"hooks-ask": ask},
             approval_system=SlowApprovals(),
@@ -76,147 +68,115 @@ def test_approvals_by_a_slow_user() -> None:
     sweep(scenario, points=25, also=answered)
 
 
-def test_an_unanswered_approval_is_decided_by_its_deadline() -> None:
-    async def scenario(world: World) -> None:
-        class Nobody:
-            async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
-                await anyio.sleep_forever()
-                return "Allow"
+@swept(points=18)
+async def test_an_unanswered_approval_is_decided_by_its_deadline(world: World) -> None:
+    class Nobody:
+        async def request_approval(self, prompt: str, options: list[str], timeout: float, default: str) -> str:
+            await anyio.sleep_forever()
+            return "Allow"
 
-        ask = hook(world, "tool:pre", lambda: HookResult(action="ask_user", approval_prompt="?", approval_timeout=5))
-        session = world.agent(
-            loop=loop(world, ["a"]),
-            context=context(world),
-            tools={"tool-a": tool(world, "a")},
-            hooks={"hooks-ask": ask},
-            approval_system=Nobody(),
-        )
-        async with world.opened(session):
+    ask = hook(world, "tool:pre", lambda: HookResult(action="ask_user", approval_prompt="?", approval_timeout=5))
+    session = world.agent(
+        loop=loop(world, ["a"]), tools={"tool-a": tool(world, "a")}, hooks={"hooks-ask": ask}, approval_system=Nobody()
+    )
+    async with world.opened(session):
+        await world.execute(session)
+        assert [event for _, event, _ in world.heard].count("approval:denied") == 1
+
+
+@swept(points=22)
+async def test_hooks_that_inject_into_the_context(world: World) -> None:
+    inject = hook(world, "tool:post", lambda: HookResult(action="inject_context", context_injection="look"))
+    session = world.agent(
+        loop=loop(world, ["a", "b"]),
+        tools={"tool-a": tool(world, "a"), "tool-b": tool(world, "b")},
+        hooks={"hooks-inject": inject},
+    )
+    async with world.opened(session):
+        await world.execute(session)
+        stored = await session.coordinator.get("context").get_messages()
+        assert ["look" in str(message["content"]) for message in stored].count(True) == 2
+
+
+@swept(points=14)
+async def test_a_gate_that_overruns_denies_and_the_turn_goes_on(world: World) -> None:
+    async def register(coordinator: Any, config: dict[str, Any]) -> None:
+        async def hang(event: str, data: dict[str, Any]) -> None:
+            await anyio.sleep_forever()
+
+        coordinator.hooks.register("tool:pre", hang, timeout=5, on_failure="deny")
+
+    session = world.agent(loop=loop(world, ["a"]), tools={"tool-a": tool(world, "a")}, hooks={"hooks-gate": register})
+    async with world.opened(session):
+        await world.execute(session)
+        assert world.transcripts[0][2]["content"] == "refused"
+
+
+@swept(points=24)
+async def test_a_turn_that_raises_keeps_its_error(world: World) -> None:
+    async def fail() -> None:
+        await a_moment()
+        raise LLMError("the model is gone")
+
+    session = world.agent(
+        loop=loop(world, ["a"], ending=fail),
+        tools={"tool-a": tool(world, "a")},
+        hooks={"hooks-all": hooks_on_everything(world)},
+    )
+    async with world.opened(session):
+        with pytest.raises(LLMError):
             await world.execute(session)
-            assert [event for _, event, _ in world.heard].count("approval:denied") == 1
-
-    sweep(scenario, points=18)
 
 
-def test_hooks_that_inject_into_the_context() -> None:
-    async def scenario(world: World) -> None:
-        inject = hook(world, "tool:post", lambda: HookResult(action="inject_context", context_injection="look"))
-        session = world.agent(
-            loop=loop(world, ["a", "b"]),
-            context=context(world),
-            tools={"tool-a": tool(world, "a"), "tool-b": tool(world, "b")},
-            hooks={"hooks-inject": inject},
-        )
-        async with world.opened(session):
-            await world.execute(session)
-            stored = await session.coordinator.get("context").get_messages()
-            assert ["look" in str(message["content"]) for message in stored].count(True) == 2
-
-    sweep(scenario, points=22)
+@swept(points=30)
+async def test_a_turn_with_a_timeout_of_its_own(world: World) -> None:
+    session = world.agent(
+        loop=loop(world, ["a", "b"]),
+        tools={"tool-a": tool(world, "a"), "tool-b": tool(world, "b", anyio.sleep_forever)},
+        hooks={"hooks-all": hooks_on_everything(world)},
+    )
+    async with world.opened(session):
+        with pytest.raises(ExecutionTimeout):
+            await world.execute(session, timeout=5)
 
 
-def test_a_gate_that_overruns_denies_and_the_turn_goes_on() -> None:
-    async def scenario(world: World) -> None:
-        async def register(coordinator: Any, config: dict[str, Any]) -> None:
-            async def hang(event: str, data: dict[str, Any]) -> None:
-                await anyio.sleep_forever()
+@swept(points=10)
+async def test_a_turn_that_swallows_its_timeout_and_answers(world: World) -> None:
+    async def hold_on() -> None:
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(10)
 
-            coordinator.hooks.register("tool:pre", hang, timeout=5, on_failure="deny")
-
-        session = world.agent(
-            loop=loop(world, ["a"]),
-            context=context(world),
-            tools={"tool-a": tool(world, "a")},
-            hooks={"hooks-gate": register},
-        )
-        async with world.opened(session):
-            await world.execute(session)
-            assert world.transcripts[0][2]["content"] == "refused"
-
-    sweep(scenario, points=14)
+    session = world.agent(loop=loop(world, ending=hold_on))
+    async with world.opened(session):
+        with pytest.raises(ExecutionTimeout):
+            await world.execute(session, timeout=5)
 
 
-def test_a_turn_that_raises_keeps_its_error() -> None:
-    async def scenario(world: World) -> None:
-        async def fail() -> None:
-            await a_moment()
-            raise LLMError("the model is gone")
-
-        session = world.agent(
-            loop=loop(world, ["a"], ending=fail),
-            context=context(world),
-            tools={"tool-a": tool(world, "a")},
-            hooks={"hooks-all": hooks_on_everything(world)},
-        )
-        async with world.opened(session):
-            with pytest.raises(LLMError):
-                await world.execute(session)
-
-    sweep(scenario, points=24)
+@swept(points=18)
+async def test_a_second_turn_is_refused_while_the_first_one_runs(world: World) -> None:
+    session = world.agent(loop=loop(world, ["a"]), tools={"tool-a": tool(world, "a")})
+    async with world.opened(session), anyio.create_task_group() as group:
+        group.start_soon(world.execute, session)
+        while not session.statistics().turn_running:
+            await anyio.lowlevel.checkpoint()
+        with pytest.raises(SessionBusyError):
+            await session.execute("me, too")
 
 
-def test_a_turn_with_a_timeout_of_its_own() -> None:
-    async def scenario(world: World) -> None:
-        session = world.agent(
-            loop=loop(world, ["a", "b"]),
-            context=context(world),
-            tools={"tool-a": tool(world, "a"), "tool-b": tool(world, "b", anyio.sleep_forever)},
-            hooks={"hooks-all": hooks_on_everything(world)},
-        )
-        async with world.opened(session):
-            with pytest.raises(ExecutionTimeout):
-                await world.execute(session, timeout=5)
-
-    sweep(scenario, points=30)
+@swept(points=18)
+async def test_a_stream_that_is_left_early_ends_its_turn(world: World) -> None:
+    session = world.agent(loop=loop(world, ["a"]), tools={"tool-a": tool(world, "a", anyio.sleep_forever)})
+    async with world.opened(session), session.stream("go") as events:
+        async for event in events:
+            if event.name == "tool:pre":
+                break
 
 
-def test_a_turn_that_swallows_its_timeout_and_answers() -> None:
-    async def scenario(world: World) -> None:
-        async def hold_on() -> None:
-            with anyio.CancelScope(shield=True):
-                await anyio.sleep(10)
-
-        session = world.agent(loop=loop(world, ending=hold_on), context=context(world))
-        async with world.opened(session):
-            with pytest.raises(ExecutionTimeout):
-                await world.execute(session, timeout=5)
-
-    sweep(scenario, points=10)
-
-
-def test_a_second_turn_is_refused_while_the_first_one_runs() -> None:
-    async def scenario(world: World) -> None:
-        session = world.agent(loop=loop(world, ["a"]), context=context(world), tools={"tool-a": tool(world, "a")})
-        async with world.opened(session), anyio.create_task_group() as group:
-            group.start_soon(world.execute, session)
-            while not session.statistics().turn_running:
-                await anyio.lowlevel.checkpoint()
-            with pytest.raises(SessionBusyError):
-                await session.execute("me, too")
-
-    sweep(scenario, points=18)
-
-
-def test_a_stream_that_is_left_early_ends_its_turn() -> None:
-    async def scenario(world: World) -> None:
-        session = world.agent(
-            loop=loop(world, ["a"]), context=context(world), tools={"tool-a": tool(world, "a", anyio.sleep_forever)}
-        )
-        async with world.opened(session), session.stream("go") as events:
-            async for event in events:
-                if event.name == "tool:pre":
-                    break
-
-    sweep(scenario, points=18)
-
-
-def test_a_stream_that_is_read_to_its_end() -> None:
-    async def scenario(world: World) -> None:
-        session = world.agent(loop=loop(world, ["a"]), context=context(world), tools={"tool-a": tool(world, "a")})
-        async with world.opened(session):
-            async with session.stream("go") as events:
-                async for _ in events:
-                    await a_moment()
-            assert events.result == "done"
-
-    sweep(scenario, points=25)
+@swept(points=25)
+async def test_a_stream_that_is_read_to_its_end(world: World) -> None:
+    session = world.agent(loop=loop(world, ["a"]), tools={"tool-a": tool(world, "a")})
+    async with world.opened(session):
+        async with session.stream("go") as events:
+            async for _ in events:
+                await a_moment()
+        assert events.result == "done"

@@ -103,7 +103,10 @@ async def test_a_call_names_the_server_that_it_asks(traces):
         port = closed.getsockname()[1]
     config = {"base_url": f"http://127.0.0.1:{port}/v1", "api_key": "k", "max_retries": 0}
     plan = {
-        "session": {"orchestrator": "loop-basic", "context": "context-simple"},
+        "session": {
+            "orchestrator": {"module": "loop-basic", "config": {"max_retries": 0}},
+            "context": "context-simple",
+        },
         "providers": [{"module": "provider-openai-compatible", "config": config}],
         "hooks": ["hooks-otel"],
     }
