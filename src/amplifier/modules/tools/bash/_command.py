@@ -14,6 +14,7 @@ import os
 import selectors
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 
@@ -96,8 +97,6 @@ def _without_half_start(data: bytearray) -> bytearray:
 
 
 _CHUNK = 1 << 16
-_LOOK, _SHORT_LOOK = 0.02, 0.002
-"""Seconds between two looks at what wakes no descriptor."""
 
 
 # ── output reader ─────────────────────────────────────────────────────────────────────────────────
@@ -111,7 +110,7 @@ class OutputReader:
         process: With pipes for both its streams.
         end: Becomes readable when the command has ended, which makes polling unnecessary; None if there is no such descriptor.
         captures: What is kept of them.
-        stop: Ends reading.
+        stop: Wakes the reader.
     """
 
     def __init__(
@@ -121,14 +120,19 @@ class OutputReader:
         assert process.stderr is not None
         self._pipes = (process.stdout, process.stderr)
         self._stop = stop
+        self._lock = threading.Lock()
         self._selector = selectors.DefaultSelector()
         for pipe, capture in zip(self._pipes, captures, strict=True):
             os.set_blocking(pipe.fileno(), False)
             self._selector.register(pipe.fileno(), selectors.EVENT_READ, capture)
         self._open_streams = len(self._pipes)
+        self._wakeup_read, self._wakeup_write = os.pipe()
+        self._is_open = True
+        self._selector.register(self._wakeup_read, selectors.EVENT_READ)
         self._end = end
         if end is not None:
             self._selector.register(end, selectors.EVENT_READ)
+        stop.add(self._wake)
 
     @property
     def is_at_end(self) -> bool:
@@ -136,27 +140,31 @@ class OutputReader:
         return self._open_streams == 0
 
     def read_until(
-        self, seconds: float, is_over: Callable[[], bool], *, look: float = _LOOK, obey_stop: bool = True
+        self, seconds: float, is_over: Callable[[], bool], *, look: float | None = None, obey_stop: bool = True
     ) -> None:
         """Read until a condition holds, the time is up, or a stop is requested.
 
         Args:
             seconds: How long at most.
             is_over: The condition, checked after every event.
-            look: Check the condition and the request also at this interval in seconds: they wake no descriptor.
+            look: Check the condition also at this interval in seconds, for what wakes no descriptor.
             obey_stop: False to continue after a request to stop.
         """
         until = time.monotonic() + seconds
+        if look is None and self._end is None:
+            look = _LOOK
         while not (obey_stop and self._stop.requested) and not is_over():
             left = until - time.monotonic()
             if left <= 0:
                 return
-            for key, _ in self._selector.select(min(left, look)):
+            for key, _ in self._selector.select(left if look is None else min(left, look)):
                 self._take(key)
 
     def _take(self, key: selectors.SelectorKey) -> None:
         if key.fd == self._end:
             self._selector.unregister(key.fd)  # it has ended and stays so
+        elif key.fd == self._wakeup_read:
+            os.read(self._wakeup_read, 64)
         else:
             with contextlib.suppress(BlockingIOError):
                 data = os.read(key.fd, _CHUNK)
@@ -165,9 +173,19 @@ class OutputReader:
                     self._selector.unregister(key.fd)
                     self._open_streams -= 1
 
+    def _wake(self) -> None:
+        with self._lock:  # the number of a closed descriptor may belong to another file by now
+            if self._is_open:
+                os.write(self._wakeup_write, b"!")
+
     def close(self) -> None:
         """Close the pipes."""
+        self._stop.discard(self._wake)
+        with self._lock:
+            self._is_open = False
         self._selector.close()
+        for descriptor in (self._wakeup_read, self._wakeup_write):
+            os.close(descriptor)
         for pipe in self._pipes:
             pipe.close()
 
@@ -182,6 +200,7 @@ _KILLING = 2.0
 """Seconds after which a process that does not even die of SIGKILL is given up and named in the log."""
 _MOST_GRACE_WHEN_CANCELLED = 0.3
 """A cancelled call has to end within one second, killing included."""
+_LOOK, _SHORT_LOOK = 0.02, 0.002
 _COUNTING = 0.25
 """Seconds between two counts of its processes."""
 
@@ -249,7 +268,7 @@ class Command:
 
         try:
             with contextlib.closing(OutputReader(shell.process, shell.news, self._captures, self._stop)) as reader:
-                reader.read_until(seconds, is_over)
+                reader.read_until(seconds, is_over, look=None if most is None else _COUNTING)
                 if too_many:  # at once: every moment it starts more
                     raise ToolFailure(
                         "TooManyProcesses", f"more than {most} processes at a time; all of them were ended"
@@ -296,7 +315,7 @@ class Command:
         left = len(found - tree.wrappers() if is_wrapped else found)
         if found:
             grace = min(self._grace, _MOST_GRACE_WHEN_CANCELLED) if self._stop.requested else self._grace
-            reader.read_until(grace, lambda: not tree.members(), obey_stop=False)
+            reader.read_until(grace, lambda: not tree.members(), look=_LOOK, obey_stop=False)
             # Their last output may not be read yet.
             reader.read_until(_LAST_OUTPUT, lambda: reader.is_at_end, obey_stop=False)
         return left
