@@ -26,7 +26,7 @@ def answered(**data: Any) -> TurnEvent:
     return TurnEvent(name=PROVIDER_RESPONSE, data=data)
 
 
-CALL = {"tool_name": "bash", "tool_call_id": "1"}
+CALL: dict[str, Any] = {"tool_name": "bash", "tool_call_id": "1"}
 
 
 def finished(name: str = TOOL_POST, **data: Any) -> ToolFinished:
@@ -74,7 +74,7 @@ def test_call_that_was_rejected_before_it_began_is_a_call():
 
 def test_output_of_a_call_is_shown_as_text_and_shortened():
     record = TurnRecord()
-    given = {"tool_input": {"command": "ls"}}
+    given: dict[str, Any] = {"tool_input": {"command": "ls"}}
     record.add(ToolStarted(name="tool:pre", data={**CALL, **given}, **CALL, **given))
     assert record.tools["1"].success is None
     record.add(finished(result={"success": True, "output": {"stdout": "x" * 50}}))

@@ -299,7 +299,7 @@ def test_a_window_that_became_narrower_is_cleared_all_the_same(monkeypatch):
 
 
 def started(name: str = "t", call: str = "c1", **arguments: Any) -> ToolStarted:
-    data = {"tool_name": name, "tool_call_id": call, "tool_input": arguments}
+    data: dict[str, Any] = {"tool_name": name, "tool_call_id": call, "tool_input": arguments}
     return ToolStarted(name="tool:pre", data=data, **data)
 
 
