@@ -342,14 +342,11 @@ def _secret_in(text: str, found: re.Match[str]) -> tuple[int, int] | None:
 
 def _is_key(name: str, value: str) -> bool:
     """Whether a name such as ``acme_key``, which may be that of a key in a table, has the value of a secret."""
-    if not _ONE_VALUE.fullmatch(value) or not _DIGIT.search(value):
-        return False
-    joined = "".join(_PART.findall(value))
     words = _name_words(name)
     return (
-        len(joined) >= _SHORT_KEY
-        and not joined.isdigit()
-        and _average_run(joined) < _LONGEST_MIXED_RUN
+        _ONE_VALUE.fullmatch(value) is not None
+        and _DIGIT.search(value) is not None
+        and _may_be_random(value, _SHORT_KEY)
         and len(name) > 3
         and words[-1].endswith("key")
         and _rules().id_words.isdisjoint(words)
@@ -462,11 +459,11 @@ def _randomness(text: str) -> int:
     return 1 if run < 3.5 else 0
 
 
-def _may_be_random(text: str) -> bool:
+def _may_be_random(text: str, least: int = _RUN) -> bool:
     """Whether a text may be random that is too short, too even or in too many parts to be so by itself."""
     parts = _PART.findall(text)
     joined = "".join(parts)
-    if len(joined) < _RUN or (joined.isalpha() and _is_one_case(joined)):
+    if len(joined) < least or (joined.isalpha() and _is_one_case(joined)):
         return len(parts) == 1 and len(joined) >= _LONG_WORD
     return not joined.isdigit() and _average_run(joined) < (
         _LONGEST_RANDOM_RUN if joined.isalpha() else _LONGEST_MIXED_RUN
