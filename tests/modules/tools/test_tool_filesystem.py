@@ -507,3 +507,14 @@ async def test_input_that_is_no_json_object_of_ours_is_refused_in_words(tmp_path
         assert result.error is not None, name
         assert result.error["type"] == "InvalidInput"
         canonical_dumps(result.error)
+
+
+async def test_a_whole_number_may_be_written_with_a_point_and_is_no_truth_value(tmp_path):
+    """As JSON Schema has it."""
+    (tmp_path / "f").write_text("a\nb\n")
+    desk = await Desk.open(tmp_path)
+    assert (await desk.get("read_file", file_path="f", offset=2.0))["content"] == "b\n"
+    for offset in (True, 1.5, 0, 10**400, float("inf")):
+        kind, message = await desk.fail("read_file", file_path="f", offset=offset)
+        assert kind == "InvalidInput"
+        assert message.startswith("offset: expected a whole number of at least 1 and at most 1000000000, got ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Self
 
@@ -118,22 +118,6 @@ _MOST_TOOLS = 1000
 
 
 @attrs.frozen(kw_only=True)
-class OfferedTool:
-    """A tool as its server describes it.
-
-    Attributes:
-        name: The server's name for it.
-        schema: The JSON Schema of its input, an object.
-        annotations: The server's hints, such as ``readOnlyHint``; a claim of the server, not a fact.
-    """
-
-    name: str
-    description: str
-    schema: Mapping[str, Any] = attrs.field(repr=False)
-    annotations: Mapping[str, Any]
-
-
-@attrs.frozen(kw_only=True)
 class Offer:
     """Everything that a server offers.
 
@@ -146,7 +130,7 @@ class Offer:
     server: str
     protocol: str
     instructions: str
-    tools: tuple[OfferedTool, ...]
+    tools: tuple[Tool, ...]
     has_resources: bool
     has_prompts: bool
 
@@ -189,8 +173,8 @@ async def _list_tools(client: Client, options: ServerOptions) -> list[Tool]:
     raise ToolFailure("ServerFailed", f"server {options.name!r}: its list of tools has no end; got {len(found)} so far")
 
 
-def _usable(tools: list[Tool], options: ServerOptions, given_up: threading.Event) -> list[OfferedTool]:
-    usable: dict[str, OfferedTool] = {}
+def _usable(tools: list[Tool], options: ServerOptions, given_up: threading.Event) -> list[Tool]:
+    usable: dict[str, Tool] = {}
     for tool in tools:
         if given_up.is_set():
             break
@@ -200,15 +184,7 @@ def _usable(tools: list[Tool], options: ServerOptions, given_up: threading.Event
                 "server %r: tool %s is not used: %s", options.name, shown(ascii(tool.name), 80), shown(problem, 300)
             )
             continue
-        title = tool.title or (tool.annotations.title if tool.annotations else None)
-        usable[tool.name] = OfferedTool(
-            name=tool.name,
-            description=shown((tool.description or title or f"The tool {tool.name} of {options.name}.").strip(), 8000),
-            schema=tool.input_schema,
-            annotations={}
-            if tool.annotations is None
-            else tool.annotations.model_dump(by_alias=True, mode="json", exclude_none=True),
-        )
+        usable[tool.name] = tool
     return list(usable.values())
 
 

@@ -29,6 +29,7 @@ from mcp_types import (
     ResourceLink,
     TextContent,
     TextResourceContents,
+    Tool,
 )
 
 from amplifier.contracts import Coordinator, current_call
@@ -40,7 +41,6 @@ from ..._shared.failure import ToolFailure, shown
 from .._base import BuiltinTool, characters, option, tool_input
 from ._connection import Connection
 from ._options import McpOptions, ServerOptions
-from ._server_offer import OfferedTool
 
 _MOST_MEDIA = 100
 """In one result; models take hardly more."""
@@ -244,25 +244,28 @@ class RemoteTool(ServerTool):
     """A tool of a server, under another name."""
 
     def __init__(
-        self, name: str, offered: OfferedTool, connection: Connection, coordinator: Coordinator, *, max_chars: int
+        self, name: str, offered: Tool, connection: Connection, coordinator: Coordinator, *, max_chars: int
     ) -> None:
         super().__init__(name, connection, coordinator, max_chars=max_chars)
         self.offered = offered
-        self._description = offered.description
+        title = offered.title or (offered.annotations.title if offered.annotations else None)
+        words = offered.description or title or f"The tool {offered.name} of {self.server}."
+        self._description = shown(words.strip(), 8000)
 
     @property
     def annotations(self) -> dict[str, Any]:
         """The server's hints about the tool; a claim of the server, not a fact."""
-        return dict(self.offered.annotations)
+        given = self.offered.annotations
+        return {} if given is None else given.model_dump(by_alias=True, mode="json", exclude_none=True)
 
     @property
     def require_approval(self) -> bool:
         """Whether the server itself calls the tool destructive."""
-        return self.offered.annotations.get("destructiveHint") is True
+        return self.offered.annotations is not None and self.offered.annotations.destructive_hint is True
 
     def get_schema(self) -> dict[str, Any]:
         """The JSON Schema of the input, a copy."""
-        return copy.deepcopy(dict(self.offered.schema))
+        return copy.deepcopy(self.offered.input_schema)
 
     def _read_input(self, given: Any) -> dict[str, Any]:
         if not isinstance(given, dict):
@@ -521,7 +524,7 @@ class ToolMounting:
             if is_there and name not in known and not any(fnmatchcase(name, each) for each in options.deny):
                 yield kind(tool_name(options, name), connection, self._coordinator, max_chars=self._max_chars)
 
-    def _remote(self, options: ServerOptions, offered: OfferedTool, connection: Connection) -> RemoteTool:
+    def _remote(self, options: ServerOptions, offered: Tool, connection: Connection) -> RemoteTool:
         name = tool_name(options, offered.name)
         return RemoteTool(name, offered, connection, self._coordinator, max_chars=self._max_chars)
 
