@@ -168,6 +168,7 @@ async def test_a_prompt_denied_after_a_turn_without_an_answer_is_no_answer(loop)
             await session.execute("first")
         with pytest.raises(ExecutionDenied):
             await session.execute("denied")
+        assert agent.context.messages == [USER]  # a denied prompt changes nothing
         await session.execute("hello")
     assert agent.context.messages == [USER, NOTE, PROMPT, DONE]
 
