@@ -170,8 +170,8 @@ def _text(message: Message) -> str | None:
     """The text of a message, whole or in blocks; None if it has anything else."""
     content = message.get("content")
     if isinstance(content, list):
-        texts: list[Any] = [block.get("text") if isinstance(block, dict) else None for block in content]
-        return "".join(texts) if all(isinstance(each, str) for each in texts) else None
+        texts = [block["text"] for block in content if isinstance(block, dict) and isinstance(block.get("text"), str)]
+        return "".join(texts) if len(texts) == len(content) else None
     return content if isinstance(content, str) else None
 
 
