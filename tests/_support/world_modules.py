@@ -32,6 +32,15 @@ async def nothing() -> None:
     """Not even wait."""
 
 
+async def hold(world: World, what: str) -> None:
+    """Have something open for ever."""
+    world.ledger.open(what)
+    try:
+        await anyio.sleep_forever()
+    finally:
+        world.ledger.close(what)
+
+
 # ── modules of no particular kind ────────────────────────────────────────────────────────────────
 
 

@@ -65,31 +65,22 @@ async def call(series: Calls, awaitable: Any, seconds: float | None, label: str 
         await series.run(awaitable, seconds, label)
 
 
-async def test_a_call_that_ends_in_time_is_not_reported():
+@pytest.mark.parametrize(
+    ("made", "times"),
+    [
+        (lambda: anyio.sleep(4), []),
+        (lambda: refuse(5 + UNWINDING * 0.9), []),
+        (lambda: refuse(40), [6, 8, 12, 20, 36]),
+    ],
+    ids=["ends in time", "unwinds within a second", "refuses"],
+)
+async def test_a_call_that_refuses_is_reported_at_its_deadline_and_then_at_growing_intervals(made, times):
     async with reporting() as reports:
         series = Calls(reports.watch)
-        await call(series, anyio.sleep(4), 5)
+        await call(series, made(), 5)
         series.close()
         await anyio.sleep(1000)
-    assert reports.taken == []
-
-
-async def test_a_call_that_unwinds_within_a_second_of_its_deadline_is_not_reported():
-    async with reporting() as reports:
-        series = Calls(reports.watch)
-        await call(series, refuse(5 + UNWINDING * 0.9), 5)
-        series.close()
-        await anyio.sleep(1000)
-    assert reports.taken == []
-
-
-async def test_a_refusing_call_is_reported_at_its_deadline_and_then_at_growing_intervals():
-    async with reporting() as reports:
-        series = Calls(reports.watch)
-        await call(series, refuse(40), 5)
-        series.close()
-        await anyio.sleep(1000)
-    assert reports.times == [6, 8, 12, 20, 36]
+    assert reports.times == times
 
 
 async def test_the_interval_stops_growing_at_its_longest():

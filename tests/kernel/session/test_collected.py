@@ -351,7 +351,8 @@ async def test_session_with_a_module_that_does_not_get_ready(how):
 
 
 @pytest.mark.parametrize("how", ["at the call", "awaited", "late"])
-async def test_session_with_a_failing_contributor(how):
+@pytest.mark.parametrize(("what", "use"), [("contribution", collect), ("cleanup", None)])
+async def test_session_with_a_failing_contributor_or_cleanup(what, use, how):
     def make(thing):
         async def mount(coordinator, config):
             async def wait():
@@ -359,38 +360,20 @@ async def test_session_with_a_failing_contributor(how):
                 await anyio.sleep(0 if how == "awaited" else 100)
                 raise ValueError(thing)
 
-            def contribute():
+            def call():
                 if how == "at the call":
                     raise ValueError(thing)
                 return wait()
 
-            coordinator.register_contributor("c", "c", contribute)
+            if what == "contribution":
+                coordinator.register_contributor("c", "c", call)
+            else:
+                coordinator.register_cleanup(call)
+                coordinator.hooks.register("cleanup:failed", lambda event, data: None)
 
-        return agent(hooks={"hooks-a": mount}, session={"deadlines": {"contribution": 5}})
+        return agent(hooks={"hooks-a": mount}, session={"deadlines": {what: 5}})
 
-    await gone(living(make, collect))
-
-
-@pytest.mark.parametrize("how", ["at the call", "awaited", "late"])
-async def test_session_with_a_failing_cleanup(how):
-    def make(thing):
-        async def mount(coordinator, config):
-            async def wait():
-                assert thing
-                await anyio.sleep(0 if how == "awaited" else 100)
-                raise ValueError(thing)
-
-            def clean_up():
-                if how == "at the call":
-                    raise ValueError(thing)
-                return wait()
-
-            coordinator.register_cleanup(clean_up)
-            coordinator.hooks.register("cleanup:failed", lambda event, data: None)
-
-        return agent(hooks={"hooks-a": mount}, session={"deadlines": {"cleanup": 5}})
-
-    await gone(living(make))
+    await gone(living(make, use))
 
 
 @pytest.mark.parametrize("how", ["raises", "stopped"])

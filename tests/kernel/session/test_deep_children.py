@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from contextvars import ContextVar
 
 import anyio
@@ -62,27 +63,8 @@ async def test_an_error_of_the_deepest_child_keeps_its_type():
     assert unwound == ALL_OF_THEM
 
 
-async def test_a_stop_of_the_first_session_reaches_the_deepest_child():
-    reached = anyio.Event()
-
-    async def wait():
-        reached.set()
-        await anyio.sleep_forever()
-
-    descend, unwound = chain(wait)
-    async with agent(descend) as session, anyio.create_task_group() as group:
-
-        async def stop():
-            await reached.wait()
-            session.coordinator.request_cancel(immediate=True)
-
-        group.start_soon(stop)
-        with pytest.raises(ExecutionCancelled):
-            await session.execute("1")
-    assert unwound == ALL_OF_THEM
-
-
-async def test_a_cancelled_scope_around_the_first_session_reaches_the_deepest_child():
+@pytest.mark.parametrize("how", ["stop", "scope"])
+async def test_a_stop_of_the_first_session_or_a_cancelled_scope_around_it_reaches_the_deepest_child(how):
     reached = anyio.Event()
 
     async def wait():
@@ -94,10 +76,13 @@ async def test_a_cancelled_scope_around_the_first_session_reaches_the_deepest_ch
 
         async def cancel():
             await reached.wait()
-            scope.cancel()
+            if how == "stop":
+                session.coordinator.request_cancel(immediate=True)
+            else:
+                scope.cancel()
 
         group.start_soon(cancel)
-        with anyio.CancelScope() as scope:
+        with anyio.CancelScope() as scope, pytest.raises(ExecutionCancelled) if how == "stop" else nullcontext():
             await session.execute("1")
-        assert scope.cancelled_caught
+        assert scope.cancelled_caught is (how == "scope")
     assert unwound == ALL_OF_THEM

@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 
-from tests._support.world_modules import a_moment, seed
+from tests._support.world_modules import a_moment, hold, seed
 from tests._support.worlds import World, swept
 
 
@@ -39,15 +39,8 @@ async def test_terminal_events_reach_slow_handlers_while_everything_unwinds(worl
 
 @swept(points=14)
 async def test_a_handler_that_overruns_is_cut_off_and_the_next_one_is_called(world: World) -> None:
-    async def hang(event: str, data: dict[str, Any]) -> None:
-        world.ledger.open("handler")
-        try:
-            await anyio.sleep_forever()
-        finally:
-            world.ledger.close("handler")
-
     async def register(coordinator: Any) -> None:
-        coordinator.hooks.register("world:event", hang, timeout=5)
+        coordinator.hooks.register("world:event", lambda event, data: hold(world, "handler"), timeout=5)
         coordinator.hooks.register("world:event", lambda event, data: a_moment())
         coordinator.hooks.register("hook:timeout", lambda event, data: a_moment())
 
@@ -63,16 +56,9 @@ async def test_all_handlers_asked_at_once_end_together(world: World) -> None:
         await a_moment()
         return {"action": "continue", "data": {"answered": True}}
 
-    async def hang(event: str, data: dict[str, Any]) -> None:
-        world.ledger.open("handler")
-        try:
-            await anyio.sleep_forever()
-        finally:
-            world.ledger.close("handler")
-
     async def register(coordinator: Any) -> None:
         coordinator.hooks.register("world:event", answer)
-        coordinator.hooks.register("world:event", hang)
+        coordinator.hooks.register("world:event", lambda event, data: hold(world, "handler"))
 
     session = world.agent(hooks={"hooks-a": seed(world, "hooks", after=register)})
     async with world.opened(session):
@@ -81,15 +67,8 @@ async def test_all_handlers_asked_at_once_end_together(world: World) -> None:
 
 @swept(points=16)
 async def test_slow_and_hanging_contributors(world: World) -> None:
-    async def hang() -> None:
-        world.ledger.open("contributor")
-        try:
-            await anyio.sleep_forever()
-        finally:
-            world.ledger.close("contributor")
-
     async def register(coordinator: Any) -> None:
-        coordinator.register_contributor("names", "hanging", hang)
+        coordinator.register_contributor("names", "hanging", lambda: hold(world, "contributor"))
 
     session = world.agent(tools={"tool-a": seed(world, "a", after=register), "tool-b": seed(world, "b")})
     async with world.opened(session):
