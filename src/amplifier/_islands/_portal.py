@@ -50,6 +50,29 @@ class _Call:
         self._scope: anyio.CancelScope | None = None
         self._is_cancelled = False
         self.is_cut_off: bool = False
+        self._waiting: trio.lowlevel.Task | None = None
+
+    async def wait_on_trio(self, tell: Post) -> None:
+        """Wait for the end. A cancellation is passed on in the step in which it comes, and raised only if the call is cut off by it."""
+        raised: list[Callable[[], Any]] = []
+
+        def abort(raise_cancel: Callable[[], Any]) -> trio.lowlevel.Abort:
+            raised.append(raise_cancel)  # of a scope, or of Ctrl-C
+            self.is_cut_off = True
+            tell(self.cancel)
+            return trio.lowlevel.Abort.FAILED
+
+        self._waiting = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(abort)
+        is_cut_off = self.error is not None and is_cancellation_type(self.error)
+        if raised and (is_cut_off or anyio.current_effective_deadline() != -math.inf):
+            raised[-1]()
+
+    def end(self) -> None:
+        self.done.set()
+        if self._waiting is not None:
+            trio.lowlevel.reschedule(self._waiting)
+            self._waiting = None
 
     def cancel(self) -> None:
         self._is_cancelled = True
@@ -72,7 +95,7 @@ class _Call:
             self.error = exc
         finally:
             self._scope = None
-            self._notify(self.done.set)
+            self._notify(self.end)
 
 
 class Resident:
@@ -198,12 +221,14 @@ class Island(threading.Thread):
         try:
             while not call.done.is_set():
                 try:
+                    if held is None and not to_trio:
+                        await call.wait_on_trio(post)
+                        continue
                     with cancel_scope(shield=held is not None):
                         await call.done.wait()
                 except BaseException as exc:  # noqa: BLE001 — raised when the call has ended
                     is_native = is_native or held is not None or anyio.current_effective_deadline() != -math.inf
                     if held is None:
-                        call.is_cut_off = True
                         post(call.cancel)
                     held = exc
             _take_changes(call.context)
@@ -302,7 +327,7 @@ class Island(threading.Thread):
         for call in self._waiting:
             if not call.done.is_set():
                 call.error = self._closed_error(None)
-                call.done.set()
+                call.end()
 
     # ── the thread ──
 

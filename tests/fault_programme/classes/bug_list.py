@@ -530,8 +530,8 @@ BUGS: Final = (
     _hole(
         "what is beside a secret's word has to be random by itself",
         "_json/redaction.py",
-        "            return begin if _may_be_random(text[start:end]) and _suggest_secret(words, 1) else None",
-        "            return None",
+        "        return begin if _may_be_random(text[start:end]) and _suggest_secret(before[-2:]) else None",
+        "        return None",
         "modules/hooks/test_redaction_shapes.py",
         "right_after",
     ),
