@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,8 +15,9 @@ import anyio.to_thread
 import pytest
 
 from amplifier.errors import StreamError
-from amplifier.models import StreamChunk
+from amplifier.models import ChatRequest, Message, StreamChunk
 from amplifier.modules.providers._streams import AnswerStreams
+from amplifier.modules.providers.replay._providers import RecordingProvider
 from tests.modules.providers.scripted_http_server import EVENT_STREAM, STALL
 from tests.modules.providers.services import SERVICES, ask
 from tests.modules.providers.test_turns_in_sessions import session_with
@@ -172,6 +173,72 @@ async def test_closing_by_hand_is_closing_and_twice_is_once():
         await anext(stream)
     await stream.aclose()
     assert exchange.life == ["open", "closed"]
+
+
+async def test_closing_by_hand_wakes_the_task_that_reads_it():
+    exchange, errors = Exchange("a", "…"), list[Exception]()
+    stream = AnswerStreams().stream(exchange.opened())
+
+    async def read() -> None:
+        try:
+            async for _ in stream:
+                pass
+        except StreamError as exc:
+            errors.append(exc)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(read)
+        await exchange.waiting.wait()
+        await stream.aclose()
+        assert exchange.life == ["open", "closed"]
+    assert "closed while it was read" in str(errors[0])
+
+
+async def test_a_stream_whose_reading_was_cut_off_does_not_look_like_a_whole_answer():
+    exchange = Exchange("a", "…", "b")
+    async with AnswerStreams().stream(exchange.opened()) as chunks:
+        with anyio.CancelScope() as scope:
+            await anext(chunks)
+            scope.cancel()
+            await anext(chunks)
+        with pytest.raises(StreamError, match="ended before the answer did"):
+            await anext(chunks)
+
+
+class Grouped:
+    """A provider whose stream holds a task group for as long as its block."""
+
+    name = "grouped"
+
+    @asynccontextmanager
+    async def stream(self, request: ChatRequest, **_: Any) -> AsyncGenerator[Any, None]:
+        async with anyio.create_task_group() as group:
+            group.start_soon(anyio.sleep_forever)
+
+            async def chunks() -> AsyncGenerator[StreamChunk, None]:
+                for text in "ab":
+                    yield StreamChunk(kind="block_delta", text=text)
+
+            async with aclosing(chunks()) as given:
+                yield given
+            group.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("is_left", [True, False])
+async def test_a_recorded_stream_leaves_the_block_of_the_other_provider_as_it_was_left(is_left, monkeypatch):
+    recording: Any = RecordingProvider.__new__(RecordingProvider)
+    recording.inner, recording._streams = Grouped(), AnswerStreams()
+    exchange = SimpleNamespace(finish=None, fail=None)
+    monkeypatch.setattr(recording, "_begin", lambda request: (exchange, None))
+    request = ChatRequest(messages=[Message(role="user", content="x")])
+    with anyio.CancelScope() as scope:
+        async with recording._stream(request) as chunks:
+            with anyio.fail_after(60):  # a deadline for one chunk, entered after the stream
+                assert (await anext(chunks)).text == "a"
+            if not is_left:
+                scope.cancel()
+                await anyio.lowlevel.checkpoint()
+    assert scope.cancelled_caught is not is_left
 
 
 async def test_it_is_read_once():

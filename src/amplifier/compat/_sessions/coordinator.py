@@ -15,7 +15,7 @@ from amplifier.loading import ModuleLoader as NativeLoader
 from amplifier.models import HookResult
 
 from .._modules.adapting import adapt_mounted, published_view
-from .hooks import HookRegistry, of_native, published_result
+from .hooks import HookRegistry, method_of_native, of_native, published_result
 
 _OWN = frozenset({"_hooks", "_native"})
 
@@ -101,7 +101,7 @@ class ModuleCoordinator:
         """The hook registry."""
         return self._hooks
 
-    to_dict: Any = of_native("to_dict", "What is mounted, by name.")
+    to_dict: Any = method_of_native(KernelCoordinator, "to_dict", "What is mounted, by name.")
 
     # ── mounting and registering ──
 
@@ -110,15 +110,23 @@ class ModuleCoordinator:
         adapt_mounted(name if mount_point == "session" else mount_point, module, name)
         return self._native.mount(mount_point, module, name)
 
-    unmount: Any = of_native("unmount", "Take something away; awaiting the result is optional.")
+    unmount: Any = method_of_native(
+        KernelCoordinator, "unmount", "Take something away; awaiting the result is optional."
+    )
 
     def get(self, mount_point: str, name: str | None = None) -> Any:
         """The module at a single mount point, the dict or one module of a named one; None if there is none."""
         return self._hooks if mount_point == "hooks" else self._native.get(mount_point, name)
 
-    register_capability: Any = of_native("register_capability", "Offer a value to whoever asks for ``name``.")
-    get_capability: Any = of_native("get_capability", "The value registered under ``name``, or None.")
-    register_contributor: Any = of_native("register_contributor", "Have ``callback()`` called on each collection.")
+    register_capability: Any = method_of_native(
+        KernelCoordinator, "register_capability", "Offer a value to whoever asks for ``name``."
+    )
+    get_capability: Any = method_of_native(
+        KernelCoordinator, "get_capability", "The value registered under ``name``, or None."
+    )
+    register_contributor: Any = method_of_native(
+        KernelCoordinator, "register_contributor", "Have ``callback()`` called on each collection."
+    )
 
     async def collect_contributions(self, channel: str) -> Any:
         """What the contributors of ``channel`` return, in order, without None."""
@@ -147,7 +155,7 @@ class ModuleCoordinator:
             return HookResult(action=processed.action, reason=processed.reason)
         return processed if result.action == "modify" else published_result(processed)
 
-    reset_turn: Any = of_native("reset_turn", "Start counting injections of a new turn.")
+    reset_turn: Any = method_of_native(KernelCoordinator, "reset_turn", "Start counting injections of a new turn.")
 
     async def request_cancel(self, immediate: bool = False) -> None:
         """Request that the running turn stops."""

@@ -23,8 +23,19 @@ _LONE_SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 
 
 def of_native(name: str, doc: str) -> Any:
-    """An attribute or method that is the native object's; on the class, so that mocks made after it have it."""
+    """An attribute that is the native object's; on the class, so that mocks made after it have it."""
     return property(lambda self: getattr(self._native, name), doc=doc)
+
+
+def method_of_native(kind: type, name: str, doc: str) -> Any:
+    """A method that is the native object's, with the signature that it has in that class."""
+
+    @functools.wraps(getattr(kind, name))
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._native, name)(*args, **kwargs)
+
+    method.__doc__ = doc
+    return method
 
 
 class HookRegistry:
@@ -65,9 +76,11 @@ class HookRegistry:
         """Add a handler; the same as `register`."""
         return self.register(event, handler, priority, name, **options)
 
-    unregister: Any = of_native("unregister", "Remove the newest handler of that name.")
-    list_handlers: Any = of_native("list_handlers", "The names of handlers by event.")
-    set_default_fields: Any = of_native("set_default_fields", "Replace the fields that every payload starts with.")
+    unregister: Any = method_of_native(KernelHookRegistry, "unregister", "Remove the newest handler of that name.")
+    list_handlers: Any = method_of_native(KernelHookRegistry, "list_handlers", "The names of handlers by event.")
+    set_default_fields: Any = method_of_native(
+        KernelHookRegistry, "set_default_fields", "Replace the fields that every payload starts with."
+    )
 
     async def emit(self, event: str, data: Any) -> HookResult:
         """Call every handler of ``event`` and merge their results.

@@ -69,10 +69,11 @@ class TemporalTurns:
                 ):
                     return
             except Refused as refused:
-                if refused.kind == BUSY:
-                    await self._check_ended(session_id, str(refused))
-                elif refused.kind != CONFLICT:
+                if refused.kind == CONFLICT and await self._is_there(turn_id, session_id, prompt):
+                    return
+                if refused.kind != BUSY:
                     raise DurableError(f"turn {turn_id!r} could not be started: {refused}") from refused
+                await self._check_ended(session_id, str(refused))
             await anyio.sleep(pause)
             pause = min(pause * 2, 1.0)  # a session takes a limited number of requests
 

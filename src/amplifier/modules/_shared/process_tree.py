@@ -182,7 +182,10 @@ def send_signal(process: Process, number: signal.Signals) -> None:
     with contextlib.suppress(OSError):  # gone, or another user's
         try:
             descriptor = os.pidfd_open(process.pid)
-        except AttributeError:  # no such call in this Python; then it takes two steps
+        except (
+            AttributeError,
+            OSError,
+        ):  # no such call in this Python or this kernel, or gone; then it takes two steps
             if look_at(process.pid) == process:
                 os.kill(process.pid, number)
             return

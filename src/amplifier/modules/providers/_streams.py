@@ -18,15 +18,16 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Any, Self, TypeAlias, final
 from uuid import uuid4
 
 import anyio
+import attrs
 
 from amplifier.contracts import Coordinator
-from amplifier.errors import ContractError, LLMError
+from amplifier.errors import ContractError, LLMError, StreamError
 from amplifier.events import (
     LLM_REQUEST,
     LLM_RESPONSE,
@@ -45,6 +46,24 @@ _PUBLISHED = {"tool_call": "tool_use", "reasoning": "thinking"}
 """The published names of block types."""
 
 Chunks: TypeAlias = AsyncGenerator[StreamChunk, None]
+Manager: TypeAlias = AbstractAsyncContextManager[AsyncIterator[StreamChunk]]
+
+
+@attrs.define(eq=False)
+class _Call:
+    """One call, and the wait of the task that reads its next chunk without a block."""
+
+    manager: Manager
+    waiting: anyio.CancelScope | None = None
+    left: anyio.Event | None = None
+
+    async def aclose(self, *details: Any) -> None:
+        """Close it; a task that waits for its next chunk meanwhile is woken first."""
+        while self.waiting is not None:
+            self.left = self.left or anyio.Event()
+            self.waiting.cancel()
+            await self.left.wait()
+        await self.manager.__aexit__(*(details or (None, None, None)))
 
 
 @final
@@ -57,77 +76,127 @@ class AnswerStreams:
 
     def __init__(self, coordinator: Any = None) -> None:
         self._start_soon: Callable[..., None] | None = getattr(coordinator, "start_soon", None)
-        self._open: set[Chunks] = set()
+        self._open: set[_Call] = set()
 
-    def stream(self, chunks: Chunks) -> AnswerStream:
-        """The stream of one response."""
-        return AnswerStream(self, chunks)
+    def stream(self, call: Chunks | Manager) -> AnswerStream:
+        """The stream of one response.
+
+        Args:
+            call: A generator of its chunks that holds no cancel scope between two of them, so that another task may close it; or
+                a context manager, entered and left by the block around the stream.
+        """
+        return AnswerStream(self, aclosing(call) if isinstance(call, AsyncGenerator) else call)
 
     async def aclose(self) -> None:
         """Close unfinished streams; idempotent."""
         while self._open:
             await self._close(next(iter(self._open)))
 
-    def _abandoned(self, chunks: Chunks) -> None:
+    def _take(self, call: _Call) -> bool:
+        """Whether it was open; the caller that gets True closes it."""
+        if call not in self._open:
+            return False
+        self._open.discard(call)
+        return True
+
+    def _abandoned(self, call: _Call) -> None:
         """Close a stream that has no reader. Called by the garbage collector: no await, no exception."""
-        if self._start_soon is not None and chunks in self._open:
+        if self._start_soon is not None and call in self._open:
             try:
-                self._start_soon(self._close, chunks, name="close an unfinished stream")
+                self._start_soon(self._close, call, name="close an unfinished stream")
             except Exception as exc:  # noqa: BLE001 — a coordinator without a task group; `aclose` closes it
                 logger.debug("an unfinished stream stays open until the provider is closed: %s", exc)
 
-    async def _close(self, chunks: Chunks) -> None:
-        self._open.discard(chunks)
-        try:
-            await chunks.aclose()
-        except Exception as exc:  # no caller waits for it
-            logger.warning("an unfinished stream could not be closed: %s", exc, exc_info=exc)
+    async def _close(self, call: _Call) -> None:
+        if self._take(call):
+            try:
+                await call.aclose()
+            except Exception as exc:  # no caller waits for it
+                logger.warning("an unfinished stream could not be closed: %s", exc, exc_info=exc)
 
 
 @final
 class AnswerStream:
     """One streamed response; can be read once, as a context manager or as an iterator."""
 
-    __slots__ = ("__weakref__", "_chunks", "_has_begun", "_streams", "_thread")
+    __slots__ = ("__weakref__", "_call", "_chunks", "_is_cut_off", "_is_managed", "_is_over", "_streams", "_thread")
 
-    def __init__(self, streams: AnswerStreams, chunks: Chunks) -> None:
+    def __init__(self, streams: AnswerStreams, manager: Manager) -> None:
         self._streams = streams
-        self._chunks = chunks
-        self._has_begun = False
+        self._call = _Call(manager)
+        self._chunks: AsyncIterator[StreamChunk] | None = None
+        self._is_managed = False
+        self._is_cut_off = False
+        self._is_over = False
         self._thread = 0  # that of an iterator
 
-    async def __aenter__(self) -> Chunks:
-        if self._has_begun:
+    async def __aenter__(self) -> Self:
+        if self._chunks is not None or self._is_over:
             raise RuntimeError("a stream can be read once; call stream() again for another answer")
-        self._has_begun = True
-        return self._chunks
+        self._is_managed = True
+        self._chunks = await self._call.manager.__aenter__()
+        return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self._chunks.aclose()
+    async def __aexit__(self, *details: Any) -> bool | None:
+        self._is_over = True
+        return await self._call.manager.__aexit__(*details)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> StreamChunk:
-        if not self._has_begun:
-            self._has_begun, self._thread = True, threading.get_ident()
-            self._streams._open.add(self._chunks)
+        if self._is_over:
+            raise StopAsyncIteration
+        if not self._is_managed or self._chunks is None:
+            return await self._read()
+        if self._is_cut_off:  # which has closed the generator
+            raise StreamError("the stream ended before the answer did: a read of it was cancelled")
         try:
             return await anext(self._chunks)
-        except BaseException:  # the generator is closed
-            self._streams._open.discard(self._chunks)
+        except Exception:
+            raise
+        except BaseException:
+            self._is_cut_off = True
+            raise
+
+    async def _read(self) -> StreamChunk:
+        """The next chunk without a block around the stream, which closes itself at its end."""
+        call = self._call
+        try:
+            if self._chunks is None:
+                self._chunks = await call.manager.__aenter__()
+                self._thread = threading.get_ident()
+                self._streams._open.add(call)
+            call.waiting = anyio.CancelScope()
+            try:
+                with call.waiting:
+                    return await anext(self._chunks)
+            finally:
+                call.waiting = None
+                if call.left is not None:
+                    call.left.set()
+            raise StreamError("the stream was closed while it was read")
+        except StopAsyncIteration:
+            await self._leave()
+            raise
+        except BaseException as exc:
+            await self._leave(type(exc), exc, exc.__traceback__)
             raise
 
     async def aclose(self) -> None:
-        """Close the stream; idempotent."""
-        self._has_begun = True
-        self._streams._open.discard(self._chunks)
-        await self._chunks.aclose()
+        """Close the stream, also while another task reads it; idempotent."""
+        await self._leave()
+
+    async def _leave(self, *details: Any) -> None:
+        self._is_over = True
+        if self._streams._take(self._call):
+            await self._call.aclose(*details)
 
     def __del__(self) -> None:
         # The garbage collector may run in any thread; only the thread of the event loop may start a task.
-        if threading.get_ident() == self._thread:
-            self._streams._abandoned(self._chunks)
+        is_left = self._chunks is not None and not self._is_over and not self._is_managed
+        if is_left and threading.get_ident() == self._thread:
+            self._streams._abandoned(self._call)
 
 
 def is_announced(hooks: Any, request: ChatRequest) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -20,7 +20,7 @@ from amplifier.models import ChatRequest, ChatResponse, ProviderInfo, StreamChun
 from ..._shared.configuration import choice, file_name, mapping_each, option, read_options, text, texts
 from ..._shared.worker_threads import Workers
 from .._local_answers import Answer, LocalAnswerProvider
-from .._streams import AnswerStream, AnswerStreams, Chunks
+from .._streams import AnswerStream, AnswerStreams
 from ._cassette import Cassette, Exchange, Scrubber, canonical_request, join, leave
 
 logger = logging.getLogger("amplifier.modules.provider-replay")
@@ -254,7 +254,7 @@ class RecordingProvider:
         Raises:
             LLMError: What the other provider raised, while the chunks are read.
         """
-        return self._streams.stream(self._recorded(request, kwargs))
+        return self._streams.stream(self._opened(request, kwargs))
 
     def _begin(self, request: ChatRequest) -> tuple[Exchange, ReplayProvider | None]:
         asked, found = self._session.find(self._mounted_as, request)
@@ -263,22 +263,31 @@ class RecordingProvider:
         self._session.cassette.new.append(asked)
         return asked, None
 
-    async def _recorded(self, request: ChatRequest, kwargs: dict[str, Any]) -> Chunks:
+    @asynccontextmanager
+    async def _opened(
+        self, request: ChatRequest, kwargs: dict[str, Any]
+    ) -> AsyncGenerator[AsyncIterator[StreamChunk], None]:
         exchange, replay = self._begin(request)
         inner: Any = self.inner
-        seen: list[StreamChunk] = []
         async with AsyncExitStack() as stack:
             if replay is not None:
-                async for chunk in await stack.enter_async_context(replay.stream(request)):
-                    yield chunk
+                yield await stack.enter_async_context(replay.stream(request))
                 return
-            with self._recorded_error(exchange, seen):
-                async for chunk in await stack.enter_async_context(inner.stream(request, **kwargs)):
-                    if chunk.response is not None:
-                        exchange.finish(chunk.response, seen, self._session.scrubber)
-                    else:
-                        seen.append(chunk)
-                    yield chunk
+            with self._recorded_error(exchange, ()):
+                chunks = await stack.enter_async_context(inner.stream(request, **kwargs))
+            yield await stack.enter_async_context(aclosing(self._recorded(chunks, exchange)))
+
+    async def _recorded(
+        self, chunks: AsyncIterator[StreamChunk], exchange: Exchange
+    ) -> AsyncGenerator[StreamChunk, None]:
+        seen: list[StreamChunk] = []
+        with self._recorded_error(exchange, seen):
+            async for chunk in chunks:
+                if chunk.response is not None:
+                    exchange.finish(chunk.response, seen, self._session.scrubber)
+                else:
+                    seen.append(chunk)
+                yield chunk
 
     @contextmanager
     def _recorded_error(self, exchange: Exchange, seen: Sequence[StreamChunk]) -> Iterator[None]:

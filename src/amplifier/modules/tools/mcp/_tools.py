@@ -530,6 +530,10 @@ class ToolMounting:
 
 
 def _is_same(old: ServerTool | None, new: ServerTool) -> bool:
+    """Whether a tool needs no new mount: what the model and the gates see of it has not changed."""
     if isinstance(old, RemoteTool) and isinstance(new, RemoteTool):
-        return old.offered == new.offered
+        seen = [
+            (each.offered.name, each.description, each.offered.input_schema, each.annotations) for each in (old, new)
+        ]
+        return seen[0] == seen[1]
     return type(old) is type(new)
