@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import anyio.lowlevel
 import pytest
 
 from amplifier.compat._modules import adapting
+from amplifier.compat._sessions.coordinator import ModuleCoordinator
 from amplifier.compat._sessions.session import AmplifierSession
 
 pytestmark = pytest.mark.usefixtures("alias")
@@ -191,3 +193,11 @@ async def test_built_in_modules_run_in_a_published_session_on_both_backends(tmp_
     assert answer == "built in"
     assert "module:load_failed" not in heard
     assert (heard[0], heard[-1]) == ("session:start", "session:end")
+
+
+@pytest.mark.parametrize("name", ["register_capability", "unmount", "to_dict"])
+def test_methods_of_the_coordinator_have_signatures_on_the_class(name):
+    """Published suites make mocks with them."""
+    coordinator = ModuleCoordinator(None)
+    of_the_class = inspect.signature(getattr(ModuleCoordinator, name))
+    assert list(of_the_class.parameters)[1:] == list(inspect.signature(getattr(coordinator, name)).parameters)

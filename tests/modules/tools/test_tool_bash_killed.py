@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import signal
 import subprocess
@@ -192,6 +194,18 @@ def test_a_process_that_got_the_id_of_another_is_never_signalled():
                 unrelated.wait(0.1)
         finally:
             unrelated.kill()
+
+
+def test_a_kernel_that_refuses_process_descriptors_still_delivers_signals(monkeypatch):
+    def refused(pid: int) -> int:
+        raise OSError(errno.ENOSYS, "not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", refused, raising=False)
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
+        seen = process_tree.look_at(process.pid)
+        assert seen is not None
+        process_tree.send_signal(seen, signal.SIGKILL)
+        assert process.wait(60) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("mode", ["trio", "asyncio-scope", "asyncio-native"])
