@@ -217,3 +217,28 @@ def test_reading_a_long_answer_piece_by_piece_parses_it_a_bounded_number_of_time
     text = json.dumps({"text": "x" * 300_000})
     changes = sum(partial.add(text[begin : begin + 10]) for begin in range(0, len(text), 10))
     assert changes < 205 + 115  # every piece of the first 2 KiB, then once per growth of a twentieth
+
+
+def _item(kind: Any) -> Any:
+    class Item(pydantic.BaseModel):
+        v: kind
+
+    return Item
+
+
+def test_definitions_of_a_union_are_numbered_past_names_that_look_numbered():
+    first, second = _item(int), _item(str)
+
+    class Item_1(pydantic.BaseModel):
+        z: bool
+
+    class Both(pydantic.BaseModel):
+        item: first  # type: ignore[valid-type]
+        other: Item_1
+
+    class One(pydantic.BaseModel):
+        item: second  # type: ignore[valid-type]
+
+    read = answer_format(Both | One).read_value
+    assert read({"result": {"item": {"v": 1}, "other": {"z": True}}}).item.v == 1
+    assert read({"result": {"item": {"v": "a"}}}).item.v == "a"

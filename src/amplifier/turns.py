@@ -169,7 +169,7 @@ class ToolOutcome:
         if event == TOOL_ERROR:
             kind = failure.get("type") if isinstance(failure, Mapping) else None
             status = _REFUSED.get(kind, "error") if isinstance(kind, str) else "error"
-        elif isinstance(result, Mapping) and result.get("success") is False:
+        elif isinstance(result, Mapping) and not result.get("success", True):
             status = "error"
         return cls(status=status, result=result, error=error_text(failure))
 

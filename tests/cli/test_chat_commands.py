@@ -170,7 +170,7 @@ def test_only_files_of_the_folder_are_attached(workdir, monkeypatch):
 @pytest.mark.anyio
 async def test_changes_are_from_the_first_edit_of_a_file_to_now(workdir, monkeypatch):
     monkeypatch.chdir(workdir)
-    edits, path = Edits(), workdir / "a.txt"
+    edits, path = Edits(keeps_first=True), workdir / "a.txt"
     path.write_text("one\n")
     for number, text in enumerate(["two\n", "three\n"]):
         given = {"file_path": "a.txt", "content": text}

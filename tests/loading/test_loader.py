@@ -18,6 +18,7 @@ from amplifier.errors import (
 )
 from amplifier.kernel.session.opening import _failure_reason as module_failure_reason
 from amplifier.loading import AmplifierModuleLoader, ModuleLoader
+from amplifier.loading._loader import _resolve_with
 from tests.loading._forge import MOUNT, Coordinator, distribution, package, root, run_python
 
 NEVER_MOUNTED = "async def mount(coordinator, config):\n    raise AssertionError('loading must not mount')\n"
@@ -245,6 +246,26 @@ async def test_the_environment_names_search_paths(tmp_path, make_loader, monkeyp
     loader = make_loader()
     monkeypatch.setenv("AMPLIFIER_MODULES", str(tmp_path))
     assert (await loader.load("tool-x")).module_id == "tool-x"
+
+
+async def test_a_search_path_that_is_named_twice_lists_its_modules_once(tmp_path, make_loader, monkeypatch):
+    root(tmp_path, "tool-x")
+    monkeypatch.setenv("AMPLIFIER_MODULES", os.pathsep.join([str(tmp_path), str(tmp_path)]))
+    assert [module.id for module in await make_loader().discover() if module.id == "tool-x"] == ["tool-x"]
+
+
+class Builtin:
+    """A resolver whose method is written in C, so that Python cannot read its signature."""
+
+    def __init__(self, path: str) -> None:
+        self.paths: dict[str, str] = {}
+        self.resolve = self.paths.pop
+        self.path = path
+
+
+async def test_a_resolver_without_a_readable_signature_gets_its_hint_by_position(tmp_path):
+    resolver = Builtin(str(tmp_path))
+    assert await _resolve_with(resolver, "tool-x", None, str(tmp_path)) == tmp_path
 
 
 async def test_the_conventional_package_is_the_last_resort(site):

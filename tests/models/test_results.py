@@ -308,6 +308,18 @@ def test_assignments_to_a_tool_result_are_checked():
         result.nonsense = 1
 
 
+def test_assignments_to_a_subclass_with_a_constructor_of_its_own_are_checked():
+    class Texted(ToolResult):
+        def __init__(self, text: str, ok: bool = True) -> None:
+            super().__init__(success=ok, output=text)
+
+    result = Texted("fine")
+    result.error, result.output = {"message": "no"}, "changed"
+    assert (result.error, result.output) == ({"message": "no"}, "changed")
+    with pytest.raises(ModelError):
+        result.error = 5
+
+
 def test_assignments_to_other_models_are_not_checked():
     result = HookResult()
     result.action = "whatever"

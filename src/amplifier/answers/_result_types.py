@@ -190,6 +190,8 @@ def embed_schema(member: AnswerFormat[Any], definitions: dict[str, Any], number:
     schema = member.schema["properties"][WRAPPER_KEY] if member.is_wrapped else member.schema
     schema, own = {word: value for word, value in schema.items() if word != "$defs"}, member.schema.get("$defs", {})
     if any(definitions.get(label, value) != value for label, value in own.items()):
+        while any(f"{label}_{number}" in {*definitions, *own} for label in own):  # a name may look like that by itself
+            number += 1
         schema = _rename_definitions(schema, number)
         own = {f"{label}_{number}": _rename_definitions(value, number) for label, value in own.items()}
     definitions |= own

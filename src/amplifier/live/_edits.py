@@ -49,10 +49,12 @@ class Edits:
 
     Args:
         folder: To which paths are relative; the working directory of the process if absent.
+        keeps_first: Keep what each file was before its first edit, for `changes`.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, *, keeps_first: bool = False) -> None:
         self._folder = folder
+        self._keeps_first = keeps_first
         self._by_call: dict[str, Edit] = {}
         self._calls: dict[str, tuple[str, dict[str, Any]]] = {}
         self._before: dict[Path, str] = {}  # the first edit of a file found this
@@ -63,7 +65,9 @@ class Edits:
         if isinstance(given, dict) and isinstance(call_id, str):
             self._calls[call_id] = (str(data.get("tool_name")), given)
             if data.get("tool_name") in ("write_file", "edit_file"):
-                edit = await anyio.to_thread.run_sync(_edit, dict(given), self._folder or Path.cwd(), self._before)
+                edit = await anyio.to_thread.run_sync(
+                    _edit, dict(given), self._folder or Path.cwd(), self._before if self._keeps_first else None
+                )
                 if edit is not None:
                     self._by_call[call_id] = edit
         return HookResult()
@@ -95,6 +99,11 @@ class Edits:
                 continue
             lines += _diff(before, now, name=str(path))
         return lines
+
+    def clear(self) -> None:
+        """Forget the calls that have not ended: their turn has."""
+        self._calls.clear()
+        self._by_call.clear()
 
     def pop(self, call_id: str) -> Edit | None:
         """The edit of a call that has ended."""

@@ -11,7 +11,6 @@ import os
 import re
 import sys
 import threading
-from collections import Counter
 from collections.abc import Container, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -268,7 +267,7 @@ def advise_on_alias(text: str, error: BaseException | None = None) -> str:
 
 # ── sys.path ─────────────────────────────────────────────────────────────────────────────────────
 
-_holders: Final = Counter[str]()
+_holders: Final[dict[str, set[tuple[HeldRoots, int | None]]]] = {}
 _lock: Final = threading.Lock()
 
 
@@ -284,24 +283,23 @@ class HeldRoots:
     an application keeps must not keep a session alive that was dropped without being closed.
     """
 
-    __slots__ = ("_roots",)
+    __slots__ = ("_users",)
 
     def __init__(self) -> None:
-        self._roots: dict[int | None, set[str]] = {None: set()}
+        self._users: set[int] = set()
 
     def __len__(self) -> int:
-        return len(set().union(*self._roots.values()))
+        return sum(any(loader is self for loader, _ in holders) for holders in tuple(_holders.values()))
 
     def begin(self, user: object) -> None:
         """A session starts to use the loader."""
-        self._roots.setdefault(id(user), set())
+        self._users.add(id(user))
 
     def end(self, user: object) -> None:
         """A session has closed: its roots are given up; the last session gives up those held for None as well."""
-        if id(user) in self._roots:
-            _give_up(self._roots.pop(id(user)))
-            if len(self._roots) == 1:
-                self.clear()
+        if id(user) in self._users:
+            self._give_up(None if self._users == {id(user)} else {id(user)})
+            self._users.discard(id(user))  # last: interrupted, it can be done again
 
     def add(self, root: str, user: object) -> bool:
         """Make a root importable for a session, or for None, behind everything that already is.
@@ -312,40 +310,38 @@ class HeldRoots:
         Returns:
             Whether it is held now and was not before; False also when it was on sys.path already, not through a loader.
         """
+        holder = (self, None if user is None else id(user))
         with _lock:
             if root not in _holders and root in sys.path:
                 return False
-            held = self._roots.setdefault(None if user is None else id(user), set())
-            is_new = root not in held
-            held.add(root)
-            _holders[root] += is_new
+            holders = _holders.setdefault(root, set())
+            is_new = holder not in holders
+            holders.add(holder)
             if root not in sys.path:
                 sys.path.append(root)
             return is_new
 
     def discard(self, root: str, user: object) -> None:
         """Give up a root that `add` has just taken."""
-        self._roots[None if user is None else id(user)].remove(root)
-        _give_up({root})
+        self._give_up({None if user is None else id(user)}, root)
 
     def clear(self) -> None:
         """Give up every root, whoever uses it."""
-        for held in tuple(self._roots.values()):
-            _give_up(held)
+        self._give_up(None)
 
-
-def _give_up(roots: set[str]) -> None:
-    """Take roots out of a set, and off sys.path where no one else holds them."""
-    with _lock:
-        while roots:
-            root = roots.pop()
-            _holders[root] -= 1
-            if _holders[root]:
-                continue
-            del _holders[root]
-            # From the end: an equal entry further in front is not a loader's.
-            for position in range(len(sys.path) - 1, -1, -1):
-                if sys.path[position] == root:
-                    del sys.path[position]
-                    break
-            sys.path_importer_cache.pop(root, None)
+    def _give_up(self, users: Container[int | None] | None, only: str | None = None) -> None:
+        with _lock:
+            for root in tuple(_holders) if only is None else (only,):
+                held = {
+                    holder for holder in _holders[root] if holder[0] is self and (users is None or holder[1] in users)
+                }
+                if left := _holders[root] - held:
+                    _holders[root] = left
+                    continue
+                # From the end: an equal entry further in front is not a loader's.
+                for position in range(len(sys.path) - 1, -1, -1):
+                    if sys.path[position] == root:
+                        del sys.path[position]
+                        break
+                sys.path_importer_cache.pop(root, None)
+                del _holders[root]

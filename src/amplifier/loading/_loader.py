@@ -211,7 +211,7 @@ class ModuleLoader:
             *modules_in(effective_search_paths(self._search_paths)),
             *(claim for claim in claims if claim.is_built_in),
         ]
-        return [self._judged(module, listing) for module in found if is_readable(module)]
+        return [self._judged(module, listing) for module in dict.fromkeys(found) if is_readable(module)]
 
     def _judged(self, module: FoundModule, listing: Listing) -> FoundModule:
         try:
@@ -449,6 +449,10 @@ async def _resolve_with(resolver: Any, module_id: str, source_hint: object, prof
     by_source, by_profile = {"source_hint": source_hint}, {"profile_hint": profile_hint}
     forms: list[dict[str, Any]] = [{**by_source, **by_profile}, by_source, by_profile]
     keywords = next((form for form in forms if can_call(method, module_id, **form)), {})
+    try:
+        inspect.signature(method)
+    except ValueError:  # of code in C: as the contract has it
+        keywords = {}
     positional = () if keywords or not can_call(method, module_id, profile_hint) else (profile_hint,)
     source = method(module_id, *positional, **keywords)
     if inspect.isawaitable(source):

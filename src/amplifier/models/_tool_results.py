@@ -80,7 +80,8 @@ def _as_source(kind: str, source: Any) -> dict[str, Any]:
 
 
 def _checked_assignment(result: ToolResult, field: attrs.Attribute[Any], value: Any) -> Any:
-    return getattr(type(result)(**{field.name: value}), field.name)
+    kind = ToolResult if hasattr(ToolResult, field.name) else type(result)  # a subclass may have another constructor
+    return getattr(kind(**{field.name: value}), field.name)
 
 
 @model(on_setattr=_checked_assignment)

@@ -266,8 +266,8 @@ BUGS: Final = (
     _walk(
         "what a module covered does not come back",
         "coordinator/ownership.py",
-        "            self._set(key, [each for each in self._layers_of(key) if each[0] is None or module not in (None, each[0])])",
-        "            self._set(key, [])",
+        "                self._set(key, left)",
+        "                self._set(key, [])",
     ),
     # ── opening and turns ──
     _call(

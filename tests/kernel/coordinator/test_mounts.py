@@ -168,6 +168,14 @@ def test_orchestrator_is_never_replaced_without_a_word(mounts, caplog):
 # ── undoing ──────────────────────────────────────────────────────────────────────────────────────
 
 
+def test_undoing_a_module_does_not_touch_a_place_of_another_one(mounts):
+    mounts.mount("tools", "t", "x", "a")
+    mounts.mount("providers", "p", "y", "b")
+    del mounts.points["tools"]  # by hand, while a module has something there
+    mounts.withdraw("b")
+    assert mounts.points["providers"] == {}
+
+
 def test_undoing_a_module_takes_all_of_its_and_nothing_else(mounts):
     for owner in ("a", "b", None):
         mounts.mount("tools", owner, f"of {owner}", owner)

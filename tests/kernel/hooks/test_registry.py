@@ -8,6 +8,7 @@ import logging
 import re
 import time
 import weakref
+from contextlib import suppress
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
@@ -613,6 +614,26 @@ def seconds_for(count: int, event: str) -> float:
 def test_registering_handlers_takes_time_in_proportion_to_their_number(event):
     few, many = seconds_for(1000, event), seconds_for(16_000, event)
     assert many / few < 16 * 4  # in the square it would be 256
+
+
+async def test_a_gate_whose_registration_ctrl_c_interrupts_is_called_if_it_is_listed():
+    def deny(event: str, data: dict[str, Any]) -> HookResult:
+        return HookResult(action="deny", reason="closed")
+
+    async def interrupted_at(point: int) -> bool:
+        hooks = registry()
+        await hooks.emit("tool:pre", {})
+        interrupter = Interrupter([point], "asyncio-bare")
+        with suppress(KeyboardInterrupt), interrupter.watching():
+            hooks.register("tool:pre", deny, name="gate", on_failure="deny")
+        is_listed = hooks.list_handlers("tool:pre")["tool:pre"] == ["gate"]
+        assert (await hooks.emit("tool:pre", {})).action == ("deny" if is_listed else "continue")
+        return bool(interrupter.hits)
+
+    points = 0
+    while await interrupted_at(points):
+        points += 1
+    assert points > 3
 
 
 def test_a_removal_that_ctrl_c_interrupts_is_completed_by_the_next_one():

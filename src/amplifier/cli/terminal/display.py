@@ -82,7 +82,7 @@ class Display:
         self._renders = self._streams_answer and self._out.can_move_cursor and bool(self._out.glyph("•─", ""))
         self._shares_terminal = streams.share_a_terminal
         self._record: TurnRecord | None = None  # of the turn that runs
-        self.edits: Edits = Edits()
+        self.edits: Edits = Edits(keeps_first=True)
         self.hint: str = ", Ctrl-C stops"
         self.draft: str = ""
         self._running: dict[str, ToolUse] = {}

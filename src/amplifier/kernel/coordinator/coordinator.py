@@ -129,13 +129,13 @@ class ModuleCoordinator(Coordinator):
 
     def withdraw(self, module: str | None) -> None:
         """Take back what a module registered, which may register nothing any more; with None, for the closing, what any module did."""
-        for registered in (self._hooks, self._step_wrappers, self._channels, self.mounts):
-            registered.withdraw(module)
         for owner in self._owners:
             if module is None:
                 owner.is_closed = True
             elif owner.name == module:
                 owner.is_undone = True
+        for registered in (self._hooks, self._step_wrappers, self._channels, self.mounts):
+            registered.withdraw(module)
         if module is None:
             self._owners.clear()
 

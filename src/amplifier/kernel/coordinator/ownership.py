@@ -222,8 +222,10 @@ class Mounts:
 
     def withdraw(self, module: str | None) -> None:
         """Take out the layers of a module, or of all; below one that was on top, the next comes back. Interrupted, it can be done again."""
-        for key in reversed(list(self._layers)):
-            self._set(key, [each for each in self._layers_of(key) if each[0] is None or module not in (None, each[0])])
+        for key, layers in reversed(list(self._layers.items())):
+            if any(module in (None, owner) for owner, _ in layers if owner is not None):
+                left = [each for each in self._layers_of(key) if each[0] is None or module not in (None, each[0])]
+                self._set(key, left)
 
     def _layers_of(self, key: Key) -> list[_Layer]:
         """What is in a place, the value on top last, which may have been written by hand."""

@@ -175,8 +175,8 @@ class HookRegistry:
             fields=None if fields is None else tuple(dict.fromkeys((*map(str.__str__, fields), *_KERNEL_FIELDS))),
             on_demand=on_demand,
         )
+        self._forget_ready(event)  # first: interrupted after the other line, a gate would be listed and not called
         bisect.insort(self._handlers.setdefault(event, []), registration, key=_order)
-        self._forget_ready(event)
         return partial(self.remove, registration)
 
     on = register

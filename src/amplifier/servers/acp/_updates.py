@@ -57,6 +57,7 @@ class Updates:
     def begin_turn(self) -> None:
         """A turn begins."""
         self._calls.clear()
+        self.edits.clear()
 
     async def show(self, event: TurnEvent, text: str, record: TurnRecord) -> None:
         """Show one event, which the record has already, and the new text in it."""
