@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from amplifier.conformance.suites import conformance_tests
 from tests.conformance.modules import SOUND_TOOL, write_module
 
 SUITE = """
@@ -88,22 +87,6 @@ def test_an_expected_failure_that_does_not_come_is_a_failure(tmp_path):
 
 
 @pytest.mark.long
-def test_the_fixture_reports_on_the_module_of_the_configuration(tmp_path):
-    file = write_module(tmp_path, SOUND_TOOL)
-    (tmp_path / "test_fixture.py").write_text("def test_it(amplifier_report):\n    assert amplifier_report.ok\n")
-    (tmp_path / "pytest.ini").write_text(f"[pytest]\namplifier_module = {file}\n", encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_fixture.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert "1 passed" in done.stdout, done.stdout
-
-
-@pytest.mark.long
 def test_plugins_that_ask_every_item_for_its_function_get_one(tmp_path):
     # As pytest-trio does; `python -m tests.conformance.plugin_compatibility` tries the real ones.
     write_module(tmp_path, SOUND_TOOL)
@@ -165,15 +148,6 @@ def test_without_the_extra_no_test_passes_and_the_missing_package_is_named(tmp_p
     assert "passed" not in done.stdout
 
 
-def test_conformance_tests_rejects_an_unknown_option():
-    with pytest.raises(ValueError, match="conformance_tests takes no 'confg'; did you mean 'config'"):
-        conformance_tests("tool-todo", confg={})
-    with pytest.raises(ValueError, match="takes no 'only'; expected one of module, module_type"):
-        conformance_tests("tool-todo", only=["T5"])
-    with pytest.raises(ValueError, match=r"xfail of conformance_tests is \['T5'\]; expected a dict"):
-        conformance_tests("tool-todo", xfail=["T5"])
-
-
 @pytest.mark.slow
 def test_a_path_is_looked_for_beside_the_file_that_names_it(tmp_path):
     own, elsewhere = tmp_path / "own", tmp_path / "elsewhere"
@@ -203,24 +177,6 @@ def test_a_missing_path_is_reported_as_an_absolute_path(tmp_path):
     assert f"there is no file or folder {str(tmp_path / 'shout.py')!r}; expected a folder or .py file" in done.stdout
 
 
-@pytest.mark.long
-def test_the_module_of_the_configuration_is_looked_for_beside_the_configuration(tmp_path):
-    (tmp_path / "inner").mkdir()
-    write_module(tmp_path, SOUND_TOOL)
-    test = tmp_path / "inner" / "test_fixture.py"
-    test.write_text("def test_it(amplifier_module):\n    assert __import__('os').path.isabs(amplifier_module)\n")
-    (tmp_path / "pytest.ini").write_text("[pytest]\namplifier_module = tool_echo.py\n", encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
-        cwd=tmp_path / "inner",
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert "1 passed" in done.stdout, done.stdout
-
-
 @pytest.mark.slow
 def test_a_backend_that_the_module_does_not_run_on_is_skipped_and_not_passed(tmp_path):
     write_module(tmp_path, '__amplifier_backends__ = ("trio",)\n' + SOUND_TOOL.replace("\n    ", "\n"))
@@ -236,16 +192,6 @@ def test_a_module_that_could_not_be_examined_does_not_leave_a_suite_that_passes(
     done = run_file(tmp_path, IMPORTS + "test_echo = conformance_tests('tool_echo.py')\n", "-k", "T5")
     assert done.returncode == 1, done.stdout
     assert "T5 was not examined on asyncio: it could not be mounted on asyncio" in done.stdout
-
-
-@pytest.mark.slow
-def test_a_module_that_declines_is_one_failure_with_the_reason(tmp_path):
-    write_module(tmp_path, SOUND_TOOL.replace('coordinator.mount("tools", Echo())', "return None"))
-    done = run_file(tmp_path, IMPORTS + "test_echo = conformance_tests('tool_echo.py', backends=['trio'])\n")
-    assert done.returncode == 1, done.stdout
-    assert "1 failed" in done.stdout
-    assert "skipped" not in done.stdout
-    assert "mount declined (it returned None and mounted nothing); give the configuration it needs" in done.stdout
 
 
 @pytest.mark.slow
