@@ -30,7 +30,7 @@ def test_a_tool_that_declines_is_unchecked_and_every_missing_clause_is_named(tmp
     assert {"T1", "T5", "A8", "A17"} <= missing
     note = about(report, "T5")
     assert note.startswith("mount declined")
-    assert missing <= set(note.partition("not examined: ")[2].split(", ")) | {"A18"}
+    assert missing <= set(note.partition("not examined on asyncio: ")[2].split(", ")) | {"A18"}
 
 
 @pytest.mark.slow

@@ -203,11 +203,12 @@ async def check_module(
 async def _examine(job: Job, *, static: bool, progress: Progress | None) -> Report:
     """Run the checks that the job asks for, and report what they found."""
     started = time.monotonic()
-    results = Results(job=job, module_type=job.target.module_type, progress=progress)
+    profile = "static" if static else job.profile
+    results = Results(job=job, profile=profile, module_type=job.target.module_type, progress=progress)
     _run_static_checks(results)
     if not static:
         await _run_workers(results)
-    report = make_report(results, "static" if static else job.profile)
+    report = make_report(results)
     report.seconds = round(time.monotonic() - started, 2)
     return report
 
@@ -221,9 +222,9 @@ def _run_static_checks(results: Results) -> None:
             for fault in check.run(results.job.target):
                 results.add_fault(fault, check.name)
         except Unexamined as reason:
-            results.coverage.unread[check.name] = str(reason)
+            results.unread[check.name] = str(reason)
         else:
-            results.coverage.static.add(check.name)
+            results.static.add(check.name)
 
 
 async def _run_workers(results: Results) -> None:
@@ -237,7 +238,7 @@ async def _run_workers(results: Results) -> None:
             problems.append(error)
 
     async with anyio.create_task_group() as group:
-        for each in results.runs:
+        for each in results.runs.values():
             group.start_soon(run, each)
     if problems:
         raise problems[0]

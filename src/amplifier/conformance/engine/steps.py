@@ -218,14 +218,14 @@ class Runner:
             self._emit({"done": step.name, "coverage": attrs.asdict(self._coverage), "seconds": seconds})
 
     def _send_faults(self) -> None:
-        """Send what the step has found so far, each clause once; it counts if the step does not come to its end."""
+        """Send what the step has found so far, each clause once: it may not come to its end. What it makes of it then takes its place."""
         if self._playing is None:
             return
         step, stage = self._playing
         for fault in _with_input(stage):
             if fault.clause not in self._sent:
                 self._sent.add(fault.clause)
-                self._emit({"found": attrs.asdict(self._finding(step, fault))})
+                self._emit({"finding": attrs.asdict(self._finding(step, fault))})
 
     def _exit_fault(self, error: BaseException) -> Fault:
         """The fault of a module that raised an exit in a task of its own, which asyncio lets out of the loop."""

@@ -153,6 +153,15 @@ class Target:
             return None
 
 
+def unknown_type(module_id: str) -> ModuleLoadError:
+    """The error of a module that does not declare its type."""
+    return ModuleLoadError(
+        f"the type of {module_id!r} is not known; name it with --type, mark its functions with @tool or @on, or declare "
+        f"__amplifier_module_type__ as one of {', '.join(CONTRACTS)}",
+        module_id=module_id,
+    )
+
+
 def is_path(reference: str | Path) -> bool:
     """Whether a reference can only be meant as the path of a file or folder."""
     text = str(reference)
@@ -453,11 +462,7 @@ def load(target: Target, config: dict[str, Any], plan: dict[str, Any]) -> Loaded
         )
     module_type: Any = target.module_type or getattr(module, "__amplifier_module_type__", None)
     if module_type not in CONTRACTS:
-        raise ModuleLoadError(
-            f"the type of {target.module_id!r} is not known; name it with --type, mark its functions with @tool or @on, or declare "
-            f"__amplifier_module_type__ as one of {', '.join(CONTRACTS)}",
-            module_id=target.module_id,
-        )
+        raise unknown_type(target.module_id)
     ready = getattr(module, "on_session_ready", None)
     own = getattr(module, "__amplifier_conformance__", None)
     settings = {**(own if isinstance(own, dict) else {}), **config}
