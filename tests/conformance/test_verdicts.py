@@ -167,7 +167,7 @@ def test_a_misspelt_module_of_the_plan_is_rejected_with_the_nearest_name(entry, 
     assert main(["module", "validate", "tool-task", "--plan", plan, "--only", "T1"]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert "$.tools[0] names the module 'tool-tood', which is not installed; did you mean 'tool-todo'?" in printed.err
+    assert "$.tools[0]: no module 'tool-tood' is installed; did you mean 'tool-todo'?" in printed.err
 
 
 # ── examinations that are cut short ──

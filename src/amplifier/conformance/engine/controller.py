@@ -180,7 +180,8 @@ async def check_module(
         require_packages(backends)
     reject_unknown_modules(plan or {})
     found = find_target(target, module_type)
-    reject_inapplicable(found.module_type, static=static, only=only, replay=replay)
+    asked = only if replay is None else [replay.partition(":")[0]]
+    reject_inapplicable(found.module_type, asked, static=static)
     job = Job(
         target=found,
         module_type=module_type,
@@ -194,7 +195,7 @@ async def check_module(
     )
     report = await _examine(job, static=static, progress=progress)
     # Once more, because some types are only known after the module was imported.
-    reject_inapplicable(report.type, static=static, only=only, replay=replay)
+    reject_inapplicable(report.type, asked, static=static)
     if strict and report.recommendations:
         report.verdict = "violations"
     return report

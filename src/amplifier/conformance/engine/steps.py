@@ -34,7 +34,7 @@ from amplifier.conformance.target.mounted import CheckContext, Fault, MountFaile
 from amplifier.conformance.target.process import dropped_objects, started_processes
 from amplifier.conformance.target.process_state import ProcessState
 from amplifier.conformance.target.use import run_typical_operations, schema_of
-from amplifier.conformance.target.virtual_clock import machine_load, run_virtually, skipped, unstalled_time
+from amplifier.conformance.target.virtual_clock import machine_load, run_virtually, worked_time
 
 DRAWN: dict[str, Callable[[dict[str, Any]], SearchStrategy[Any]]] = {
     "context_programs": context.programs,
@@ -197,7 +197,7 @@ class Runner:
         for number, step in enumerate(self.steps()):
             self.step = step.name
             self._emit({"start": step.name})
-            started = unstalled_time() - skipped()
+            started = worked_time()
             if number == 0:
                 self._guess_config(step)
             self._state.restore()  # what one step changed, another must not take for given
@@ -214,7 +214,7 @@ class Runner:
                 if (exiting := exit_in(error)) is not None:
                     self._emit({"finding": attrs.asdict(self._finding(step, self._exit_fault(exiting)))})
                 self._emit({"failed": f"{type(error).__name__}: {error}", "step": step.name})
-            seconds = (unstalled_time() - skipped() - started) / machine_load()
+            seconds = (worked_time() - started) / machine_load()
             self._emit({"done": step.name, "coverage": attrs.asdict(self._coverage), "seconds": seconds})
 
     def _send_faults(self) -> None:

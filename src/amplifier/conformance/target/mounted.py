@@ -32,10 +32,9 @@ from amplifier.conformance.target.virtual_clock import (
     Budget,
     count_mount,
     machine_load,
-    skipped,
     turns,
-    unstalled_time,
     when_stuck,
+    worked_time,
 )
 from amplifier.contracts import CONTRACTS, clauses_for
 from amplifier.kernel import AmplifierSession
@@ -541,7 +540,7 @@ class CheckContext:
             yield
             return
         self.before_call()
-        abort, started = self.abort, unstalled_time() - skipped()
+        abort, started = self.abort, worked_time()
 
         def stop() -> None:
             abort(
@@ -563,7 +562,7 @@ class CheckContext:
             line = self.line_of(frame)
             # What the module waits for takes longer on a busy machine; what it does itself is timed without that.
             most = seconds * machine_load() if line is None else seconds
-            left = most - (unstalled_time() - skipped() - started)
+            left = most - (worked_time() - started)
             if left > 0:
                 signal.setitimer(signal.ITIMER_REAL, min(max(left, 0.1), 1.0))
                 return
