@@ -95,7 +95,6 @@ async def _load(job: Job) -> LoadedTarget:
 
 def _watch(runner: Runner, emit: Emit, job: Job, main_thread: int) -> None:
     """End the process when a step, or all of them, take longer than they may: a last resort, for checks count calls."""
-
     step, started, begun = "", worked_time(main_thread), worked_time(main_thread)
     while True:
         time.sleep(_ALIVE_INTERVAL)

@@ -15,8 +15,8 @@ from amplifier.conformance.target.virtual_clock import (
     is_virtual,
     limited,
     machine_load,
-    worked_time,
     when_stuck,
+    worked_time,
 )
 
 CALL_SECONDS = 5.0
