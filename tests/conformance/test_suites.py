@@ -88,7 +88,7 @@ def test_an_expected_failure_that_does_not_come_is_a_failure(tmp_path):
 
 @pytest.mark.long
 def test_plugins_that_ask_every_item_for_its_function_get_one(tmp_path):
-    # As pytest-trio does; `python -m tests.conformance.plugin_compatibility` tries the real ones.
+    # As pytest-trio does.
     write_module(tmp_path, SOUND_TOOL)
     (tmp_path / "conftest.py").write_text(
         "import inspect\n\n\ndef pytest_collection_modifyitems(items):\n"

@@ -29,7 +29,7 @@ dl { margin: .4rem 0; } dt { color: var(--soft); font-size: .85rem; } dd { margi
 code { white-space: pre-wrap; font-size: .9rem; }
 ul { padding-left: 1.2rem; } li { margin: .2rem 0; } .status { font-weight: 600; }
 .kept { color: var(--good); } .broken { color: var(--bad); } .recommended .status { color: var(--fair); }
-.not_checked, .not_applicable, footer { color: var(--soft); } summary { cursor: pointer; }
+.not_checked, footer { color: var(--soft); } summary { cursor: pointer; }
 """
 _STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 _POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; form-action 'none'"

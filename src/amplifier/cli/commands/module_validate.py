@@ -145,7 +145,7 @@ def _described_step(step: str) -> str:
 
     name, _, backend = step.partition(":")
     if name not in CHECKS:
-        return f"{visible_text(step, multiline=False)} the module"
+        return f"{visible_text(name, multiline=False)} the module"
     clauses = CHECKS[name].clauses
     shown = ", ".join(clauses[:4]) + (", …" if len(clauses) > 4 else "")
     return f"on {backend}: {name.partition('.')[2].replace('_', ' ')} ({shown})"

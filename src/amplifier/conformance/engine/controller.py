@@ -189,7 +189,7 @@ async def check_module(
         plan=plan or {},
         profile="thorough" if thorough else "quick",
         seed=seed,
-        backends=list(backends),
+        backends=list(backends) if replay is None else [replay.split(":")[1]],
         only=list(only),
         replay=replay,
     )
@@ -267,8 +267,7 @@ async def _run_backend(results: Results, run: BackendRun) -> None:
         if run.current_step == IMPORT:
             return
         if len(run.given_up) >= _MAX_HANGS or ended.was_silent:
-            steps = " and ".join(step.partition(":")[0] for step in run.given_up)
-            results.give_up(run, f"the module has hung, or ended its process, in {steps}")
+            results.give_up(run, f"the module has hung, or ended its process, in {' and '.join(run.given_up)}")
             return
         if run.seconds >= most:
             results.give_up(run, f"the examination on {run.backend} took more than {most:g} s")

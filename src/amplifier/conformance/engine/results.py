@@ -102,10 +102,12 @@ class BackendRun:
 
     Attributes:
         backend: The backend.
-        steps: The names of all steps.
-        finished: The names of the steps that are done or given up.
-        current_step: The step that the worker has started; empty before the first.
-        given_up: The names of the steps in which a worker ended.
+        steps: All steps, by the names of their checks.
+        finished: Those that are done or given up.
+        current_step: The one that the worker has started; empty before the first.
+        given_up: Those in which a worker ended.
+        seen: What each completed step got to see.
+        failed: Why other steps could not be completed.
         notes: What limits the result.
         unmounted: Why the module could not be mounted, if so.
         seconds: What the finished steps have taken.
@@ -116,9 +118,40 @@ class BackendRun:
     finished: list[str] = attrs.field(factory=list)
     current_step: str = ""
     given_up: list[str] = attrs.field(factory=list)
+    seen: dict[str, StepCoverage] = attrs.field(factory=dict)
+    failed: dict[str, str] = attrs.field(factory=dict)
     notes: list[str] = attrs.field(factory=list)
     unmounted: str | None = None
     seconds: float = 0.0
+
+    def fail(self, step: str, reason: str) -> None:
+        """Note why a step could not be completed, unless there is a reason already."""
+        self.failed.setdefault(step, f"the check {step} could not be completed on {self.backend}: {reason}")
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether nothing of the module was ever mounted, though checks looked for it."""
+        has_looked = any(each.mount_attempted and not CHECKS[name].without_instance for name, each in self.seen.items())
+        return has_looked and not any(each.instance_seen for each in self.seen.values())
+
+    def obstacle(self, check: Check, clause: str) -> str | None:
+        """What kept a check from examining a clause all the way; None if nothing did."""
+        covered = self.seen.get(check.name)
+        if check.name in self.failed or covered is None:
+            return self.failed.get(check.name)
+        if covered.cut_short is not None or clause not in check.needs_success or not covered.instance_seen:
+            return covered.cut_short
+        return None if any(each.succeeded for each in self.seen.values()) else NO_SUCCESS
+
+    def examined_on(self, check: Check, clause: str) -> list[str]:
+        """The backends on which the step of a check has examined a clause: this one, both where it compares them, or none."""
+        covered = self.seen.get(check.name)
+        if covered is None or self.obstacle(check, clause) is not None:
+            return []
+        # A check that mounts nothing has read all there is, unless that is part of a module that is not there.
+        has_read = not covered.mount_attempted and not self.is_absent
+        was_there = covered.instance_seen or clause in check.without_instance or has_read
+        return covered.backends if was_there else []
 
 
 @attrs.define(kw_only=True)
@@ -132,8 +165,6 @@ class Results:
         runs: The steps on each backend.
         static: Names of the static checks that came to a result.
         unread: Why other static checks could not decide, by their names.
-        steps: What each completed step got to see, by ``check:backend``.
-        failed: Why other steps could not be completed, by ``check:backend``.
     """
 
     job: Job
@@ -145,8 +176,6 @@ class Results:
     runs: dict[str, BackendRun] = attrs.field(init=False)
     static: set[str] = attrs.field(factory=set)
     unread: dict[str, str] = attrs.field(factory=dict)
-    steps: dict[str, StepCoverage] = attrs.field(factory=dict)
-    failed: dict[str, str] = attrs.field(factory=dict)
     _findings: dict[tuple[str, str | None, str], Finding] = attrs.field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
@@ -172,18 +201,20 @@ class Results:
                 run.current_step = step
                 if self.progress is not None:
                     done = sum(len(each.finished) for each in self.runs.values())
-                    self.progress(step, done, max(sum(len(each.steps) for each in self.runs.values()), 1))
+                    self.progress(
+                        f"{step}:{run.backend}", done, max(sum(len(each.steps) for each in self.runs.values()), 1)
+                    )
             case {"finding": finding}:
                 self._add(Finding(**finding))
             case {"done": step, "coverage": coverage, "seconds": seconds}:
                 run.finished.append(step)
                 run.seconds += seconds
-                if step not in self.failed:
-                    self.steps[step] = StepCoverage(**coverage)
+                if step not in run.failed:
+                    run.seen[step] = StepCoverage(**coverage)
             case {"unmounted": reason, "step": step}:
-                self.failed[step] = run.unmounted = reason
+                run.failed[step] = run.unmounted = reason
             case {"failed": reason, "step": step}:
-                self.failed[step] = f"the check {step} could not be completed: {reason}"
+                run.fail(step, reason)
             case {"note": note}:
                 run.notes += [note] if note not in run.notes else []
             case {"module_type": module_type, "backends": backends, "needs_island": needs_island, "steps": steps}:
@@ -203,22 +234,21 @@ class Results:
             what = "importing it never ended, or ended the process"
             self.add_fault(Fault(clause="A1", what=what, hint=IMPORT_HINT), IMPORT)
             return
-        self.failed.setdefault(step, f"the check {step} could not be completed: its process was ended")
+        run.fail(step, "its process was ended")
         if ended.returncode not in (ABANDONED, TOO_SLOW):
             killed = ended.returncode in (None, -signal.SIGKILL)
             how = "it stopped responding" if killed else f"exit code {ended.returncode}"
             what = (
                 f"it ended or stopped the process that ran it ({how}); a module must do neither. {ended.stderr[-300:]}"
             )
-            check, _, backend = step.partition(":")
             hint = None if killed else ENDS_PROCESS_HINT
-            self.add_fault(Fault(clause="A17", what=what.strip(), hint=hint), check, backend)
+            self.add_fault(Fault(clause="A17", what=what.strip(), hint=hint), step, run.backend)
 
     def give_up(self, run: BackendRun, reason: str) -> None:
         """Skip all other steps on a backend."""
         for step in run.steps:
             if step not in run.finished:
-                self.failed[step] = reason
+                run.failed[step] = reason
         run.finished = list(run.steps)
 
     # ── what was found ──
@@ -258,10 +288,8 @@ class Results:
     # ── what was examined ──
 
     def run_on(self) -> list[str]:
-        """The backends that the module was to be run on: those it declares, and that of the replayed step alone."""
-        replay = self.job.replay
-        wanted = self.job.backends if replay is None else [replay.split(":")[1]]
-        return [name for name in self.job.backends if name in self.backends and name in wanted]
+        """The backends that the module was to be run on, of those it declares."""
+        return [name for name in self.job.backends if name in self.backends]
 
     def checks_of(self, clause: str) -> list[Check]:
         """The checks that look at a clause."""
@@ -272,37 +300,7 @@ class Results:
         return any(self.job.covers(check, clause) for check in self.checks_of(clause))
 
     def _examined_on(self, check: Check, clause: str) -> set[str]:
-        """The backends on which a check that runs the module examined a clause."""
-        found: set[str] = set()
-        for step, covered in self.steps.items():
-            name, _, backend = step.partition(":")
-            if name != check.name:
-                continue
-            # A check that mounts nothing has read all there is, unless that is part of a module that is not there.
-            has_read = not covered.mount_attempted and not self._is_absent(backend)
-            was_there = covered.instance_seen or clause in check.without_instance or has_read
-            if was_there and self._obstacle(check, clause, backend) is None:
-                found.update(covered.backends)
-        return found
-
-    def _is_absent(self, backend: str) -> bool:
-        """Whether nothing of the module was ever mounted on a backend, though checks looked for it."""
-        steps = [(step.partition(":")[0], each) for step, each in self.steps.items() if step.endswith(f":{backend}")]
-        has_looked = any(each.mount_attempted and not CHECKS[name].without_instance for name, each in steps)
-        return has_looked and not any(each.instance_seen for _, each in steps)
-
-    def _obstacle(self, check: Check, clause: str, backend: str) -> str | None:
-        """What kept a check from examining a clause on a backend all the way; None if nothing did."""
-        step = f"{check.name}:{backend}"
-        if step in self.failed:
-            return self.failed[step]
-        covered = self.steps.get(step)
-        if covered is None or covered.cut_short is not None:
-            return None if covered is None else covered.cut_short
-        if clause not in check.needs_success or not covered.instance_seen:
-            return None
-        succeeded = any(each.succeeded for step, each in self.steps.items() if step.endswith(f":{backend}"))
-        return None if succeeded else NO_SUCCESS
+        return {name for run in self.runs.values() for name in run.examined_on(check, clause)}
 
     def outcome(self, clause: Clause, findings: list[Finding]) -> ClauseOutcome:
         """What became of a clause."""
@@ -313,7 +311,7 @@ class Results:
             name
             for check in looked
             for name in self._examined_on(check, clause.id)
-            if all(self._obstacle(each, clause.id, name) is None for each in checks)
+            if all(self.runs[name].obstacle(each, clause.id) is None for each in checks)
         }
         is_kept = bool(backends) or any(check.name in self.static for check in checks)
         return ClauseOutcome(
@@ -344,14 +342,14 @@ class Results:
 
     def _reason(self, clause: str, checks: list[Check], backend: str) -> str | None:
         """Why a clause was not examined on a backend; None if it was, or if another backend has to show it."""
-        obstacles = [found for each in checks if (found := self._obstacle(each, clause, backend)) is not None]
         run = self.runs[backend]
+        obstacles = [found for each in checks if (found := run.obstacle(each, clause)) is not None]
         was_examined = not obstacles and any(backend in self._examined_on(check, clause) for check in checks)
         if run.unmounted is not None and not was_examined:
             return f"it could not be mounted on {backend}: {run.unmounted}"
         if obstacles or was_examined:
             return obstacles[0] if obstacles else None
-        covered = [self.steps[step] for check in checks if (step := f"{check.name}:{backend}") in self.steps]
+        covered = [run.seen[check.name] for check in checks if check.name in run.seen]
         if not covered:
             return "no check of it was run" if self.has_steps else "the module could not be imported"
         if not any(each.backends for each in covered):

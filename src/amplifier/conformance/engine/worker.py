@@ -72,7 +72,7 @@ def main() -> int:
             place = sys.modules["amplifier_core"].__file__
             emit({"note": f"it imports amplifier_core, here an alias of this kernel ({place})"})
         runner = Runner(loaded, job, emit, abandon)
-        steps = [step.name for step in runner.steps()]
+        steps = [check.name for check in runner.steps()]
         emit(
             {
                 "module_type": loaded.module_type,

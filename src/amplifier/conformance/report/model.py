@@ -15,12 +15,11 @@ from attrs import Factory, define, frozen
 
 from amplifier._json import visible_text
 
-Status = Literal["kept", "broken", "not_applicable", "not_checked"]
+Status = Literal["kept", "broken", "not_checked"]
 
 STATUS_WORDS: dict[Status, str] = {
     "kept": "kept",
     "broken": "broken",
-    "not_applicable": "not applicable",
     "not_checked": "not examined",
 }
 """The words for each status in texts for people."""
@@ -68,7 +67,7 @@ class ClauseOutcome:
     """What became of one clause.
 
     Attributes:
-        status: ``kept`` as far as was examined; ``broken``; ``not_applicable`` to this module; ``not_checked`` when it
+        status: ``kept`` as far as was examined; ``broken``; ``not_checked`` when it
             was not examined, and the notes of the report state why.
         how: How it was examined.
         backends: Where; empty when that took no running.

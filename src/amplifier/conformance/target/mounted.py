@@ -140,10 +140,6 @@ CANCEL_GRACE = 4.0
 _PAUSE = 0.02
 _THOROUGH_POINTS = 100
 _MORE_WHEN_THOROUGH = 8
-_hanging_cleanups: set[str] = set()
-"""Modules whose cleanup did not end in time when a check closed them."""
-_hanging_mounts: list[MountFailed] = []
-"""Why mount did not end in time; no check waits for it again."""
 
 
 @attrs.frozen(kw_only=True)
@@ -216,16 +212,10 @@ class MountedModule:
         Raises:
             MountFailed: It raised, or did not end in time.
         """
-        if _hanging_mounts:
-            raise _hanging_mounts[0]
         settings = fill_placeholders(config, self.directory)
         outcome = await self.call(self._call_mount, settings, seconds=MOUNT_SECONDS)
-        if outcome.returned:
-            return
-        failed = MountFailed(outcome)
-        if outcome.kind == "late":
-            _hanging_mounts.append(failed)
-        raise failed
+        if not outcome.returned:
+            raise MountFailed(outcome)
 
     async def _call_mount(self, config: dict[str, Any]) -> None:
         core = self.session.coordinator
@@ -347,12 +337,10 @@ class MountedModule:
 
     async def close(self) -> None:
         """Clean the module up as the kernel would, without checking anything."""
-        cleanup, name = self.cleanup, self.loaded.target.reference
-        if cleanup is not None and not self.is_cleaned and name not in _hanging_cleanups:
+        cleanup = self.cleanup
+        if cleanup is not None and not self.is_cleaned:
             self.is_cleaned = True
-            outcome = await self.call(cleanup, clause="A12")
-            if outcome.kind == "late":
-                _hanging_cleanups.add(name)  # or every check would wait for it
+            await self.call(cleanup, clause="A12")
         await self.session.coordinator.undo(OWNER)
 
 
@@ -406,8 +394,9 @@ class CheckContext:
     @property
     def has_violations(self) -> bool:
         """Whether a required clause was found broken; a broken recommendation is no reason to stop looking."""
-        clauses = {clause.id: clause for clause in clauses_for(self.loaded.module_type)}  # type: ignore[arg-type]
-        return any(clauses[fault.clause].level == "required" for fault in self.faults)
+        clauses = clauses_for(self.loaded.module_type)  # type: ignore[arg-type]
+        required = {clause.id for clause in clauses if clause.level == "required"}
+        return any(fault.clause in required for fault in self.faults)
 
     @property
     def configs(self) -> list[dict[str, Any]]:
