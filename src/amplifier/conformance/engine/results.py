@@ -311,7 +311,7 @@ class Results:
             name
             for check in looked
             for name in self._examined_on(check, clause.id)
-            if all(self.runs[name].obstacle(each, clause.id) is None for each in checks)
+            if name not in self.runs or all(self.runs[name].obstacle(each, clause.id) is None for each in checks)
         }
         is_kept = bool(backends) or any(check.name in self.static for check in checks)
         return ClauseOutcome(

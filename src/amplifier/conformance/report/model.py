@@ -393,15 +393,6 @@ class Report:
         wanted = sorted(broken, key=lambda outcome: outcome.level != "required")
         return [outcome for outcome in wanted if level in (None, outcome.level)]
 
-    def raise_if_broken(self) -> None:
-        """Do nothing if the module conforms.
-
-        Raises:
-            AssertionError: It does not; the text is the whole report.
-        """
-        if not self.ok:
-            raise AssertionError(str(self))
-
     def __str__(self) -> str:
         return "\n".join(self.lines())
 

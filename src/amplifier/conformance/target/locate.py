@@ -411,15 +411,8 @@ class LoadedTarget:
     triggers: tuple[str, ...] = ()
     starts_processes: bool = False
 
-    def mount_on(self, backend: str) -> Callable[..., Any]:
-        """The mount function for a backend; call it there."""
-        return self._loaded_on(backend).mount
-
-    def ready_on(self, backend: str) -> Callable[..., Any] | None:
-        """``on_session_ready`` for a backend; call it there."""
-        return self._loaded_on(backend).on_session_ready
-
-    def _loaded_on(self, backend: str) -> LoadedModule:
+    def on(self, backend: str) -> LoadedModule:
+        """The module as it is mounted on a backend; call this there."""
         plain = LoadedModule(
             module_id=self.target.module_id,
             mount=self.mount,

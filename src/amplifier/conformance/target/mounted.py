@@ -219,7 +219,7 @@ class MountedModule:
 
     async def _call_mount(self, config: dict[str, Any]) -> None:
         core = self.session.coordinator
-        answer = self.loaded.mount_on(self.ctx.backend)(self.coordinator, config)
+        answer = self.loaded.on(self.ctx.backend).mount(self.coordinator, config)
         if hasattr(type(answer), "__aenter__") and hasattr(type(answer), "__aexit__"):
             self.is_structured = True
             host = await core.hosting.host(answer, name=OWNER, owner=OWNER)
@@ -463,7 +463,7 @@ class CheckContext:
                 self.coverage.mount_attempted = True
                 count_mount()
                 await mounted.mount(self.loaded.config if config is None else config)
-                on_session_ready = self.loaded.ready_on(self.backend) if ready else None
+                on_session_ready = self.loaded.on(self.backend).on_session_ready if ready else None
                 if on_session_ready is not None:
                     await mounted.call(on_session_ready, mounted.coordinator)
                 self.coverage.instance_seen |= mounted.is_present
