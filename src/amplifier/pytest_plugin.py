@@ -145,20 +145,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         )
 
 
-def _clauses_of(collector: pytest.Collector, suite: Suite) -> Iterator[pytest.Item]:
-    from amplifier.errors import AmplifierError  # noqa: PLC0415 — paid for by those who have a suite
-
-    try:
-        clauses = suite.clauses()
-    except AmplifierError as error:
-        raise collector.CollectError(str(error)) from error
-    for clause in clauses:
-        for backend in suite.backends:
-            yield _Clause.from_parent(
-                collector, name=f"{clause}[{backend}]", suite=suite, clause=clause, backend=backend
-            )
-
-
 class _Clauses(pytest.Collector):
     """The clauses of a suite that is one line."""
 
@@ -167,7 +153,16 @@ class _Clauses(pytest.Collector):
         self._suite = suite
 
     def collect(self) -> Iterator[pytest.Item]:
-        return _clauses_of(self, self._suite)
+        from amplifier.errors import AmplifierError  # noqa: PLC0415 — paid for by those who have a suite
+
+        try:
+            clauses = self._suite.clauses()
+        except AmplifierError as error:
+            raise self.CollectError(str(error)) from error
+        for clause in clauses:
+            for backend in self._suite.backends:
+                name = f"{clause}[{backend}]"
+                yield _Clause.from_parent(self, name=name, suite=self._suite, clause=clause, backend=backend)
 
 
 class _Clause(pytest.Item):

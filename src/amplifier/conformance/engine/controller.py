@@ -193,24 +193,18 @@ async def check_module(
         only=list(only),
         replay=replay,
     )
-    report = await _examine(job, static=static, progress=progress)
-    # Once more, because some types are only known after the module was imported.
-    reject_inapplicable(report.type, asked, static=static)
-    if strict and report.recommendations:
-        report.verdict = "violations"
-    return report
-
-
-async def _examine(job: Job, *, static: bool, progress: Progress | None) -> Report:
-    """Run the checks that the job asks for, and report what they found."""
     started = time.monotonic()
     profile = "static" if static else job.profile
-    results = Results(job=job, profile=profile, module_type=job.target.module_type, progress=progress)
+    results = Results(job=job, profile=profile, module_type=found.module_type, progress=progress)
     _run_static_checks(results)
     if not static:
         await _run_workers(results)
     report = make_report(results)
     report.seconds = round(time.monotonic() - started, 2)
+    # Once more, because some types are only known after the module was imported.
+    reject_inapplicable(report.type, asked, static=static)
+    if strict and report.recommendations:
+        report.verdict = "violations"
     return report
 
 

@@ -187,12 +187,9 @@ class Results:
         return any(run.steps for run in self.runs.values())
 
     def add_fault(self, fault: Fault, check: str, backend: str | None = None) -> None:
-        """Add what was found in this process."""
-        self._add(make_finding(fault, self.job, module_type=self.module_type, check=check, backend=backend))
-
-    def _add(self, finding: Finding) -> None:
-        """Add what a step found against a clause; the smallest case that shows it comes last."""
-        self._findings[finding.check, finding.backend, finding.clause] = finding
+        """Add what was found in this process, unless the worker has found it."""
+        finding = make_finding(fault, self.job, module_type=self.module_type, check=check, backend=backend)
+        self._findings.setdefault((check, backend, fault.clause), finding)
 
     def receive(self, run: BackendRun, message: dict[str, Any]) -> bool:
         """Take one message of the worker of a backend; returns whether it was the last."""
@@ -205,7 +202,8 @@ class Results:
                         f"{step}:{run.backend}", done, max(sum(len(each.steps) for each in self.runs.values()), 1)
                     )
             case {"finding": finding}:
-                self._add(Finding(**finding))
+                found = Finding(**finding)  # the smallest case that shows it comes last
+                self._findings[found.check, found.backend, found.clause] = found
             case {"done": step, "coverage": coverage, "seconds": seconds}:
                 run.finished.append(step)
                 run.seconds += seconds

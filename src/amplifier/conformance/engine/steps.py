@@ -187,7 +187,9 @@ class Runner:
             self._coverage = StepCoverage(backends=[self._backend])
             self._playing, self._sent = None, set()
             try:
-                for fault in self._explore(check):
+                for fault in reversed(
+                    self._explore(check)
+                ):  # of several against one clause the last that is sent counts
                     self._send(fault)
             except MountFailed as failed:
                 self._send_faults()

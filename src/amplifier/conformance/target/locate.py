@@ -16,6 +16,7 @@ import sys
 import tomllib
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -218,38 +219,21 @@ def _from_file(reference: str, path: Path) -> Target:
 
 def _from_folder(reference: str, folder: Path) -> Target:
     project, declared = _project_of(folder)
+    target = partial(Target, reference=reference, origin="folder", project=project, declared=declared)
     for module_id, entry_point in declared.items():
-        import_name, _, attribute = (part.strip() for part in entry_point.partition(":"))
+        name, _, attribute = (part.strip() for part in entry_point.partition(":"))
         for base in (folder, folder / "src", folder.parent):
-            file = _file_of(base, import_name)
-            if file is not None:
-                return Target(
-                    reference=reference,
-                    module_id=module_id,
-                    origin="folder",
-                    import_name=import_name,
-                    attribute=attribute or "mount",
-                    file=file,
-                    search_path=base,
-                    project=project,
-                    declared=declared,
-                )
+            if (file := _file_of(base, name)) is not None:
+                entry = {"module_id": module_id, "import_name": name, "attribute": attribute or "mount"}
+                return target(file=file, search_path=base, **entry)
     file = _package_in(folder)
     if file is None:
         raise ModuleNotFoundError(
             f"{reference}: no Python package in this folder or its src/; expected a package with mount(coordinator, config)"
         )
     package = file.parent if file.name == "__init__.py" else file
-    return Target(
-        reference=reference,
-        module_id=_id_from(folder.name if folder.name.startswith(_PREFIXES) else package.stem),
-        origin="folder",
-        import_name=package.stem,
-        file=file,
-        search_path=package.parent,
-        project=project,
-        declared=declared,
-    )
+    module_id = _id_from(folder.name if folder.name.startswith(_PREFIXES) else package.stem)
+    return target(module_id=module_id, import_name=package.stem, file=file, search_path=package.parent)
 
 
 def _from_installed(reference: str) -> Target:

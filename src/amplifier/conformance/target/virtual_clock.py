@@ -120,7 +120,6 @@ class Budget:
 
 KIT_THREAD = "conformance"
 """Beginning of the names of the kit's own threads, which do nothing that the module could wait for."""
-_TASKS = Path("/proc/self/task")
 _POOLED_THREAD = "AnyIO worker thread"
 _real_monotonic = time.monotonic
 _when_stuck: list[Callable[[], None]] = []
@@ -272,7 +271,7 @@ def child_processes() -> set[int]:
     found: set[int] = set()
     for thread in threading.enumerate():
         with suppress(OSError):
-            found.update(map(int, (_TASKS / str(thread.native_id) / "children").read_text().split()))
+            found.update(map(int, (_THREADS / str(thread.native_id) / "children").read_text().split()))
     return found.difference(server_ids())
 
 
