@@ -11,6 +11,7 @@ import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, NoReturn
 
 import anyio
@@ -36,27 +37,18 @@ from amplifier.conformance.target.process_state import ProcessState
 from amplifier.conformance.target.use import run_typical_operations, schema_of
 from amplifier.conformance.target.virtual_clock import machine_load, run_virtually, worked_time
 
-DRAWN: dict[str, Callable[[dict[str, Any]], SearchStrategy[Any]]] = {
-    "context_programs": context.programs,
-    "long_conversations": context.long_conversations,
-    "hook_events": tool.hook_events,
-    "turns": orchestrator.turns,
-    "provider_requests": provider.requests,
-    "provider_dialogues": provider.dialogues,
-    "provider_answers": provider.answers,
-    "tool_inputs": tool.tool_inputs,
+Facts = dict[str, Any]
+CASES: dict[str, tuple[Callable[[Facts], SearchStrategy[Any]], Callable[[Facts], Iterable[Any]]]] = {
+    "context_programs": (context.programs, context.listed_programs),
+    "long_conversations": (context.long_conversations, lambda facts: ()),
+    "hook_events": (tool.hook_events, tool.listed_events),
+    "turns": (orchestrator.turns, orchestrator.listed_turns),
+    "provider_requests": (provider.requests, provider.listed_requests),
+    "provider_dialogues": (provider.dialogues, provider.listed_dialogues),
+    "provider_answers": (provider.answers, lambda facts: ()),
+    "tool_inputs": (tool.tool_inputs, tool.listed_inputs),
 }
-"""From the name of an input to a strategy, a function of the facts about the module."""
-
-LISTED: dict[str, Callable[[dict[str, Any]], Iterable[Any]]] = {
-    "context_programs": context.listed_programs,
-    "hook_events": tool.listed_events,
-    "tool_inputs": tool.listed_inputs,
-    "turns": orchestrator.listed_turns,
-    "provider_requests": provider.listed_requests,
-    "provider_dialogues": provider.listed_dialogues,
-}
-"""Cases with one feature each that are played before any are drawn, by the name of the input."""
+"""By the name of an input a strategy, and the cases with one feature each that are played before any are drawn; functions of the facts about the module."""
 
 
 Play = Callable[[Any], list[Fault]]
@@ -256,15 +248,17 @@ class Runner:
             return self._play(check, replayed)
         self._coverage.mount_attempted = True  # also if there is nothing to draw cases for
         self._facts = self._facts or self._run(_gather_facts)
-        listed = list(LISTED[check.inputs](self._facts)) if check.inputs in LISTED else []
+        strategy, listing = CASES[check.inputs]
+        listed = list(listing(self._facts))
         if replayed is not None:
             return [fault for case in listed[replayed["listed"] :][:1] for fault in self._play(check, case, replayed)]
         known: dict[str, Fault] = {}
         for number, case in enumerate(listed):
             for fault in self._play(check, case, {"listed": number}):
                 known.setdefault(fault.clause, fault)
-        cases, stage = DRAWN[check.inputs](self._facts), self._stage(None)
-        drawn = explore(cases, lambda case: self._play(check, case), stage, examples=self._examples, known=set(known))
+        cases, examples = strategy(self._facts), self._examples
+        play = partial(self._play, check)
+        drawn = explore(cases, play, self._stage(None), examples=examples, known=set(known))
         return [*known.values(), *drawn]
 
     def _play(self, check: Check, case: Any, token: Any = None) -> list[Fault]:
