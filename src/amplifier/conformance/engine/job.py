@@ -193,7 +193,9 @@ def reject_inapplicable(module_type: str | None, names: Iterable[str], *, static
     Raises:
         InvalidSelection: One belongs to another type, or is only looked at by running the module.
     """
-    for name in names if module_type is not None else ():
+    if module_type is None:
+        return
+    for name in names:
         found = [each for each in checks_for(module_type) if name == each.name or name in each.clauses]
         if not found:
             raise InvalidSelection(f"only {name!r}: this is not looked at in a module of the type {module_type!r}")

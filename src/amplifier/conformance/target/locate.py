@@ -224,8 +224,8 @@ def _from_folder(reference: str, folder: Path) -> Target:
         name, _, attribute = (part.strip() for part in entry_point.partition(":"))
         for base in (folder, folder / "src", folder.parent):
             if (file := _file_of(base, name)) is not None:
-                entry = {"module_id": module_id, "import_name": name, "attribute": attribute or "mount"}
-                return target(file=file, search_path=base, **entry)
+                attribute = attribute or "mount"
+                return target(module_id=module_id, import_name=name, attribute=attribute, file=file, search_path=base)
     file = _package_in(folder)
     if file is None:
         raise ModuleNotFoundError(
