@@ -126,7 +126,7 @@ class BackendRun:
 
     def fail(self, step: str, reason: str) -> None:
         """Note why a step could not be completed, unless there is a reason already."""
-        self.failed.setdefault(step, f"the check {step} could not be completed on {self.backend}: {reason}")
+        self.failed.setdefault(step, f"the check {step} could not be completed: {reason}")
 
     @property
     def is_absent(self) -> bool:
