@@ -158,10 +158,9 @@ test-compat: $(READY) .venv-bench/.ready
 faults: $(READY)
 	$(BIN)/python -m pytest -v --no-header -r N tests/faults $(ARGS)
 
-# The built-in modules in the kit's thorough profile, and the kit's plugin together with other pytest plugins.
+# The built-in modules in the kit's thorough profile.
 conformance: $(READY)
 	THOROUGH_CONFORMANCE=1 $(BIN)/python -m pytest $(PARALLEL) tests/conformance/test_builtins.py $(ARGS)
-	$(BIN)/python -m tests.conformance.plugin_compatibility
 
 # Hundreds of modules with three seeds each take an hour. `make test` and `make test-slow` check a sample.
 corpus: $(READY)

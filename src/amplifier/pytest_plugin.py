@@ -15,30 +15,24 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from amplifier.conformance import Report
     from amplifier.conformance.suites import Suite
     from amplifier.testing import Cassette, MockProvider
 
 __all__ = [
     "amplifier_cassette",
-    "amplifier_module",
-    "amplifier_report",
     "amplifier_script",
     "pytest_addoption",
     "pytest_configure",
     "pytest_load_initial_conftests",
     "pytest_pycollect_makeitem",
-    "pytest_runtest_protocol",
     "pytest_terminal_summary",
 ]
 
 _SUITES = "amplifier.conformance.suites"
-_ABSENT: pytest.StashKey[set[int]] = pytest.StashKey()
-"""The suites of modules that are not there, for which a test has failed already."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare the ini option that names the module under test, and the options."""
+    """Declare the options."""
     parser.getgroup("amplifier").addoption(
         "--amplifier-compat",
         action="store_true",
@@ -50,11 +44,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=["none", "once", "new"],
         help="what amplifier_cassette may record: none (the default), once (what has no file yet), or new (every request that "
         "is not recorded)",
-    )
-    parser.addini(
-        "amplifier_module",
-        help="the Amplifier module this suite tests: a package, an id, a folder or a file",
-        default="",
     )
 
 
@@ -134,24 +123,6 @@ def _without_backend(name: str) -> str:
     )
 
 
-@pytest.fixture(scope="session")
-def amplifier_module(pytestconfig: pytest.Config) -> str:
-    """The module under test, as the ini option ``amplifier_module`` names it; a path is taken from that file's folder."""
-    named = str(pytestconfig.getini("amplifier_module"))
-    if not named:
-        pytest.fail("set amplifier_module in the pytest configuration to the module under test", pytrace=False)
-    beside = (pytestconfig.inipath or pytestconfig.rootpath / "pytest.ini").parent / named
-    return str(beside) if beside.exists() else named
-
-
-@pytest.fixture(scope="session")
-def amplifier_report(amplifier_module: str) -> Report:
-    """The conformance report of the module under test."""
-    from amplifier.conformance.suites import Suite  # noqa: PLC0415 — paid for by those who ask
-
-    return Suite(module=amplifier_module).run()
-
-
 def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: object) -> pytest.Collector | None:
     """Take the conformance suites of a test file."""
     suites: Any = sys.modules.get(_SUITES)  # a file that has a suite has imported them
@@ -159,12 +130,6 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: objec
         return None
     made: pytest.Collector = _Clauses.from_parent(collector, name=name, suite=obj)
     return made
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
-    """Leave out the clauses of a module that is not there, once one test has failed for that reason."""
-    return True if isinstance(item, _Clause) and item.is_redundant() else None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -180,23 +145,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         )
 
 
-def _clauses_of(collector: pytest.Collector, suite: Suite) -> Iterator[pytest.Item]:
-    from amplifier.errors import AmplifierError  # noqa: PLC0415 — paid for by those who have a suite
-
-    try:
-        clauses = suite.clauses()
-    except AmplifierError as error:
-        raise collector.CollectError(str(error)) from error
-    unknown = sorted(set(suite.xfail) - set(clauses))
-    if unknown:
-        raise collector.CollectError(f"xfail names {', '.join(unknown)}, which are no clauses of this type of module")
-    for clause in clauses:
-        for backend in suite.backends:
-            yield _Clause.from_parent(
-                collector, name=f"{clause}[{backend}]", suite=suite, clause=clause, backend=backend
-            )
-
-
 class _Clauses(pytest.Collector):
     """The clauses of a suite that is one line."""
 
@@ -205,7 +153,16 @@ class _Clauses(pytest.Collector):
         self._suite = suite
 
     def collect(self) -> Iterator[pytest.Item]:
-        return _clauses_of(self, self._suite)
+        from amplifier.errors import AmplifierError  # noqa: PLC0415 — paid for by those who have a suite
+
+        try:
+            clauses = self._suite.clauses()
+        except AmplifierError as error:
+            raise self.CollectError(str(error)) from error
+        for clause in clauses:
+            for backend in self._suite.backends:
+                name = f"{clause}[{backend}]"
+                yield _Clause.from_parent(self, name=name, suite=self._suite, clause=clause, backend=backend)
 
 
 class _Clause(pytest.Item):
@@ -219,48 +176,18 @@ class _Clause(pytest.Item):
         self.add_marker(pytest.mark.amplifier_clause(clause))
 
     def runtest(self) -> None:
-        from amplifier.conformance.suites import (  # noqa: PLC0415 — as above
-            described_as_text,
-            findings_of,
-            is_gap,
-            was_absent,
-            was_examined,
-        )
         from amplifier.errors import AmplifierError  # noqa: PLC0415 — as above
 
         try:
-            report = self._suite.run()
+            verdict, text = self._suite.judge(self._clause, self._backend)
         except AmplifierError as error:
-            pytest.fail(str(error), pytrace=False)
-        outcome = next(outcome for outcome in report.clauses if outcome.id == self._clause)
-        found = findings_of(report, self._clause, self._backend)
-        reason = self._suite.xfail.get(self._clause)
-        text = described_as_text(found)
-        if reason is not None and outcome.status == "kept":
-            pytest.fail(f"{self._clause} is kept, though xfail gives {reason!r}; take it out of xfail", pytrace=False)
-        if found and reason is not None:
-            pytest.xfail(f"{reason}\n{text}")
-        if found and outcome.level == "recommended":
-            pytest.xfail(f"recommended, not required:\n{text}")
-        if found:
+            verdict, text = "failed", str(error)
+        if verdict == "failed":
             pytest.fail(text, pytrace=False)
-        if not was_examined(outcome, self._backend):
-            why = "; ".join([*report.notes, *report.limitations]) or "see the report of amplifier module validate"
-            text = f"{self._clause} was not examined on {self._backend}: {why}"
-            if not is_gap(report, outcome, self._backend):
-                pytest.skip(text)
-            if was_absent(report):
-                self.config.stash.setdefault(_ABSENT, set()).add(id(self._suite))
-            pytest.fail(text, pytrace=False)
-
-    def is_redundant(self) -> bool:
-        """Whether the module is not there, a test has failed for that, and this one would say the same."""
-        if id(self._suite) not in self.config.stash.get(_ABSENT, set()):
-            return False
-        from amplifier.conformance.suites import was_examined  # noqa: PLC0415 — as above
-
-        outcome = next(outcome for outcome in self._suite.run().clauses if outcome.id == self._clause)
-        return outcome.status == "not_checked" or not (outcome.findings or was_examined(outcome, self._backend))
+        elif verdict == "xfailed":
+            pytest.xfail(text)
+        elif verdict == "skipped":
+            pytest.skip(text)
 
     def reportinfo(self) -> tuple[Any, int | None, str]:
         # A line there must be: pytest wants one for an item that is skipped by a mark.

@@ -95,7 +95,7 @@ def test_readme_of_a_new_module_shows_the_report_and_its_outputs_for_ci(tmp_path
     shown = {
         word for line in readme.splitlines() if "module validate" in line for word in line.split() if word[0] == "-"
     }
-    assert {"--github", "--junit", "--html"} <= shown <= known
+    assert {"--junit", "--html"} <= shown <= known
 
 
 def denial_plan(loop: str, tool: str, hook: str) -> dict[str, Any]:

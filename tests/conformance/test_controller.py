@@ -160,20 +160,6 @@ def test_a_call_that_hangs_after_a_cancelled_one_is_reported_once(examined_on):
 
 
 @pytest.mark.slow
-def test_a_finding_can_be_reproduced_by_its_token(tmp_path):
-    source = SOUND_TOOL.replace("async def mount", "async def mount").replace(
-        "text = input.get",
-        "import threading; threading.Thread(target=__import__('time').sleep, args=(60,), daemon=True).start(); text = input.get",
-    )
-    file = write_module(tmp_path, source)
-    [found] = [found for found in check(file, only=["A14"]).violations if found.clause == "A14"]
-    words = found.reproduce.split()
-    assert words[:3] == ["amplifier", "module", "validate"]
-    again = check(file, replay=words[words.index("--replay") + 1])
-    assert broken(again) == {"A14"}
-
-
-@pytest.mark.slow
 def test_a_module_that_cannot_be_examined_is_reported(tmp_path):
     with pytest.raises(ModuleNotFoundError, match="neither a folder"):
         check("no-such-module-anywhere")

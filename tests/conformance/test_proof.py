@@ -297,9 +297,3 @@ def test_modules_of_relative_folders_are_found(name, tmp_path, monkeypatch):
     source = {"source": str(root.relative_to(tmp_path))} if name == "named" else {}
     proof = examine_plan({**plan(), "tools": [{"module": f"tool-{name}", **source}]}, sessions=2)
     assert [found.what for found in proof.broken if "could not be mounted" in found.what] == []
-
-
-def test_the_command_refuses_a_case_that_is_not_json(tmp_path, capsys):
-    (tmp_path / "plan.json").write_text(json.dumps(plan()), encoding="utf-8")
-    assert main(["plan", "prove", str(tmp_path / "plan.json"), "--case", "nothing"]) == 2
-    assert "--case is not JSON" in capsys.readouterr().err

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from amplifier.conformance.suites import conformance_tests
 from tests.conformance.modules import SOUND_TOOL, write_module
 
 SUITE = """
@@ -25,19 +24,33 @@ def test_of_my_own():
 """
 
 
-def run_suite(folder: Path, options: str = "", *arguments: str) -> subprocess.CompletedProcess[str]:
-    (folder / "test_mine.py").write_text(SUITE.replace("{options}", options), encoding="utf-8")
+def run_files(
+    folder: Path, texts: list[str], *arguments: str, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    files = [folder / f"test_mine{number or ''}.py" for number in range(len(texts))]
+    for file, text in zip(files, texts, strict=True):
+        file.write_text(text, encoding="utf-8")
     (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
-    environment = {**os.environ, "PYTEST_ADDOPTS": "", "HYPOTHESIS_STORAGE_DIRECTORY": str(folder)}
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-v", "-rxf", "-p", "no:cacheprovider", *arguments],
-        cwd=folder,
-        env=environment,
+        [sys.executable, "-m", "pytest", "-v", "-rxsf", "-p", "no:cacheprovider", *arguments, *map(str, files)],
+        cwd=cwd or folder,
+        env={**os.environ, "PYTEST_ADDOPTS": "", "HYPOTHESIS_STORAGE_DIRECTORY": str(folder), "COLUMNS": "300"},
         capture_output=True,
         text=True,
         timeout=280,
         check=False,
     )
+
+
+def run_file(folder: Path, text: str, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return run_files(folder, [IMPORTS + text], *arguments, cwd=cwd)
+
+
+def run_suite(folder: Path, options: str = "", *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run_files(folder, [SUITE.replace("{options}", options)], *arguments)
+
+
+IMPORTS = "from amplifier.conformance.suites import conformance_tests\n\n"
 
 
 @pytest.mark.slow
@@ -88,24 +101,8 @@ def test_an_expected_failure_that_does_not_come_is_a_failure(tmp_path):
 
 
 @pytest.mark.long
-def test_the_fixture_reports_on_the_module_of_the_configuration(tmp_path):
-    file = write_module(tmp_path, SOUND_TOOL)
-    (tmp_path / "test_fixture.py").write_text("def test_it(amplifier_report):\n    assert amplifier_report.ok\n")
-    (tmp_path / "pytest.ini").write_text(f"[pytest]\namplifier_module = {file}\n", encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_fixture.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert "1 passed" in done.stdout, done.stdout
-
-
-@pytest.mark.long
 def test_plugins_that_ask_every_item_for_its_function_get_one(tmp_path):
-    # As pytest-trio does; `python -m tests.conformance.plugin_compatibility` tries the real ones.
+    # As pytest-trio does.
     write_module(tmp_path, SOUND_TOOL)
     (tmp_path / "conftest.py").write_text(
         "import inspect\n\n\ndef pytest_collection_modifyitems(items):\n"
@@ -117,61 +114,16 @@ def test_plugins_that_ask_every_item_for_its_function_get_one(tmp_path):
     assert "<_Clause A7[trio]>" in done.stdout
 
 
-def run_file(folder: Path, text: str, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return run_files(folder, [text], *arguments, cwd=cwd)
-
-
-def run_files(
-    folder: Path, texts: list[str], *arguments: str, cwd: Path | None = None
-) -> subprocess.CompletedProcess[str]:
-    files = [folder / f"test_mine{number or ''}.py" for number in range(len(texts))]
-    for file, text in zip(files, texts, strict=True):
-        file.write_text(text, encoding="utf-8")
-    (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
-    return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-v",
-            "-rsf",
-            "-p",
-            "no:cacheprovider",
-            *arguments,
-            *map(str, files),
-        ],
-        cwd=cwd or folder,
-        env={**os.environ, "PYTEST_ADDOPTS": "", "HYPOTHESIS_STORAGE_DIRECTORY": str(folder), "COLUMNS": "300"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-
-
-IMPORTS = "from amplifier.conformance.suites import conformance_tests\n\n"
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("package", ["jsonschema_rs", "hypothesis", "trio"])
-def test_without_the_extra_no_test_passes_and_the_missing_package_is_named(tmp_path, package):
+def test_without_the_extra_no_test_passes_and_the_missing_package_is_named(tmp_path):
+    package = "trio"
     (tmp_path / "conftest.py").write_text(f"import sys\n\nsys.modules[{package!r}] = None\n", encoding="utf-8")
-    text = f"{IMPORTS}test_todo = conformance_tests('tool-todo')\n"
-    done = run_files(tmp_path, [text], "-p", "no:hypothesispytest")
+    done = run_file(tmp_path, "test_todo = conformance_tests('tool-todo')\n", "-p", "no:hypothesispytest")
     assert done.returncode == 2, done.stdout
     sentence = f"({package} is not installed); install it with: pip install 'amplifier[testing]'"
     assert sentence in done.stdout
     assert done.stdout.count(" ERROR collecting ") == 1
     assert "passed" not in done.stdout
-
-
-def test_conformance_tests_rejects_an_unknown_option():
-    with pytest.raises(ValueError, match="conformance_tests takes no 'confg'; did you mean 'config'"):
-        conformance_tests("tool-todo", confg={})
-    with pytest.raises(ValueError, match="takes no 'only'; expected one of module, module_type"):
-        conformance_tests("tool-todo", only=["T5"])
-    with pytest.raises(ValueError, match=r"xfail of conformance_tests is \['T5'\]; expected a dict"):
-        conformance_tests("tool-todo", xfail=["T5"])
 
 
 @pytest.mark.slow
@@ -192,39 +144,14 @@ def test_a_path_may_still_be_meant_from_the_working_directory(tmp_path):
     own = tmp_path / "tests"
     own.mkdir()
     write_module(tmp_path, SOUND_TOOL)
-    done = run_file(own, IMPORTS + "test_echo = conformance_tests('tool_echo.py')\n", "--collect-only", cwd=tmp_path)
+    done = run_file(own, "test_echo = conformance_tests('tool_echo.py')\n", "--collect-only", cwd=tmp_path)
     assert "80 tests collected" in done.stdout, done.stdout
-
-
-@pytest.mark.long
-def test_a_missing_path_is_reported_as_an_absolute_path(tmp_path):
-    done = run_file(tmp_path, IMPORTS + "test_shout = conformance_tests('shout.py')\n")
-    assert done.returncode == 2
-    assert f"there is no file or folder {str(tmp_path / 'shout.py')!r}; expected a folder or .py file" in done.stdout
-
-
-@pytest.mark.long
-def test_the_module_of_the_configuration_is_looked_for_beside_the_configuration(tmp_path):
-    (tmp_path / "inner").mkdir()
-    write_module(tmp_path, SOUND_TOOL)
-    test = tmp_path / "inner" / "test_fixture.py"
-    test.write_text("def test_it(amplifier_module):\n    assert __import__('os').path.isabs(amplifier_module)\n")
-    (tmp_path / "pytest.ini").write_text("[pytest]\namplifier_module = tool_echo.py\n", encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
-        cwd=tmp_path / "inner",
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert "1 passed" in done.stdout, done.stdout
 
 
 @pytest.mark.slow
 def test_a_backend_that_the_module_does_not_run_on_is_skipped_and_not_passed(tmp_path):
     write_module(tmp_path, '__amplifier_backends__ = ("trio",)\n' + SOUND_TOOL.replace("\n    ", "\n"))
-    done = run_file(tmp_path, IMPORTS + "test_echo = conformance_tests('tool_echo.py')\n", "-k", "T5 or A20")
+    done = run_file(tmp_path, "test_echo = conformance_tests('tool_echo.py')\n", "-k", "T5 or A20")
     assert done.returncode == 0, done.stdout
     assert "T5 was not examined on asyncio: declares that it does not run on asyncio" in done.stdout
     assert "3 passed, 1 skipped" in done.stdout
@@ -233,26 +160,16 @@ def test_a_backend_that_the_module_does_not_run_on_is_skipped_and_not_passed(tmp
 @pytest.mark.slow
 def test_a_module_that_could_not_be_examined_does_not_leave_a_suite_that_passes(tmp_path):
     write_module(tmp_path, SOUND_TOOL.replace('coordinator.mount("tools", Echo())', "raise RuntimeError('no key')"))
-    done = run_file(tmp_path, IMPORTS + "test_echo = conformance_tests('tool_echo.py')\n", "-k", "T5")
+    done = run_file(tmp_path, "test_echo = conformance_tests('tool_echo.py')\n", "-k", "T5")
     assert done.returncode == 1, done.stdout
     assert "T5 was not examined on asyncio: it could not be mounted on asyncio" in done.stdout
-
-
-@pytest.mark.slow
-def test_a_module_that_declines_is_one_failure_with_the_reason(tmp_path):
-    write_module(tmp_path, SOUND_TOOL.replace('coordinator.mount("tools", Echo())', "return None"))
-    done = run_file(tmp_path, IMPORTS + "test_echo = conformance_tests('tool_echo.py', backends=['trio'])\n")
-    assert done.returncode == 1, done.stdout
-    assert "1 failed" in done.stdout
-    assert "skipped" not in done.stdout
-    assert "mount declined (it returned None and mounted nothing); give the configuration it needs" in done.stdout
 
 
 @pytest.mark.slow
 def test_a_required_clause_that_was_not_examined_fails_and_a_recommended_one_is_skipped(tmp_path):
     hangs = "import anyio; await anyio.Event().wait() if text is None else None"
     write_module(tmp_path, SOUND_TOOL.replace('text = input.get("text")', f'text = input.get("text"); {hangs}'))
-    text = IMPORTS + "test_echo = conformance_tests('tool_echo.py', backends=['trio'])\n"
+    text = "test_echo = conformance_tests('tool_echo.py', backends=['trio'])\n"
     done = run_file(tmp_path, text, "-k", "T5 or T12 or T1")
     assert "test_echo::T5[trio] FAILED" in done.stdout, done.stdout
     assert "test_echo::T12[trio] SKIPPED" in done.stdout

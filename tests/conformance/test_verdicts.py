@@ -30,7 +30,7 @@ def test_a_tool_that_declines_is_unchecked_and_every_missing_clause_is_named(tmp
     assert {"T1", "T5", "A8", "A17"} <= missing
     note = about(report, "T5")
     assert note.startswith("mount declined")
-    assert missing <= set(note.partition("not examined: ")[2].split(", ")) | {"A18"}
+    assert missing <= set(note.partition("not examined on asyncio: ")[2].split(", ")) | {"A18"}
 
 
 @pytest.mark.slow
@@ -167,7 +167,7 @@ def test_a_misspelt_module_of_the_plan_is_rejected_with_the_nearest_name(entry, 
     assert main(["module", "validate", "tool-task", "--plan", plan, "--only", "T1"]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert "$.tools[0] names the module 'tool-tood', which is not installed; did you mean 'tool-todo'?" in printed.err
+    assert "$.tools[0]: no module 'tool-tood' is installed; did you mean 'tool-todo'?" in printed.err
 
 
 # ── examinations that are cut short ──
@@ -204,32 +204,6 @@ def test_a_tool_that_polls_or_sleeps_for_long_is_unchecked_and_not_blamed(tmp_pa
     assert report.verdict == "unchecked", str(report)
     assert report.violations == []
     assert "calls did not return, so no more were made" in about(report, "T5")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("examined_on", ["asyncio", "trio"])
-def test_a_hanging_call_is_named_and_so_is_what_could_not_be_examined_for_it(tmp_path, examined_on):
-    source = in_execute("import time; time.sleep(3600)")
-    report = check(write_module(tmp_path, source), only=["A7", "A9", "T9", "T5"], backends=[examined_on])
-    assert {found.clause for found in report.violations} == {"A17"}, str(report)
-    assert any("blocked for good in execute" in found.what for found in report.violations), str(report)
-    assert with_status(report, "kept") & {"T5", "T9"} == set()
-    assert "could not be completed" in str(report) or "the module has hung" in str(report)
-
-
-SHIELDED_WAIT = """
-    import anyio
-    with anyio.CancelScope(shield=True):
-        await anyio.Event().wait()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("examined_on", ["asyncio", "trio"])
-def test_a_call_that_can_never_end_is_found_without_waiting_for_it(tmp_path, examined_on):
-    report = check(write_module(tmp_path, in_execute(SHIELDED_WAIT)), only=["A7", "A8"], backends=[examined_on])
-    assert "A8" in {found.clause for found in report.violations}, str(report)
-    assert any("execute" in found.what and "had not ended" in found.what for found in report.violations), str(report)
 
 
 SHIELDED_POLLING = """
@@ -330,46 +304,6 @@ def test_a_tool_that_waits_for_timers_is_examined_completely(tmp_path):
     assert report.ok, str(report)
 
 
-LOOP = """
-    from amplifier.modules.loop import basic as loop_basic
-
-    __amplifier_module_type__ = "orchestrator"
-
-
-    class Own(BaseException): ...
-
-
-    class Loop:
-        def __init__(self, inner):
-            self._inner = inner
-
-        async def execute(self, prompt, context, providers, tools, hooks, coordinator=None):
-            try:
-                return await self._inner.execute(prompt, context, providers, tools, hooks, coordinator=coordinator)
-            except Exception:
-                raise
-            except BaseException as gone:
-                raise {instead}
-
-
-    async def mount(coordinator, config):
-        await loop_basic.mount(coordinator, config)
-        coordinator.mount("orchestrator", Loop(coordinator.get("orchestrator")))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("instead", "examined_on"),
-    [('BaseExceptionGroup("", [gone])', "asyncio"), ("Own", "asyncio"), ("Own", "trio"), ("SystemExit", "trio")],
-)
-def test_a_cancelled_turn_that_raises_something_else_breaks_the_contract_of_its_loop(tmp_path, instead, examined_on):
-    file = write_module(tmp_path, LOOP.format(instead=instead), "loop_raising.py")
-    report = check(file, only=["orchestrator.keeps_the_transcript_when_cancelled"], backends=[examined_on])
-    assert {found.clause for found in report.violations} == {"A7"}, str(report)
-    assert "could not be completed" not in str(report)
-
-
 # ── what changes by itself ──
 
 CLOCK = """
@@ -419,6 +353,7 @@ def test_a_replayed_finding_names_the_backend_it_ran_on(tmp_path):
     found = next(each for each in check(file, only=["T9"], backends=["trio"]).violations if each.clause == "T9")
     report = check(file, replay=found.reproduce.split()[-1])
     assert report.backends == ["trio"]
+    assert with_status(report, "broken") == {"T9"}
     assert "quick on trio, seed 0" in str(report).splitlines()[-1]
 
 

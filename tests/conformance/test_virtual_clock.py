@@ -41,19 +41,6 @@ def test_a_timer_is_skipped_and_the_clocks_of_the_module_jump_along(backend, mon
     assert not is_virtual()
 
 
-def test_a_deadline_does_not_pass_while_a_thread_works(backend):
-    release = threading.Event()
-
-    async def work() -> str:
-        async with anyio.create_task_group() as group:
-            group.start_soon(anyio.to_thread.run_sync, threading.Timer(0.05, release.set).start)
-            with anyio.move_on_after(30) as scope:
-                await anyio.to_thread.run_sync(release.wait)
-        return "too late" if scope.cancelled_caught else "done"
-
-    assert run_virtually(work, backend=backend) == "done"
-
-
 class LateResults(dict):
     """Trio's idle worker threads; each gets its result delivered a moment after it is listed here."""
 
@@ -77,17 +64,6 @@ def test_the_result_of_a_thread_that_has_just_ended_comes_before_a_deadline(back
         assert run_virtually(work, backend=backend) == "done"
     finally:
         known.update(late)
-
-
-def test_a_deadline_does_not_pass_while_a_child_process_runs(backend):
-    async def work() -> str:
-        with anyio.move_on_after(30) as scope:
-            done = await anyio.run_process([sys.executable, "-c", "print('done')"])
-            return done.stdout.decode().strip()
-        assert scope.cancelled_caught
-        return "too late"
-
-    assert run_virtually(work, backend=backend) == "done"
 
 
 def test_a_deadline_does_not_pass_while_a_process_is_polled(backend):

@@ -62,7 +62,7 @@ def test_its_commands_pass_on_a_new_module_and_fail_on_one_that_breaks_its_contr
     assert main(["module", "new", "word-count", "--type", "tool", "--into", str(tmp_path)]) == 0
     folder = tmp_path / "amplifier-module-tool-word-count"
     _install, own_tests, validate = commands()
-    outputs = "--github --html report.html --junit report.xml"
+    outputs = "--html report.html --junit report.xml"
     assert (own_tests, validate) == ("pytest", f"amplifier module validate . {outputs}")
     # The suite of a new module is the same examination once more; that it is found and runs is enough here.
     assert run_in(folder, "pytest", "-q", "-k", "A2").returncode == 0
@@ -73,7 +73,7 @@ def test_its_commands_pass_on_a_new_module_and_fail_on_one_that_breaks_its_contr
     package.write_text(package.read_text().replace("async def execute", "async def no_execute"))
     broken = run_in(folder, "amplifier", *validate.split()[1:])
     assert broken.returncode in (1, 2), broken.stdout
-    assert "::error file=amplifier_module_tool_word_count/__init__.py,line=" in broken.stdout
+    assert "look at: amplifier_module_tool_word_count/__init__.py:" in broken.stdout
 
 
 def run_in(folder: Path, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:

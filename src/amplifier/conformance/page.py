@@ -29,12 +29,11 @@ dl { margin: .4rem 0; } dt { color: var(--soft); font-size: .85rem; } dd { margi
 code { white-space: pre-wrap; font-size: .9rem; }
 ul { padding-left: 1.2rem; } li { margin: .2rem 0; } .status { font-weight: 600; }
 .kept { color: var(--good); } .broken { color: var(--bad); } .recommended .status { color: var(--fair); }
-.not_checked, .not_applicable, footer { color: var(--soft); } summary { cursor: pointer; }
+.not_checked, footer { color: var(--soft); } summary { cursor: pointer; }
 """
 _STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 _POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; form-action 'none'"
 """The page loads nothing and runs nothing; only its own style sheet applies."""
-_LONGEST_INPUT = 2000
 
 
 def write_page(report: Report) -> str:
@@ -80,11 +79,9 @@ def _clause(outcome: ClauseOutcome) -> str:
 def _finding(cause: Cause) -> str:
     level = "required" if cause.is_required else "recommended"
     facts = "".join(
-        f"<dt>{label.capitalize()}</dt><dd><code>{_text(text)}</code></dd>"
-        for label, text in details(cause, _LONGEST_INPUT).items()
+        f"<dt>{label.capitalize()}</dt><dd><code>{_text(text)}</code></dd>" for label, text in details(cause).items()
     )
-    rank = "" if cause.is_required else " (recommended)"
-    head = f"{', '.join(cause.clauses)}{rank}: {cause.shown.what}"
+    head = f"{cause.head}: {cause.shown.what}"
     return f'<article class="{level}"><h3>{_text(head)}</h3><dl>{facts}</dl></article>\n'
 
 

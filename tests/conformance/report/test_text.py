@@ -1,4 +1,4 @@
-"""The report as text: the order of its sections, one entry for each cause, its width, inert texts."""
+"""The report as text: the order of its sections, one entry for each cause, inert texts."""
 
 from __future__ import annotations
 
@@ -121,33 +121,23 @@ def test_clauses_of_a_module_that_cannot_be_imported_are_not_examined_for_that_r
     assert "not examined: T8; the module could not be imported" in shown.lines()
 
 
-def test_lines_fit_the_width_but_commands_and_places_can_be_copied():
-    place = f"{'folder/' * 12}x y.py:7"
-    long = finding(what="word " * 60, location=place, hint="word " * 60, reproduce=f"amplifier {'x ' * 50}x")
-    for width in (80, 60, 40):
-        shown = report(long, notes=["note " * 40]).lines(width=width, verbose=True)
-        too_long = [line for line in shown if len(line) > width]
-        assert too_long == [f"    look at: {place}", f"    reproduce: amplifier {'x ' * 50}x"]
-
-
 def test_no_text_of_the_module_reaches_the_terminal_as_it_is_or_starts_a_line():
     found = finding(what=HOSTILE, input=HOSTILE, hint=HOSTILE, location=f"{HOSTILE}.py:7", reproduce=HOSTILE)
     whole = report(found, module=HOSTILE, notes=[HOSTILE], limitations=[HOSTILE])
     whole.clauses = [attrs.evolve(outcome, text=HOSTILE) for outcome in whole.clauses]
-    for width in (None, 80):
-        text = "\n".join(whole.lines(width=width, verbose=True))
-        assert "\x1b" not in text
-        assert "\u202e" not in text
-        assert not any(line.startswith("::") for line in text.splitlines())
+    text = "\n".join(whole.lines(verbose=True))
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert not any(line.startswith("::") for line in text.splitlines())
 
 
 def test_colours_do_not_change_the_text():
     found = report(WORST, missed=("T8",))
-    painted = found.lines(verbose=True, width=80, paint=lambda text, colour: f"<{colour}>{text}</>")
+    painted = found.lines(verbose=True, paint=lambda text, colour: f"<{colour}>{text}</>")
     plain = "\n".join(painted)
     for colour in ("red", "green", "yellow", "dim", "bold"):
         plain = plain.replace(f"<{colour}>", "")
-    assert plain.replace("</>", "") == "\n".join(found.lines(verbose=True, width=80))
+    assert plain.replace("</>", "") == "\n".join(found.lines(verbose=True))
     assert painted[0] == "tool-x (tool): <red>violations</>; it breaks 1 required clause; 1 clause not examined"
 
 

@@ -45,11 +45,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("-v", "--verbose", is_flag=True, help="List kept and unexamined clauses, too.")
 @click.option("--html", type=_FILE, help="Write the report as a page.")
 @click.option("--junit", type=_FILE, help="Write it as JUnit XML: a test for each clause.")
-@click.option("--github", is_flag=True, help="Print annotations for GitHub Actions, too.")
 @json_option
-def validate(
-    target: str, html: Path | None, junit: Path | None, github: bool, verbose: bool, as_json: bool, **options: Any
-) -> int:
+def validate(target: str, html: Path | None, junit: Path | None, verbose: bool, as_json: bool, **options: Any) -> int:
     """Check a module against its contract: a folder, a file, an installed id, or a package.
 
     Everything but --static runs the module, in a process of its own with a home of its own.
@@ -60,7 +57,6 @@ def validate(
     wanted = {name: file for name, file in files.items() if file is not None}
     _reject_unwritable(wanted)
     streams = StandardStreams()
-    annotations = (streams.err if as_json else streams.out) if github else None  # JSON stays alone on standard output
     try:
         options |= {name: _read_object(f"--{name}", options[name]) for name in ("config", "plan")}
         with _progress(streams, quiet=as_json) as progress:
@@ -68,25 +64,20 @@ def validate(
     except (AmplifierError, CommandError, OSError) as error:
         # A service that only reads these would otherwise take a check that never began for one without findings.
         about = {"module": target, "source": target, "seed": options["seed"], "notes": [error_message(error)]}
-        _publish(Report(verdict="unchecked", **about), wanted, annotations)
+        _publish(Report(verdict="unchecked", **about), wanted)
         raise
     if as_json:
         streams.out.line(to_json(report))
     else:
-        _show(report, streams.out, verbose=verbose, github=github)
-    _publish(report, wanted, annotations)
+        _show(report, streams.out, verbose=verbose)
+    _publish(report, wanted)
     with suppress(OSError):  # the page that lists reports does without this one
         open_store().keep_report(report.module, report.verdict, "\n".join(report.lines()))
     return _EXITS[report.verdict]
 
 
-def _publish(report: Report, files: dict[str, Path], annotations: Output | None) -> None:
+def _publish(report: Report, files: dict[str, Path]) -> None:
     """Write a report in every form that was asked for besides the text."""
-    if annotations is not None:
-        from amplifier.conformance.report.ci import github_annotations  # noqa: PLC0415 — for those who want them
-
-        for line in github_annotations(report):
-            annotations.line(line)
     for name, file in files.items():
         _write(name, file, report)
 
@@ -154,17 +145,12 @@ def _described_step(step: str) -> str:
 
     name, _, backend = step.partition(":")
     if name not in CHECKS:
-        return f"{visible_text(step, multiline=False)} the module"
+        return f"{visible_text(name, multiline=False)} the module"
     clauses = CHECKS[name].clauses
     shown = ", ".join(clauses[:4]) + (", …" if len(clauses) > 4 else "")
     return f"on {backend}: {name.partition('.')[2].replace('_', ' ')} ({shown})"
 
 
-def _show(report: Report, out: Output, *, verbose: bool, github: bool) -> None:
-    lines = report.lines(verbose=verbose, width=out.width() if out.is_terminal else None, paint=out.styled)
-    if github:
-        from amplifier.conformance.report.ci import without_commands  # noqa: PLC0415 — for those who want them
-
-        lines = without_commands(lines)
-    for line in lines:
+def _show(report: Report, out: Output, *, verbose: bool) -> None:
+    for line in report.lines(verbose=verbose, paint=out.styled):
         out.line(line)

@@ -180,7 +180,8 @@ async def check_module(
         require_packages(backends)
     reject_unknown_modules(plan or {})
     found = find_target(target, module_type)
-    reject_inapplicable(found.module_type, static=static, only=only, replay=replay)
+    asked = only if replay is None else [replay.partition(":")[0]]
+    reject_inapplicable(found.module_type, asked, static=static)
     job = Job(
         target=found,
         module_type=module_type,
@@ -188,27 +189,22 @@ async def check_module(
         plan=plan or {},
         profile="thorough" if thorough else "quick",
         seed=seed,
-        backends=list(backends),
+        backends=list(backends) if replay is None else [replay.split(":")[1]],
         only=list(only),
         replay=replay,
     )
-    report = await _examine(job, static=static, progress=progress)
-    # Once more, because some types are only known after the module was imported.
-    reject_inapplicable(report.type, static=static, only=only, replay=replay)
-    if strict and report.recommendations:
-        report.verdict = "violations"
-    return report
-
-
-async def _examine(job: Job, *, static: bool, progress: Progress | None) -> Report:
-    """Run the checks that the job asks for, and report what they found."""
     started = time.monotonic()
-    results = Results(job=job, module_type=job.target.module_type, progress=progress)
+    profile = "static" if static else job.profile
+    results = Results(job=job, profile=profile, module_type=found.module_type, progress=progress)
     _run_static_checks(results)
     if not static:
         await _run_workers(results)
-    report = make_report(results, "static" if static else job.profile)
+    report = make_report(results)
     report.seconds = round(time.monotonic() - started, 2)
+    # Once more, because some types are only known after the module was imported.
+    reject_inapplicable(report.type, asked, static=static)
+    if strict and report.recommendations:
+        report.verdict = "violations"
     return report
 
 
@@ -221,9 +217,9 @@ def _run_static_checks(results: Results) -> None:
             for fault in check.run(results.job.target):
                 results.add_fault(fault, check.name)
         except Unexamined as reason:
-            results.coverage.unread[check.name] = str(reason)
+            results.unread[check.name] = str(reason)
         else:
-            results.coverage.static.add(check.name)
+            results.static.add(check.name)
 
 
 async def _run_workers(results: Results) -> None:
@@ -237,7 +233,7 @@ async def _run_workers(results: Results) -> None:
             problems.append(error)
 
     async with anyio.create_task_group() as group:
-        for each in results.runs:
+        for each in results.runs.values():
             group.start_soon(run, each)
     if problems:
         raise problems[0]
@@ -265,8 +261,7 @@ async def _run_backend(results: Results, run: BackendRun) -> None:
         if run.current_step == IMPORT:
             return
         if len(run.given_up) >= _MAX_HANGS or ended.was_silent:
-            steps = " and ".join(step.partition(":")[0] for step in run.given_up)
-            results.give_up(run, f"the module has hung, or ended its process, in {steps}")
+            results.give_up(run, f"the module has hung, or ended its process, in {' and '.join(run.given_up)}")
             return
         if run.seconds >= most:
             results.give_up(run, f"the examination on {run.backend} took more than {most:g} s")

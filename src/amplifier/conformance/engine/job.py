@@ -18,12 +18,11 @@ from typing import Any
 
 import attrs
 
-from amplifier._spelling import did_you_mean, nearest_names, suggestion
+from amplifier._spelling import did_you_mean, nearest_names
 from amplifier.conformance.checks.registry import CHECKS, Check, all_clauses, checks_for
 from amplifier.conformance.target.locate import BACKENDS, Target
-from amplifier.contracts import clauses_for
 from amplifier.errors import AmplifierError, MissingExtraError
-from amplifier.loading import ModuleLoader
+from amplifier.loading._installed import missing_modules
 from amplifier.plan._things import find_things
 
 
@@ -184,44 +183,24 @@ def reject_unknown_modules(plan: Mapping[str, Any]) -> None:
         raise InvalidSelection(
             f"plan: {path} is {what}; the module runs in a process of its own, so name modules by their ids"
         )
-    named: list[tuple[str, str]] = []
-    for part in ("providers", "tools", "hooks"):
-        entries = plan.get(part)
-        for number, entry in enumerate(entries if isinstance(entries, list) else ()):
-            module_id = entry.get("module") if isinstance(entry, Mapping) and "source" not in entry else entry
-            named += [(f"$.{part}[{number}]", module_id)] if isinstance(module_id, str) else []
-    if not named:
-        return
-    known = {entry.info.id for entry in ModuleLoader().catalogue()}
-    for path, module_id in named:
-        if module_id not in known:
-            near = suggestion(module_id, known) or "; install it, or give its source"
-            raise InvalidSelection(f"plan: {path} names the module {module_id!r}, which is not installed{near}")
+    for path, problem in missing_modules(plan):
+        raise InvalidSelection(f"plan: {path}: {problem}")
 
 
-def reject_inapplicable(
-    module_type: str | None, *, static: bool, only: Iterable[str] = (), replay: str | None = None
-) -> None:
-    """Make sure that every name applies to this type of module; nothing is rejected while the type is not known.
+def reject_inapplicable(module_type: str | None, names: Iterable[str], *, static: bool) -> None:
+    """Make sure that every clause or check applies to this type of module; nothing is rejected while the type is not known.
 
     Raises:
         InvalidSelection: One belongs to another type, or is only looked at by running the module.
     """
     if module_type is None:
         return
-    replayed = [] if replay is None else [replay.partition(":")[0]]
-    own = {clause.id for clause in clauses_for(module_type)}  # type: ignore[arg-type]  # a known type
-    for name in [*only, *replayed]:
-        found = [
-            each for each in checks_for(module_type) if name == each.name or name in own.intersection(each.clauses)
-        ]
-        asked = f"replay {replay!r}" if name in replayed else f"only {name!r}"
+    for name in names:
+        found = [each for each in checks_for(module_type) if name == each.name or name in each.clauses]
         if not found:
-            raise InvalidSelection(
-                f"{asked}: this is not looked at in a module of the type {module_type!r}; {_clauses_of(module_type)}"
-            )
-        if static and (name in replayed or all(each.kind != "static" for each in found)):
-            raise InvalidSelection(f"{asked}: this takes running the module; leave static out")
+            raise InvalidSelection(f"only {name!r}: this is not looked at in a module of the type {module_type!r}")
+        if static and all(each.kind != "static" for each in found):
+            raise InvalidSelection(f"only {name!r}: this takes running the module; leave static out")
 
 
 def _reject_bad_token(replay: str, backends: Sequence[str]) -> None:
@@ -246,12 +225,3 @@ def _nearest(name: str, names: list[str]) -> str:
         return "expected a clause such as 'T5' or a check such as 'tool.is_a_tool'"
     exact = [each for each in near if each.casefold() == name.casefold()]
     return did_you_mean(*(exact or near))
-
-
-def _clauses_of(module_type: str) -> str:
-    """The clauses of a type of module, as ranges: A1 to A25 and T1 to T15."""
-    groups: dict[str, list[int]] = {}
-    for clause in clauses_for(module_type):  # type: ignore[arg-type]  # a known type
-        groups.setdefault(clause.id[0], []).append(int(clause.id[1:]))
-    ranges = [f"{letter}{min(numbers)} to {letter}{max(numbers)}" for letter, numbers in sorted(groups.items())]
-    return f"expected one of {' and '.join(ranges)}"

@@ -1,4 +1,4 @@
-"""Runs the checks on a loaded module, one step after another, in the worker process. A step is one check on one backend. Needs the ``testing`` extra.
+"""Runs the checks on a loaded module, one step after another, in the worker process. A step is one check. Needs the ``testing`` extra.
 
 Cases are listed and drawn, and failing ones shrunk by way of Hypothesis: for every clause that drawn cases break the smallest one is looked for.
 The same seed draws the same cases.
@@ -11,6 +11,7 @@ import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, NoReturn
 
 import anyio
@@ -34,29 +35,20 @@ from amplifier.conformance.target.mounted import CheckContext, Fault, MountFaile
 from amplifier.conformance.target.process import dropped_objects, started_processes
 from amplifier.conformance.target.process_state import ProcessState
 from amplifier.conformance.target.use import run_typical_operations, schema_of
-from amplifier.conformance.target.virtual_clock import machine_load, run_virtually, skipped, unstalled_time
+from amplifier.conformance.target.virtual_clock import machine_load, run_virtually, worked_time
 
-DRAWN: dict[str, Callable[[dict[str, Any]], SearchStrategy[Any]]] = {
-    "context_programs": context.programs,
-    "long_conversations": context.long_conversations,
-    "hook_events": tool.hook_events,
-    "turns": orchestrator.turns,
-    "provider_requests": provider.requests,
-    "provider_dialogues": provider.dialogues,
-    "provider_answers": provider.answers,
-    "tool_inputs": tool.tool_inputs,
+Facts = dict[str, Any]
+CASES: dict[str, tuple[Callable[[Facts], SearchStrategy[Any]], Callable[[Facts], Iterable[Any]]]] = {
+    "context_programs": (context.programs, context.listed_programs),
+    "long_conversations": (context.long_conversations, lambda facts: ()),
+    "hook_events": (tool.hook_events, tool.listed_events),
+    "turns": (orchestrator.turns, orchestrator.listed_turns),
+    "provider_requests": (provider.requests, provider.listed_requests),
+    "provider_dialogues": (provider.dialogues, provider.listed_dialogues),
+    "provider_answers": (provider.answers, lambda facts: ()),
+    "tool_inputs": (tool.tool_inputs, tool.listed_inputs),
 }
-"""From the name of an input to a strategy, a function of the facts about the module."""
-
-LISTED: dict[str, Callable[[dict[str, Any]], Iterable[Any]]] = {
-    "context_programs": context.listed_programs,
-    "hook_events": tool.listed_events,
-    "tool_inputs": tool.listed_inputs,
-    "turns": orchestrator.listed_turns,
-    "provider_requests": provider.listed_requests,
-    "provider_dialogues": provider.listed_dialogues,
-}
-"""Cases with one feature each that are played before any are drawn, by the name of the input."""
+"""By the name of an input a strategy, and the cases with one feature each that are played before any are drawn; functions of the facts about the module."""
 
 
 Play = Callable[[Any], list[Fault]]
@@ -127,19 +119,6 @@ _MOST_TRIGGERS = 60
 _DYNAMIC_KINDS = ("structure", "behaviour", "cancellation", "hygiene")
 
 
-@attrs.frozen(kw_only=True)
-class Step:
-    """One check on one backend."""
-
-    check: Check
-    backend: str
-
-    @property
-    def name(self) -> str:
-        """``check:backend``."""
-        return f"{self.check.name}:{self.backend}"
-
-
 @contextmanager
 def _deterministic_order(backend: str, seed: int) -> Iterator[None]:
     """Let everything happen in the same order each time: trio would shuffle its tasks, and programs draw at random."""
@@ -154,7 +133,7 @@ def _deterministic_order(backend: str, seed: int) -> Iterator[None]:
 
 
 class Runner:
-    """The steps of one job.
+    """The checks of one job, on its one backend.
 
     Args:
         loaded: The module.
@@ -163,69 +142,67 @@ class Runner:
         abandon: Sends a finding and ends the process, when a call of the module cannot be stopped.
 
     Attributes:
-        step: The name of the one that runs.
+        step: The name of the check that runs.
     """
 
     def __init__(self, loaded: LoadedTarget, job: Job, emit: Emit, abandon: Callable[[Finding], NoReturn]) -> None:
         self._loaded = loaded
         self._job = job
+        self._backend = job.backends[0]
         self._emit = emit
         self._abandon = abandon
         self._examples, self._points = PROFILES[job.profile]
-        self._facts: dict[str, dict[str, Any]] = {}
+        self._facts: dict[str, Any] = {}
         self._coverage = StepCoverage()
-        self._playing: tuple[Step, CheckContext] | None = None
+        self._playing: CheckContext | None = None
         self._sent: set[str] = set()
         self._state = ProcessState()
         self.step: str = ""
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[Check]:
         """What there is to do, in order."""
-        backends = [name for name in self._job.backends if name in self._loaded.backends]
-        if self._job.replay is not None:
-            backends = [name for name in backends if name == self._job.replay.split(":")[1]]
-        found = [
-            Step(check=check, backend=backend)
+        return [
+            check
             for check in checks_for(self._loaded.module_type, _DYNAMIC_KINDS)
-            for backend in backends
-            if self._job.selects(check)
+            if self._backend in self._loaded.backends and self._job.selects(check) and check.name not in self._job.skip
         ]
-        return [step for step in found if step.name not in self._job.skip]
 
     def run(self) -> None:
         """Do every step and send what is found."""
-        for number, step in enumerate(self.steps()):
-            self.step = step.name
-            self._emit({"start": step.name})
-            started = unstalled_time() - skipped()
+        for number, check in enumerate(self.steps()):
+            self.step = check.name
+            self._emit({"start": check.name})
+            started = worked_time()
             if number == 0:
-                self._guess_config(step)
+                self._guess_config()
             self._state.restore()  # what one step changed, another must not take for given
-            self._coverage = StepCoverage(backends=[step.backend])
+            self._coverage = StepCoverage(backends=[self._backend])
             self._playing, self._sent = None, set()
             try:
-                for fault in self._explore(step):
-                    self._emit({"finding": attrs.asdict(self._finding(step, fault))})
+                for fault in reversed(
+                    self._explore(check)
+                ):  # of several against one clause the last that is sent counts
+                    self._send(fault)
             except MountFailed as failed:
                 self._send_faults()
-                self._emit({"unmounted": str(failed), "step": step.name})
+                self._emit({"unmounted": str(failed), "step": check.name})
             except BaseException as error:  # noqa: BLE001 — a check that fails itself shows nothing about the module
                 self._send_faults()
                 if (exiting := exit_in(error)) is not None:
-                    self._emit({"finding": attrs.asdict(self._finding(step, self._exit_fault(exiting)))})
-                self._emit({"failed": f"{type(error).__name__}: {error}", "step": step.name})
-            seconds = (unstalled_time() - skipped() - started) / machine_load()
-            self._emit({"done": step.name, "coverage": attrs.asdict(self._coverage), "seconds": seconds})
+                    self._send(self._exit_fault(exiting))
+                self._emit({"failed": f"{type(error).__name__}: {error}", "step": check.name})
+            seconds = (worked_time() - started) / machine_load()
+            self._emit({"done": check.name, "coverage": attrs.asdict(self._coverage), "seconds": seconds})
+
+    def _send(self, fault: Fault) -> None:
+        self._emit({"finding": attrs.asdict(self._finding(fault))})
 
     def _send_faults(self) -> None:
-        """Send what the step has found so far, each clause once; it counts if the step does not come to its end."""
-        if self._playing is None:
-            return
-        step, stage = self._playing
-        for fault in _with_input(stage):
+        """Send what the step has found so far, each clause once: it may not come to its end. What it makes of it then takes its place."""
+        for fault in [] if self._playing is None else _with_input(self._playing):
             if fault.clause not in self._sent:
                 self._sent.add(fault.clause)
-                self._emit({"found": attrs.asdict(self._finding(step, fault))})
+                self._send(fault)
 
     def _exit_fault(self, error: BaseException) -> Fault:
         """The fault of a module that raised an exit in a task of its own, which asyncio lets out of the loop."""
@@ -233,11 +210,14 @@ class Runner:
         location = self._loaded.target.location_of(error)
         return Fault(clause="A17", what=what, location=location, hint=ENDS_PROCESS_HINT)
 
-    def _finding(self, step: Step, fault: Fault) -> Finding:
-        found_by = {"check": step.check.name, "backend": step.backend}
-        return make_finding(fault, self._job, module_type=self._loaded.module_type, **found_by)
+    def _finding(self, fault: Fault) -> Finding:
+        module_type = self._loaded.module_type
+        return make_finding(fault, self._job, module_type=module_type, check=self.step, backend=self._backend)
 
-    def _guess_config(self, step: Step) -> None:
+    def _run(self, function: Callable[[CheckContext], Any]) -> Any:
+        return run_virtually(function, self._stage(None), backend=self._backend)
+
+    def _guess_config(self) -> None:
         """Find the settings with which the module can be examined, what it looks for, and whether its calls start processes."""
         if self._loaded.module_type == "hook":
             patterns = patterns_in(self._loaded.target)
@@ -245,7 +225,7 @@ class Runner:
             triggers = tuple(dict.fromkeys(found_texts))[:_MOST_TRIGGERS]
             self._loaded = attrs.evolve(self._loaded, triggers=triggers)
         try:
-            found = run_virtually(find_working_config, self._stage(step, None), backend=step.backend)
+            found = self._run(find_working_config)
         except BaseException:  # noqa: BLE001 — third-party code; the checks report what is wrong with it
             return
         guessed = {key: value for key, value in found.config.items() if key not in self._loaded.config}
@@ -256,47 +236,47 @@ class Runner:
             return  # perhaps in this
         before = started_processes()
         try:
-            run_virtually(_use, self._stage(step, None), backend=step.backend)
+            self._run(_use)
         except BaseException:  # noqa: BLE001 — as above
             return
         self._loaded = attrs.evolve(found, starts_processes=started_processes() > before)
 
-    def _explore(self, step: Step) -> list[Fault]:
+    def _explore(self, check: Check) -> list[Fault]:
         """Run a check: once, once more with the replayed case, or on cases listed and drawn for it."""
         replayed = None if self._job.replay is None else with_service(read_replay_token(self._job.replay)[1])
-        if step.check.inputs is None or (replayed is not None and "listed" not in replayed):
-            return self._play(step, replayed)
+        if check.inputs is None or (replayed is not None and "listed" not in replayed):
+            return self._play(check, replayed)
         self._coverage.mount_attempted = True  # also if there is nothing to draw cases for
-        if step.backend not in self._facts:
-            self._facts[step.backend] = run_virtually(_gather_facts, self._stage(step, None), backend=step.backend)
-        facts = self._facts[step.backend]
-        listed = list(LISTED[step.check.inputs](facts)) if step.check.inputs in LISTED else []
+        self._facts = self._facts or self._run(_gather_facts)
+        strategy, listing = CASES[check.inputs]
+        listed = list(listing(self._facts))
         if replayed is not None:
-            return [fault for case in listed[replayed["listed"] :][:1] for fault in self._play(step, case, replayed)]
+            return [fault for case in listed[replayed["listed"] :][:1] for fault in self._play(check, case, replayed)]
         known: dict[str, Fault] = {}
         for number, case in enumerate(listed):
-            for fault in self._play(step, case, {"listed": number}):
+            for fault in self._play(check, case, {"listed": number}):
                 known.setdefault(fault.clause, fault)
-        cases, stage = DRAWN[step.check.inputs](facts), self._stage(step, None)
-        drawn = explore(cases, lambda case: self._play(step, case), stage, examples=self._examples, known=set(known))
+        cases, examples = strategy(self._facts), self._examples
+        play = partial(self._play, check)
+        drawn = explore(cases, play, self._stage(None), examples=examples, known=set(known))
         return [*known.values(), *drawn]
 
-    def _play(self, step: Step, case: Any, token: Any = None) -> list[Fault]:
+    def _play(self, check: Check, case: Any, token: Any = None) -> list[Fault]:
         """Run a check on a case; the token is what to write into a command that plays it again."""
-        stage = attrs.evolve(self._stage(step, case), coverage=self._coverage, token=case if token is None else token)
-        self._playing = step, stage
-        is_cleaned = step.check.name == "every_module.cleans_up"
+        stage = attrs.evolve(self._stage(case), coverage=self._coverage, token=case if token is None else token)
+        self._playing = stage
+        is_cleaned = check.name == "every_module.cleans_up"
         if is_cleaned:
             gc.collect()  # what earlier steps have left
-        with _deterministic_order(step.backend, self._job.seed), dropped_objects() as (unawaited, unclosed):
-            run = anyio.run if step.check.real_time else run_virtually
-            run(step.check.run, stage, backend=step.backend)
+        with _deterministic_order(self._backend, self._job.seed), dropped_objects() as (unawaited, unclosed):
+            run = anyio.run if check.real_time else run_virtually
+            run(check.run, stage, backend=self._backend)
             if is_cleaned:
                 gc.collect()
         # What a cancelled call leaves is looked at in other ways.
-        if step.check.kind == "behaviour" or is_cleaned:
+        if check.kind == "behaviour" or is_cleaned:
             self._report_unawaited(stage, unawaited)
-        if is_cleaned and unclosed and self._job.covers(step.check, "A23"):
+        if is_cleaned and unclosed and self._job.covers(check, "A23"):
             text, lines = unclosed[0]
             own = [self._loaded.target.location_at(*line) for line in lines if self._loaded.target.owns(line[0])]
             stage.fault("A23", f"{text}: it was left to the garbage collector", location=own[0] if own else None)
@@ -314,14 +294,14 @@ class Runner:
                 stage.fault("A14", f"the {text}", location=own[-1], hint="Await it, or start it in a task group.")
                 return
 
-    def _stage(self, step: Step, case: Any) -> CheckContext:
+    def _stage(self, case: Any) -> CheckContext:
         return CheckContext(
             loaded=self._loaded,
-            backend=step.backend,
+            backend=self._backend,
             seed=self._job.seed,
             points=self._points,
             case=case,
-            abort=lambda fault: self._abandon(self._finding(step, fault)),
+            abort=lambda fault: self._abandon(self._finding(fault)),
             before_call=self._send_faults,
         )
 

@@ -26,7 +26,7 @@ from amplifier.conformance.target.calls import remember_hang
 from amplifier.conformance.target.locate import LoadedTarget, load
 from amplifier.conformance.target.mounted import Fault
 from amplifier.conformance.target.process import mark_descendants
-from amplifier.conformance.target.virtual_clock import KIT_THREAD, cpu_wait, let_time_jump, machine_load, skipped
+from amplifier.conformance.target.virtual_clock import KIT_THREAD, let_time_jump, machine_load, worked_time
 from amplifier.errors import ModuleLoadError
 from amplifier.loading._importing import advise_on_alias
 from amplifier.models import from_json
@@ -72,7 +72,7 @@ def main() -> int:
             place = sys.modules["amplifier_core"].__file__
             emit({"note": f"it imports amplifier_core, here an alias of this kernel ({place})"})
         runner = Runner(loaded, job, emit, abandon)
-        steps = [step.name for step in runner.steps()]
+        steps = [check.name for check in runner.steps()]
         emit(
             {
                 "module_type": loaded.module_type,
@@ -95,25 +95,21 @@ async def _load(job: Job) -> LoadedTarget:
 
 def _watch(runner: Runner, emit: Emit, job: Job, main_thread: int) -> None:
     """End the process when a step, or all of them, take longer than they may: a last resort, for checks count calls."""
-
-    def now() -> float:
-        return time.monotonic() - skipped() - cpu_wait(main_thread)
-
-    step, started, begun = "", now(), now()
+    step, started, begun = "", worked_time(main_thread), worked_time(main_thread)
     while True:
         time.sleep(_ALIVE_INTERVAL)
         emit({"alive": runner.step})
         if runner.step != step:
-            step, started = runner.step, now()
+            step, started = runner.step, worked_time(main_thread)
         load = machine_load()
-        if step and now() - started > _STEP_SECONDS[job.profile] * load:
+        if step and worked_time(main_thread) - started > _STEP_SECONDS[job.profile] * load:
             why = f"it took more than {_STEP_SECONDS[job.profile]:g} s"
-        elif step and now() - begun > job.seconds * load:
+        elif step and worked_time(main_thread) - begun > job.seconds * load:
             why = "the examination took too long"
         else:
             continue
         emit({"failed": why, "step": step})
-        emit({"done": step, "coverage": {}, "seconds": (now() - started) / load})
+        emit({"done": step, "coverage": {}, "seconds": (worked_time(main_thread) - started) / load})
         os._exit(TOO_SLOW)
 
 

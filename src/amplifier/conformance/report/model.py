@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -17,12 +15,11 @@ from attrs import Factory, define, frozen
 
 from amplifier._json import visible_text
 
-Status = Literal["kept", "broken", "not_applicable", "not_checked"]
+Status = Literal["kept", "broken", "not_checked"]
 
 STATUS_WORDS: dict[Status, str] = {
     "kept": "kept",
     "broken": "broken",
-    "not_applicable": "not applicable",
     "not_checked": "not examined",
 }
 """The words for each status in texts for people."""
@@ -70,7 +67,7 @@ class ClauseOutcome:
     """What became of one clause.
 
     Attributes:
-        status: ``kept`` as far as was examined; ``broken``; ``not_applicable`` to this module; ``not_checked`` when it
+        status: ``kept`` as far as was examined; ``broken``; ``not_checked`` when it
             was not examined, and the notes of the report state why.
         how: How it was examined.
         backends: Where; empty when that took no running.
@@ -113,6 +110,11 @@ class Cause:
     def clauses(self) -> list[str]:
         """The clauses that it breaks."""
         return _unique(found.clause for found in self.findings)
+
+    @property
+    def head(self) -> str:
+        """The clauses that it breaks, for a heading."""
+        return ", ".join(self.clauses) + ("" if self.is_required else " (recommended)")
 
     @property
     def checks(self) -> list[str]:
@@ -167,43 +169,23 @@ def _unique(texts: Iterable[str]) -> list[str]:
 
 
 def shown_location(found: Finding) -> str | None:
-    """The location for a reader: below the working directory relative to it, elsewhere absolute, so that editors find it."""
+    """The location for a reader, with the path of the file."""
     if found.file is None:
         return found.location
-    file = _below(Path(found.file), Path()) or found.file
+    file = shown_path(found.file)
     return file if found.line is None else f"{file}:{found.line}"
 
 
-def repository_path(file: str) -> str | None:
-    """The path of a file from the root of its repository, with forward slashes; None if it belongs to none.
-
-    The root is the checkout of a GitHub job that contains the file, else the nearest folder above it with a ``.git``, else the
-    working directory.
-    """
-    path = Path(file)
-    workspace = os.environ.get("GITHUB_WORKSPACE")
-    checkouts = [Path(workspace)] if workspace else []
-    repositories = [folder for folder in path.parents if (folder / ".git").exists()][:1]
-    for root in [*checkouts, *repositories, Path()]:
-        relative = _below(path, root)
-        if relative is not None:
-            return relative
-    return None
-
-
-def _below(path: Path, folder: Path) -> str | None:
-    try:
-        return path.resolve().relative_to(folder.resolve()).as_posix()
-    except (ValueError, OSError):
-        return None
+def shown_path(file: str) -> str:
+    """The path of a file, below the working directory relative to it, elsewhere absolute, so that editors find it."""
+    path, here = Path(file).resolve(), Path.cwd()
+    return path.relative_to(here).as_posix() if path.is_relative_to(here) else file
 
 
 Colour = Literal["red", "green", "yellow", "dim", "bold"]
 Paint = Callable[[str, Colour], str]
 """Colours a text, or leaves it as it is."""
 
-_INDENT = "  "
-_NARROWEST = 40
 _LONGEST_INPUT = 300
 _LONGEST_OTHER = 120
 
@@ -213,16 +195,13 @@ def no_paint(text: str, _colour: Colour) -> str:
     return text
 
 
-def clause_lines(outcomes: Iterable[ClauseOutcome], *, width: int | None, paint: Paint = no_paint) -> list[str]:
-    """One line for each clause: what became of it, its id and its promise, cut to the width."""
+def clause_lines(outcomes: Iterable[ClauseOutcome], paint: Paint = no_paint) -> list[str]:
+    """One line for each clause: what became of it, its id and its promise."""
     lines = []
     for outcome in outcomes:
         status, colour = _status(outcome)
         promise = visible_text(outcome.text, multiline=False)
-        head = f"{_INDENT}{status:<13}{outcome.id:<4}"
-        if width is not None and len(head) + len(promise) > width:
-            promise = f"{promise[: max(width - len(head) - 1, 1)]}…"
-        lines.append(f"{_INDENT}{paint(f'{status:<13}', colour)}{outcome.id:<4}{promise}")
+        lines.append(f"  {paint(f'{status:<13}', colour)}{outcome.id:<4}{promise}")
     return lines
 
 
@@ -234,60 +213,39 @@ def _status(outcome: ClauseOutcome) -> tuple[str, Colour]:
     return STATUS_WORDS[outcome.status], "dim"
 
 
-def cause_lines(cause: Cause, *, width: int | None = None, paint: Paint = no_paint) -> list[str]:
+def cause_lines(cause: Cause, paint: Paint = no_paint) -> list[str]:
     """A cause and what is known about it."""
-    rank = "" if cause.is_required else " (recommended)"
-    head = f"{', '.join(cause.clauses)}{rank}"
-    what = paragraph(f"{head}: {visible_text(cause.shown.what)}", width=width, indent=_INDENT, hanging=_INDENT * 2)
-    lines = [what[0].replace(head, paint(head, "red" if cause.is_required else "yellow"), 1), *what[1:]]
-    for label, text in details(cause, _LONGEST_INPUT).items():
-        # Commands and places stay on one line, so that they can be copied and clicked.
-        room = None if label in ("reproduce", "look at", "cancelled at") else width
-        entry = f"{label}: {visible_text(text)}"
-        first, *more = paragraph(entry, width=room, indent=_INDENT * 2, hanging=_INDENT * 3)
-        lines += [first.replace(f"{label}:", paint(f"{label}:", "bold"), 1), *more]
+    head = paint(cause.head, "red" if cause.is_required else "yellow")
+    lines = _hanging(f"  {head}: {visible_text(cause.shown.what)}", "    ")
+    for label, text in details(cause).items():
+        lines += _hanging(f"    {paint(f'{label}:', 'bold')} {visible_text(text)}", "      ")
     return lines
 
 
-def details(cause: Cause, longest_input: int) -> dict[str, str]:
+def details(cause: Cause) -> dict[str, str]:
     """What is known about a cause besides its clauses and what happened, as texts by their labels."""
     first = cause.shown
     given = None if first.input is None else repr(first.input)
-    if given is not None and len(given) > longest_input:
-        given = f"{given[: longest_input - 40]}… ({len(given)} characters)"
+    if given is not None and len(given) > _LONGEST_INPUT:
+        given = f"{given[: _LONGEST_INPUT - 40]}… ({len(given)} characters)"
+    others = [f"{each.clause}: {each.what[:_LONGEST_OTHER]}" for each in cause.findings if each.what != first.what]
     texts = {
         "input": given,
         "on": ", ".join(cause.backends),
         "cancelled at": first.cancelled_at,
         "look at": shown_location(first),
         "fix": " ".join(cause.hints),
-        "also seen in": "; ".join(
-            _unique(
-                f"{each.clause}: {each.what[:_LONGEST_OTHER]}" for each in cause.findings if each.what != first.what
-            )
-        ),
+        "also seen in": "; ".join(_unique(others)),
         "found by": ", ".join(cause.checks) if len(cause.checks) > 1 else "",
         "reproduce": first.reproduce,
     }
     return {label: text for label, text in texts.items() if text}
 
 
-def paragraph(text: str, *, width: int | None, indent: str = "", hanging: str = "") -> list[str]:
-    """A text in lines that are no wider than the width; every line but the first gets the hanging indent."""
-    lines: list[str] = []
-    for line in text.splitlines() or [""]:
-        start = hanging if lines else indent
-        if width is None:
-            lines.append(f"{start}{line}")
-            continue
-        lines += textwrap.wrap(
-            line,
-            max(width, _NARROWEST),
-            initial_indent=start,
-            subsequent_indent=hanging,
-            break_on_hyphens=False,
-        )
-    return lines
+def _hanging(text: str, indent: str) -> list[str]:
+    """The lines of a text, all but the first indented."""
+    first, *others = text.splitlines()
+    return [first, *(f"{indent}{line}" for line in others)]
 
 
 def id_ranges(ids: Sequence[str]) -> str:
@@ -409,28 +367,23 @@ class Report:
             *(f"note: {text}" for text in self.notes),
         ]
 
-    def lines(self, *, verbose: bool = False, width: int | None = None, paint: Paint = no_paint) -> list[str]:
+    def lines(self, *, verbose: bool = False, paint: Paint = no_paint) -> list[str]:
         """The report as text: the verdict, the broken clauses, the findings, what was not examined, the counts.
 
         Args:
             verbose: List kept and unexamined clauses, too.
-            width: Wrap lines that are longer; commands and places are not wrapped.
             paint: Colours words.
         """
-        colour: Literal["red", "green", "yellow"] = "yellow"
-        if self.verdict != "unchecked":
-            colour = "green" if self.ok else "red"
-        first, *more = paragraph(visible_text(self.summary), width=width, hanging="  ")
-        lines = [first.replace(self.verdict, paint(self.verdict, colour), 1), *more]
-        lines += _section(clause_lines(self._broken(), width=width, paint=paint))
+        colour: Colour = {"conforms": "green", "violations": "red", "unchecked": "yellow"}[self.verdict]  # type: ignore[assignment]
+        first = visible_text(self.summary).replace(self.verdict, paint(self.verdict, colour), 1)
+        lines = _hanging(first, "  ") + _section(clause_lines(self._broken(), paint))
         for cause in self.causes:
-            lines += _section(cause_lines(cause, width=width, paint=paint))
-        limits = [line for text in self.limits for line in paragraph(visible_text(text), width=width, hanging="  ")]
-        lines += _section(limits)
+            lines += _section(cause_lines(cause, paint))
+        lines += _section([line for text in self.limits for line in _hanging(visible_text(text), "  ")])
         if verbose:
             others = [outcome for outcome in self.clauses if outcome.status != "broken"]
-            lines += _section(clause_lines(others, width=width, paint=paint))
-        return [*lines, "", *paragraph(f"{self.counts} ({self.run})", width=width, hanging="  ")]
+            lines += _section(clause_lines(others, paint))
+        return [*lines, "", f"{self.counts} ({self.run})"]
 
     def _findings(self) -> list[Finding]:
         return [found for outcome in self.clauses for found in outcome.findings]
@@ -439,15 +392,6 @@ class Report:
         broken = [outcome for outcome in self.clauses if outcome.status == "broken"]
         wanted = sorted(broken, key=lambda outcome: outcome.level != "required")
         return [outcome for outcome in wanted if level in (None, outcome.level)]
-
-    def raise_if_broken(self) -> None:
-        """Do nothing if the module conforms.
-
-        Raises:
-            AssertionError: It does not; the text is the whole report.
-        """
-        if not self.ok:
-            raise AssertionError(str(self))
 
     def __str__(self) -> str:
         return "\n".join(self.lines())

@@ -15,10 +15,8 @@ from amplifier.conformance.target.virtual_clock import (
     is_virtual,
     limited,
     machine_load,
-    skipped,
-    slowdown,
-    unstalled_time,
     when_stuck,
+    worked_time,
 )
 
 CALL_SECONDS = 5.0
@@ -37,7 +35,7 @@ class Outcome:
 
     Attributes:
         kind: ``returned``, ``raised``, or ``late`` when it was cancelled at its deadline.
-        seconds: How long it took; the deadline if it was late.
+        seconds: The deadline, if it was late.
         is_async: Whether the function returned an awaitable; None if calling it raised.
         overrun: How many virtual seconds it went on after its deadline, at which it was cancelled.
     """
@@ -102,14 +100,13 @@ async def call_with_deadline(
         kwargs: Its keyword arguments.
     """
     count_call()
-    started = unstalled_time()
-    real_start = started - skipped()
+    started = worked_time()
     is_async, value = None, None
     patient = is_virtual() and not is_exact
     with anyio.CancelScope() as scope:
         begun = anyio.current_time()
-        most = waiting_seconds(seconds) * max(slowdown(), machine_load())
-        scope.deadline = begun + (max(seconds, PATIENCE) * slowdown() if patient else most)
+        most = waiting_seconds(seconds) * machine_load()
+        scope.deadline = begun + (max(seconds, PATIENCE) if patient else most)
         try:
             with limited(scope, most, jumps=_JUMPS if patient else math.inf):
                 value = function(*args, **kwargs)
@@ -119,10 +116,10 @@ async def call_with_deadline(
         except BaseException as error:  # noqa: BLE001 — foreign code: it may exit, or invent a cancellation
             reraise_own_cancellation(error)
             if not (scope.cancel_called and _holds_cancellation(error)):
-                return Outcome(kind="raised", error=error, seconds=unstalled_time() - started, is_async=is_async)
+                return Outcome(kind="raised", error=error, is_async=is_async)
         if anyio.current_time() <= scope.deadline and not scope.cancel_called:
-            return Outcome(kind="returned", value=value, seconds=unstalled_time() - started, is_async=is_async)
-    has_waited = unstalled_time() - skipped() - real_start >= waiting_seconds(seconds)
+            return Outcome(kind="returned", value=value, is_async=is_async)
+    has_waited = worked_time() - started >= waiting_seconds(seconds)
     if has_waited and is_virtual():
         remember_hang()
     overrun = 0.0 if has_waited or not is_virtual() else anyio.current_time() - scope.deadline

@@ -16,6 +16,7 @@ import sys
 import tomllib
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -153,6 +154,15 @@ class Target:
             return None
 
 
+def unknown_type(module_id: str) -> ModuleLoadError:
+    """The error of a module that does not declare its type."""
+    return ModuleLoadError(
+        f"the type of {module_id!r} is not known; name it with --type, mark its functions with @tool or @on, or declare "
+        f"__amplifier_module_type__ as one of {', '.join(CONTRACTS)}",
+        module_id=module_id,
+    )
+
+
 def is_path(reference: str | Path) -> bool:
     """Whether a reference can only be meant as the path of a file or folder."""
     text = str(reference)
@@ -209,38 +219,21 @@ def _from_file(reference: str, path: Path) -> Target:
 
 def _from_folder(reference: str, folder: Path) -> Target:
     project, declared = _project_of(folder)
+    target = partial(Target, reference=reference, origin="folder", project=project, declared=declared)
     for module_id, entry_point in declared.items():
-        import_name, _, attribute = (part.strip() for part in entry_point.partition(":"))
+        name, _, attribute = (part.strip() for part in entry_point.partition(":"))
         for base in (folder, folder / "src", folder.parent):
-            file = _file_of(base, import_name)
-            if file is not None:
-                return Target(
-                    reference=reference,
-                    module_id=module_id,
-                    origin="folder",
-                    import_name=import_name,
-                    attribute=attribute or "mount",
-                    file=file,
-                    search_path=base,
-                    project=project,
-                    declared=declared,
-                )
+            if (file := _file_of(base, name)) is not None:
+                attribute = attribute or "mount"
+                return target(module_id=module_id, import_name=name, attribute=attribute, file=file, search_path=base)
     file = _package_in(folder)
     if file is None:
         raise ModuleNotFoundError(
             f"{reference}: no Python package in this folder or its src/; expected a package with mount(coordinator, config)"
         )
     package = file.parent if file.name == "__init__.py" else file
-    return Target(
-        reference=reference,
-        module_id=_id_from(folder.name if folder.name.startswith(_PREFIXES) else package.stem),
-        origin="folder",
-        import_name=package.stem,
-        file=file,
-        search_path=package.parent,
-        project=project,
-        declared=declared,
-    )
+    module_id = _id_from(folder.name if folder.name.startswith(_PREFIXES) else package.stem)
+    return target(module_id=module_id, import_name=package.stem, file=file, search_path=package.parent)
 
 
 def _from_installed(reference: str) -> Target:
@@ -402,15 +395,8 @@ class LoadedTarget:
     triggers: tuple[str, ...] = ()
     starts_processes: bool = False
 
-    def mount_on(self, backend: str) -> Callable[..., Any]:
-        """The mount function for a backend; call it there."""
-        return self._loaded_on(backend).mount
-
-    def ready_on(self, backend: str) -> Callable[..., Any] | None:
-        """``on_session_ready`` for a backend; call it there."""
-        return self._loaded_on(backend).on_session_ready
-
-    def _loaded_on(self, backend: str) -> LoadedModule:
+    def on(self, backend: str) -> LoadedModule:
+        """The module as it is mounted on a backend; call this there."""
         plain = LoadedModule(
             module_id=self.target.module_id,
             mount=self.mount,
@@ -453,11 +439,7 @@ def load(target: Target, config: dict[str, Any], plan: dict[str, Any]) -> Loaded
         )
     module_type: Any = target.module_type or getattr(module, "__amplifier_module_type__", None)
     if module_type not in CONTRACTS:
-        raise ModuleLoadError(
-            f"the type of {target.module_id!r} is not known; name it with --type, mark its functions with @tool or @on, or declare "
-            f"__amplifier_module_type__ as one of {', '.join(CONTRACTS)}",
-            module_id=target.module_id,
-        )
+        raise unknown_type(target.module_id)
     ready = getattr(module, "on_session_ready", None)
     own = getattr(module, "__amplifier_conformance__", None)
     settings = {**(own if isinstance(own, dict) else {}), **config}

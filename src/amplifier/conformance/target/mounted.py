@@ -32,10 +32,9 @@ from amplifier.conformance.target.virtual_clock import (
     Budget,
     count_mount,
     machine_load,
-    skipped,
     turns,
-    unstalled_time,
     when_stuck,
+    worked_time,
 )
 from amplifier.contracts import CONTRACTS, clauses_for
 from amplifier.kernel import AmplifierSession
@@ -143,8 +142,6 @@ _THOROUGH_POINTS = 100
 _MORE_WHEN_THOROUGH = 8
 _hanging_cleanups: set[str] = set()
 """Modules whose cleanup did not end in time when a check closed them."""
-_hanging_mounts: list[MountFailed] = []
-"""Why mount did not end in time; no check waits for it again."""
 
 
 @attrs.frozen(kw_only=True)
@@ -217,20 +214,14 @@ class MountedModule:
         Raises:
             MountFailed: It raised, or did not end in time.
         """
-        if _hanging_mounts:
-            raise _hanging_mounts[0]
         settings = fill_placeholders(config, self.directory)
         outcome = await self.call(self._call_mount, settings, seconds=MOUNT_SECONDS)
-        if outcome.returned:
-            return
-        failed = MountFailed(outcome)
-        if outcome.kind == "late":
-            _hanging_mounts.append(failed)
-        raise failed
+        if not outcome.returned:
+            raise MountFailed(outcome)
 
     async def _call_mount(self, config: dict[str, Any]) -> None:
         core = self.session.coordinator
-        answer = self.loaded.mount_on(self.ctx.backend)(self.coordinator, config)
+        answer = self.loaded.on(self.ctx.backend).mount(self.coordinator, config)
         if hasattr(type(answer), "__aenter__") and hasattr(type(answer), "__aexit__"):
             self.is_structured = True
             host = await core.hosting.host(answer, name=OWNER, owner=OWNER)
@@ -407,8 +398,9 @@ class CheckContext:
     @property
     def has_violations(self) -> bool:
         """Whether a required clause was found broken; a broken recommendation is no reason to stop looking."""
-        clauses = {clause.id: clause for clause in clauses_for(self.loaded.module_type)}  # type: ignore[arg-type]
-        return any(clauses[fault.clause].level == "required" for fault in self.faults)
+        clauses = clauses_for(self.loaded.module_type)  # type: ignore[arg-type]
+        required = {clause.id for clause in clauses if clause.level == "required"}
+        return any(fault.clause in required for fault in self.faults)
 
     @property
     def configs(self) -> list[dict[str, Any]]:
@@ -475,7 +467,7 @@ class CheckContext:
                 self.coverage.mount_attempted = True
                 count_mount()
                 await mounted.mount(self.loaded.config if config is None else config)
-                on_session_ready = self.loaded.ready_on(self.backend) if ready else None
+                on_session_ready = self.loaded.on(self.backend).on_session_ready if ready else None
                 if on_session_ready is not None:
                     await mounted.call(on_session_ready, mounted.coordinator)
                 self.coverage.instance_seen |= mounted.is_present
@@ -541,7 +533,7 @@ class CheckContext:
             yield
             return
         self.before_call()
-        abort, started = self.abort, unstalled_time() - skipped()
+        abort, started = self.abort, worked_time()
 
         def stop() -> None:
             abort(
@@ -563,7 +555,7 @@ class CheckContext:
             line = self.line_of(frame)
             # What the module waits for takes longer on a busy machine; what it does itself is timed without that.
             most = seconds * machine_load() if line is None else seconds
-            left = most - (unstalled_time() - skipped() - started)
+            left = most - (worked_time() - started)
             if left > 0:
                 signal.setitimer(signal.ITIMER_REAL, min(max(left, 0.1), 1.0))
                 return

@@ -4,7 +4,7 @@ The clock of the event loop stands still while anything runs, and jumps to the n
 on the wall while something outside the loop is at work, whose duration no one knows: a thread, a child process, a
 connection. `time.monotonic`, `time.time` and their relatives jump along, for modules that read them.
 
-`unstalled_time` excludes time spent waiting for a CPU: Linux reports how long a thread was ready to run without one. Elsewhere it is an ordinary monotonic
+`worked_time` excludes time spent waiting for a CPU: Linux reports how long a thread was ready to run without one. Elsewhere it is an ordinary monotonic
 clock. Checks limit themselves by calls of the module, not by seconds.
 """
 
@@ -33,15 +33,15 @@ _MAX_SLOWDOWN = 10.0
 _skipped = [0.0]
 
 
-def unstalled_time() -> float:
-    """Seconds on a clock that stops while the calling thread waits for a CPU."""
-    thread = get_native_id()
+def worked_time(thread: int | None = None) -> float:
+    """Real seconds on a clock that stops while a thread, this one if none is given, waits for a CPU; virtual time does not count."""
+    thread = thread or get_native_id()
     waited = cpu_wait(thread)
     while True:
         now, before = time.monotonic(), waited
         waited = cpu_wait(thread)
         if waited == before:  # or the thread waited between the two readings, which then do not belong together
-            return now - waited
+            return now - waited - _skipped[0]
 
 
 def skip(seconds: float) -> None:
@@ -50,7 +50,7 @@ def skip(seconds: float) -> None:
 
 
 def skipped() -> float:
-    """Seconds that virtual time has skipped so far: `unstalled_time` less these is real time."""
+    """Seconds that virtual time has skipped so far."""
     return _skipped[0]
 
 
@@ -67,13 +67,6 @@ def cpu_wait(thread: int) -> float:
         return 0.0
 
 
-def slowdown() -> float:
-    """How many times longer than on an idle machine things have taken so far; deadlines are multiplied by it."""
-    passed = time.monotonic() - skipped() - _STARTED
-    worked = passed - (cpu_wait(get_native_id()) - _WAITED)
-    return min(max(passed / max(worked, 0.01), 1.0), _MAX_SLOWDOWN)
-
-
 def machine_load() -> float:
     """How many times longer other processes may take than on an idle machine; limits on waiting for them are multiplied by it."""
     try:
@@ -88,9 +81,6 @@ def process_cpu_wait() -> float:
         return sum(cpu_wait(int(each.name)) for each in _THREADS.iterdir())
     except OSError:
         return 0.0
-
-
-_STARTED, _WAITED = time.monotonic(), cpu_wait(get_native_id())
 
 
 _MOUNT = 10
@@ -130,7 +120,6 @@ class Budget:
 
 KIT_THREAD = "conformance"
 """Beginning of the names of the kit's own threads, which do nothing that the module could wait for."""
-_TASKS = Path("/proc/self/task")
 _POOLED_THREAD = "AnyIO worker thread"
 _real_monotonic = time.monotonic
 _when_stuck: list[Callable[[], None]] = []
@@ -282,7 +271,7 @@ def child_processes() -> set[int]:
     found: set[int] = set()
     for thread in threading.enumerate():
         with suppress(OSError):
-            found.update(map(int, (_TASKS / str(thread.native_id) / "children").read_text().split()))
+            found.update(map(int, (_THREADS / str(thread.native_id) / "children").read_text().split()))
     return found.difference(server_ids())
 
 

@@ -124,7 +124,7 @@ async def takes_the_coordinator_when_ready(ctx: CheckContext) -> None:
         ctx.fault("A6", "on_session_ready is not async, so the kernel does not call it")
         return
     async with ctx.mount(ready=False) as mounted:
-        error = (await mounted.call(ctx.loaded.ready_on(ctx.backend) or ready, mounted.coordinator)).error
+        error = (await mounted.call(ctx.loaded.on(ctx.backend).on_session_ready or ready, mounted.coordinator)).error
         if isinstance(error, TypeError) and ctx.location_of(error) is None:
             ctx.fault("A6", f"on_session_ready cannot be called with the coordinator alone: {error}")
 
@@ -269,7 +269,7 @@ class _FailingMount:
         self.left: list[str] = []
 
     async def run(self) -> None:
-        answer = self._ctx.loaded.mount_on(self._ctx.backend)(self.coordinator, self._config)
+        answer = self._ctx.loaded.on(self._ctx.backend).mount(self.coordinator, self._config)
         if hasattr(type(answer), "__aenter__"):
             async with answer:
                 self.is_done = True

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -91,15 +92,14 @@ class ScriptedSession:
         self.was_delivered: bool = False
         self.gave_up: str | None = None
         core: Any = mounted.session.coordinator
-        self.context: ScriptedContext = ScriptedContext(self, case, keeps=6 if endless else None)
+        self.context: ScriptedContext = ScriptedContext(self, case, keeps=6 if endless else 0)
         core.mount("context", self.context)
         core.approval_system = scripted_approvals(self)
         for name in PROVIDERS[: case.get("providers", 1)]:
-            core.mount("providers", ScriptedProvider(self, name, streams=bool(case.get("streams"))), name=name)
+            core.mount("providers", scripted_provider(self, name, streams=bool(case.get("streams"))), name=name)
         for name in TOOLS:
             core.mount("tools", ScriptedTool(self, name), name=name)
-        self._hooks = ScriptedHooks(self)
-        self._hooks.register(core.hooks)
+        self._hooks = ScriptedHooks(self, core.hooks)
 
     def reset(self) -> None:
         """Forget all turns and messages, to run the same case again."""
@@ -260,10 +260,10 @@ class ScriptedContext:
         player: The state of the turn.
         case: Holds ``history``, the number of messages of an earlier turn that it starts with; ``compacts``, whether the view leaves
             out that turn; ``fails``, ``add`` or ``view`` and the number of the call that fails.
-        keeps: The view holds at most so many of the newest messages; for turns that never end.
+        keeps: The view holds at most so many of the newest messages, for turns that never end; 0 for all.
     """
 
-    def __init__(self, player: ScriptedSession, case: dict[str, Any], *, keeps: int | None = None) -> None:
+    def __init__(self, player: ScriptedSession, case: dict[str, Any], *, keeps: int = 0) -> None:
         self._player = player
         roles, history = ("user", "assistant"), case.get("history", 0)
         self.messages: list[dict[str, Any]] = [
@@ -296,19 +296,15 @@ class ScriptedContext:
         """A view that starts with a marker message."""
         await self._player.suspend("context.get_messages_for_request")
         self._maybe_fail("view")
-        number = self._counts["view"]
-        shown = self.messages[self._earlier :]
-        if self._keeps is not None:
-            shown = shown[-self._keeps :]
-        view = [{"role": "user", "content": f"view{number}x"}, *plain(shown)]
-        self._player.note("view", f"view{number}x", plain(view))
+        name = f"view{self._counts['view']}x"
+        view = [{"role": "user", "content": name}, *plain(self.messages[self._earlier :][-self._keeps :])]
+        self._player.note("view", name, plain(view))
         return view
 
     async def get_messages(self) -> list[dict[str, Any]]:
         """All messages."""
         await self._player.suspend("context.get_messages")
-        copied: list[dict[str, Any]] = plain(self.messages)
-        return copied
+        return list(plain(self.messages))
 
     async def set_messages(self, messages: list[dict[str, Any]]) -> None:
         """Replace everything; messages added at the end are logged as stored."""
@@ -331,26 +327,14 @@ class ScriptedContext:
             raise OSError(28, "No space left on device")
 
 
-class ScriptedProvider:
+def scripted_provider(player: ScriptedSession, name: str, *, streams: bool) -> Any:
     """Returns the answers of the script, one for each call; it has a stream method only if it ``streams``."""
 
-    def __init__(self, player: ScriptedSession, name: str, *, streams: bool) -> None:
-        self._player = player
-        self.name = name
-        double = MockProvider(self._respond, name=name)
-        self.get_info: Callable[..., Any] = double.get_info
-        self.list_models: Callable[..., Any] = double.list_models
-        self.complete: Callable[..., Any] = double.complete
-        self.parse_tool_calls: Callable[..., Any] = double.parse_tool_calls
-        if streams:
-            self.stream: Callable[..., Any] = double.stream
-
-    async def _respond(self, request: Any) -> ChatResponse:
-        player = self._player
+    async def respond(request: Any) -> ChatResponse:
         if not isinstance(request, ChatRequest):
-            player.note("asked", self.name, None)
+            player.note("asked", name, None)
             raise TypeError(f"complete takes a ChatRequest, got {type(request).__name__}")
-        player.note("asked", self.name, plain(request))
+        player.note("asked", name, plain(request))
         answer = player.next_answer(bool(request.tools))
         for _ in range(answer.steps):
             await player.suspend("provider.complete")
@@ -358,11 +342,15 @@ class ScriptedProvider:
             player.stop()
         error = answer.exception()
         if error is not None:
-            player.note("failed", self.name, error)
+            player.note("failed", name, error)
             raise error
-        player.note("answered", self.name, answer)
+        player.note("answered", name, answer)
         player.last_answer = answer
         return answer.response()
+
+    double = MockProvider(respond, name=name)
+    offered = ("name", "get_info", "list_models", "complete", "parse_tool_calls")
+    return double if streams else SimpleNamespace(**{each: getattr(double, each) for each in offered})
 
 
 class ScriptedTool:
@@ -455,18 +443,13 @@ _ENDLESS = 300
 
 
 class ScriptedHooks:
-    """Both hooks; they are registered with the session's own registry."""
+    """A hook that logs every event, and one that decides as the script holds; both are registered with the session's own registry."""
 
-    def __init__(self, player: ScriptedSession) -> None:
+    def __init__(self, player: ScriptedSession, hooks: Any) -> None:
         self._player = player
-        self._answered: set[tuple[str, int]] = set()
-        self._request_denied = False
-        self._repeats = 0
-        self._registered: list[Callable[[], None]] = []
-
-    def register(self, hooks: Any) -> None:
-        """Register both; the logging hook runs before every other."""
-        self._registered.append(hooks.register("*", self._record, priority=FIRST, name="everything"))
+        self.reset()
+        # The logging hook runs before every other.
+        self._registered = [hooks.register("*", self._record, priority=FIRST, name="everything")]
         for event in ("prompt:submit", "provider:request", "provider:response", "tool:pre", "tool:post"):
             self._registered.append(hooks.register(event, self._decide, name="scripted"))
 
@@ -477,7 +460,7 @@ class ScriptedHooks:
 
     def reset(self) -> None:
         """Forget which results were returned already."""
-        self._answered.clear()
+        self._answered: set[tuple[str, int]] = set()
         self._request_denied = False
         self._repeats = 0
 
@@ -488,37 +471,36 @@ class ScriptedHooks:
 
     async def _decide(self, event: str, data: dict[str, Any]) -> HookResult | None:
         player = self._player
-        if event == "provider:response":
-            if player.last_answer is not None and player.last_answer.stops == "told":
-                player.stop()
-            return None
-        if event == "prompt:submit":
-            return self._answer(event, player.turn.script.submit, 0, "prompt-submit-x", data)
-        if event == "provider:request":
-            return self._decide_request(data)
+        match event:
+            case "provider:response":
+                if player.last_answer is not None and player.last_answer.stops == "told":
+                    player.stop()
+                return None
+            case "prompt:submit":
+                return self._answer(event, player.turn.script.submit, 0, "prompt-submit-x", data)
+            case "provider:request" if self._request_denied:
+                self._repeats += 1
+                if self._repeats > _ENDLESS:
+                    player.give_up("O20")
+                return HookResult(action="deny", reason="denied before, and still denied")
+            case "provider:request":
+                answer = player.peek_answer()
+                if answer is None:
+                    return None
+                return self._answer(event, answer.request, answer.number, answer.word(), data)
         given = data.get("tool_input")
         key = given.get("key") if isinstance(given, Mapping) else None
         call = player.call_with(key, data.get("tool_name"))
-        if call is None or (event, call.number) in self._answered:
+        if call is None:
             return None
         action = call.pre if event == "tool:pre" else call.post
         return self._answer(event, action, call.number, call.word(event), data, call)
 
-    def _decide_request(self, data: dict[str, Any]) -> HookResult | None:
-        player = self._player
-        if self._request_denied:
-            self._repeats += 1
-            if self._repeats > _ENDLESS:
-                player.give_up("O20")
-            return HookResult(action="deny", reason="denied before, and still denied")
-        answer: Answer | None = player.peek_answer()
-        if answer is None or answer.request is None or ("provider:request", answer.number) in self._answered:
-            return None
-        return self._answer("provider:request", answer.request, answer.number, answer.word(), data)
-
     def _answer(
         self, event: str, action: str | None, number: int, word: str, data: dict[str, Any], call: Call | None = None
     ) -> HookResult | None:
+        if event != "prompt:submit" and (event, number) in self._answered:
+            return None
         made = _hook_result(event, action, word, data, call)
         if made is not None:
             self._answered.add((event, number))
@@ -590,22 +572,24 @@ def _replaced(value: Any, old: str, new: str) -> Any:
     return value
 
 
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a function; none if it has no readable signature."""
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
 def accepted_keywords(function: Callable[..., Any]) -> set[str] | None:
     """The keywords that a function takes; None when it takes any, or has no readable signature."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return None
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+    parameters = _parameters(function)
+    if not parameters or any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
         return None
     kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return {parameter.name for parameter in parameters if parameter.kind in kinds}
+    return {name for name, each in parameters.items() if each.kind in kinds}
 
 
 def needs_coordinator(function: Callable[..., Any]) -> bool:
     """Whether a function has a required parameter ``coordinator``."""
-    try:
-        parameter = inspect.signature(function).parameters.get("coordinator")
-    except (TypeError, ValueError):
-        return False
+    parameter = _parameters(function).get("coordinator")
     return parameter is not None and parameter.default is inspect.Parameter.empty
