@@ -28,7 +28,7 @@ from amplifier.conformance.oracles.calls import (
     CallSeries,
     first_difference,
 )
-from amplifier.conformance.target.calls import binding_error, waits_for_ever
+from amplifier.conformance.target.calls import binding_error
 from amplifier.conformance.target.mounted import CheckContext, MountedModule, MountFailed
 from amplifier.conformance.target.process import files_below, refused_access
 from amplifier.conformance.target.use import schema_of, typical_operations
@@ -39,8 +39,6 @@ from amplifier.models import ToolResult
 Input = dict[str, Any]
 _CUT = "\\ufffd"
 """What decoding puts in place of bytes that are no character, as JSON writes it."""
-_polling: set[str] = set()
-"""Tools of which a late call waits for more than nothing; finding that out takes long, and once is enough."""
 
 
 class _PrintDetector:
@@ -158,21 +156,9 @@ class ToolCallSeries(CallSeries):
             if earlier is not None:
                 what = f"execute never ends once it was called with {fingerprint(earlier)[:150]}"
                 self.fault("T5", what, {"tool": self._tool, "input": given})
-            elif self._tool not in _polling and await self._waits_for_ever(given):
-                what = "execute never returns: it waits for something that nothing is left to bring about"
-                self.fault("T5", what, {"tool": self._tool, "input": given})
             else:
                 self.ctx.notes.append(f"execute of {self._tool!r} {outcome} on some input")
             return
-
-    async def _waits_for_ever(self, given: Input) -> bool:
-        async with self.ctx.mount() as mounted:
-            execute = mounted.instances[self._tool].execute
-            with self.ctx.watchdog(what=f"execute of the tool {self._tool!r}"):
-                is_stuck = await waits_for_ever(execute, copy.deepcopy(given))
-        if not is_stuck:
-            _polling.add(self._tool)
-        return is_stuck
 
     def _check_unchanged(self, before: dict[str, Any], after: dict[str, Any]) -> None:
         names = {"T2": "name", "T3": "description", "T7": "schema"}
