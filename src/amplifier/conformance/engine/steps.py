@@ -43,7 +43,6 @@ DRAWN: dict[str, Callable[[dict[str, Any]], SearchStrategy[Any]]] = {
     "turns": orchestrator.turns,
     "provider_requests": provider.requests,
     "provider_dialogues": provider.dialogues,
-    "provider_answers": provider.answers,
     "tool_inputs": tool.tool_inputs,
 }
 """From the name of an input to a strategy, a function of the facts about the module."""

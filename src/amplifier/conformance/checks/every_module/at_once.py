@@ -106,35 +106,19 @@ async def _at_once(mounted: MountedModule, number: int, head_start: int) -> _Run
     return first, second, await _state(mounted)
 
 
-async def _run_concurrently(
-    mounted: MountedModule, pair: Sequence[Operation], head_start: int, *, cancel_first: bool = False
-) -> list[Outcome]:
-    """Make both calls at the same time.
-
-    Args:
-        mounted: The module.
-        pair: The calls.
-        head_start: The steps of the loop between the two starts; with ``cancel_first``, between second start and
-            cancellation.
-        cancel_first: Cancel the first call while the second one runs.
-    """
+async def _run_concurrently(mounted: MountedModule, pair: Sequence[Operation], head_start: int) -> list[Outcome]:
+    """Make both calls at the same time, with so many steps of the loop between the two starts."""
     outcomes = [Outcome(kind="late"), Outcome(kind="late")]
-    scope = anyio.CancelScope()
 
     async def run(index: int) -> None:
-        with scope if index == 0 else anyio.CancelScope():
-            outcomes[index] = await _call(mounted, pair[index])
+        outcomes[index] = await _call(mounted, pair[index])
 
     with mounted.ctx.watchdog(_SECONDS * 2 + CANCEL_GRACE, "A8", "two calls at once"):
         async with anyio.create_task_group() as group:
             group.start_soon(run, 0)
-            for _ in range(1 if cancel_first else head_start):
+            for _ in range(head_start):
                 await anyio.lowlevel.checkpoint()
             group.start_soon(run, 1)
-            if cancel_first:
-                for _ in range(head_start + 1):
-                    await anyio.lowlevel.checkpoint()
-                scope.cancel()
     return outcomes
 
 
@@ -198,22 +182,3 @@ def _wrong_state(orders: list[_Run], together: _Run) -> str | None:
         pair for pair in zip(together[2], orders[0][2], strict=True) if not _same(*([each] for each in pair))
     )
     return f"afterwards it shows {left.text[:150]}, which is what no order of the two leaves ({usual.text[:150]})"
-
-
-@check("A9", kind="cancellation", types=("tool",), needs_success=("A9",))
-async def spares_the_neighbour(ctx: CheckContext) -> None:
-    """Makes the same call twice at the same time and cancels the first; the second must return as usual."""
-    budget = ctx.budget(_BUDGET)
-    async with ctx.mount() as mounted:
-        operations = typical_operations(mounted)[: 1 if ctx.loaded.starts_processes else _MOST_PAIRS]
-    for operation in operations:
-        async with ctx.mount() as mounted:
-            if budget.is_spent() or not (await _call(mounted, operation)).returned:
-                continue
-        for head_start in _HEAD_STARTS:
-            async with ctx.mount() as mounted:
-                _, survivor = await _run_concurrently(mounted, (operation, operation), head_start, cancel_first=True)
-            if not survivor.returned:
-                what = f"two equal calls at the same time, {operation.name}, of which the first was cancelled"
-                ctx.fault("A9", f"{what}: the second {survivor}", given=operation.given, error=survivor.error)
-                return

@@ -16,7 +16,6 @@ import anyio
 
 from amplifier.conformance.checks.every_module.cancellation import (
     CALLS,
-    cancel_at_every_suspension,
     find_growing_file,
     is_of_a_database,
     new_tasks,
@@ -226,12 +225,6 @@ async def _clean_up_configured(mounted: MountedModule, key: str, is_folder: bool
         mounted.ctx.fault("A15", f"cleanup deleted {what}", given={key: "…/given"})
     elif file_existed and not file.exists():
         mounted.ctx.fault("A15", f"cleanup deleted a user's file in {what}", given={key: "…/given"})
-
-
-@check("A7", "A8", "A9", "A14", kind="cancellation", needs_success=("A7", "A8", "A9"))
-async def survives_cancellation(ctx: CheckContext) -> None:
-    """Cancels typical calls at each suspension, many times over, uses the module again, and looks for leftovers."""
-    await cancel_at_every_suspension(ctx)
 
 
 @check("A19", kind="hygiene")
