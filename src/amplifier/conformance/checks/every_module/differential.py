@@ -30,6 +30,7 @@ from amplifier.conformance.checks.every_module.cancellation import (
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.oracles.calls import NEVER, first_difference
 from amplifier.conformance.target.calls import Outcome
+from amplifier.conformance.target.literals import texts_in
 from amplifier.conformance.target.locate import load_anew
 from amplifier.conformance.target.mounted import CheckContext, MountedModule, MountFailed
 from amplifier.conformance.target.process_state import ProcessState
@@ -276,17 +277,22 @@ async def _ended_differently(ctx: CheckContext) -> tuple[str, Any, str, str] | N
 # ── a used instance ──
 
 _CALLS = 1_500
+_MOST_PAIRS = 12
+_STALE = {"tool": "T10", "provider": "P14", "hook": "H3"}
 
 
-@check("T10", "C14", "R6", kind="behaviour", types=("tool", "context", "resolver"))
+@check("T10", "P14", "H3", "C14", "R6", kind="behaviour", types=("tool", "provider", "hook", "context", "resolver"))
 async def answers_the_same_when_used(ctx: CheckContext) -> None:
-    """Makes calls in a used instance and in fresh ones: a context that was cleared and a resolver answer as a fresh one, and no call changes an earlier result."""
+    """Makes calls in a used instance and in fresh ones: a context that was cleared and a resolver answer as a fresh one, and no call gets the answer to another."""
+    kind = ctx.loaded.module_type
     if ctx.loaded.starts_processes:
         return
-    if ctx.loaded.module_type == "tool":
-        await _find_live_answer(ctx)
+    if kind in ("context", "resolver"):
+        await _compare_all(ctx, *_REPLACED if kind == "context" else ("R6", "after other questions"))
     else:
-        await _compare_all(ctx, *_REPLACED if ctx.loaded.module_type == "context" else ("R6", "after other questions"))
+        await _find_stale_answer(ctx, _STALE[kind])
+    if kind == "tool":
+        await _find_live_answer(ctx)
 
 
 _REPLACED = ("C14", "when it was used before, and cleared or replaced,")
@@ -325,6 +331,30 @@ def _at(mounted: MountedModule, numbers: Sequence[int]) -> list[Operation]:
     return [operations[number] for number in numbers]
 
 
+async def _find_stale_answer(ctx: CheckContext, clause: str) -> None:
+    """Report a call that gets exactly what a similar call before it got, and something else in a fresh session."""
+    async with ctx.mount() as mounted:
+        operations = [*_lasting(mounted), *other_operations(mounted), *other_operations(mounted, FOREIGN)]
+    pairs = _similar(operations, set(texts_in(ctx.loaded.target)))
+    budget = ctx.budget(_CALLS)
+    for first, second in pairs[:_MOST_PAIRS]:
+        if budget.is_spent():
+            return
+        tellings = [(first,), (second,), (first, second)]
+        (one,), (alone,), (_, after) = [await _tell(ctx, _alone, partial(_at, numbers=each)) for each in tellings]
+        if (
+            after.text == one.text != alone.text
+            and alone.ending == one.ending
+            and one.ending not in ("failed", "did not end")
+        ):
+            again = [await _tell(ctx, _alone, partial(_at, numbers=each)) for each in tellings]
+            if again == [[one], [alone], [one, after]]:
+                shown = first_difference(alone.text, after.text)
+                given = {"first": one.given, "then": after.given}
+                ctx.fault(clause, f"{after.name} got the answer to the call before it, {shown}", given=given)
+                return
+
+
 async def _find_live_answer(ctx: CheckContext) -> None:
     """Report a result that later calls, of any tool of the module, have changed."""
     async with ctx.mount() as mounted:
@@ -337,6 +367,27 @@ async def _find_live_answer(ctx: CheckContext) -> None:
                 what = f"a result of {operation.name} is changed by later calls: it is {first_difference(text, repr(value))}"
                 ctx.fault("T10", what, given=operation.given)
                 return
+
+
+def _similar(operations: list[Operation], named: set[str]) -> list[tuple[int, int]]:
+    """Pairs of calls of the same thing whose inputs differ in one text or number that the module's source does not name, as it does a choice."""
+    pairs = []
+    for first, one in enumerate(operations):
+        for second, other in enumerate(operations):
+            changes = _changes(one.given, other.given) if one.name == other.name else []
+            if len(changes) == 1 and not named.issuperset(changes[0]):
+                pairs.append((first, second))
+    return pairs
+
+
+def _changes(one: Any, other: Any) -> list[tuple[Any, Any]]:
+    """Where two inputs differ; two places for what is there only once, or is of another type."""
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        return [change for key in one for change in _changes(one[key], other[key])]
+    if one == other:
+        return []
+    is_plain = type(one) is type(other) and isinstance(one, (str, int, float)) and not isinstance(one, bool)
+    return [(one, other)] if is_plain else [(None, None), (None, None)]
 
 
 # ── a cancelled call ──
