@@ -26,8 +26,6 @@ from amplifier.conformance.target.mounted import CheckContext
 from amplifier.errors import ProviderUnavailableError
 
 CONTEXT = ("context",)
-_OWN_SHARES = (0.7, 0.25, 0.2)
-"""Budgets as shares of a history by the context's own count; what it adds to a view shows in a small one."""
 
 
 @check(
@@ -139,50 +137,6 @@ async def keeps_what_it_must(ctx: CheckContext) -> None:
         if observed is not None and await observed.set([*beginning, {"role": "assistant", "content": None}]):
             await observed.view(400)
             ctx.fill_input({"token_budget": 400, "messages": observed.expected})
-
-
-@check("C7", "C8", kind="behaviour", types=CONTEXT)
-async def fits_by_its_own_count(ctx: CheckContext) -> None:
-    """Compares a view with the token counts in the context's own compaction events."""
-    history = [spoken(number, "user", 30) for number in range(60)]
-    async with observe_context(ctx) as observed:
-        if observed is None or not await observed.set(history):
-            return
-        await observed.view(tokens(history) // 10)
-        counted = _emitted_count(observed, "context:pre_compact")
-        if counted is None or not 0.7 * tokens(history) < counted < 1.5 * tokens(history):
-            return  # it emits no count, or counts something else
-        for share in _OWN_SHARES:
-            await _check_own_count(observed, counted, int(counted * share))
-            if ctx.faults:
-                return
-
-
-async def _check_own_count(observed: ObservedContext, counted: int, budget: int) -> None:
-    """Compare the size of a view with a budget, as the context itself counts.
-
-    Args:
-        observed: The context.
-        counted: Its count of the whole history.
-        budget: For a part of the history.
-    """
-    history = observed.expected
-    observed.mounted.events.clear()
-    view = await observed.view(budget)
-    if is_whole(history, view):
-        what = f"a history that is {counted} tokens by its own count was returned whole for a budget of {budget}"
-        observed.ctx.fault("C7", what)
-        return
-    shown = _emitted_count(observed, "context:post_compact")
-    # The event may count something else than the view, such as the history or what was left out.
-    measured = tokens(view or ()) * counted / tokens(history)
-    if shown is not None and shown > budget * 1.05 and 0.8 * measured < shown < 1.2 * measured:
-        observed.ctx.fault("C8", f"the view is {shown} tokens by the context's own count, for a budget of {budget}")
-
-
-def _emitted_count(observed: ObservedContext, event: str) -> int | None:
-    counts = [data.get("token_count") for _, data in observed.mounted.events.get_events(event)]
-    return counts[-1] if counts and type(counts[-1]) is int else None
 
 
 @check("C8", kind="behaviour", types=CONTEXT)
