@@ -378,6 +378,30 @@ async def counts_each_call_alone(ctx: CheckContext) -> None:
             return
 
 
+_ODD_OPTIONS: tuple[dict[str, Any], ...] = (
+    {"model": "no-such-model"},
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}},
+    {"max_output_tokens": 1, "stop": ["e"], "temperature": 1.9},
+)
+"""Options that not every provider supports."""
+
+
+@check("P4", "P19", kind="behaviour", types=PROVIDER)
+async def says_what_it_cannot_do(ctx: CheckContext) -> None:
+    """Sends options that it may not support; it has to return a response or raise an LLMError."""
+    if not await _answers_plainly(ctx):
+        return
+    for options in _ODD_OPTIONS:
+        async with ctx.mount() as mounted:
+            outcome = await complete(mounted, from_dict(ChatRequest, {**to_dict(asking("Hello.")), **options}))
+        if outcome.kind == "raised":
+            check_error(ctx, outcome)
+        elif outcome.returned and not isinstance(outcome.value, ChatResponse):
+            ctx.fault("P4", f"complete {outcome}; expected a ChatResponse", given=options)
+        if ctx.faults:
+            return
+
+
 def check_error(ctx: CheckContext, outcome: Outcome) -> None:
     """Report an error that a failed call may not raise."""
     error = outcome.error
