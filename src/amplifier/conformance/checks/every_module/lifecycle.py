@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -248,7 +248,7 @@ _BAD_VALUES: tuple[Any, ...] = (None, "text", -1, [], {"unknown": True})
 @asynccontextmanager
 async def _failing_mount(
     ctx: CheckContext, config: dict[str, Any], what: str
-) -> AsyncIterator[tuple[Callable[[], Awaitable[None]], list[str]]]:
+) -> AsyncIterator[tuple[Callable[[], Coroutine[Any, Any, None]], list[str]]]:
     """A call of mount with a coordinator of its own, undone after the body, and a list that then holds what it has left behind."""
     before, coordinator, left = Resources(), TestCoordinator(), list[str]()
     cleanups: list[Any] = [coordinator.cleanup]
