@@ -64,6 +64,12 @@ def is_whole(history: Sequence[Message], view: Any) -> bool:
     return all(any(shows(shown, wanted) for shown in rest) for wanted in history if not _rank(wanted))
 
 
+def marks(view: Any) -> list[str]:
+    """The marks of the given messages in a view; messages that the context adds may differ each time."""
+    found = [mark_of(message) for message in view or () if isinstance(message, dict)]
+    return [mark for mark in found if mark is not None]
+
+
 def view_violations(history: Sequence[Message], view: Any, budget: int | None = None) -> Iterator[Violation]:
     """Every clause that a view breaks.
 

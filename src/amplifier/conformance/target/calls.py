@@ -18,6 +18,7 @@ from amplifier.conformance.target.virtual_clock import (
     skipped,
     slowdown,
     unstalled_time,
+    when_stuck,
 )
 
 CALL_SECONDS = 5.0
@@ -127,6 +128,29 @@ async def call_with_deadline(
     overrun = 0.0 if has_waited or not is_virtual() else anyio.current_time() - scope.deadline
     limit = PATIENCE if patient and not has_waited else seconds
     return Outcome(kind="late", seconds=limit, is_async=is_async, overrun=overrun)
+
+
+async def waits_for_ever(function: Callable[..., Any], *args: Any) -> bool:
+    """Whether a call waits for what cannot happen: no timer, thread, process or connection is left to bring it about.
+
+    Only in virtual time that can be known. The call is cancelled then; one that goes on for long is cancelled, too, and nothing is
+    known about it.
+    """
+    count_call()
+    is_stuck = False
+    with anyio.CancelScope() as scope:
+
+        def stop() -> None:
+            nonlocal is_stuck
+            is_stuck = True
+            scope.cancel()
+
+        try:
+            with when_stuck(stop), limited(scope, waiting_seconds(CALL_SECONDS), jumps=_JUMPS):
+                await function(*args)
+        except BaseException as error:  # noqa: BLE001 — foreign code, as above
+            reraise_own_cancellation(error)
+    return is_stuck
 
 
 def binding_error(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str | None:

@@ -16,7 +16,7 @@ import anyio.lowlevel
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.inputs.conversations import Message, newest_unit, prose, spoken, tokens, tool_turn
 from amplifier.conformance.oracles.calls import check_methods
-from amplifier.conformance.oracles.view_rules import difference, holds, is_whole, view_violations
+from amplifier.conformance.oracles.view_rules import difference, holds, is_whole, marks, view_violations
 from amplifier.conformance.target.calls import Outcome, reraise_own_cancellation
 from amplifier.conformance.target.mounted import OWNER, CheckContext, MountedModule, MountFailed
 from amplifier.contracts import ContextManager
@@ -459,6 +459,81 @@ async def _add_concurrently(observed: ObservedContext, queues: list[list[Message
         observed.ctx.fault("C15", f"{when}, {found}")
         return
     observed.expected += copy.deepcopy(tail)
+
+
+@check("C15", kind="behaviour", types=CONTEXT)
+async def takes_many_at_once(ctx: CheckContext) -> None:
+    """Requests views and replaces the conversation from several tasks at once; no view and no conversation may be a mixture."""
+    for placed in (True, False):
+        async with observe_context(ctx, placed=placed) as observed:
+            if observed is None:
+                return
+            observed.mounted.suspend_at(*_COMPACTIONS)
+            if not await observed.add_all([spoken(number * 10, "user", 30) for number in range(60)], clause="C15"):
+                return
+            await _view_concurrently(observed)
+            if not observed.has_faults:
+                await _add_beside_a_view(observed)
+            if not observed.has_faults:
+                await _replace_concurrently(observed)
+        if ctx.faults or ctx.loaded.config == ctx.loaded.given:
+            return
+
+
+async def _view_concurrently(observed: ObservedContext) -> None:
+    """Request views of several sizes in turn and then concurrently: each has to be the same."""
+    budgets = (200, 1000, PLENTY, 500)
+    alone = [[await observed.view(budget) for budget in budgets] for _ in range(2)]
+    together: list[Any] = [None] * len(budgets)
+
+    async def request(number: int) -> None:
+        together[number] = await observed.view(budgets[number])
+
+    async with anyio.create_task_group() as group:
+        for number in range(len(budgets)):
+            group.start_soon(request, number)
+    for budget, once, again, beside in zip(budgets, *alone, together, strict=True):
+        first, second, third = (marks(view) for view in (once, again, beside))
+        if first == second != third and beside is not None:
+            what = f"{len(third)} messages instead of the {len(first)} that it shows when asked alone"
+            observed.ctx.fault("C15", f"a view for {budget} tokens, asked for beside others, shows {what}")
+            return
+
+
+async def _add_beside_a_view(observed: ObservedContext) -> None:
+    """Store a message while a view is being made: later views show it."""
+    for steps in range(8):
+        newest = spoken(1000 + steps, "user", 5)
+        if not await observed.add(spoken(1100 + steps, "user", 5), "C15"):  # so that no remembered view fits
+            return
+        async with anyio.create_task_group() as group:
+            group.start_soon(observed.view, 200)
+            for _ in range(steps):
+                await anyio.lowlevel.checkpoint()
+            group.start_soon(observed.add, newest, "C15")
+        view = await observed.view(200)
+        if view is not None and not observed.has_faults and marks([newest])[0] not in marks(view):
+            observed.ctx.fault("C15", "a message that was stored while a view was made is not in the views after that")
+            return
+
+
+async def _replace_concurrently(observed: ObservedContext) -> None:
+    one = [spoken(100 + number, "user", 5) for number in range(6)]
+    other = [spoken(200 + number, "assistant", 5) for number in range(4)]
+    async with anyio.create_task_group() as group:
+        for messages in (one, other):
+            group.start_soon(observed.mounted.call, observed.context.set_messages, copy.deepcopy(messages))
+    stored = await observed.stored("C15")
+    if stored is None:
+        return
+    if difference(stored, one) is not None and difference(stored, other) is not None:
+        observed.ctx.fault(
+            "C15", f"two set_messages at once left {len(stored)} messages, neither the ones nor the others"
+        )
+        return
+    observed.expected = one if difference(stored, one) is None else other
+    await observed.add(spoken(300, "user", 5), clause="C15")
+    await observed.compare("C15", "after two set_messages at once and an add_message")
 
 
 @check("C3", kind="behaviour", types=CONTEXT)

@@ -368,8 +368,10 @@ async def counts_each_call_alone(ctx: CheckContext) -> None:
         if not usable(mounted):
             return
         responses = [(await complete(mounted, asking("Hello."))).value for _ in range(4)]
+        models = (await mounted.call(mounted.instance.list_models)).value
     if not all(isinstance(each, ChatResponse) and isinstance(each.usage, Usage) for each in responses):
         return
+    _check_cost(ctx, responses[0].usage, models)
     contents = {without_ids(ChatResponse(content=each.content, tool_calls=each.tool_calls)) for each in responses}
     for key in ("input_tokens", "output_tokens", "total_tokens"):
         counts = [getattr(each.usage, key) for each in responses]
@@ -384,6 +386,20 @@ _ODD_OPTIONS: tuple[dict[str, Any], ...] = (
     {"max_output_tokens": 1, "stop": ["e"], "temperature": 1.9},
 )
 """Options that not every provider supports."""
+
+
+def _check_cost(ctx: CheckContext, usage: Usage, models: Any) -> None:
+    """Report a cost that is far from what the provider's own price list makes of the tokens; cached tokens may be cheaper."""
+    prices = [each.pricing for each in models if each.pricing is not None] if isinstance(models, list) else []
+    if usage.cost_usd is None or usage.cache_read_tokens or usage.cache_write_tokens or not prices:
+        return
+    listed = [
+        (usage.input_tokens * each.input_per_million + usage.output_tokens * each.output_per_million) / 1e6
+        for each in prices
+    ]
+    if not min(listed) / 2 <= float(usage.cost_usd) <= max(listed) * 2 + 1e-5:
+        what = f"{usage.input_tokens} and {usage.output_tokens} tokens cost {usage.cost_usd}"
+        ctx.fault("P5", f"{what}; by the prices of list_models it is {max(listed):.6g}")
 
 
 @check("P4", "P19", kind="behaviour", types=PROVIDER)

@@ -12,7 +12,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from amplifier.conformance.checks.registry import check
@@ -24,13 +24,14 @@ from amplifier.conformance.inputs.json_schema import (
     schema_problem,
 )
 from amplifier.conformance.oracles.calls import (
+    SECONDS_PER_CALL,
     CallSeries,
     first_difference,
 )
-from amplifier.conformance.target.calls import binding_error
-from amplifier.conformance.target.mounted import CheckContext, MountedModule
-from amplifier.conformance.target.process import files_below
-from amplifier.conformance.target.use import schema_of
+from amplifier.conformance.target.calls import binding_error, waits_for_ever
+from amplifier.conformance.target.mounted import CheckContext, MountedModule, MountFailed
+from amplifier.conformance.target.process import files_below, refused_access
+from amplifier.conformance.target.use import schema_of, typical_operations
 from amplifier.contracts import tool_schema
 from amplifier.errors import ContractError
 from amplifier.models import ToolResult
@@ -38,6 +39,8 @@ from amplifier.models import ToolResult
 Input = dict[str, Any]
 _CUT = "\\ufffd"
 """What decoding puts in place of bytes that are no character, as JSON writes it."""
+_polling: set[str] = set()
+"""Tools of which a late call waits for more than nothing; finding that out takes long, and once is enough."""
 
 
 class _PrintDetector:
@@ -67,6 +70,7 @@ class ToolCallSeries(CallSeries):
         super().__init__(ctx)
         self._tool = tool
         self._accepts: Accepts | None = None
+        self._done: list[Input] = []
 
     async def run(self, inputs: Iterable[Input]) -> None:
         """Make the calls, then compare the tool's description with what it was."""
@@ -97,7 +101,7 @@ class ToolCallSeries(CallSeries):
         files = files_below(mounted.directory)
         outcome, _, changed = await self.call(mounted, tool.execute, given)
         if outcome.kind == "late":
-            self.ctx.notes.append(f"execute of {self._tool!r} {outcome} on some input")
+            await self._check_late(given)
         elif outcome.kind == "raised":
             self.fault("T5", f"execute {outcome}", shown, error=outcome.error)
             if (self._accepts is not None and self._accepts(given)) or self._is_raised_on_purpose(outcome.error):
@@ -111,6 +115,7 @@ class ToolCallSeries(CallSeries):
                     self.fault("T12", f"it refused the input and had changed {touched[0]!r} before", shown)
         if changed is not None:
             self.fault("T15", f"execute changed its input to {changed[:150]}", shown)
+        self._done.append(given)
 
     def _is_raised_on_purpose(self, error: BaseException | None) -> bool:
         """Whether an error comes from a raise statement of the module, and not from code that it called."""
@@ -136,6 +141,38 @@ class ToolCallSeries(CallSeries):
         said = fingerprint([result.output, result.error])
         if _CUT in said and _CUT not in fingerprint(shown):
             self.fault("T9", f"a character was cut in two: {said[max(0, said.index(_CUT) - 40) :][:80]}", shown)
+
+    async def _check_late(self, given: Input) -> None:
+        """A call that never ends may be what the input demands; one that ends in a new session was broken by another."""
+        for earlier in [None, *reversed(self._done[-6:]), self._done[0] if self._done else None]:
+            try:
+                async with self.ctx.mount() as mounted:
+                    execute = mounted.instances[self._tool].execute
+                    if earlier is not None:
+                        await mounted.call(execute, copy.deepcopy(earlier), seconds=SECONDS_PER_CALL)
+                    outcome = await mounted.call(execute, copy.deepcopy(given), seconds=SECONDS_PER_CALL)
+            except MountFailed:
+                return
+            if outcome.kind != "late":
+                continue
+            if earlier is not None:
+                what = f"execute never ends once it was called with {fingerprint(earlier)[:150]}"
+                self.fault("T5", what, {"tool": self._tool, "input": given})
+            elif self._tool not in _polling and await self._waits_for_ever(given):
+                what = "execute never returns: it waits for something that nothing is left to bring about"
+                self.fault("T5", what, {"tool": self._tool, "input": given})
+            else:
+                self.ctx.notes.append(f"execute of {self._tool!r} {outcome} on some input")
+            return
+
+    async def _waits_for_ever(self, given: Input) -> bool:
+        async with self.ctx.mount() as mounted:
+            execute = mounted.instances[self._tool].execute
+            with self.ctx.watchdog(what=f"execute of the tool {self._tool!r}"):
+                is_stuck = await waits_for_ever(execute, copy.deepcopy(given))
+        if not is_stuck:
+            _polling.add(self._tool)
+        return is_stuck
 
     def _check_unchanged(self, before: dict[str, Any], after: dict[str, Any]) -> None:
         names = {"T2": "name", "T3": "description", "T7": "schema"}
@@ -233,3 +270,38 @@ async def describes_its_input(ctx: CheckContext) -> None:
 async def answers_inputs(ctx: CheckContext) -> None:
     """Calls it with inputs: all that its schema names, some that have one defect, drawn ones that are valid, almost valid, or any JSON object."""
     await ToolCallSeries(ctx, ctx.case["tool"]).run(ctx.case["inputs"])
+
+
+@check("T6", kind="behaviour", types=_TOOL)
+async def admits_failures(ctx: CheckContext) -> None:
+    """Lets the file system refuse every access during a call; one that reports success all the same has the effect that it has otherwise."""
+    async with ctx.mount() as mounted:
+        count = 0 if ctx.loaded.starts_processes else len(typical_operations(mounted))
+    for number in range(min(count, _MOST_OPERATIONS)):
+        made, left_out = await _effect(ctx, number, "made"), await _effect(ctx, number, "left out")
+        if made is None or made == left_out:
+            continue  # it fails, or has no effect that shows
+        refused = await _effect(ctx, number, "refused")
+        if refused is not None and refused == left_out and made == await _effect(ctx, number, "made"):
+            async with ctx.mount() as mounted:
+                operation = typical_operations(mounted)[number]
+            what = "the file system refused every access during the call, which reported success and had no effect"
+            ctx.fault("T6", what, given=operation.given)
+            return
+
+
+_MOST_OPERATIONS = 6
+
+
+async def _effect(ctx: CheckContext, number: int, how: str) -> list[str] | None:
+    """What other calls show after a call was made, left out, or made while every access to files is refused; None if it failed or accessed none."""
+    async with ctx.mount() as mounted:
+        operations = typical_operations(mounted)
+        if how != "left out":
+            with refused_access(mounted.directory.parent) if how == "refused" else nullcontext([""]) as accessed:
+                value = (await mounted.call(operations[number].run, mounted, seconds=SECONDS_PER_CALL)).value
+            if not accessed or not isinstance(value, list) or value[:1] != [True]:
+                return None
+        # The last one first: what reads comes after what writes in most schemas.
+        shown = [await mounted.call(each.run, mounted, seconds=SECONDS_PER_CALL) for each in reversed(operations)]
+        return [mounted.without_session(repr(each.value)) for each in shown]
