@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from amplifier.conformance.target.calls import Outcome, call_with_deadline, waits_for_ever
+from amplifier.conformance.target.calls import Outcome, call_with_deadline
 from amplifier.conformance.target.virtual_clock import run_virtually, when_stuck
 
 BACKENDS = ("asyncio", "trio")
@@ -59,39 +59,9 @@ def test_what_is_no_exception_is_an_outcome(backend, error):
     assert call(fail, backend=backend).error is error
 
 
-async def wait_for_nothing() -> None:
-    await anyio.Event().wait()
-
-
-async def sleep_for_years() -> None:
-    await anyio.sleep(1e9)  # noqa: ASYNC116 — a timer that is due one day
-
-
 async def poll() -> None:
     while True:  # noqa: ASYNC110 — polling is what is tested
         await anyio.sleep(0.01)
-
-
-async def wait_for_a_thread() -> None:
-    await anyio.to_thread.run_sync(int)
-    await anyio.sleep(1)
-
-
-@pytest.mark.parametrize(
-    ("function", "expected"),
-    [
-        (wait_for_nothing, True),
-        (anyio.sleep_forever, True),
-        (sleep_for_years, False),
-        (poll, False),
-        (wait_for_a_thread, False),
-    ],
-)
-def test_only_a_call_that_nothing_can_end_waits_for_ever(backend, function, expected):
-    async def run() -> bool:
-        return await waits_for_ever(function)
-
-    assert run_virtually(run, backend=backend) is expected
 
 
 def test_a_call_that_polls_is_late_after_a_count_and_not_after_real_seconds(backend):

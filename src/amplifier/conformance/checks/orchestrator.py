@@ -212,8 +212,6 @@ _ACTIONS = {
     "answered": "answered",
     "stored": "was stored",
 }
-REPEATS = 12
-"""How often a turn is cancelled while a tool or a model works, since each cancellation may lose one slot."""
 _TRANSCRIPT = ("O5", "O6", "O11", "O12", "O13")
 """The clauses that a turn cut short has to keep."""
 
@@ -303,7 +301,7 @@ async def _count(mounted: MountedModule, checked: CheckContext | None = None) ->
 # ── cancellation ──
 
 
-@check("O5", "O6", "O11", "O12", "O13", "A7", "A8", "A9", kind="cancellation", types=LOOPS)
+@check("O5", "O6", "O11", "O12", "O13", "A8", kind="cancellation", types=LOOPS)
 async def keeps_the_transcript_when_cancelled(ctx: CheckContext) -> None:
     """Cancels turns at each suspension of models, tools, hooks, context and loop, and reads the transcript."""
     await run_first_turn(ctx)
@@ -311,19 +309,21 @@ async def keeps_the_transcript_when_cancelled(ctx: CheckContext) -> None:
         async with ctx.mount() as mounted:
             if mounted.instance is None:
                 return
-            sweep = _Sweep(ctx, name, ScriptedSession(mounted, case))
-            outcome = await mounted.call(cancel_at, NEVER, sweep.session.execute_unguarded, False)
+            session = ScriptedSession(mounted, case)
+            outcome = await mounted.call(cancel_at, NEVER, session.execute_unguarded, False)
             if not outcome.returned:
                 what = f"the turn with {name} does not end by itself, so it was not cancelled at every suspension"
                 ctx.notes.append(what)
                 continue
-            for k in _chosen(ctx, sweep.session.suspensions):
-                if not await sweep.cancel_in_double(k):
+            places = [("suspension of a double", k) for k in _chosen(ctx, session.suspensions)]
+            places += [("suspension", k) for k in _chosen(ctx, outcome.value.suspensions)]
+            for what, k in places:
+                session.reset()
+                where, has_ended = await (_cancel_in_double if "double" in what else _cancel_in_loop)(ctx, session, k)
+                if where:
+                    await _check_ended(ctx, session, {"turn": name, what: k}, where, is_cut_short=not has_ended)
+                if ctx.faults:
                     return
-            for k in _chosen(ctx, outcome.value.suspensions):
-                if not await sweep.cancel_in_loop(k):
-                    return
-            await sweep.check_works()
 
 
 def _chosen(ctx: CheckContext, count: int) -> list[int]:
@@ -331,94 +331,37 @@ def _chosen(ctx: CheckContext, count: int) -> list[int]:
     return list(points) if count <= most else sorted(random.Random(ctx.seed).sample(points, most))
 
 
-class _Sweep:
-    """The same turn of the same loop, cancelled again and again."""
+async def _cancel_in_double(ctx: CheckContext, session: ScriptedSession, k: int) -> tuple[str, bool]:
+    """Cancel a turn at the k-th suspension of a double; where that was, and whether the turn ended by itself all the same."""
+    turn = await session.run_and_cancel(k)
+    return session.cancelled_where, turn.outcome is not None
 
-    def __init__(self, ctx: CheckContext, name: str, session: ScriptedSession) -> None:
-        self._ctx = ctx
-        self._name = name
-        self._tried: set[str] = set()
-        self._last = ""
-        self.session = session
 
-    async def cancel_in_double(self, k: int) -> bool:
-        """Cancel at the k-th suspension of a double; in a new kind of double often enough for slots to run out."""
-        given = {"turn": self._name, "suspension of a double": k}
-        repeats = 0
-        while True:
-            self.session.reset()
-            turn, repeats = await self.session.run_and_cancel(k), repeats + 1
-            where = self.session.cancelled_where
-            if not where:
-                return self._check_uncancelled(turn)
-            self._last = where
-            self._check_outcome(turn, given, where)
-            await self._check_ended(given, where)
-            if self._ctx.faults:
-                return False
-            wanted = REPEATS if where.startswith(("tool", "provider.")) else 3
-            if repeats >= (1 if where in self._tried else wanted):
-                self._tried.add(where)
-                return True
+async def _cancel_in_loop(ctx: CheckContext, session: ScriptedSession, k: int) -> tuple[str, bool]:
+    """Cancel a turn at the k-th suspension of the task that runs it; what it raises instead of its cancellation another check reports."""
+    with ctx.watchdog(what="a cancelled turn"):
+        try:
+            trial = await cancel_at(k, session.execute_unguarded)
+        except BaseException as error:  # noqa: BLE001 — foreign code
+            reraise_own_cancellation(error)
+            return "", True
+    return (trial.where if trial.fired else ""), trial.returned
 
-    async def cancel_in_loop(self, k: int) -> bool:
-        """Cancel at the k-th suspension of the task that runs the turn."""
-        given = {"turn": self._name, "suspension": k}
-        self.session.reset()
-        with self._ctx.watchdog(what=f"a turn with {self._name}"):
-            try:
-                trial = await cancel_at(k, self.session.execute_unguarded)
-            except BaseException as error:  # noqa: BLE001 — foreign code: this is what is being looked for
-                reraise_own_cancellation(error)
-                what = f"a turn was cancelled, and execute raised {type(error).__name__}: {str(error)[:200]}"
-                self._ctx.fault("A7", what, given=given, cancelled_at=self._last, error=error)
-                return False
-        if trial.fired:
-            self._last = trial.where
-            if not trial.returned:
-                self._check_transcript(self.session.turn, given, trial.where)
-            await self._check_ended(given, trial.where)
-        return not self._ctx.faults
 
-    async def check_works(self) -> None:
-        """Run a turn without cancelling it."""
-        self.session.reset()
-        self._check_uncancelled(await self.session.run_turn())
-
-    def _check_uncancelled(self, turn: RecordedTurn) -> bool:
-        outcome = turn.outcome
-        if outcome is not None and outcome.returned:
-            return True
-        what = f"after a cancelled turn execute {outcome}"
-        self._ctx.fault("A9", what, cancelled_at=self._last, error=None if outcome is None else outcome.error)
-        return False
-
-    def _check_outcome(self, turn: RecordedTurn, given: dict[str, Any], where: str) -> None:
-        outcome = turn.outcome
-        if outcome is None:
-            self._check_transcript(turn, given, where)
-        elif outcome.kind == "raised":
-            what = f"a turn was cancelled, and execute {outcome}"
-            self._ctx.fault("A7", what, given=given, cancelled_at=where, error=outcome.error)
-        elif self.session.was_delivered:
-            what = "a turn was cancelled, and execute returned all the same"
-            self._ctx.fault("A7", what, given=given, cancelled_at=where)
-
-    def _check_transcript(self, turn: RecordedTurn, given: dict[str, Any], where: str) -> None:
-        wanted = set(_TRANSCRIPT)
-        for clause, what in turn_violations(turn):
-            if clause in wanted:
-                wanted.discard(clause)
-                self._ctx.fault(clause, what, given=given, cancelled_at=where)
-
-    async def _check_ended(self, given: dict[str, Any], where: str) -> None:
-        """Report whatever the turn started and did not end with it."""
-        turn = self.session.turn
-        ended = len(turn.log)
-        for _ in range(_SETTLING_STEPS if self.session.running else 2):
-            await anyio.lowlevel.checkpoint()
-        late = [each for each in turn.log[ended:] if each.kind in _ACTIONS]
-        if late or self.session.running:
-            action = f"{late[0].name!r} {_ACTIONS[late[0].kind]}" if late else "a tool still ran"
-            what = f"a turn was cancelled and had ended, and afterwards {action}"
-            self._ctx.fault("A8", what, given=given, cancelled_at=where)
+async def _check_ended(
+    ctx: CheckContext, session: ScriptedSession, given: dict[str, Any], where: str, *, is_cut_short: bool
+) -> None:
+    """Report what is wrong with the transcript of a turn that was cut short, and whatever it started and did not end with it."""
+    turn, wanted = session.turn, set(_TRANSCRIPT)
+    for clause, what in turn_violations(turn) if is_cut_short else ():
+        if clause in wanted:
+            wanted.discard(clause)
+            ctx.fault(clause, what, given=given, cancelled_at=where)
+    ended = len(turn.log)
+    for _ in range(_SETTLING_STEPS if session.running else 2):
+        await anyio.lowlevel.checkpoint()
+    late = [each for each in turn.log[ended:] if each.kind in _ACTIONS]
+    if late or session.running:
+        action = f"{late[0].name!r} {_ACTIONS[late[0].kind]}" if late else "a tool still ran"
+        what = f"a turn was cancelled and had ended, and afterwards {action}"
+        ctx.fault("A8", what, given=given, cancelled_at=where)

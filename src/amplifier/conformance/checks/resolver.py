@@ -99,21 +99,6 @@ async def answers_ordinary_questions(ctx: CheckContext) -> None:
                     return
 
 
-@check("R3", "R4", kind="behaviour", types=RESOLVERS)
-async def misses_what_is_gone(ctx: CheckContext) -> None:
-    """Removes one of two modules after mounting, and asks for both."""
-    async with ctx.mount() as mounted:
-        kept, gone = SAMPLES
-        _remove(mounted, gone)
-        for method in methods_of(resolver_of(mounted)):
-            has_found = (await _check_result(mounted, method, Question(kept))).returned
-            located = await _check_result(mounted, method, Question(gone))
-            if has_found:
-                _expect_not_found(ctx, located, Question(gone))
-            if ctx.faults:
-                return
-
-
 @check("R6", kind="behaviour", types=RESOLVERS)
 async def finds_what_is_new(ctx: CheckContext) -> None:
     """Adds a module after mounting; that it was asked for before must make no difference."""
@@ -125,7 +110,8 @@ async def finds_what_is_new(ctx: CheckContext) -> None:
                 methods = methods_of(resolver_of(mounted))[number:]
                 if not methods:
                     return
-                _remove(mounted, new)
+                for path in list(mounted.directory.parent.rglob("*hooks[-_]other")):
+                    shutil.rmtree(path, ignore_errors=True)
                 if is_asked_before:
                     await mounted.call(locate, methods[0], Question(new), mounted.directory)
                 install_samples(mounted.directory, ctx.loaded.target)
@@ -134,12 +120,6 @@ async def finds_what_is_new(ctx: CheckContext) -> None:
             what = f"{new!r} was added while the session ran and is found, but not once it was asked for before"
             ctx.fault("R6", f"{what}: then it {endings[1]}", given=Question(new).given, error=endings[1].error)
             return
-
-
-def _remove(mounted: MountedModule, module_id: str) -> None:
-    for name in (module_id, module_id.replace("-", "_")):
-        for path in list(mounted.directory.parent.rglob(f"*{name}")):
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def _expect_not_found(ctx: CheckContext, located: Outcome, question: Question) -> None:

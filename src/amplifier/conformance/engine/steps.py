@@ -45,7 +45,6 @@ CASES: dict[str, tuple[Callable[[Facts], SearchStrategy[Any]], Callable[[Facts],
     "turns": (orchestrator.turns, orchestrator.listed_turns),
     "provider_requests": (provider.requests, provider.listed_requests),
     "provider_dialogues": (provider.dialogues, provider.listed_dialogues),
-    "provider_answers": (provider.answers, lambda facts: ()),
     "tool_inputs": (tool.tool_inputs, tool.listed_inputs),
 }
 """By the name of an input a strategy, and the cases with one feature each that are played before any are drawn; functions of the facts about the module."""

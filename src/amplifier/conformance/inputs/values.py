@@ -175,71 +175,66 @@ class Values:
 
     def plain(self, schema: Any, name: str = "", *, least: bool = False, depth: int = 0) -> Any:
         """The most ordinary value; with ``least`` it holds nothing that is optional."""
-        found = resolved(schema, self._root)
-        if not found or depth > _MAX_DEPTH:
-            return "text"
-        for key in ("const", "default"):
-            if key in found and not (least and isinstance(found[key], dict)):
-                return found[key]
-        for key in ("enum", "examples"):
-            if isinstance(found.get(key), list) and found[key]:
-                return found[key][0]
-        for key in ("anyOf", "oneOf"):
-            if isinstance(found.get(key), list) and found[key] and "properties" not in found:
-                return self.plain({**_without(found, key), **resolved(found[key][0], self._root)}, name, least=least)
-        kind = kinds_of(found)[0]
-        if kind == "object":
-            return self._object(found, least, depth)
-        if kind == "array":
-            return self._array(found, name, least, depth)
-        if kind in ("integer", "number"):
-            return _number(found, kind)
-        if kind in ("boolean", "null"):
-            return False if kind == "boolean" else None
-        return self._text(found, name.lower())
+        return next(self._values(schema, name, least, depth))
 
     def alternatives(self, schema: Any, name: str = "", depth: int = 0) -> list[Any]:
         """The plain value, and one for each other thing that the schema allows."""
-        found = resolved(schema, self._root)
-        values = [self.plain(found, name)]
-        if depth > _MAX_DEPTH:
-            return values
-        for key in ("enum", "examples"):
-            if isinstance(found.get(key), list):
-                values += found[key][:_MAX_CHOICES]
-        values += self.branches(found, name)
-        if "enum" not in found and "const" not in found:
-            for kind in kinds_of(found):
-                values += self._of_kind({**found, "type": kind}, kind, name, depth)
-        return _distinct(values)
+        return _distinct(list(self._values(schema, name, False, depth)))
 
-    def branches(self, found: Mapping[str, Any], name: str = "") -> list[Any]:
+    def branches(
+        self, found: Mapping[str, Any], name: str = "", *, least: bool = False, depth: int = 0
+    ) -> Iterator[Any]:
         """The plain value of each branch of an ``anyOf`` or ``oneOf``."""
-        values = []
         for key in ("anyOf", "oneOf"):
             branches = found.get(key)
             for branch in branches[:_MAX_CHOICES] if isinstance(branches, list) else ():
-                values.append(self.plain(merged(resolved(branch, self._root), _without(found, key)), name))
-        return values
+                whole = merged(resolved(branch, self._root), _without(found, key))
+                yield self.plain(whole, name, least=least, depth=depth)
 
-    def _of_kind(self, schema: dict[str, Any], kind: str, name: str, depth: int) -> Iterator[Any]:
-        yield self.plain(_without(schema, "default"), name)
-        if kind == "boolean":
-            yield True
+    def _values(self, schema: Any, name: str, least: bool, depth: int) -> Iterator[Any]:
+        """The values that a schema names, then one for each of its branches and types; the plain one first."""
+        found = resolved(schema, self._root)
+        if not found or depth > _MAX_DEPTH:
+            yield "text"
+            return
+        if "const" in found:
+            yield found["const"]
+            return
+        if "default" in found and not (least and isinstance(found["default"], dict)):
+            yield found["default"]
+        for key in ("enum", "examples"):
+            if isinstance(found.get(key), list):
+                yield from found[key][:_MAX_CHOICES]
+        if "properties" not in found:
+            yield from self.branches(found, name, least=least, depth=depth + 1)
+        for kind in kinds_of(found) if not found.get("enum") else ():
+            yield from self._of_kind({**found, "type": kind}, kind, name, least, depth)
+        if "properties" in found:
+            yield from self.branches(found, name, least=least, depth=depth + 1)
+
+    def _of_kind(self, schema: dict[str, Any], kind: str, name: str, least: bool, depth: int) -> Iterator[Any]:
+        if kind == "object":
+            yield self._object(schema, least, depth)
+            yield self._object(schema, True, depth)
+        elif kind == "array":
+            yield self._array(schema, name, least, depth)
+            yield from ([item] for item in self.alternatives(schema.get("items", {}), name, depth + 1)[:4])
+            yield []
         elif kind in ("integer", "number"):
+            yield _number(schema, kind)
             bounds = [schema.get(key) for key in ("minimum", "maximum")]
             yield from (each for each in bounds if isinstance(each, (int, float)) and abs(each) <= _MAX_NUMBER)
             yield from (2, 7) if kind == "integer" else (2, 0.1, 1.5)
-        elif kind == "string" and "pattern" not in schema and "format" not in schema:
-            least, most = schema.get("minLength"), schema.get("maxLength")
-            yield from ("t" * count for count in (least, most) if isinstance(count, int) and 0 < count <= _MAX_LENGTH)
-            yield from (_of_length(text, schema) for text in IRREGULAR)
-        elif kind == "array":
-            for item in self.alternatives(schema.get("items", {}), name, depth + 1)[:4]:
-                yield [item]
-            yield []
-        elif kind == "object":
-            yield self.plain(schema, name, least=True)
+        elif kind in ("boolean", "null"):
+            yield from (False, True) if kind == "boolean" else (None,)
+        else:
+            yield self._text(schema, name.lower())
+            if "pattern" not in schema and "format" not in schema:
+                least_length, most = schema.get("minLength"), schema.get("maxLength")
+                for count in (least_length, most):
+                    if isinstance(count, int) and 0 < count <= _MAX_LENGTH:
+                        yield "t" * count
+                yield from (_of_length(text, schema) for text in IRREGULAR)
 
     def _object(self, schema: Mapping[str, Any], least: bool, depth: int) -> dict[str, Any]:
         properties = properties_of(schema)

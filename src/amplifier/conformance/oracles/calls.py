@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from amplifier.conformance.inputs.json_schema import fingerprint
@@ -63,6 +63,23 @@ class CallSeries:
         """Report a fault unless the condition holds."""
         if not condition:
             self.fault(clause, what, given)
+
+
+async def check_methods(
+    mounted: MountedModule, clause: str, calls: Iterable[tuple[str, bool, tuple[Any, ...], dict[str, Any]]]
+) -> None:
+    """Call methods of the instance as the contract demands: each a name, whether it is async, and its arguments."""
+    ctx, instance = mounted.ctx, mounted.instance
+    for name, is_async, args, kwargs in calls:
+        if not callable(getattr(instance, name, None)):
+            ctx.fault(clause, f"{type(instance).__name__} has no method {name!r}")
+            continue
+        outcome = await mounted.call(getattr(instance, name), *args, **kwargs)
+        if outcome.is_async is not None and outcome.is_async is not is_async:
+            what = f"returned {type(outcome.value).__name__} without being awaited" if is_async else "had to be awaited"
+            ctx.fault(clause, f"{name} is {'not async: it' if is_async else 'async: it'} {what}")
+        elif isinstance(outcome.error, TypeError) and ctx.location_of(outcome.error) is None:
+            ctx.fault(clause, f"{name} cannot be called as the contract demands: {outcome.error}")
 
 
 _AROUND = 24

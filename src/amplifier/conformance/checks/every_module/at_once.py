@@ -6,14 +6,12 @@ deterministic.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from typing import Any
 
 import anyio
 import anyio.lowlevel
-import attrs
 
+from amplifier.conformance.checks.every_module.differential import Answer, Scene
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.target.calls import Outcome, call_with_deadline
 from amplifier.conformance.target.mounted import CANCEL_GRACE, CheckContext, MountedModule
@@ -28,22 +26,11 @@ _SECONDS = 3.0
 _BUDGET = 2_000
 """Calls of each check in the quick profile."""
 _PAUSES = (0.0, 0.013, 0.04)
-_ABOUT_TIME = re.compile(
-    r"time|elapsed|duration|took|second|_ms|latency|wait|queue|active|flight|running|concurren|since|\bage\b|_age|uptime|expires"
-)
 _CLAUSES = {"tool": "T10", "provider": "P14", "hook": "H3", "resolver": "R6"}
 
 
-@attrs.frozen
-class _Result:
-    """What a call gave, as text without session, directories and times; whether it did what it is for."""
-
-    text: str
-    is_good: bool
-
-
-_Run = tuple[_Result, _Result, list[_Result]]
-"""The results of both calls, and what shows afterwards."""
+_Run = tuple[Answer, Answer, list[Answer]]
+"""The answers to both calls, and what shows afterwards."""
 
 
 def _pair(mounted: MountedModule, number: int) -> tuple[Operation, Operation] | None:
@@ -80,7 +67,7 @@ async def _disturbance(ctx: CheckContext, number: int) -> str | None:
     orders = [await _in_turn(ctx, number, swapped) for swapped in (False, True)]
     if ctx.loaded.module_type == "hook" and not all(_MARKS[at] in orders[0][:2][at].text for at in range(2)):
         return None  # the results do not show which event they are about
-    is_steady = await _in_turn(ctx, number) == orders[0]
+    is_steady = _equal(await _in_turn(ctx, number), orders[0])
     for head_start in _HEAD_STARTS:
         async with ctx.mount() as mounted:
             mounted.suspend_at("llm:request", "llm:response")
@@ -93,67 +80,57 @@ async def _disturbance(ctx: CheckContext, number: int) -> str | None:
     return None
 
 
+def _equal(one: _Run, other: _Run) -> bool:
+    return _same([*one[:2], *one[2]], [*other[:2], *other[2]])
+
+
 async def _is_deterministic(ctx: CheckContext, number: int, usual: _Run) -> bool:
     """Whether slower calls show the same: a result may depend on the time or on chance."""
-    return all([await _in_turn(ctx, number, pause=pause) == usual for pause in _PAUSES])
+    return all([_equal(await _in_turn(ctx, number, pause=pause), usual) for pause in _PAUSES])
 
 
 async def _in_turn(ctx: CheckContext, number: int, swapped: bool = False, pause: float = 0.0) -> _Run:
     async with ctx.mount() as mounted:
         pair = _pair(mounted, number) or ()
-        results: dict[int, _Result] = {}
+        answers: dict[int, Answer] = {}
         for index in (1, 0) if swapped else (0, 1):
             await anyio.sleep(pause)
-            results[index] = _result(await _call(mounted, pair[index]), mounted)
-        return results[0], results[1], await _state(mounted)
+            answers[index] = await _answer(mounted, pair[index])
+        return answers[0], answers[1], await _state(mounted)
 
 
 async def _at_once(mounted: MountedModule, number: int, head_start: int) -> _Run:
-    outcomes = await _run_concurrently(mounted, _pair(mounted, number) or (), head_start)
-    first, second = (_result(outcome, mounted) for outcome in outcomes)
+    pair = _pair(mounted, number) or ()
+    outcomes = await _run_concurrently(mounted, pair, head_start)
+    first, second = (Scene(mounted).answer(*each) for each in zip(pair, outcomes, strict=True))
     return first, second, await _state(mounted)
 
 
-async def _run_concurrently(
-    mounted: MountedModule, pair: Sequence[Operation], head_start: int, *, cancel_first: bool = False
-) -> list[Outcome]:
-    """Make both calls at the same time.
-
-    Args:
-        mounted: The module.
-        pair: The calls.
-        head_start: The steps of the loop between the two starts; with ``cancel_first``, between second start and
-            cancellation.
-        cancel_first: Cancel the first call while the second one runs.
-    """
+async def _run_concurrently(mounted: MountedModule, pair: Sequence[Operation], head_start: int) -> list[Outcome]:
+    """Make both calls at the same time, with so many steps of the loop between the two starts."""
     outcomes = [Outcome(kind="late"), Outcome(kind="late")]
-    scope = anyio.CancelScope()
 
     async def run(index: int) -> None:
-        with scope if index == 0 else anyio.CancelScope():
-            outcomes[index] = await _call(mounted, pair[index])
+        outcomes[index] = await _call(mounted, pair[index])
 
     with mounted.ctx.watchdog(_SECONDS * 2 + CANCEL_GRACE, "A8", "two calls at once"):
         async with anyio.create_task_group() as group:
             group.start_soon(run, 0)
-            for _ in range(1 if cancel_first else head_start):
+            for _ in range(head_start):
                 await anyio.lowlevel.checkpoint()
             group.start_soon(run, 1)
-            if cancel_first:
-                for _ in range(head_start + 1):
-                    await anyio.lowlevel.checkpoint()
-                scope.cancel()
     return outcomes
 
 
-async def _state(mounted: MountedModule) -> list[_Result]:
+async def _state(mounted: MountedModule) -> list[Answer]:
     """What typical calls of a tool give now, and which ids a provider has given to several calls."""
     if mounted.loaded.module_type == "provider":
         again = sorted({each for each in mounted.call_ids if mounted.call_ids.count(each) > 1})
-        return [_Result(f"the ids {again} twice", is_good=True)]
+        text = f"the ids {again} twice"
+        return [Answer("ids", None, text, "worked", {"": text})]
     if mounted.loaded.module_type != "tool":
         return []
-    return [_result(await _call(mounted, each), mounted) for each in typical_operations(mounted)]
+    return [await _answer(mounted, each) for each in typical_operations(mounted)]
 
 
 async def _call(mounted: MountedModule, operation: Operation) -> Outcome:
@@ -162,36 +139,26 @@ async def _call(mounted: MountedModule, operation: Operation) -> Outcome:
     return outcome
 
 
-def _result(outcome: Outcome, mounted: MountedModule) -> _Result:
-    value = outcome.value
-    is_good = outcome.returned and not (isinstance(value, list) and value[:1] == [False])
-    text = repr(_timeless(value)) if outcome.returned else outcome.kind
-    return _Result(mounted.without_session(text), is_good)
-
-
-def _timeless(value: Any, depth: int = 0) -> Any:
-    if depth > 20:
-        return repr(value)
-    if isinstance(value, dict):
-        return {
-            key: _timeless(member, depth + 1)
-            for key, member in value.items()
-            if not (isinstance(member, (int, float)) and _ABOUT_TIME.search(str(key).lower()))
-        }
-    return [_timeless(member, depth + 1) for member in value] if isinstance(value, (list, tuple)) else value
+async def _answer(mounted: MountedModule, operation: Operation) -> Answer:
+    return Scene(mounted).answer(operation, await _call(mounted, operation))
 
 
 def _wrong_result(orders: list[_Run], together: _Run, is_steady: bool) -> str | None:
-    is_stateless = orders[0][:2] == orders[1][:2]
+    is_stateless = _same(orders[0][:2], orders[1][:2])
     for index in range(2):
         got, usual, other = (run[:2][index] for run in (together, *orders))
         if not got.is_good or not usual.is_good:
             continue  # a refusal does not count: it may be busy
         if all(_MARKS[index] in each.text for each in (usual, other)) and _has_swapped(index, got.text):
             return f"one got the result of the other, {got.text[:150]}"
-        if is_steady and is_stateless and got != usual:
+        if is_steady and is_stateless and not _same([got], [usual]):
             return f"one got {got.text[:150]}, and {usual.text[:150]} when it was made alone"
     return None
+
+
+def _same(one: Sequence[Answer], other: Sequence[Answer]) -> bool:
+    """Whether answers are the same but for figures about the calls themselves, such as how long they took."""
+    return [(each.ending, each.leaves) for each in one] == [(each.ending, each.leaves) for each in other]
 
 
 def _wrong_answer(runs: list[_Run]) -> str | None:
@@ -209,26 +176,9 @@ def _has_swapped(index: int, text: str) -> bool:
 
 def _wrong_state(orders: list[_Run], together: _Run) -> str | None:
     results = [*together[:2], *orders[0][:2], *orders[1][:2]]
-    if not all(each.is_good for each in results) or together[2] in (orders[0][2], orders[1][2]):
+    if not all(each.is_good for each in results) or any(_same(together[2], order[2]) for order in orders):
         return None
-    left, usual = next(pair for pair in zip(together[2], orders[0][2], strict=True) if pair[0] != pair[1])
+    left, usual = next(
+        pair for pair in zip(together[2], orders[0][2], strict=True) if not _same(*([each] for each in pair))
+    )
     return f"afterwards it shows {left.text[:150]}, which is what no order of the two leaves ({usual.text[:150]})"
-
-
-@check("A9", kind="cancellation", types=("tool",), needs_success=("A9",))
-async def spares_the_neighbour(ctx: CheckContext) -> None:
-    """Makes the same call twice at the same time and cancels the first; the second must return as usual."""
-    budget = ctx.budget(_BUDGET)
-    async with ctx.mount() as mounted:
-        operations = typical_operations(mounted)[: 1 if ctx.loaded.starts_processes else _MOST_PAIRS]
-    for operation in operations:
-        async with ctx.mount() as mounted:
-            if budget.is_spent() or not (await _call(mounted, operation)).returned:
-                continue
-        for head_start in _HEAD_STARTS:
-            async with ctx.mount() as mounted:
-                _, survivor = await _run_concurrently(mounted, (operation, operation), head_start, cancel_first=True)
-            if not survivor.returned:
-                what = f"two equal calls at the same time, {operation.name}, of which the first was cancelled"
-                ctx.fault("A9", f"{what}: the second {survivor}", given=operation.given, error=survivor.error)
-                return

@@ -2,7 +2,7 @@
 
 At each point the same call is cancelled many times in a fresh session, since a slot that is lost at every cancellation
 shows only when the slots run out. Afterwards the module has to work as before, and nothing may remain once it is closed.
-An operation is cancelled as the first of a session and, where it behaves differently then, after all the others.
+An operation is cancelled in a session in which all were made once.
 
 The state is seen from outside only, by the results of typical operations: it is that after no call or that after a completed one, and each file is whole, old or
 new. The sweep over all suspensions cancels a slow call at few points, and a process that is left alone for a second or two ends unseen meanwhile; so a call
@@ -156,63 +156,54 @@ async def cancel_once(mounted: MountedModule, operation: Operation, k: int, *, n
 
 
 @attrs.frozen
-class _Variant:
-    """One operation in a new session, or in one that has been used.
+class _Usual:
+    """What one operation does undisturbed.
 
     Attributes:
         index: Which operation.
-        is_warm: Whether every operation was run once before.
         suspensions: How often it suspends.
-        usual: How it ends when it is run a second time.
+        outcome: How it ends when it is run a second time.
     """
 
     index: int
-    is_warm: bool
     suspensions: int
-    usual: Outcome
+    outcome: Outcome
 
 
-async def cancel_at_every_suspension(ctx: CheckContext) -> None:
-    """Cancel every operation at its suspensions, by scope and, on asyncio, by ``Task.cancel()``."""
+@check("A7", "A8", "A9", "A14", kind="cancellation", needs_success=("A7", "A8", "A9"))
+async def survives_cancellation(ctx: CheckContext) -> None:
+    """Cancels typical calls at each suspension, many times over, uses the module again, and looks for leftovers."""
     budget = ctx.budget(_CALLS)
     async with ctx.mount() as mounted:
         count = len(typical_operations(mounted))
     for index in range(count):
-        for variant in await _variants(ctx, index, count):
-            if await _is_broken(ctx, variant, budget):
-                return  # other points would show the same
+        usual = await _undisturbed(ctx, index)
+        if usual is not None and await _is_broken(ctx, usual, budget):
+            return  # other points would show the same
 
 
-async def _variants(ctx: CheckContext, index: int, count: int) -> list[_Variant]:
-    first = await _undisturbed(ctx, index, is_warm=False)
-    later = await _undisturbed(ctx, index, is_warm=True) if count > 1 else None
-    found = [variant for variant in (first, later) if variant is not None]
-    # The second variant is worth trying only if it behaves differently.
-    return list({(each.suspensions, _gist(each.usual)): each for each in reversed(found)}.values())[::-1]
-
-
-async def _is_broken(ctx: CheckContext, variant: _Variant, budget: Budget) -> bool:
+async def _is_broken(ctx: CheckContext, usual: _Usual, budget: Budget) -> bool:
     before = len(ctx.faults)
     points, repeats = _COSTLY if ctx.loaded.starts_processes else (ctx.points, _REPEATS)
     leftovers = Leftovers()
     tried: list[tuple[int, bool]] = []
-    for k in chosen_suspensions(ctx, variant.suspensions, points):
+    for k in chosen_suspensions(ctx, usual.suspensions, points):
         for native in ctx.cancel_modes:
             if budget.is_spent():
                 break
             tried.append((k, native))
-            ctx.faults += await _confirmed(ctx, variant, k, native, repeats)
+            ctx.faults += await _confirmed(ctx, usual, k, native, repeats)
             if len(ctx.faults) > before:
                 return True
     if await leftovers.found():
-        await _find_leaking_point(ctx, variant, tried)
+        await _find_leaking_point(ctx, usual, tried)
     return len(ctx.faults) > before
 
 
-async def _undisturbed(ctx: CheckContext, index: int, *, is_warm: bool) -> _Variant | None:
+async def _undisturbed(ctx: CheckContext, index: int) -> _Usual | None:
     """How often the operation suspends, and how it ends when run again; None if it does not end by itself."""
     async with ctx.mount() as mounted:
-        operation = await _ready(mounted, index, is_warm=is_warm)
+        operation = await _ready(mounted, index)
         first = await mounted.call(cancel_at, NEVER, operation.run, mounted)
         again = await mounted.call(operation.run, mounted)
         if first.kind == "raised" and again.kind == "raised":
@@ -220,12 +211,13 @@ async def _undisturbed(ctx: CheckContext, index: int, *, is_warm: bool) -> _Vari
         if not first.returned:
             ctx.cut_short(f"{operation.name} {first}, so it was not cancelled at every point")
             return None
-        return _Variant(index, is_warm, first.value.suspensions, again)
+        return _Usual(index, first.value.suspensions, again)
 
 
-async def _ready(mounted: MountedModule, index: int, *, is_warm: bool) -> Operation:
+async def _ready(mounted: MountedModule, index: int) -> Operation:
+    """An operation of a session in which all were made once, if there are several: one may need what another leaves."""
     operations = typical_operations(mounted)
-    for each in operations if is_warm else ():
+    for each in operations if len(operations) > 1 else ():
         await mounted.call(each.run, mounted)
     return operations[index]
 
@@ -233,20 +225,20 @@ async def _ready(mounted: MountedModule, index: int, *, is_warm: bool) -> Operat
 # ── one point ──
 
 
-async def _confirmed(ctx: CheckContext, variant: _Variant, k: int, native: bool, repeats: int) -> list[Fault]:
+async def _confirmed(ctx: CheckContext, usual: _Usual, k: int, native: bool, repeats: int) -> list[Fault]:
     """The faults at one point; those that may be due to chance have to show twice: calls fail and take long at times."""
     trial = attrs.evolve(ctx, faults=[])
-    await _cancel_repeatedly(trial, variant, k, native, repeats)
+    await _cancel_repeatedly(trial, usual, k, native, repeats)
     if any(fault.clause in ("A8", "A9") for fault in trial.faults):
         again = attrs.evolve(ctx, faults=[])
-        await _cancel_repeatedly(again, variant, k, native, repeats)
+        await _cancel_repeatedly(again, usual, k, native, repeats)
         return trial.faults if again.faults else []
     return trial.faults
 
 
-async def _cancel_repeatedly(ctx: CheckContext, variant: _Variant, k: int, native: bool, repeats: int) -> None:
+async def _cancel_repeatedly(ctx: CheckContext, usual: _Usual, k: int, native: bool, repeats: int) -> None:
     async with ctx.mount() as mounted:
-        operation = await _ready(mounted, variant.index, is_warm=variant.is_warm)
+        operation = await _ready(mounted, usual.index)
         how = "Task.cancel()" if native else "its cancel scope"
         where = ""
         for _ in range(repeats):
@@ -257,7 +249,7 @@ async def _cancel_repeatedly(ctx: CheckContext, variant: _Variant, k: int, nativ
                     trial = await cancel_at(k, operation.run, mounted, native=native)
                 except BaseException as error:  # noqa: BLE001 — foreign code: this is what is being looked for
                     reraise_own_cancellation(error)
-                    worked = where and variant.usual.returned
+                    worked = where and usual.outcome.returned
                     if worked and (await mounted.call(operation.run, mounted)).kind == "raised":
                         break  # the cancellation before this one broke it
                     raised = f"{type(error).__name__}: {str(error)[:200]}"
@@ -275,25 +267,22 @@ async def _cancel_repeatedly(ctx: CheckContext, variant: _Variant, k: int, nativ
                 what = f"{operation.name} went on for more than {_ENDS_WITHIN:g} s after it was cancelled by {how}"
                 ctx.fault("A8", what, **details)
                 return
-        await _check_works(mounted, operation, variant, where, repeats)
+        await _check_works(mounted, operation, usual, where, repeats)
         await mounted.close()
         for name in (await mounted.temporary_files_left())[:1]:
             what = f"{operation.name} was cancelled, and the temporary file {name!r} remains after cleanup"
             ctx.fault("A14", what, given=operation.given, cancelled_at=where)
 
 
-async def _check_works(
-    mounted: MountedModule, operation: Operation, variant: _Variant, where: str, repeats: int
-) -> None:
+async def _check_works(mounted: MountedModule, operation: Operation, usual: _Usual, where: str, repeats: int) -> None:
     after = await mounted.call(operation.run, mounted)
-    usual = _gist(variant.usual)
-    if _gist(after) == usual:
+    if _gist(after) == _gist(usual.outcome):
         return
-    if after.kind == variant.usual.kind and await _gist_after_many(mounted.ctx, variant, repeats) != usual:
+    if after.kind == usual.outcome.kind and await _gist_after_many(mounted.ctx, usual, repeats) != _gist(usual.outcome):
         return  # so many calls are too many for it, cancelled or not
-    ended = f"{after}; without them it {variant.usual}"
-    if after.returned and variant.usual.returned:
-        ended = f"gave {first_difference(str(variant.usual.value), str(after.value))}"
+    ended = f"{after}; without them it {usual.outcome}"
+    if after.returned and usual.outcome.returned:
+        ended = f"gave {first_difference(str(usual.outcome.value), str(after.value))}"
     what = f"after {repeats} cancelled calls {operation.name} {ended}"
     mounted.ctx.fault("A9", what, given=operation.given, cancelled_at=where, error=after.error)
 
@@ -309,20 +298,20 @@ def _gist(outcome: Outcome) -> str:
     return outcome.kind
 
 
-async def _gist_after_many(ctx: CheckContext, variant: _Variant, repeats: int) -> str:
+async def _gist_after_many(ctx: CheckContext, usual: _Usual, repeats: int) -> str:
     async with ctx.mount() as mounted:
-        operation = await _ready(mounted, variant.index, is_warm=variant.is_warm)
+        operation = await _ready(mounted, usual.index)
         for _ in range(repeats):
             await mounted.call(operation.run, mounted)
         return _gist(await mounted.call(operation.run, mounted))
 
 
-async def _find_leaking_point(ctx: CheckContext, variant: _Variant, tried: list[tuple[int, bool]]) -> None:
+async def _find_leaking_point(ctx: CheckContext, usual: _Usual, tried: list[tuple[int, bool]]) -> None:
     """Something remained after all cancellations; find a point at which one cancellation leaves it behind."""
     for k, native in tried:
         leftovers = Leftovers()
         async with ctx.mount() as mounted:
-            operation = await _ready(mounted, variant.index, is_warm=variant.is_warm)
+            operation = await _ready(mounted, usual.index)
             trial = await cancel_once(mounted, operation, k, native=native)
         for left in (await leftovers.found())[:1] if trial is not None else ():
             what = f"{operation.name} was cancelled, and {left} remains after cleanup"

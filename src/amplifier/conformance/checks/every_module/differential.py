@@ -29,7 +29,6 @@ from amplifier.conformance.checks.every_module.cancellation import (
 )
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.oracles.calls import NEVER, first_difference
-from amplifier.conformance.oracles.state import contents, state_of
 from amplifier.conformance.target.calls import Outcome
 from amplifier.conformance.target.literals import texts_in
 from amplifier.conformance.target.locate import load_anew
@@ -50,7 +49,7 @@ _SHOWN_NUMBER = re.compile(r"\d{9,}(\.\d+)?")
 
 
 @attrs.frozen
-class _Answer:
+class Answer:
     """What a call gave.
 
     Attributes:
@@ -65,9 +64,14 @@ class _Answer:
     ending: str = attrs.field(eq=False)
     leaves: dict[str, str] = attrs.field(eq=False, factory=dict)
 
+    @property
+    def is_good(self) -> bool:
+        """Whether the call did what it is for."""
+        return self.ending not in ("failed", "did not end") and not self.ending.startswith("raised ")
+
 
 @attrs.frozen
-class _Scene:
+class Scene:
     """Where calls are told.
 
     Attributes:
@@ -78,13 +82,16 @@ class _Scene:
     mounted: MountedModule
     other: MountedModule | None = None
 
-    async def call(self, operation: Operation) -> _Answer:
+    async def call(self, operation: Operation) -> Answer:
         """Make one call."""
-        outcome = await self.mounted.call(operation.run, self.mounted)
+        return self.answer(operation, await self.mounted.call(operation.run, self.mounted))
+
+    def answer(self, operation: Operation, outcome: Outcome) -> Answer:
+        """What a call gave."""
         text = self._text(repr(outcome.value) if outcome.returned else str(outcome))
         leaves = dict(_leaves(outcome.value, "")) if outcome.returned else {"": text}
         leaves = {place: self._text(leaf) for place, leaf in leaves.items() if not _STATISTICS.search(place.lower())}
-        return _Answer(operation.name, operation.given, text, _ending(outcome, self.mounted), leaves)
+        return Answer(operation.name, operation.given, text, _ending(outcome, self.mounted), leaves)
 
     def _text(self, text: str) -> str:
         text = self.mounted.without_session(text)
@@ -96,7 +103,8 @@ class _Scene:
 
 
 _STATISTICS = re.compile(
-    r"call|request|attempt|start|hit|miss|success|fail|complet|served|finish|stat|time|elapsed|duration|took|second|_ms|since"
+    r"call|request|attempt|start|hit|miss|success|fail|complet|served|finish|stat|time|elapsed|duration|took|second|_ms|since|"
+    r"latency|wait|queue|active|flight|running|concurren|\bage\b|_age|uptime|expires"
 )
 """Names of figures about the calls themselves, which may count a call that was started and not completed."""
 
@@ -124,11 +132,11 @@ def _ending(outcome: Outcome, mounted: MountedModule) -> str:
     return "failed" if isinstance(value, list) and value and value[0] is False else "worked"
 
 
-_Setting = Callable[[CheckContext], AbstractAsyncContextManager[_Scene]]
+_Setting = Callable[[CheckContext], AbstractAsyncContextManager[Scene]]
 _Program = Callable[[MountedModule], Sequence[Operation]]
 
 
-async def _tell(ctx: CheckContext, setting: _Setting, program: _Program, trial: int = 0) -> list[_Answer]:
+async def _tell(ctx: CheckContext, setting: _Setting, program: _Program, trial: int = 0) -> list[Answer]:
     """The answers of a freshly imported module to a program; that it could not be mounted is an answer, too.
 
     What a module draws at random is another thing in each trial.
@@ -139,7 +147,7 @@ async def _tell(ctx: CheckContext, setting: _Setting, program: _Program, trial: 
         async with setting(fresh) as scene:
             return [await scene.call(each) for each in program(scene.mounted)]
     except MountFailed as failed:
-        return [_Answer("mount", None, str(failed), str(failed.outcome))]
+        return [Answer("mount", None, str(failed), str(failed.outcome))]
 
 
 def _lasting(mounted: MountedModule) -> list[Operation]:
@@ -157,7 +165,7 @@ def _once(mounted: MountedModule) -> list[Operation]:
 
 
 @asynccontextmanager
-async def _alone(ctx: CheckContext, zone: str = "UTC", language: str | None = None) -> AsyncIterator[_Scene]:
+async def _alone(ctx: CheckContext, zone: str = "UTC", language: str | None = None) -> AsyncIterator[Scene]:
     state = ProcessState()
     os.environ["TZ"] = zone
     time.tzset()
@@ -165,13 +173,13 @@ async def _alone(ctx: CheckContext, zone: str = "UTC", language: str | None = No
         locale.setlocale(locale.LC_ALL, language)
     try:
         async with ctx.mount() as mounted:
-            yield _Scene(mounted)
+            yield Scene(mounted)
     finally:
         state.restore()
 
 
 @asynccontextmanager
-async def _after_another(ctx: CheckContext) -> AsyncIterator[_Scene]:
+async def _after_another(ctx: CheckContext) -> AsyncIterator[Scene]:
     """A second session, while a first one is open that was used before."""
     async with ctx.mount() as first:
         calls = _lasting(first)
@@ -179,7 +187,7 @@ async def _after_another(ctx: CheckContext) -> AsyncIterator[_Scene]:
         for operation in [*calls * (1 if ctx.loaded.starts_processes else _ROUNDS), *calls[:1]]:
             await first.call(operation.run, first)
         async with _second(ctx, first) as second:
-            yield _Scene(second, first)
+            yield Scene(second, first)
 
 
 def _second(ctx: CheckContext, first: MountedModule) -> AbstractAsyncContextManager[MountedModule]:
@@ -214,28 +222,7 @@ async def answers_the_same_elsewhere(ctx: CheckContext) -> None:
                 ctx.fault(clause, f"{what} {there.name} gave {shown}", given=there.given)
 
 
-@check("A16", kind="hygiene")
-async def shares_no_state(ctx: CheckContext) -> None:
-    """Uses one of two sessions, and compares what the objects of the other one refer to, the module's classes and its globals with what they were."""
-    if ctx.loaded.starts_processes:
-        return
-    fresh = attrs.evolve(ctx.fresh(), loaded=attrs.evolve(load_anew(ctx.loaded), given=ctx.loaded.given))
-    async with fresh.mount() as used, _second(fresh, used) as other:
-        for operation in _lasting(used):
-            await used.call(operation.run, used)  # what is made at the first use, such as a table, may be made for all
-        state = state_of(other)
-        before = contents(state)
-        for operation in [*other_operations(used), *other_operations(used, FOREIGN), *_lasting(used)]:
-            await used.call(operation.run, used)
-            for place, now in contents(state).items():
-                changes = sorted(set(now) ^ set(before[place])) or sorted(now)
-                if now != before[place] and not any(used.session.session_id in each for each in changes):
-                    what = f"{operation.name} in one session changed {place} of another one: {changes[0][:150]}"
-                    ctx.fault("A16", what, given=operation.given)
-                    return
-
-
-async def _difference(ctx: CheckContext, usual: list[_Answer], setting: _Setting) -> tuple[_Answer, _Answer] | None:
+async def _difference(ctx: CheckContext, usual: list[Answer], setting: _Setting) -> tuple[Answer, Answer] | None:
     """The first answer that is another one in a setting, each time in the same way."""
     other = await _tell(ctx, setting, _once)
     for trial in range(1, _TRIALS):
@@ -312,7 +299,7 @@ _REPLACED = ("C14", "when it was used before, and cleared or replaced,")
 
 
 @asynccontextmanager
-async def _used(ctx: CheckContext) -> AsyncIterator[_Scene]:
+async def _used(ctx: CheckContext) -> AsyncIterator[Scene]:
     async with _alone(ctx) as scene:
         for operation in [*other_operations(scene.mounted), *_lasting(scene.mounted)]:
             await scene.mounted.call(operation.run, scene.mounted)
@@ -471,16 +458,16 @@ async def _is_torn(ctx: CheckContext, history: Sequence[int], at: int, points: i
     return False
 
 
-def _first_other(after: list[_Answer], usual: list[_Answer]) -> tuple[_Answer, _Answer] | None:
+def _first_other(after: list[Answer], usual: list[Answer]) -> tuple[Answer, Answer] | None:
     """The first answer of which a part is another one than usual, with the usual one."""
     return next((pair for pair in zip(usual, after, strict=True) if pair[0].leaves != pair[1].leaves), None)
 
 
-async def _history(ctx: CheckContext, history: Sequence[int], at: int, k: int) -> tuple[list[_Answer], Contents, Any]:
+async def _history(ctx: CheckContext, history: Sequence[int], at: int, k: int) -> tuple[list[Answer], Contents, Any]:
     """What the calls of a history answer, one of which is cancelled at its k-th suspension unless k is 0; the files then, and that call."""
     answers, trial = [], None
     async with ctx.fresh().mount() as mounted:
-        scene, operations = _Scene(mounted), _pool(mounted)
+        scene, operations = Scene(mounted), _pool(mounted)
         for number, index in enumerate(history):
             if k and number == at:
                 trial = await cancel_once(mounted, operations[index], k)

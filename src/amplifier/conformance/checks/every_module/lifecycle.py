@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -16,7 +16,6 @@ import anyio
 
 from amplifier.conformance.checks.every_module.cancellation import (
     CALLS,
-    cancel_at_every_suspension,
     find_growing_file,
     is_of_a_database,
     new_tasks,
@@ -228,12 +227,6 @@ async def _clean_up_configured(mounted: MountedModule, key: str, is_folder: bool
         mounted.ctx.fault("A15", f"cleanup deleted a user's file in {what}", given={key: "…/given"})
 
 
-@check("A7", "A8", "A9", "A14", kind="cancellation", needs_success=("A7", "A8", "A9"))
-async def survives_cancellation(ctx: CheckContext) -> None:
-    """Cancels typical calls at each suspension, many times over, uses the module again, and looks for leftovers."""
-    await cancel_at_every_suspension(ctx)
-
-
 @check("A19", kind="hygiene")
 async def announces_its_events(ctx: CheckContext) -> None:
     """Compares emitted events that are not in the catalogue with the events that the module contributes."""
@@ -252,53 +245,33 @@ _BAD_VALUES: tuple[Any, ...] = (None, "text", -1, [], {"unknown": True})
 """What a user may write into a plan by mistake."""
 
 
-class _FailingMount:
-    """One call of mount with a coordinator of its own.
-
-    Attributes:
-        is_done: Mount has returned, or its context manager was entered.
-        left: What remained after the module was undone.
-    """
-
-    def __init__(self, ctx: CheckContext, config: dict[str, Any]) -> None:
-        self._ctx = ctx
-        self._config = config
-        self._cleanup: Any = None
-        self.coordinator = TestCoordinator()
-        self.is_done = False
-        self.left: list[str] = []
-
-    async def run(self) -> None:
-        answer = self._ctx.loaded.on(self._ctx.backend).mount(self.coordinator, self._config)
-        if hasattr(type(answer), "__aenter__"):
-            async with answer:
-                self.is_done = True
-        elif inspect.isawaitable(answer):
-            self._cleanup = await answer
-            self.is_done = True
-
-    async def undo(self) -> None:
-        """Run the cleanup and what is registered; other checks report what a cleanup does, and how long it takes."""
-        for cleanup in (self._cleanup, self.coordinator.cleanup):
-            if callable(cleanup):
-                await call_with_deadline(cleanup)
-
-
 @asynccontextmanager
-async def _failing_mount(ctx: CheckContext, config: dict[str, Any], what: str) -> AsyncIterator[_FailingMount]:
-    """Prepare a mount; undo it after the body, and end the tasks it has left in the caller's task group."""
-    before = Resources()
+async def _failing_mount(
+    ctx: CheckContext, config: dict[str, Any], what: str
+) -> AsyncIterator[tuple[Callable[[], Coroutine[Any, Any, None]], list[str]]]:
+    """A call of mount with a coordinator of its own, undone after the body, and a list that then holds what it has left behind."""
+    before, coordinator, left = Resources(), TestCoordinator(), list[str]()
+    cleanups: list[Any] = [coordinator.cleanup]
     count_mount()
     async with anyio.create_task_group() as group:
         tasks = task_ids()
         with private_directories() as (directory, _):
-            mount = _FailingMount(ctx, fill_placeholders(config, directory))
+
+            async def mount() -> None:
+                answer = ctx.loaded.on(ctx.backend).mount(coordinator, fill_placeholders(config, directory))
+                if hasattr(type(answer), "__aenter__"):
+                    async with answer:
+                        pass
+                elif inspect.isawaitable(answer):
+                    cleanups.insert(0, await answer)
+
             with ctx.watchdog(MOUNT_SECONDS + CANCEL_GRACE, "A8", what):
-                yield mount
-            await mount.undo()
-            mount.left += await new_tasks(tasks)
+                yield mount, left
+            for cleanup in filter(callable, cleanups):  # other checks report what a cleanup does, and how long it takes
+                await call_with_deadline(cleanup)
+            left += await new_tasks(tasks)
         group.cancel_scope.cancel()
-    mount.left += before.leaks_after_patience()
+    left += before.leaks_after_patience()
 
 
 @check("A5", "A7", kind="cancellation", without_instance=("A5", "A7"))
@@ -318,9 +291,9 @@ async def _cancel_mounts(ctx: CheckContext) -> None:
 
 async def _cancel_mount(ctx: CheckContext, k: int, *, native: bool) -> int | None:
     """Mount and cancel at the k-th suspension; how often it suspends, or None when there is no more to learn."""
-    async with _failing_mount(ctx, ctx.loaded.config, "a cancelled mount") as mount:
+    async with _failing_mount(ctx, ctx.loaded.config, "a cancelled mount") as (mount, remaining):
         try:
-            trial = await cancel_at(k, mount.run, native=native)
+            trial = await cancel_at(k, mount, native=native)
         except BaseException as error:  # noqa: BLE001 — foreign code: this is what is being looked for
             reraise_own_cancellation(error)
             if k != NEVER:
@@ -332,7 +305,7 @@ async def _cancel_mount(ctx: CheckContext, k: int, *, native: bool) -> int | Non
             return None
     if not trial.fired or trial.returned:
         return trial.suspensions  # other checks report what a mount that succeeded leaves behind
-    for left in mount.left[:1]:
+    for left in remaining[:1]:
         ctx.fault("A5", f"mount was cancelled, and {left} was left behind", cancelled_at=trial.where)
         return None
     return trial.suspensions
@@ -346,9 +319,8 @@ async def _mount_with_bad_settings(ctx: CheckContext) -> None:
             if budget.is_spent():
                 return
             config = {**ctx.loaded.config, key: value}
-            async with _failing_mount(ctx, config, "a mount with wrong settings") as mount:
-                outcome = await call_with_deadline(mount.run, seconds=MOUNT_SECONDS)
-                mount.is_done |= outcome.returned
-            if mount.left and not mount.is_done:
-                ctx.fault("A5", f"mount failed, and {mount.left[0]} was left behind", given={"config": {key: value}})
+            async with _failing_mount(ctx, config, "a mount with wrong settings") as (mount, left):
+                outcome = await call_with_deadline(mount, seconds=MOUNT_SECONDS)
+            if left and not outcome.returned:
+                ctx.fault("A5", f"mount failed, and {left[0]} was left behind", given={"config": {key: value}})
                 return

@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 
 from amplifier.conformance.checks.registry import check
+from amplifier.conformance.oracles.calls import check_methods
 from amplifier.conformance.target.calls import Outcome
 from amplifier.conformance.target.mounted import CheckContext, MountedModule
 from amplifier.contracts import Provider
@@ -195,29 +196,16 @@ async def has_five_members(ctx: CheckContext) -> None:
         provider = mounted.instance
         if provider is None:
             return
-        names = ("get_info", "list_models", "complete", "parse_tool_calls")
-        missing = [name for name in names if not callable(getattr(provider, name, None))]
-        for method in missing:
-            ctx.fault("P1", f"{type(provider).__name__} has no method {method!r}")
         own_name: Any = getattr(provider, "name", None)
         if not isinstance(own_name, str) or not own_name:
             ctx.fault("P1", f"the provider's name is {own_name!r}; expected a text")
-        arguments: dict[str, tuple[Any, ...]] = {
-            "get_info": (),
-            "list_models": (),
-            "complete": (asking("Hello."),),
-            "parse_tool_calls": (_answer([], "call"),),
-        }
-        for name, given in arguments.items():
-            if name in missing:
-                continue
-            outcome = await mounted.call(getattr(provider, name), *given)
-            is_async = name in ("list_models", "complete")
-            if outcome.is_async is not None and outcome.is_async is not is_async:
-                what = f"{name} {'is not' if is_async else 'is'} async; the contract has it the other way round"
-                ctx.fault("P1", what)
-            elif isinstance(outcome.error, TypeError) and ctx.location_of(outcome.error) is None:
-                ctx.fault("P1", f"{name} cannot be called as the contract demands: {outcome.error}")
+        calls: list[tuple[str, bool, tuple[Any, ...], dict[str, Any]]] = [
+            ("get_info", False, (), {}),
+            ("list_models", True, (), {}),
+            ("complete", True, (asking("Hello."),), {}),
+            ("parse_tool_calls", False, (_answer([], "call"),), {}),
+        ]
+        await check_methods(mounted, "P1", calls)
 
 
 _OF_RESPONSES = ("P3", "P4", "P5", "P6", "P7", "P8", "P9", "P14", "P23")
@@ -332,7 +320,7 @@ class _Dialogue:
         before = snapshot(request)
         outcome = await send(self._mounted, request, **copy.deepcopy(options))
         if not outcome.returned:
-            await self._check_failure(outcome, request, options)
+            await self._check_failure(outcome, options)
             return None
         response = outcome.value
         if not isinstance(response, ChatResponse) or self._has_failed():
@@ -354,11 +342,11 @@ class _Dialogue:
         """Whether anything but an event is wrong; a conversation whose events are wrong goes on."""
         return any(fault.clause not in ("P11", "P23") for fault in self._ctx.faults)
 
-    async def _check_failure(self, outcome: Outcome, request: ChatRequest, options: dict[str, Any]) -> None:
+    async def _check_failure(self, outcome: Outcome, options: dict[str, Any]) -> None:
         if outcome.kind != "raised":
             return
         turns = len(self._past) // 2 + 1
-        if options and await self._works_without(request):
+        if options and not self._past and await _answers_plainly(self._ctx):
             what = f"complete with the keywords {sorted(options)} {outcome}; without them it answers"
             self._ctx.fault("P3", what, error=outcome.error)
             return
@@ -371,22 +359,6 @@ class _Dialogue:
         if all(each.returned for each in plain):
             what = f"a conversation with the provider's own answers was refused at turn {turns}: {outcome.error}"
             self._ctx.fault("P6", what, error=outcome.error)
-
-    async def _works_without(self, request: ChatRequest) -> bool:
-        """Whether a fresh provider answers the same requests without the keywords."""
-        async with self._ctx.mount() as fresh:
-            for what, earlier, _ in self._past:
-                if what == "request":
-                    await complete(fresh, copy.deepcopy(earlier))
-            return (await complete(fresh, copy.deepcopy(request))).returned
-
-
-_ODD_OPTIONS: tuple[dict[str, Any], ...] = (
-    {"model": "no-such-model"},
-    {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}},
-    {"max_output_tokens": 1, "stop": ["e"], "temperature": 1.9},
-)
-"""Options that not every provider supports."""
 
 
 @check("P5", kind="behaviour", types=PROVIDER)
@@ -406,6 +378,14 @@ async def counts_each_call_alone(ctx: CheckContext) -> None:
         if len(contents) == 1 and all(one < two for one, two in itertools.pairwise(counts)):
             ctx.fault("P5", f"the same request, answered the same way, counts {counts} {key}: they add up over calls")
             return
+
+
+_ODD_OPTIONS: tuple[dict[str, Any], ...] = (
+    {"model": "no-such-model"},
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}},
+    {"max_output_tokens": 1, "stop": ["e"], "temperature": 1.9},
+)
+"""Options that not every provider supports."""
 
 
 def _check_cost(ctx: CheckContext, usage: Usage, models: Any) -> None:
@@ -487,16 +467,26 @@ def check_events(ctx: CheckContext, response: ChatResponse, events: list[dict[st
 
 _FINISH_REASONS = (None, "tool_calls", "tool_use", "stop", "end_turn")
 """Services end a response with calls in any of these ways."""
+_CALL: dict[str, Any] = {"name": "look", "input": {"text": "é", "n": [1, {"deep": None}]}}
+_BLOCKS: tuple[dict[str, Any], ...] = (
+    {"type": "thinking", "thinking": "a thought", "signature": "c2lnbmF0dXJl"},
+    _CALL,
+    {"type": "text", "text": "words", "visibility": "internal"},
+    {"name": "a.b-c", "input": {}},
+    _CALL,
+    {"name": "count", "input": {"text": "x", "b": False}},
+)
+"""Blocks of a response; those without a type are calls, of which two are equal but for their ids."""
 
 
-@check("P10", kind="behaviour", types=PROVIDER, inputs="provider_answers")
+@check("P10", kind="behaviour", types=PROVIDER)
 async def reads_calls(ctx: CheckContext) -> None:
-    """Passes drawn responses with any number of calls between other blocks to parse_tool_calls."""
+    """Passes responses with calls between other blocks to parse_tool_calls."""
     async with ctx.mount() as mounted:
         if not usable(mounted):
             return
-        for reason in _FINISH_REASONS:
-            response = _answer(ctx.case["blocks"], ctx.case["id"])
+        for reason, blocks in itertools.product(_FINISH_REASONS, (_BLOCKS, _BLOCKS[::-1], _BLOCKS[:1], ())):
+            response = _answer(blocks, "toolu_é")
             response.finish_reason = reason
             before = snapshot(response)
             parsed, expected = _parsed(mounted, response), call_tuples(response.tool_calls or [])
@@ -509,18 +499,13 @@ async def reads_calls(ctx: CheckContext) -> None:
                 return
 
 
-def _answer(blocks: list[dict[str, Any]], word: str) -> ChatResponse:
+def _answer(blocks: Sequence[dict[str, Any]], word: str) -> ChatResponse:
     """A response with these blocks; those without a type are calls."""
     content = [
         block if "type" in block else {"type": "tool_call", "id": f"{word}-{number}", **copy.deepcopy(block)}
         for number, block in enumerate(blocks)
     ]
     response = from_dict(ChatResponse, {"content": content})
-    calls = [
-        ToolCall(id=block.id, name=block.name, arguments=copy.deepcopy(block.input))
-        for block in response.content
-        if isinstance(block, ToolCallBlock)
-    ]
-    response.tool_calls = calls or None
+    response.tool_calls = calls_of(response) or None
     response.usage = Usage(input_tokens=1, output_tokens=1, total_tokens=2)
     return response

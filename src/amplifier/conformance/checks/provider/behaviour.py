@@ -59,7 +59,6 @@ async def describes_itself(ctx: CheckContext) -> None:
             for key in ("context_window", "max_output_tokens"):
                 if not isinstance(defaults.get(key), int):
                     ctx.fault("P20", f"the defaults of get_info have {key} {defaults.get(key)!r}; expected a number")
-            await _check_defaults(mounted, defaults)
         await _check_models(mounted, "")
     if ctx.has_violations:
         return
@@ -70,19 +69,6 @@ async def describes_itself(ctx: CheckContext) -> None:
                     await _check_models(mounted, " without credentials")
         except MountFailed:
             return
-
-
-async def _check_defaults(mounted: MountedModule, defaults: dict[str, Any]) -> None:
-    """Compare what get_info tells of its default model with what list_models tells of it."""
-    models = (await mounted.call(mounted.instance.list_models)).value
-    for model in models if isinstance(models, list) else ():
-        for key in (
-            ("context_window", "max_output_tokens") if getattr(model, "id", None) == defaults.get("model") else ()
-        ):
-            here, there = defaults.get(key), getattr(model, key, None)
-            if isinstance(here, int) and isinstance(there, int) and here > there:
-                what = f"get_info has {key} {here} for the model {defaults.get('model')!r}, list_models has {there}"
-                mounted.ctx.fault("P20", what)
 
 
 async def _check_models(mounted: MountedModule, how: str) -> None:

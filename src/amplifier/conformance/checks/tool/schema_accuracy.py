@@ -2,7 +2,7 @@
 
 A refusal alone proves little: a file may not exist, a list may be empty. So it is reported only with its counterpart: a key or a choice that the tool
 refuses in the words it has for those that do not exist, an input that the schema forbids and the tool accepts, a key that turns every refusal
-into success. A tool may accept more than its schema does.
+into success. A tool may accept more than its schema does. Only the properties of the input itself are examined, not those of objects inside it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
-
-import attrs
 
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.inputs.json_schema import acceptor, fingerprint, resolved
@@ -26,6 +23,7 @@ from amplifier.conformance.inputs.values import (
     required_of,
     valid_inputs,
 )
+from amplifier.conformance.oracles.calls import SECONDS_PER_CALL
 from amplifier.conformance.target.literals import choices_in, inputs_in
 from amplifier.conformance.target.mounted import CANARY, CheckContext
 from amplifier.conformance.target.use import schema_of
@@ -35,7 +33,6 @@ Input = dict[str, Any]
 Found = tuple[str, Input]
 """What is wrong, and an input that shows it."""
 
-_SECONDS = 1.5
 _CALLS = 3_000
 _MOST_TRIES = 250
 _UNKNOWN_KEY = "no_such_key"
@@ -64,66 +61,6 @@ async def tells_the_truth(ctx: CheckContext) -> None:
                 ctx.fault("T8", what, given={"tool": name, "input": given})
 
 
-@attrs.frozen
-class _Place:
-    """A property: its name, its schema, and the keys that lead to the objects that have it; ``[]`` stands for each item of a list."""
-
-    path: tuple[str, ...]
-    key: str
-    schema: dict[str, Any]
-    is_required: bool
-
-    def __str__(self) -> str:
-        return repr(".".join([*(each for each in self.path if each != "[]"), self.key]))
-
-    def holders(self, given: Any) -> list[dict[str, Any]]:
-        """The objects that have the property, or could have it."""
-        found = [given]
-        for part in self.path:
-            if part == "[]":
-                found = [item for value in found if isinstance(value, list) for item in value]
-            else:
-                found = [value[part] for value in found if isinstance(value, dict) and part in value]
-        return [value for value in found if isinstance(value, dict)]
-
-    def is_in(self, given: Any) -> bool:
-        """Whether an input has it."""
-        return any(self.key in holder for holder in self.holders(given))
-
-    def changed(self, given: Input, value: Any, name: str | None = None) -> Input:
-        """The input with a value here, or under another name beside it, in every object that could have it."""
-        copied = copy.deepcopy(given)
-        for holder in self.holders(copied):
-            holder[name or self.key] = value
-        return copied
-
-    def renamed(self, given: Input, name: str | None) -> Input:
-        """The input with its value under another name; without it if there is none."""
-        copied = copy.deepcopy(given)
-        for holder in self.holders(copied):
-            value = holder.pop(self.key, None)
-            if name is not None:
-                holder[name] = value
-        return copied
-
-    def completed(self, given: Input, value: Any) -> Input:
-        """The input with a value here in every object that has none."""
-        copied = copy.deepcopy(given)
-        for holder in self.holders(copied):
-            holder.setdefault(self.key, value)
-        return copied
-
-
-def _places(top: dict[str, Any], root: Any, path: tuple[str, ...] = ()) -> Iterator[_Place]:
-    """All properties that a schema names, those of objects and of lists of objects inside it too."""
-    for key, part in properties_of(top).items():
-        schema = resolved(part, root)
-        yield _Place(path, key, schema, key in required_of(top))
-        for steps, inner in (((key,), schema), ((key, "[]"), resolved(schema.get("items"), root))):
-            if len(path) < 4 and "properties" in inner:
-                yield from _places(inner, root, (*path, *steps))
-
-
 class _SchemaCheck:
     """One tool's schema against its behaviour; the tool is mounted anew for every input, so that no result depends on another."""
 
@@ -132,10 +69,10 @@ class _SchemaCheck:
         accepts = acceptor(schema)
         assert accepts is not None
         self._ctx, self._name, self._accepts = ctx, name, accepts
-        self._places = list(_places(self._top, schema))
+        self._parts = {key: resolved(part, schema) for key, part in properties_of(self._top).items()}
         self._values = Values(schema, CANARY)
         self._choices = [each for each in choices_in(target) if is_harmless(each)][:20]
-        self._undeclared = [each for each in inputs_in(target) if each not in properties_of(self._top)]
+        self._undeclared = [each for each in inputs_in(target) if each not in self._parts and is_harmless(each)]
         self._inputs = [each for each in valid_inputs(schema, CANARY, choices_in(target)) if accepts(each)][:30]
         self._budget = ctx.budget(calls)
         self._known: dict[str, bool | str | None] = {}
@@ -145,12 +82,11 @@ class _SchemaCheck:
         if not any([isinstance(await self._ask(given), str) for given in self._inputs]):
             return None
         for find in (self._unknown_key, self._other_type_or_key, self._needed_key, self._false_choice):
-            for place in self._places:
-                found = await find(place)
+            for key in self._parts:
+                found = await find(key)
                 if found is not None:
-                    words = await self._ask(found[1])
-                    return f"{found[0]}: {str(words)[:150]}", found[1]
-        return await self._undeclared_key()
+                    return f"{found[0]}: {str(await self._ask(found[1]))[:150]}", found[1]
+        return None
 
     async def _ask(self, given: Input) -> bool | str | None:
         """True if the tool accepts an input, the words of its refusal if not; None if it raised, or was not asked."""
@@ -158,7 +94,7 @@ class _SchemaCheck:
         if key not in self._known and len(self._known) < _MOST_TRIES and not self._budget.is_spent():
             async with self._ctx.mount() as mounted:
                 execute = mounted.instances[self._name].execute
-                result = (await mounted.call(execute, copy.deepcopy(given), seconds=_SECONDS)).value
+                result = (await mounted.call(execute, copy.deepcopy(given), seconds=SECONDS_PER_CALL)).value
             self._known[key] = None
             if isinstance(result, ToolResult):
                 error = result.error if isinstance(result.error, dict) else {}
@@ -169,98 +105,86 @@ class _SchemaCheck:
     async def _all_refused(self, inputs: list[Input]) -> bool:
         return bool(inputs) and all([isinstance(await self._ask(given), str) for given in inputs])
 
-    async def _unknown_key(self, place: _Place) -> Found | None:
+    def _is_required(self, key: str) -> bool:
+        return key in required_of(self._top)
+
+    async def _unknown_key(self, key: str) -> Found | None:
         """A key that it refuses as it does one that does not exist, in every mode that is known to work without it."""
-        having = [given for given in self._inputs if place.is_in(given)]
-        lacking = [given for given in self._inputs if place.holders(given) and not place.is_in(given)]
-        bases = [given for given in lacking if await self._ask(given) is True]
-        if place.is_required or any(key in self._top for key in _CONDITIONS) or not bases:
+        bases = [given for given in self._inputs if key not in given and await self._ask(given) is True]
+        if self._is_required(key) or any(each in self._top for each in _CONDITIONS) or not bases:
             return None  # which keys it takes may depend on others
-        if not await self._all_refused(having) or not await self._works_in_every_mode(bases[0], place):
+        having = [given for given in self._inputs if key in given]
+        if not await self._all_refused(having) or not await self._works_in_every_mode(bases[0], key):
             return None
-        value = self._values.plain(place.schema, place.key)
+        value = self._values.plain(self._parts[key], key)
         for base in bases:
-            with_it, unknown = [await self._ask(place.changed(base, value, key)) for key in (place.key, _UNKNOWN_KEY)]
-            named = _without(with_it, place.key)
+            with_it, unknown = [await self._ask({**base, each: value}) for each in (key, _UNKNOWN_KEY)]
+            named = _without(with_it, key)
             if named is None or named == with_it or named != _without(unknown, _UNKNOWN_KEY):
                 return None
-        what = f"the schema names {place}, the tool refuses every input with it, like one with an unknown key"
-        return what, place.changed(bases[0], value)
+        what = f"the schema names {key!r}, the tool refuses every input with it, like one with an unknown key"
+        return what, {**bases[0], key: value}
 
-    async def _works_in_every_mode(self, base: Input, without: _Place) -> bool:
+    async def _works_in_every_mode(self, base: Input, without: str) -> bool:
         """Whether an input works with every choice of every other property: a key may belong to one of them."""
-        for place in self._places:
-            choices = _closed(place.schema) or (self._choices if kinds_of(place.schema) == ["string"] else [])
-            for choice in choices if place != without else ():
-                given = place.changed(base, choice)
+        for key, part in self._parts.items():
+            choices = _closed(part) or (self._choices if kinds_of(part) == ["string"] else [])
+            for choice in choices if key != without else ():
+                given = {**base, key: choice}
                 if self._accepts(given) and await self._ask(given) is not True:
                     return False
         return True
 
-    async def _other_type_or_key(self, place: _Place) -> Found | None:
+    async def _other_type_or_key(self, key: str) -> Found | None:
         """A property of which it takes no value, and takes one that the schema forbids, or one under another name."""
-        having = [given for given in self._inputs if place.is_in(given)]
+        having = [given for given in self._inputs if key in given]
         if not await self._all_refused(having):
             return None
         given, words = having[0], str(await self._ask(having[0]))
-        if any([await self._ask(each) is True for each in self._with_values(place, given, _PLAUSIBLE, valid=True)]):
+        if any([await self._ask(each) is True for each in self._with_values(key, given, _PLAUSIBLE, valid=True)]):
             return None  # it may expect a number in a text, or a name
-        what = f"the schema accepts this {place}, the tool refuses it and takes"
-        if isinstance(await self._ask(place.renamed(given, None)), str):
+        what = f"the schema accepts this {key!r}, the tool refuses it and takes"
+        rest = {name: value for name, value in given.items() if name != key}
+        if isinstance(await self._ask(rest), str):
             for word in self._undeclared:  # so it is required, under some name
-                renamed = place.renamed(given, word)
-                if is_harmless(word) and await self._ask(renamed) is True:
+                if await self._ask({**rest, word: given[key]}) is True:
                     return f"{what} the key {word!r} instead", given
-        if _SHAPE_WORDS.search(words) or _without(words, place.key) != words:
-            for other in self._with_values(place, given, (*_OTHER_TYPES, *self._choices), valid=False):
+        if _SHAPE_WORDS.search(words) or _without(words, key) != words:
+            for other in self._with_values(key, given, (*_OTHER_TYPES, *self._choices), valid=False):
                 if await self._ask(other) is True:
-                    return f"{what} {json.dumps(place.holders(other)[0][place.key])} instead", given
+                    return f"{what} {json.dumps(other[key])} instead", given
         return None
 
-    def _with_values(self, place: _Place, given: Input, values: tuple[Any, ...], *, valid: bool) -> list[Input]:
-        changed = [place.changed(given, value) for value in values]
+    def _with_values(self, key: str, given: Input, values: tuple[Any, ...], *, valid: bool) -> list[Input]:
+        changed = [{**given, key: value} for value in values]
         return [each for each in changed if self._accepts(each) is valid]
 
-    async def _needed_key(self, place: _Place) -> Found | None:
+    async def _needed_key(self, key: str) -> Found | None:
         """A key that is not required, without which it refuses every input in the same words, which name it."""
-        lacking = [given for given in self._inputs if any(place.key not in each for each in place.holders(given))]
+        lacking = [given for given in self._inputs if key not in given]
         words = {await self._ask(given) for given in lacking}
-        if place.is_required or len(words) != 1 or _without(next(iter(words)), place.key) in (None, *words):
+        if self._is_required(key) or len(words) != 1 or _without(next(iter(words)), key) in (None, *words):
             return None
-        for value in self._values.alternatives(place.schema, place.key)[:4]:
-            given = place.completed(lacking[0], value)
+        for value in self._values.alternatives(self._parts[key], key)[:4]:
+            given = {**lacking[0], key: value}
             if self._accepts(given) and await self._ask(given) is True:
-                return f"the schema does not require {place}, the tool refuses every input without it", lacking[0]
+                return f"the schema does not require {key!r}, the tool refuses every input without it", lacking[0]
         return None
 
-    async def _undeclared_key(self) -> Found | None:
-        if not await self._all_refused(self._inputs):
-            return None
-        for word in filter(is_harmless, self._undeclared):
-            for value in (self._values.plain({"type": "string"}, word), 1234, True, ["text"]):
-                for given in self._inputs[:2]:
-                    if await self._ask({**given, word: value}) is True:
-                        return f"the schema does not name {word!r}, and the tool refuses every input without it", given
-        return None
-
-    async def _false_choice(self, place: _Place) -> Found | None:
+    async def _false_choice(self, key: str) -> Found | None:
         """A choice that it refuses as it does a value that the schema forbids."""
-        having = [given for given in self._inputs if place.is_in(given)]
-        working = [given for given in having if await self._ask(given) is True]
-        taken = {fingerprint(holder.get(place.key)) for given in working for holder in place.holders(given)}
-        for choice in _closed(place.schema) or _one_of_each_type(place.schema, self._values):
+        working = [given for given in self._inputs if key in given and await self._ask(given) is True]
+        taken = {fingerprint(given[key]) for given in working}
+        for choice in _closed(self._parts[key]) or _one_of_each_type(self._parts[key], self._values):
             if not working or fingerprint(choice) in taken:
                 continue
-            (given,) = self._with_values(place, working[0], (choice,), valid=True) or (None,)
-            words = None if given is None else _without_value(await self._ask(given), choice)
-            others = [choice - 1, choice - 2] if type(choice) is int else _NO_CHOICES
-            for other in others if words is not None else ():
-                for forbidden in self._with_values(place, working[0], (other,), valid=False):
-                    if given is not None and _without_value(await self._ask(forbidden), other) == words:
-                        what = (
-                            f"the schema offers {json.dumps(choice)} for {place}, the tool refuses it like a value that"
-                        )
-                        return f"{what} the schema forbids", given
+            given = {**working[0], key: choice}
+            words = _without_value(await self._ask(given), choice) if self._accepts(given) else None
+            others = (choice - 1, choice - 2) if type(choice) is int else _NO_CHOICES
+            for forbidden in self._with_values(key, given, others, valid=False) if words is not None else ():
+                if _without_value(await self._ask(forbidden), forbidden[key]) == words:
+                    what = f"the schema offers {json.dumps(choice)} for {key!r}, the tool refuses it like a value that"
+                    return f"{what} the schema forbids", given
         return None
 
 

@@ -1,4 +1,4 @@
-"""Cases for providers: conversations with every role and block, and answers with calls. Needs the ``testing`` extra.
+"""Cases for providers: conversations with every role and block. Needs the ``testing`` extra.
 
 A listed conversation has one feature; a drawn one joins several of them. Everything is JSON values and legal: calls have results, and
 the last message is the user's or a tool's.
@@ -27,7 +27,6 @@ _THOUGHTS = (
     {"type": "redacted_thinking", "data": "aGlkZGVu"},
     {"type": "reasoning", "content": [], "summary": [{"type": "summary_text", "text": "because"}]},
 )
-_ARGUMENTS: tuple[dict[str, Any], ...] = ({}, {"text": "x"}, {"n": [1, {"deep": None}]}, {"é": "🙂", "b": False})
 
 
 def _user(*content: Any, **more: Any) -> dict[str, Any]:
@@ -126,13 +125,3 @@ def listed_dialogues(facts: dict[str, Any]) -> list[dict[str, Any]]:
         {"words": ["Hello.", "Hello.", tool, "Thanks."], "tools": True, "options": {"conformance_unknown": 1}},
         {"words": ["Hello.", tool], "tools": False, "options": {}},
     ]
-
-
-def answers(facts: dict[str, Any]) -> SearchStrategy[Any]:
-    """Answers with calls, as lists of blocks."""
-    names = st.sampled_from(["look", "count", "a.b-c"])
-    call = st.fixed_dictionaries({"name": names, "input": st.sampled_from(_ARGUMENTS)})
-    block = call | call | st.sampled_from([_TEXT, _HIDDEN, *_THOUGHTS])
-    return st.fixed_dictionaries(
-        {"blocks": st.lists(block, max_size=6), "id": st.sampled_from(["call", "0", "toolu_é"])}
-    )
