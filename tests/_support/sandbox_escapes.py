@@ -139,11 +139,6 @@ ATTEMPTS = [
         open_in=NOWHERE,
     ),
     Attempt(
-        "leave a daemon without the mark",
-        "(unset AMPLIFIER_BASH_CALL; setsid sleep 600.{token} > /dev/null 2>&1 &)",
-        open_in=NOWHERE,
-    ),
-    Attempt(
         "leave a child of a TERM trap",
         "trap 'setsid env -i sleep 600.{token} > /dev/null 2>&1 &' TERM; sleep 600 & wait",
         timeout=1,

@@ -170,7 +170,7 @@ def test_a_process_that_leaves_the_group_after_it_was_seen_there_is_still_reache
     leaver = f"{PYTHON} -c 'import os, time; input(); os.setsid(); print(1, flush=True); time.sleep(600)' <&0 & wait"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(["bash", "-c", leaver], start_new_session=True, **pipes) as shell:  # type: ignore[call-overload]
-        tree = process_tree.ProcessTree(shell, "no mark at all")
+        tree = process_tree.ProcessTree(shell)
         while len(tree.members()) < 2:
             time.sleep(0.01)
         shell.stdin.write(b"go\n")

@@ -80,7 +80,7 @@ QUICK = {
     "write by /proc/1/root",
     "read the environments of its parents",
     "kill everything",
-    "leave a daemon without the mark",
+    "leave a daemon without environment",
     "leave a child of a TERM trap",
     "connect by TCP",
     "connect to an abstract socket",

@@ -1,9 +1,8 @@
 """Every process that one command started, and how to end them all.
 
 A command leads a session and process group of its own, which one signal reaches. Some processes leave it (``setsid``, a
-double fork, a daemon). On Linux they are found in ``/proc``: by descent from the supervisor, which adopts what loses its
-parent, by the session, and by a mark in the environment that all of them inherit, in case a command has killed its
-supervisor. Elsewhere only the group is known.
+double fork, a daemon). On Linux they are found in ``/proc`` by their session, and by descent from the supervisor, which adopts
+what loses its parent. Elsewhere only the group is known.
 
 Blocking; runs in a worker thread.
 """
@@ -19,17 +18,7 @@ from pathlib import Path
 
 import attrs
 
-MARK = "AMPLIFIER_BASH_CALL"
-"""The variable that holds the marks of the commands a process belongs to, outermost first."""
-
-_MOST_MARKS = 16
-_MOST_ENVIRONMENT = 1 << 22
 HAS_PROC = Path("/proc/self/stat").is_file()
-
-
-def chained(outer: str | None, mark: str) -> str:
-    """The variable's value inside a command that itself runs inside others."""
-    return ":".join([*(outer.split(":") if outer else ()), mark][-_MOST_MARKS:])
 
 
 @attrs.frozen
@@ -100,18 +89,16 @@ class ProcessTree:
     Args:
         process: Our child: the shell, or its supervisor. On Linux it is not reaped while this is in use, so that its id
             stays its own.
-        mark: In the environment of all of them.
         group: The process group of a shell below a supervisor, which itself is not part of the command; else the shell's own.
         has_proc: Whether to look into ``/proc``.
     """
 
     def __init__(
-        self, process: subprocess.Popen[bytes], mark: str, *, group: int | None = None, has_proc: bool = HAS_PROC
+        self, process: subprocess.Popen[bytes], *, group: int | None = None, has_proc: bool = HAS_PROC
     ) -> None:
         self._process = process
         self._leader = process.pid if group is None else group
         self._supervisor = process.pid if self._leader != process.pid else None
-        self._mark = mark.encode()
         self._has_proc = has_proc
         self._known: set[Process] = set()
         first = look_at(process.pid) if has_proc else None
@@ -157,13 +144,7 @@ class ProcessTree:
             return False
         if process in self._known or self._leader in (process.pid, process.group, process.session):
             return True
-        if process.parent == self._supervisor:  # it lost its own parent
-            return True
-        if not process.is_alive:
-            return False
-        environment = _read(f"/proc/{process.pid}/environ", _MOST_ENVIRONMENT)
-        start = environment.find(MARK.encode() + b"=")
-        return start >= 0 and self._mark in environment[start : environment.find(b"\0", start)]
+        return process.parent == self._supervisor  # it lost its own parent
 
 
 def send_to_group(group: int, number: int) -> bool:

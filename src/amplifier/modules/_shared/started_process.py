@@ -101,7 +101,7 @@ class StartedProcess:
             "environment": {os.fsencode(name): os.fsencode(value) for name, value in environment.items()},
         }
         # The supervisor and bubblewrap run outside of the sandbox: a command's variables for the linker are not for them.
-        options["env"] = {name: value for name, value in environment.items() if name == process_tree.MARK}
+        options["env"] = {}
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
             code, given = (_in_memory(data, theirs) for data in (_supervisor_code(), marshal.dumps(specification)))
             self.news, status_of_supervisor = _pipe(ours, theirs)

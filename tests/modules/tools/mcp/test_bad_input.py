@@ -127,7 +127,7 @@ async def test_a_tool_with_an_invalid_schema_is_left_out(caplog):
         ({"name": "odd", "inputSchema": 5}, "tool 'odd' is not used: invalid value at inputSchema"),
         (
             {"name": "odd", "inputSchema": {"type": "array"}},
-            "tool 'odd' is not used: invalid value at inputSchema.type",
+            "tool 'odd' is not used: its input schema has type 'array', expected 'object'",
         ),
         ({"name": "odd"}, "tool 'odd' is not used: invalid value at inputSchema: Field required"),
         ({"name": ["odd"], "inputSchema": {"type": "object"}}, "is not used: invalid value at name"),

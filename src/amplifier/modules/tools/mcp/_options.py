@@ -115,9 +115,6 @@ class ServerOptions:
         allow_unprefixed_names: Accept an empty `prefix`, with which the server alone chooses the names of its tools.
         allow: Patterns of the tools to mount; None for all.
         deny: Patterns of tools that are never mounted.
-        offer_resources: Mount a tool that reads resources.
-        offer_prompts: Mount a tool that gets prompts.
-        is_required: The session does not open without this server.
         open_timeout: Seconds for starting it and reading its list of tools.
         call_timeout: Seconds for one call; None for no limit.
         stop_grace: Seconds between asking the process to end and killing it.
@@ -144,9 +141,6 @@ class ServerOptions:
         _patterns, aliases=("includeTools", "enabled_tools"), default=None, restricts=True
     )
     deny: tuple[str, ...] = option(_patterns, aliases=("excludeTools", "disabled_tools"), default=(), restricts=True)
-    offer_resources: bool = option(flag, key="resources", default=True)
-    offer_prompts: bool = option(flag, key="prompts", default=True)
-    is_required: bool = option(flag, key="required", default=False, restricts=True)
     open_timeout: float = option(seconds, default=30.0)
     call_timeout: float | None = option(no_limit_or_seconds, default=600.0)
     stop_grace: float = option(seconds, default=1.0)

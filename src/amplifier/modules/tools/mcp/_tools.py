@@ -97,19 +97,9 @@ def _joined(blocks: list[_Block], separator: str, longest: int) -> ToolResult:
 
 
 def as_list_result(lists: dict[str, list[Any]], *, longest: int) -> ToolResult:
-    """Lists of what there is, under their names; a last entry states how much was left out."""
-    output: dict[str, list[Any]] = {}
-    left = longest
-    for name, items in lists.items():
-        kept: list[Any] = []
-        output[name] = kept
-        for item in items:
-            left -= len(json.dumps(item, ensure_ascii=False))
-            if left < 0:
-                kept.append(f"[… cut: there are {len(items)}, the first {len(kept)} are shown …]")
-                break
-            kept.append(item)
-    return ToolResult(output=output)
+    """Lists of what there is, under their names; as text where they are too long."""
+    text = json.dumps(lists, ensure_ascii=False)
+    return ToolResult(output=lists if len(text) <= longest else _cut(text, longest))
 
 
 def _with_media(blocks: list[_Block], structured: Any, longest: int) -> ToolResult:
@@ -532,8 +522,5 @@ class ToolMounting:
 def _is_same(old: ServerTool | None, new: ServerTool) -> bool:
     """Whether a tool needs no new mount: what the model and the gates see of it has not changed."""
     if isinstance(old, RemoteTool) and isinstance(new, RemoteTool):
-        seen = [
-            (each.offered.name, each.description, each.offered.input_schema, each.annotations) for each in (old, new)
-        ]
-        return seen[0] == seen[1]
+        return old.offered == new.offered
     return type(old) is type(new)
