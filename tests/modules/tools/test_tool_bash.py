@@ -61,12 +61,8 @@ async def test_output_errors_and_exit_code_come_back_apart():
     ("command", "code", "kind", "message"),
     [
         ("echo half; exit 3", 3, "ExitCode", "exit code 3"),
-        ("echo half; false", 1, "ExitCode", "exit code 1"),
-        ("echo half; no-such-program-here", 127, "ExitCode", "exit code 127"),
         ("echo half; if", 2, "ExitCode", "exit code 2"),
-        ("echo half; kill -KILL $$", -9, "Signal", "ended by SIGKILL"),
         ("echo half; kill -SEGV $$", -11, "Signal", "ended by SIGSEGV"),
-        ("echo half; kill -40 $$", -40, "Signal", "ended by signal 40"),
     ],
 )
 async def test_a_command_that_fails_is_a_failure_that_keeps_its_output(command, code, kind, message):

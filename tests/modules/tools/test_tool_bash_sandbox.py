@@ -182,14 +182,6 @@ async def test_credentials_beside_programs_of_the_home_are_not_seen(kind, tmp_pa
     assert result.output["stdout"] == "python"
 
 
-@pytest.mark.parametrize("kind", SANDBOXES)
-async def test_exit_codes_and_both_streams_come_back(kind, tmp_path):
-    coordinator = await opened(tmp_path, sandbox=kind)
-    result = await run(coordinator, "echo out; echo err >&2; exit 3")
-    assert (result.output["stdout"], result.output["stderr"], result.output["returncode"]) == ("out\n", "err\n", 3)
-    assert result.error == {"message": "exit code 3", "type": "ExitCode"}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SANDBOXES)
 async def test_temporary_files_do_not_last(kind, tmp_path):

@@ -390,35 +390,6 @@ async def test_a_port_nobody_listens_at_is_a_failure():
     assert (await desk.fail("web_fetch", url=f"http://127.0.0.1:{port}/"))[0] == "ConnectionFailed"
 
 
-async def test_no_more_fetches_run_at_once_than_the_plan_allows(site):
-    pages, port = site
-    lock, now, most = threading.Lock(), [0], [0]
-    pair = threading.Barrier(2)  # two run at once, however slow the machine
-
-    def count(site: Site, handler: Any) -> None:
-        with lock:
-            now[0] += 1
-            most[0] = max(most[0], now[0])
-        pair.wait(60)
-        site.closing.wait(0.03)
-        with lock:
-            now[0] -= 1
-        handler.wfile.write(f"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{handler.path[1:]:2}".encode())
-
-    desk = await opened(port, max_parallel=2)
-    texts: dict[int, str] = {}
-
-    async def fetch(number: int) -> None:
-        texts[number] = (await desk.get("web_fetch", url=f"http://127.0.0.1:{port}/{number}"))["content"].strip()
-
-    async with anyio.create_task_group() as group:
-        for number in range(8):
-            pages.pages[f"/{number}"] = count
-            group.start_soon(fetch, number)
-    assert texts == {number: str(number) for number in range(8)}
-    assert most[0] == 2
-
-
 # ── certificates ─────────────────────────────────────────────────────────────────────────────────
 
 

@@ -161,12 +161,6 @@ async def test_names_that_no_model_accepts_are_changed():
         assert len(long) == 64
 
 
-async def test_an_unknown_name_in_allow_is_warned_of(caplog):
-    async with opened({"small": small(allow=["ecko"])}) as desk:
-        assert desk.tools == {}
-    assert "allow names 'ecko', which it does not offer; it offers echo, upper" in caplog.text
-
-
 async def test_secrets_of_the_environment_appear_in_no_event_and_no_log(caplog):
     caplog.set_level(logging.DEBUG)
     secret = "value-nobody-may-see"

@@ -163,22 +163,40 @@ class Walk:
             Stopped: The call was cancelled.
         """
         directory, place = open_directory(self.access, place)
-        states = pattern.start() if pattern is not None else frozenset()
-        # A list in place of recursion; what is on it are open directories, so it is never longer than MAX_DEPTH.
-        levels: list[tuple[int, Iterator[tuple[Found, States]]]] = []
         try:
-            levels.append((directory, self._level(directory, place, pattern, states)))
-            while levels:
-                found, after = next(levels[-1][1], (None, states))
-                if found is None:
-                    os.close(levels.pop()[0])
-                    continue
-                if pattern is None or pattern.is_match(after):
-                    yield found
-                self._descend(levels, found, pattern, after)
+            yield from self._below(directory, place, pattern, pattern.start() if pattern else frozenset(), 1)
         finally:
-            for directory, _ in levels:
-                os.close(directory)
+            os.close(directory)
+
+    def _below(
+        self, directory: int, place: ConfinedPath, pattern: GlobPattern | None, states: States, depth: int
+    ) -> Iterator[Found]:
+        try:
+            entries = sorted(self._counted(directory), key=lambda entry: entry.name)
+        except OSError:
+            self.unreadable += 1
+            return
+        for entry in entries:
+            after = pattern.step(states, entry.name) if pattern else states
+            if pattern is not None and not after:
+                continue
+            found = Found(place.child(entry.name), entry, directory)
+            if pattern is None or pattern.is_match(after):
+                yield found
+            if entry.kind != "directory" or entry.name in self.ignored:
+                continue
+            if depth == MAX_DEPTH:
+                self.cut = True
+                continue
+            try:
+                inner = enter(directory, entry.name)
+            except OSError:  # gone, forbidden, or no directory any more: the walk goes on without it
+                self.unreadable += 1
+                continue
+            try:
+                yield from self._below(inner, found.place, pattern, after, depth + 1)
+            finally:
+                os.close(inner)
 
     def notes(self) -> list[str]:
         """What limits the result, as text for the model."""
@@ -188,35 +206,6 @@ class Walk:
         if self.unreadable:
             notes.append(f"{self.unreadable} directories could not be read")
         return notes
-
-    def _descend(self, levels: list[Any], found: Found, pattern: GlobPattern | None, states: States) -> None:
-        name = found.entry.name
-        if found.entry.kind != "directory" or name in self.ignored:
-            return
-        if pattern is not None and not states:
-            return
-        if len(levels) >= MAX_DEPTH:
-            self.cut = True
-            return
-        try:
-            inner = enter(found.directory, name)
-        except OSError:  # gone, forbidden, or no directory any more: the walk goes on without it
-            self.unreadable += 1
-            return
-        levels.append((inner, self._level(inner, found.place, pattern, states)))
-
-    def _level(
-        self, directory: int, place: ConfinedPath, pattern: GlobPattern | None, states: States
-    ) -> Iterator[tuple[Found, States]]:
-        try:
-            entries = sorted(self._counted(directory), key=lambda entry: entry.name)
-        except OSError:
-            self.unreadable += 1
-            return
-        for entry in entries:
-            after = pattern.step(states, entry.name) if pattern is not None else states
-            if pattern is None or after:
-                yield Found(place.child(entry.name), entry, directory), after
 
     def _counted(self, directory: int) -> Iterator[Entry]:
         for entry in entries_of(directory):

@@ -27,7 +27,7 @@ CONFIGURATION = (
 )
 """In a working directory; what does not exist cannot be created either."""
 _OF_HOME = (
-    *[
+    *(
         ".profile",
         ".bashrc",
         ".bash_profile",
@@ -37,8 +37,8 @@ _OF_HOME = (
         ".zshenv",
         ".zprofile",
         ".zlogin",
-    ],
-    *[".gitconfig", ".vimrc", ".xprofile", ".local/bin"],
+    ),
+    *(".gitconfig", ".vimrc", ".xprofile", ".local/bin"),
 )
 """What a shell or git executes, if a working directory is or holds the home folder."""
 _MOST_REPOSITORIES = 200

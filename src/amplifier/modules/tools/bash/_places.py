@@ -21,7 +21,7 @@ _HIDDEN = ("/home", "/root", "/run", "/tmp", "/var/tmp", "/var/lib/docker", "/bo
 _HIDDEN_FILES = ("/etc/shadow", "/etc/gshadow", "/etc/shadow-", "/etc/gshadow-", "/etc/sudoers", "/etc/ssh")
 # Programs that people install into their home folder; no credentials among them.
 _TOOLS_OF_HOME = (
-    *[
+    *(
         ".pyenv",
         ".rbenv",
         ".nvm",
@@ -33,15 +33,21 @@ _TOOLS_OF_HOME = (
         ".bun/bin",
         ".deno/bin",
         "go/bin",
+    ),
+    *(
         ".local/bin",
         ".local/lib",
-    ],
-    *[".local/share/uv/python", ".local/share/uv/tools", ".local/share/mise", ".local/share/pnpm", ".linuxbrew"],
-    *["miniconda3", "anaconda3", "miniforge3"],
+        ".local/share/uv/python",
+        ".local/share/uv/tools",
+        ".local/share/mise",
+        ".local/share/pnpm",
+        ".linuxbrew",
+    ),
+    *("miniconda3", "anaconda3", "miniforge3"),
 )
 # Inside of a working directory that is a home folder.
 _SECRETS_OF_HOME = (
-    *[
+    *(
         ".ssh",
         ".gnupg",
         ".aws",
@@ -52,11 +58,17 @@ _SECRETS_OF_HOME = (
         ".pgpass",
         ".git-credentials",
         ".password-store",
+    ),
+    *(
         ".config",
+        ".local/share/keyrings",
+        ".local/state",
+        ".mozilla",
         ".npmrc",
         ".pypirc",
-    ],
-    *[".local/share/keyrings", ".local/state", ".mozilla", ".bash_history", ".zsh_history"],
+        ".bash_history",
+        ".zsh_history",
+    ),
 )
 
 

@@ -495,14 +495,6 @@ class ToolMounting:
             return
         options = self._options[connection.options.name]  # a child's lists may differ from its parent's
         known = {tool.name for tool in offer.tools}
-        unknown = [name for name in options.allow or () if not any(fnmatchcase(tool, name) for tool in known)]
-        if unknown:
-            logger.warning(
-                "server %r: allow names %s, which it does not offer; it offers %s",
-                options.name,
-                shown(", ".join(map(repr, unknown))),
-                shown(", ".join(sorted(known))) or "no tools",
-            )
         for offered in offer.tools:
             if is_wanted(options, offered.name):
                 yield self._remote(options, offered, connection)

@@ -308,7 +308,8 @@ class Fetcher:
         """One request, to the first address that can be reached: what came back, or where to go next."""
         check_place(target, self._options)
         addresses = [target.literal] if target.literal is not None else await self._addresses(target)
-        check_addresses(target, addresses, self._options)
+        check_addresses(target, addresses, self._options)  # all of them, even those that will not be tried
+        addresses = addresses[:_MOST_ADDRESSES]
         # A silent address must leave time for the next one.
         share = self._options.timeout / len(addresses)
         for address in addresses:
@@ -326,9 +327,7 @@ class Fetcher:
         addresses = [address for address in dict.fromkeys(found) if address is not None]
         if not addresses or None in found:
             raise ToolFailure("ForbiddenAddress", f"{shown(target.host)} leads to no address that can be used")
-        # All of them are judged, even those that will not be tried.
-        check_addresses(target, addresses, self._options)
-        return addresses[:_MOST_ADDRESSES]
+        return addresses
 
     async def _read(self, exchange: Exchange, target: Target, hops: tuple[str, ...]) -> Fetched | str:
         asked = {
