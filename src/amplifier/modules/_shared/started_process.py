@@ -144,11 +144,9 @@ class StartedProcess:
         return line.decode()
 
     def has_ended(self) -> bool:
-        """Whether the program has ended; it is left unreaped where that can be asked for, see `ProcessTree`."""
+        """Whether the program has ended."""
         if not self._is_supervised:
-            if self.process.returncode is not None or not process_tree.HAS_PROC:
-                return self.process.poll() is not None
-            return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+            return self.process.poll() is not None
         if self._returncode is None and self.news is not None and (self._lines or _is_readable(self.news)):
             word, _, rest = self._next_line().partition(" ")
             if word == "error":

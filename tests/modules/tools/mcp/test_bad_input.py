@@ -32,7 +32,6 @@ def problems(servers: Any, key: str = "servers") -> list[tuple[str, str]]:
         ({"url": "ftp://b"}, "$.servers.x.url", "expected a URL that begins with http:// or https://"),
         ({"url": "http://b", "headers": {"a b": "c"}}, "$.servers.x.headers", "by the names of headers, got dict"),
         ({"url": "http://b", "type": "sse"}, "$.servers.x.type", "'sse' was replaced by streamable HTTP"),
-        ({"command": "a", "type": "http"}, "$.servers.x.type", "is 'http', but there is a command"),
         ({"command": "a", "alow": ["b"]}, "$.servers.x.alow", "did you mean 'allow'"),
         ({"command": "a", "sampling": "yes"}, "$.servers.x.sampling", "expected one of 'ask', 'allow', 'deny'"),
         ({"command": "a", "open_timeout": 0}, "$.servers.x.open_timeout", "expected a positive number of seconds"),

@@ -231,7 +231,7 @@ class Command:
         """
         self._stop.check()
         shell = self._started()
-        tree = ProcessTree(shell.process, group=shell.group)
+        tree = ProcessTree(shell.process, shell.group)
         in_time, left, too_many = False, 0, False
         most = self._max_processes
 

@@ -116,7 +116,6 @@ def _is_shared(server: ServerOptions, shared: dict[str, Connection]) -> bool:
         return False
     as_the_child = attrs.evolve(
         held.options,
-        kind=None,
         prefix=server.prefix,
         allow_unprefixed_names=server.allow_unprefixed_names,
         allow=server.allow,
