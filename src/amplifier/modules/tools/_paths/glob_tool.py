@@ -56,10 +56,11 @@ class GlobPattern:
         """The states after one more name; none means that nothing below can match."""
         after: list[Rest] = []
         for rest in states:
-            if rest and rest[0] is _ANY_DEPTH:
-                after.append(rest)
-            elif rest and rest[0].match(name):
+            part = rest[0] if rest else None
+            if part is not None and part.match(name):
                 after.append(rest[1:])
+            elif rest and part is _ANY_DEPTH:
+                after.append(rest)
         return self._closed(after)
 
     def is_match(self, states: States) -> bool:
