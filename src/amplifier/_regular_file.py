@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 _KINDS = {
@@ -65,14 +66,15 @@ def replace_file(path: Path, content: bytes) -> None:
     Raises:
         OSError: The system refuses; the old file is unchanged.
     """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
-        temporary.replace(path)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)
+        Path(name).unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:  # of a file that is open, the system names none
             error.filename = str(path)
         raise

@@ -1,8 +1,4 @@
-"""Commands that try to get out of the sandbox of tool-bash, and a place where it shows whether they do.
-
-``python -m tests._support.sandbox_escapes`` runs all of them in every sandbox and prints a table,
-which docs/how-to/confine-commands.md sums up.
-"""
+"""Commands that try to get out of the sandbox of tool-bash, and a place where it shows whether they do; docs/how-to/confine-commands.md sums up."""
 
 from __future__ import annotations
 
@@ -15,19 +11,16 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import anyio
 import attrs
 
 from amplifier.models import ToolResult
 from amplifier.modules.tools import bash as tool_bash
 from amplifier.testing import TestCoordinator
-from tests._support.bubblewrap import find_bubblewrap
 from tests._support.processes import running_processes
 from tests._support.tree import ROOT
 
@@ -136,11 +129,6 @@ ATTEMPTS = [
     Attempt(
         "leave a daemon without environment",
         "(setsid env -i sleep 600.{token} > /dev/null 2>&1 &); sleep 0.1",
-        open_in=NOWHERE,
-    ),
-    Attempt(
-        "leave a daemon without the mark",
-        "(unset AMPLIFIER_BASH_CALL; setsid sleep 600.{token} > /dev/null 2>&1 &)",
         open_in=NOWHERE,
     ),
     Attempt(
@@ -384,30 +372,3 @@ def _filled(command: str, known: dict[str, str]) -> str:
     for name, value in known.items():
         command = command.replace(f"{{{name}}}", value)
     return command.replace("{{", "{").replace("}}", "}")
-
-
-def main() -> None:
-    """Print the table."""
-    program = find_bubblewrap()
-    if program is not None:
-        os.environ["PATH"] += os.pathsep + str(Path(program).parent)
-        os.chdir("/")  # programs in the current folder are not used
-    print("| attempt | bwrap | landlock | off | command |\n|---|---|---|---|---|")
-    for attempt in ATTEMPTS:
-        cells = []
-        for kind in KINDS:
-            if kind not in attempt.only_in:
-                cells.append("not run")
-                continue
-            with world() as place:
-                os.environ["HOME"] = str(place.home)
-                started = time.monotonic()
-                _, how = anyio.run(run_attempt, attempt, kind, place)
-                print(f"{attempt.name}: {kind}: {time.monotonic() - started:.1f} s", file=sys.stderr)
-            cells.append("stopped" if how is None else how)
-        command = attempt.commands[0].replace("|", "\\|").replace("ESC''APED", "ESCAPED")
-        print(f"| {attempt.name} | {' | '.join(cells)} | `{command}` |", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -170,20 +170,3 @@ def test_an_installation_without_trio_is_in_order(monkeypatch, cli):
     report = json.loads(cli("doctor", "--json").out)
     told = [each for each in report["findings"] if each["subject"] == "backend"]
     assert [(each["verdict"], each["text"].partition(" ")[0]) for each in told] == [("ok", "asyncio"), ("note", "trio")]
-
-
-def test_an_sdk_in_a_version_that_a_module_does_not_know_is_reported(tmp_path, monkeypatch, capsys):
-    for name, version, rest in [
-        ("amplifier_module_tool_sdk", "1.0", "Requires-Dist: some-sdk<3,>=2.1\n"),
-        ("some_sdk", "3.4", ""),
-    ]:
-        info = tmp_path / f"{name}-{version}.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{rest}")
-    entry = "[amplifier.modules]\ntool-sdk = amplifier_module_tool_sdk:mount\n"
-    (tmp_path / "amplifier_module_tool_sdk-1.0.dist-info" / "entry_points.txt").write_text(entry)
-    (tmp_path / "amplifier_module_tool_sdk.py").write_text("async def mount(coordinator, config): ...\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    main(["doctor", "--json"])
-    texts = [each["text"] for each in json.loads(capsys.readouterr().out)["findings"]]
-    assert any("needs some-sdk <3,>=2.1, and 3.4 is installed" in text for text in texts)

@@ -77,7 +77,7 @@ from amplifier.modules.tools import todo as tool_todo
 from amplifier.modules.tools import web as tool_web
 from amplifier.modules.tools.bash._options import BashOptions
 from amplifier.modules.tools.filesystem._options import FilesystemOptions
-from amplifier.modules.tools.search._options import SearchOptions
+from amplifier.modules.tools.search._search import SearchOptions
 from amplifier.modules.tools.task._child_sessions import TaskOptions
 from amplifier.modules.tools.todo import _TodoOptions
 from amplifier.modules.tools.web._options import WebOptions

@@ -19,7 +19,7 @@ import pytest
 from amplifier import AmplifierSession
 from amplifier.modules._shared import process_tree
 from amplifier.modules.tools import bash as tool_bash
-from amplifier.modules.tools.bash import _command
+from amplifier.modules.tools.bash import _command, _confinement
 from amplifier.testing import MODES, MockProvider, TestCoordinator, cancel_everywhere, wait_for
 from tests._support.processes import running_processes
 from tests.modules.tools.test_tool_filesystem import Desk
@@ -148,9 +148,8 @@ async def test_cancelled_after_any_while_no_process_of_a_tree_is_left():
 
 
 @pytest.mark.slow
-async def test_where_there_is_no_proc_the_whole_group_is_ended_still(monkeypatch):
-    monkeypatch.setattr(process_tree, "HAS_PROC", False)
-    monkeypatch.setattr(process_tree.ProcessTree.__init__, "__kwdefaults__", {"has_proc": False})
+async def test_without_a_supervisor_the_whole_group_is_ended_still(monkeypatch):
+    monkeypatch.setattr(_confinement, "can_supervise", lambda: False)
     monkeypatch.setattr(_command, "_KILLING", 0.2)  # a zombie that init is slow to reap counts as a member here
     desk = await Desk.open(None, tool_bash, timeout=0.4, kill_grace=0.2)
     for way in ("a pipeline", "ignored signals"):
@@ -163,32 +162,13 @@ async def test_where_there_is_no_proc_the_whole_group_is_ended_still(monkeypatch
     assert await desk.get("bash", command="echo fine") == {"stdout": "fine\n", "stderr": "", "returncode": 0}
 
 
-def test_a_process_that_leaves_the_group_after_it_was_seen_there_is_still_reached():
-    if not process_tree.HAS_PROC:  # other systems do not show where it went, see the module's limits
-        assert not LINUX
-        return
-    leaver = f"{PYTHON} -c 'import os, time; input(); os.setsid(); print(1, flush=True); time.sleep(600)' <&0 & wait"
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(["bash", "-c", leaver], start_new_session=True, **pipes) as shell:  # type: ignore[call-overload]
-        tree = process_tree.ProcessTree(shell, "no mark at all")
-        while len(tree.members()) < 2:
-            time.sleep(0.01)
-        shell.stdin.write(b"go\n")
-        shell.stdin.flush()
-        shell.stdout.readline()
-        until = time.monotonic() + 60
-        while tree.send(signal.SIGKILL) and time.monotonic() < until:
-            time.sleep(0.01)
-        assert tree.members() == []
-
-
 def test_a_process_that_got_the_id_of_another_is_never_signalled():
     """`send` signals by id and start time; a member that is not the one that was seen stays alone."""
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as unrelated:
         try:
             seen = process_tree.look_at(unrelated.pid)
             if seen is not None:  # there is no /proc elsewhere
-                older = process_tree.Process(unrelated.pid, seen.started - 1, 1, 1, 1, "S")
+                older = process_tree.Process(unrelated.pid, seen.started - 1, 1, 1, "S")
                 process_tree.send_signal(older, signal.SIGKILL)
             with pytest.raises(subprocess.TimeoutExpired):
                 unrelated.wait(0.1)

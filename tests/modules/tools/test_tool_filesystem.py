@@ -480,14 +480,6 @@ async def test_a_hook_that_writes_in_a_circle_is_an_entry_in_the_log_and_no_fail
 
 TOOLS = ["read_file", "write_file", "edit_file", "list_directory", "glob", "grep", "todo"]
 
-surrogates = st.characters(categories=["L", "N", "P", "S", "Z", "Cc", "Cs"])
-scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(surrogates, max_size=20)
-values = st.recursive(
-    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
-)
-KEYS = ["file_path", "path", "content", "offset", "limit", "old_string", "new_string", "replace_all", "pattern", "glob"]
-KEYS += ["ignore_case", "output_mode", "context", "action", "todos", "extra"]
-
 
 async def desk_with_everything(root: Path) -> Desk:
     (root / "d").mkdir(exist_ok=True)

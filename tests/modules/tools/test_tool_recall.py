@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from typing import Any
 
 import anyio
@@ -37,20 +36,6 @@ CONVERSATION: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(params=["index", "no index"])
-def search(request, monkeypatch) -> str:
-    if request.param == "no index":
-
-        class Plain(sqlite3.Connection):
-            def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
-                if "fts5" in sql:
-                    raise sqlite3.OperationalError("no such module: fts5")
-                return super().execute(sql, *args)
-
-        monkeypatch.setattr(sqlite3, "connect", Plain)
-    return str(request.param)
-
-
 @pytest.mark.parametrize(
     ("query", "numbers"),
     [
@@ -62,7 +47,7 @@ def search(request, monkeypatch) -> str:
         ("%", set()),
     ],
 )
-async def test_words_are_found_wherever_they_were_said(search, query, numbers):
+async def test_words_are_found_wherever_they_were_said(query, numbers):
     result = await (await tool_over(CONVERSATION)).execute({"query": query})
     assert {hit["number"] for hit in result.output["found"]} == numbers
     assert result.output["messages"] == 4

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import strategies as st
 
 from amplifier.modules.tools import todo as tool_todo
 from tests.modules.tools.test_tool_filesystem import Desk
@@ -80,10 +79,3 @@ async def test_the_list_is_the_sessions_and_hooks_find_it_where_they_look():
     published: Any = one.coordinator
     assert published.todo_state is one.coordinator.session_state["todos"]
     assert (await other.get("todo", action="list"))["count"] == 0
-
-
-texts = st.text(min_size=1, max_size=8)
-todos = st.lists(
-    st.fixed_dictionaries({"content": texts, "activeForm": texts, "status": st.sampled_from(["pending", "completed"])}),
-    max_size=5,
-)

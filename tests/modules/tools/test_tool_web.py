@@ -7,7 +7,6 @@ import json
 import ssl
 import sys
 import threading
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
@@ -289,35 +288,15 @@ async def test_an_endless_body_is_cut_at_the_limit(site):
     assert pages.sent < 20_000_000  # what fits into the buffers of two sockets; it would be endless otherwise
 
 
-BOMBS = {"gzip": gzip.compress(b"\0x" * 10_000_000), "deflate": zlib.compress(b"\0x" * 10_000_000)}
-
-
-@pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "deflate"])
+@pytest.mark.parametrize("encoding", ["gzip", "x-gzip"])
 async def test_a_bomb_is_not_unpacked_beyond_the_limit(site, encoding):
     pages, port = site
-    pages.serve("/", BOMBS[encoding.removeprefix("x-")], "text/plain; charset=utf-16le", Content_Encoding=encoding)
+    bomb = gzip.compress(b"\0x" * 10_000_000)
+    pages.serve("/", bomb, "text/plain; charset=utf-16le", Content_Encoding=encoding)
     desk = await opened(port, max_bytes=100_000)
     output = await desk.get("web_fetch", url=f"http://127.0.0.1:{port}/")
     assert output["total_chars"] == 50_000
     assert output["truncated"] is True
-
-
-@pytest.mark.parametrize(
-    ("encoding", "body"),
-    [
-        ("gzip", gzip.compress(b"fine")),
-        ("GZIP", gzip.compress(b"fi") + gzip.compress(b"ne")),
-        ("deflate", zlib.compress(b"fine")),
-        ("deflate", zlib.compress(b"fine")[2:-4]),
-        ("identity", b"fine"),
-    ],
-    ids=["gzip", "two members", "zlib", "bare deflate", "identity"],  # compressed bytes hold the time
-)
-async def test_compressed_bodies_are_read(site, encoding, body):
-    pages, port = site
-    pages.serve("/", body, Content_Encoding=encoding)
-    desk = await opened(port)
-    assert (await desk.get("web_fetch", url=f"http://127.0.0.1:{port}/"))["content"] == "fine"
 
 
 @pytest.mark.parametrize("size", [1, 7, 100_000])
@@ -344,7 +323,7 @@ def test_members_together_stay_within_the_limit():
 
 
 @pytest.mark.parametrize(
-    ("encoding", "body"), [("br", b"x"), ("gzip, gzip", b"x"), ("zstd", b"x"), ("gzip", b"not gzip")]
+    ("encoding", "body"), [("br", b"x"), ("gzip, gzip", b"x"), ("deflate", b"x"), ("gzip", b"not gzip")]
 )
 async def test_a_body_compressed_otherwise_is_refused(site, encoding, body):
     pages, port = site
@@ -411,35 +390,6 @@ async def test_a_port_nobody_listens_at_is_a_failure():
     assert (await desk.fail("web_fetch", url=f"http://127.0.0.1:{port}/"))[0] == "ConnectionFailed"
 
 
-async def test_no_more_fetches_run_at_once_than_the_plan_allows(site):
-    pages, port = site
-    lock, now, most = threading.Lock(), [0], [0]
-    pair = threading.Barrier(2)  # two run at once, however slow the machine
-
-    def count(site: Site, handler: Any) -> None:
-        with lock:
-            now[0] += 1
-            most[0] = max(most[0], now[0])
-        pair.wait(60)
-        site.closing.wait(0.03)
-        with lock:
-            now[0] -= 1
-        handler.wfile.write(f"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{handler.path[1:]:2}".encode())
-
-    desk = await opened(port, max_parallel=2)
-    texts: dict[int, str] = {}
-
-    async def fetch(number: int) -> None:
-        texts[number] = (await desk.get("web_fetch", url=f"http://127.0.0.1:{port}/{number}"))["content"].strip()
-
-    async with anyio.create_task_group() as group:
-        for number in range(8):
-            pages.pages[f"/{number}"] = count
-            group.start_soon(fetch, number)
-    assert texts == {number: str(number) for number in range(8)}
-    assert most[0] == 2
-
-
 # ── certificates ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -492,9 +442,6 @@ async def test_a_certificate_that_does_not_fit_is_refused(authority, tmp_path, n
     assert kind == "CertificateError"
     assert message.startswith("localhost: ")
     assert pages.requests == []
-
-
-# ── the tool contract ────────────────────────────────────────────────────────────────────────────
 
 
 # ── HTML ─────────────────────────────────────────────────────────────────────────────────────────

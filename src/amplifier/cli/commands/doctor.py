@@ -20,7 +20,6 @@ import attrs
 import click
 
 from amplifier._json import visible_text
-from amplifier._requirements import unmet_requirements
 from amplifier._version import __version__
 from amplifier.cli.agent.configuration import read_configuration
 from amplifier.cli.agent.default_plan import API_KEYS, DEFAULT_TOOLS, OFFLINE_PROVIDER, build_plan
@@ -173,9 +172,6 @@ def _check_extras() -> Iterator[Finding]:
         else:
             text = f"{package} is not installed ({purpose}): pip install 'amplifier[{extra}]'"
             yield Finding("extra", "note", text)
-    for extra in sorted({extra for extra, _ in packages.values()}):
-        for unmet in unmet_requirements("amplifier", extra):
-            yield Finding("extra", "problem", f"{unmet}: pip install 'amplifier[{extra}]'")
 
 
 def _check_modules() -> Iterator[Finding]:
@@ -193,9 +189,6 @@ def _check_modules() -> Iterator[Finding]:
             verdict: Verdict = "problem" if module_id in _DEFAULT_MODULES else "note"
             yield Finding("module", verdict, f"{module_id}: {error_message(error)}")
     loader.cleanup()
-    for distribution in sorted({entry.distribution for entry in installed_modules() if not entry.is_built_in} - {""}):
-        for unmet in unmet_requirements(distribution):
-            yield Finding("module", "note", f"{unmet}; it may fail: pip install --upgrade {distribution}")
     yield from _published_kernel(published)
     for module_id in modules_on_island(each for each in found if missing_package(each) is None):
         yield Finding("module", "ok", f"{module_id} {ON_ISLAND}")

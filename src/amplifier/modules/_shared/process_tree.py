@@ -1,9 +1,8 @@
 """Every process that one command started, and how to end them all.
 
 A command leads a session and process group of its own, which one signal reaches. Some processes leave it (``setsid``, a
-double fork, a daemon). On Linux they are found in ``/proc``: by descent from the supervisor, which adopts what loses its
-parent, by the session, and by a mark in the environment that all of them inherit, in case a command has killed its
-supervisor. Elsewhere only the group is known.
+double fork, a daemon). Below the supervisor, which adopts what loses its parent, they are found in ``/proc`` by descent.
+Without a supervisor only the group is known.
 
 Blocking; runs in a worker thread.
 """
@@ -19,17 +18,7 @@ from pathlib import Path
 
 import attrs
 
-MARK = "AMPLIFIER_BASH_CALL"
-"""The variable that holds the marks of the commands a process belongs to, outermost first."""
-
-_MOST_MARKS = 16
-_MOST_ENVIRONMENT = 1 << 22
 HAS_PROC = Path("/proc/self/stat").is_file()
-
-
-def chained(outer: str | None, mark: str) -> str:
-    """The variable's value inside a command that itself runs inside others."""
-    return ":".join([*(outer.split(":") if outer else ()), mark][-_MOST_MARKS:])
 
 
 @attrs.frozen
@@ -40,7 +29,6 @@ class Process:
     started: int
     parent: int = attrs.field(eq=False)
     group: int = attrs.field(eq=False)
-    session: int = attrs.field(eq=False)
     state: str = attrs.field(eq=False)
 
     @property
@@ -49,14 +37,14 @@ class Process:
         return self.state not in ("Z", "X", "x")
 
 
-def _read(path: str, size: int) -> bytes:
+def _read(path: str) -> bytes:
     """A file of ``/proc``, empty if its process is gone or another user's; four times as fast as a Path would be."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return b""
     try:
-        return os.read(descriptor, size)
+        return os.read(descriptor, 1024)
     except OSError:
         return b""
     finally:
@@ -70,14 +58,13 @@ def look_at(pid: int) -> Process | None:
             os.kill(pid, 0)
         except OSError:
             return None
-        return Process(pid, 0, 0, 0, 0, "")
-    text = _read(f"/proc/{pid}/stat", 1024)
+        return Process(pid, 0, 0, 0, "")
+    text = _read(f"/proc/{pid}/stat")
     if not text:
         return None
     # The program's name is in brackets and may hold spaces and brackets itself.
     fields = text[text.rindex(b")") + 2 :].split()
-    state, parent, group, session = fields[0].decode(), *map(int, fields[1:4])
-    return Process(pid, int(fields[19]), parent, group, session, state)
+    return Process(pid, int(fields[19]), int(fields[1]), int(fields[2]), fields[0].decode())
 
 
 def is_running(process: Process) -> bool:
@@ -98,72 +85,44 @@ class ProcessTree:
     """The processes of one command.
 
     Args:
-        process: Our child: the shell, or its supervisor. On Linux it is not reaped while this is in use, so that its id
-            stays its own.
-        mark: In the environment of all of them.
-        group: The process group of a shell below a supervisor, which itself is not part of the command; else the shell's own.
-        has_proc: Whether to look into ``/proc``.
+        process: Our child: the shell, or its supervisor, which itself is not part of the command.
+        group: The process group of the shell; the child's own without a supervisor.
     """
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], mark: str, *, group: int | None = None, has_proc: bool = HAS_PROC
-    ) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], group: int) -> None:
         self._process = process
-        self._leader = process.pid if group is None else group
-        self._supervisor = process.pid if self._leader != process.pid else None
-        self._mark = mark.encode()
-        self._has_proc = has_proc
-        self._known: set[Process] = set()
-        first = look_at(process.pid) if has_proc else None
-        self._since = 0 if first is None else first.started
+        self._leader = group
+        self._is_supervised = group != process.pid
+        self._seen: list[Process] = []
 
     def members(self) -> list[int]:
-        """Ids of those that are alive. Without ``/proc`` it is the group's alone, for as long as it has members."""
-        if not self._has_proc:
+        """Ids of those that are alive. Without a supervisor it is the group's alone, for as long as it has members."""
+        if not self._is_supervised:
             self._process.poll()  # a zombie shell would count as a member
             return [self._leader] if send_to_group(self._leader, 0) else []
-        # No process that is older than the command can belong to it.
-        seen = {process.pid: process for process in all_processes() if process.started >= self._since}
-        # As they are now: a process may have left the group since the last look.
-        self._known = {seen[process.pid] for process in self._known if seen.get(process.pid) == process}
-        pending = [process for process in seen.values() if self._is_member(process)]
-        self._known.update(pending)
         by_parent: dict[int, list[Process]] = {}
-        for process in seen.values():
+        for process in all_processes():
             by_parent.setdefault(process.parent, []).append(process)
-        while pending:  # a descendant of a member is one, whatever it did to its session and environment
-            for child in by_parent.get(pending.pop().pid, ()):
-                if child not in self._known:
-                    self._known.add(child)
-                    pending.append(child)
-        return sorted(process.pid for process in self._known if seen[process.pid].is_alive)
+        self._seen, pending = [], [self._process.pid]
+        while pending:
+            children = by_parent.pop(pending.pop(), [])
+            self._seen += children
+            pending += [child.pid for child in children]
+        return sorted(process.pid for process in self._seen if process.is_alive)
 
     def wrappers(self) -> set[int]:
         """Ids of the wrapper that leads the group, and of the first process in its namespaces, as of the last look."""
-        return {self._leader, *(process.pid for process in self._known if process.parent == self._leader)}
+        return {self._leader, *(process.pid for process in self._seen if process.parent == self._leader)}
 
     def send(self, number: signal.Signals) -> list[int]:
         """Signal them all and return who was there to be signalled."""
         members = self.members()
         # First the group, in one step, in which no process can escape by forking.
         send_to_group(self._leader, number)
-        for process in self._known:
+        for process in self._seen:
             if process.group != self._leader:
                 send_signal(process, number)
         return members
-
-    def _is_member(self, process: Process) -> bool:
-        if process.pid == self._supervisor:
-            return False
-        if process in self._known or self._leader in (process.pid, process.group, process.session):
-            return True
-        if process.parent == self._supervisor:  # it lost its own parent
-            return True
-        if not process.is_alive:
-            return False
-        environment = _read(f"/proc/{process.pid}/environ", _MOST_ENVIRONMENT)
-        start = environment.find(MARK.encode() + b"=")
-        return start >= 0 and self._mark in environment[start : environment.find(b"\0", start)]
 
 
 def send_to_group(group: int, number: int) -> bool:

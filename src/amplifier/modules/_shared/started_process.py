@@ -101,7 +101,7 @@ class StartedProcess:
             "environment": {os.fsencode(name): os.fsencode(value) for name, value in environment.items()},
         }
         # The supervisor and bubblewrap run outside of the sandbox: a command's variables for the linker are not for them.
-        options["env"] = {name: value for name, value in environment.items() if name == process_tree.MARK}
+        options["env"] = {}
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
             code, given = (_in_memory(data, theirs) for data in (_supervisor_code(), marshal.dumps(specification)))
             self.news, status_of_supervisor = _pipe(ours, theirs)
@@ -144,11 +144,9 @@ class StartedProcess:
         return line.decode()
 
     def has_ended(self) -> bool:
-        """Whether the program has ended; it is left unreaped where that can be asked for, see `ProcessTree`."""
+        """Whether the program has ended."""
         if not self._is_supervised:
-            if self.process.returncode is not None or not process_tree.HAS_PROC:
-                return self.process.poll() is not None
-            return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+            return self.process.poll() is not None
         if self._returncode is None and self.news is not None and (self._lines or _is_readable(self.news)):
             word, _, rest = self._next_line().partition(" ")
             if word == "error":

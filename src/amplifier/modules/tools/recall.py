@@ -1,7 +1,7 @@
 """tool-recall: lets the model read again what its view of the conversation no longer shows.
 
 It asks the session's context for everything stored, which every context returns, and searches it with SQLite's full-text index, made in
-memory for the call. Where SQLite has no such index, text is compared instead.
+memory for the call.
 """
 
 from __future__ import annotations
@@ -98,17 +98,12 @@ def _search(messages: list[dict[str, Any]], query: str, stop: Stop) -> list[dict
 
 
 def _ranked(db: sqlite3.Connection, texts: list[str], words: list[str], stop: Stop) -> list[int]:
-    try:
-        db.execute("CREATE VIRTUAL TABLE past USING fts5(body)")
-        search, given = "past MATCH ? ORDER BY rank", [" OR ".join(f'"{word}"' for word in words)]
-    except sqlite3.OperationalError:  # SQLite was built without it
-        db.execute("CREATE TABLE past (body TEXT)")
-        search, given = " OR ".join("body LIKE ?" for _ in words), [f"%{word}%" for word in words]
-        search += " ORDER BY rowid DESC"
+    db.execute("CREATE VIRTUAL TABLE past USING fts5(body)")
     for number, text in enumerate(texts, 1):
         stop.check()
         db.execute("INSERT INTO past (rowid, body) VALUES (?, ?)", (number, text.encode(errors="replace").decode()))
-    rows = db.execute(f"SELECT rowid FROM past WHERE {search} LIMIT {_MOST_HITS}", given)
+    query = " OR ".join(f'"{word}"' for word in words)
+    rows = db.execute("SELECT rowid FROM past WHERE past MATCH ? ORDER BY rank LIMIT ?", (query, _MOST_HITS))
     return [int(number) for (number,) in rows]
 
 

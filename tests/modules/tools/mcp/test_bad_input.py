@@ -32,7 +32,6 @@ def problems(servers: Any, key: str = "servers") -> list[tuple[str, str]]:
         ({"url": "ftp://b"}, "$.servers.x.url", "expected a URL that begins with http:// or https://"),
         ({"url": "http://b", "headers": {"a b": "c"}}, "$.servers.x.headers", "by the names of headers, got dict"),
         ({"url": "http://b", "type": "sse"}, "$.servers.x.type", "'sse' was replaced by streamable HTTP"),
-        ({"command": "a", "type": "http"}, "$.servers.x.type", "is 'http', but there is a command"),
         ({"command": "a", "alow": ["b"]}, "$.servers.x.alow", "did you mean 'allow'"),
         ({"command": "a", "sampling": "yes"}, "$.servers.x.sampling", "expected one of 'ask', 'allow', 'deny'"),
         ({"command": "a", "open_timeout": 0}, "$.servers.x.open_timeout", "expected a positive number of seconds"),
@@ -127,7 +126,7 @@ async def test_a_tool_with_an_invalid_schema_is_left_out(caplog):
         ({"name": "odd", "inputSchema": 5}, "tool 'odd' is not used: invalid value at inputSchema"),
         (
             {"name": "odd", "inputSchema": {"type": "array"}},
-            "tool 'odd' is not used: invalid value at inputSchema.type",
+            "tool 'odd' is not used: its input schema has type 'array', expected 'object'",
         ),
         ({"name": "odd"}, "tool 'odd' is not used: invalid value at inputSchema: Field required"),
         ({"name": ["odd"], "inputSchema": {"type": "object"}}, "is not used: invalid value at name"),
@@ -159,12 +158,6 @@ async def test_names_that_no_model_accepts_are_changed():
         short, long = sorted(desk.tools, key=len)
         assert short == "my_server_read_me_now"
         assert len(long) == 64
-
-
-async def test_an_unknown_name_in_allow_is_warned_of(caplog):
-    async with opened({"small": small(allow=["ecko"])}) as desk:
-        assert desk.tools == {}
-    assert "allow names 'ecko', which it does not offer; it offers echo, upper" in caplog.text
 
 
 async def test_secrets_of_the_environment_appear_in_no_event_and_no_log(caplog):

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-import logging
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from amplifier.models import ImageBlock, TextBlock, ToolResult, to_dict
 from amplifier.modules.tools import task as tool_task
 from amplifier.testing import wait_for
 from tests._support.processes import is_alive
-from tests.modules.tools.mcp.desk import SMALL, Desk, answer, new_session, opened, small
+from tests.modules.tools.mcp.desk import Desk, answer, new_session, opened, small
 
 
 async def test_tools_of_a_server_are_mounted_with_their_schemas_and_annotations():
@@ -78,54 +76,6 @@ async def test_a_failing_server_is_named_and_the_others_work(caplog):
     assert "server 'missing'" in caplog.text
 
 
-async def test_a_required_server_that_fails_fails_the_module():
-    async with opened({"missing": {"command": "no-such-program-anywhere", "required": True}, "small": small()}) as desk:
-        (failure,) = desk.session.failures
-        assert "no-such-program-anywhere" in str(failure.error)
-        assert desk.tools == {}
-
-
-def become_a_server(file: Path) -> None:
-    file.write_text(f"#!/bin/sh\nexec {sys.executable} -SE {SMALL}\n")
-    file.chmod(0o700)
-
-
-async def test_a_server_that_failed_at_the_opening_is_tried_again_at_the_next_turn(tmp_path):
-    file = tmp_path / "late-server"
-    model = ["Not yet.", answer("", ("late_upper", {"text": "hello"})), "It is HELLO."]
-    async with opened({"late": {"command": str(file)}, "small": small()}, model=model) as desk:
-        (failed,) = desk.events("mcp:server_failed")
-        assert await desk.session.execute("shout") == "Not yet."
-        assert desk.events("mcp:server_failed") == [failed]  # the same failure is reported once
-        await anyio.to_thread.run_sync(become_a_server, file)
-        assert await wait_for(lambda: _is_open(desk), timeout=60)  # after the pause, which the first turn has begun
-        assert await desk.session.execute("shout") == "It is HELLO."
-        assert desk.status("late")["error"] is None
-        assert [event["server"] for event in desk.events("mcp:server_connected")] == ["small", "late"]
-        (changed,) = desk.events("mcp:tools_changed")
-        assert (changed["server"], changed["added"]) == ("late", ["echo", "upper"])
-
-
-async def _is_open(desk: Desk) -> bool:
-    await desk.session.coordinator.hooks.emit("execution:start", {"prompt": ""})
-    return desk.status("late")["state"] == "open"
-
-
-@pytest.mark.virtual_time
-async def test_a_server_that_goes_on_failing_is_tried_less_and_less_often(caplog):
-    caplog.set_level(logging.INFO, "amplifier.modules.tool-mcp")
-    async with opened({"gone": {"command": "no-such-program-anywhere"}}) as desk:
-        attempts = []
-        for _ in range(600):
-            await desk.session.coordinator.hooks.emit("execution:start", {"prompt": ""})
-            attempts.append(caplog.text.count("another attempt"))
-            await anyio.sleep(0.1)
-    assert attempts[0] == 1  # at once
-    assert attempts[4] == 1
-    assert attempts[-1] == 7  # after 0.5, 1, 2, 4, 8 and 16 seconds more
-    assert caplog.text.count("no-such-program-anywhere") == 1
-
-
 async def test_tools_appear_and_disappear_while_a_session_lives():
     async with opened({"small": small("--all")}) as desk:
         before = desk.tools["small_echo"]
@@ -151,11 +101,6 @@ async def test_resources_and_prompts_are_listed_and_read():
         assert filled.output == "user: Greet Anna."
         wrong = await desk.call("small_read_resource", url="note://one")
         assert "unknown key" in wrong.error["message"]
-
-
-async def test_resources_and_prompts_can_be_left_out():
-    async with opened({"small": small("--all", resources=False, prompts=False)}) as desk:
-        assert {"small_read_resource", "small_get_prompt"}.isdisjoint(desk.tools)
 
 
 async def test_images_and_audio_become_blocks():

@@ -34,11 +34,10 @@ import attrs
 
 import amplifier.errors as error_classes
 from amplifier._json import REDACTED, Frame, canonical_dumps, copy_json, format_path, rebuild, redact_secrets
-from amplifier._regular_file import read_file
+from amplifier._regular_file import make_folders, read_file, replace_file
 from amplifier.errors import InvalidToolCallError, LLMError, ModelError, PlanError, ReplayMismatchError
 from amplifier.models import ChatRequest, ChatResponse, ProviderInfo, StreamChunk, from_dict, to_dict
 
-from ..._shared.session_files import replace_private_file
 from .._local_answers import Answer
 
 _NOT_COMPARED = ("stream", "timeout", "metadata", "conversation_id")
@@ -492,7 +491,8 @@ class Cassette:
             if not any(exchange.is_complete for exchange in self.new):
                 return
             text = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in self._lines())
-            replace_private_file(self.path, text)
+            make_folders(self.path.parent)
+            replace_file(self.path, text.encode())
 
     def unload(self) -> None:
         """Forget what is in the file; the next session of the run reads it again."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, TypeAlias
 
 import attrs
@@ -21,10 +22,11 @@ from .workspace import MAX_DEPTH, AccessRoots, ConfinedPath, Workspace
 
 _MOST_ALTERNATIVES = 64
 
-States: TypeAlias = frozenset[tuple[int, int]]
-"""How far each alternative has matched: pairs of alternative and next name of its pattern."""
-
 _ANY_DEPTH = None
+
+Rest: TypeAlias = tuple[re.Pattern[str] | None, ...]
+States: TypeAlias = frozenset[Rest]
+"""What each alternative still has to match."""
 
 
 # ── glob patterns ─────────────────────────────────────────────────────────────────────────────────
@@ -48,52 +50,47 @@ class GlobPattern:
 
     def start(self) -> States:
         """The states before any name."""
-        return self._closed({(which, 0) for which in range(len(self._alternatives))})
+        return self._closed(self._alternatives)
 
     def step(self, states: States, name: str) -> States:
         """The states after one more name; none means that nothing below can match."""
-        after: set[tuple[int, int]] = set()
-        for which, position in states:
-            parts = self._alternatives[which]
-            if position == len(parts):
-                continue
-            part = parts[position]
-            if part is _ANY_DEPTH:
-                after.add((which, position))
-            elif part.match(name):
-                after.add((which, position + 1))
+        after: list[Rest] = []
+        for rest in states:
+            part = rest[0] if rest else None
+            if part is not None and part.match(name):
+                after.append(rest[1:])
+            elif rest and part is _ANY_DEPTH:
+                after.append(rest)
         return self._closed(after)
 
     def is_match(self, states: States) -> bool:
         """Whether the names so far are a match."""
-        return any(position == len(self._alternatives[which]) for which, position in states)
+        return () in states
 
     def matches(self, names: tuple[str, ...]) -> bool:
         """Whether a whole path matches."""
-        states = self.start()
-        for name in names:
-            states = self.step(states, name)
-        return self.is_match(states)
-
-    def _closed(self, states: set[tuple[int, int]]) -> States:
-        """The states with those that ``**`` reaches by matching nothing."""
-        for which, position in list(states):
-            parts = self._alternatives[which]
-            reached = position
-            while reached < len(parts) and parts[reached] is _ANY_DEPTH:
-                reached += 1
-                states.add((which, reached))
-        return frozenset(states)
+        return self.is_match(functools.reduce(self.step, names, self.start()))
 
     @staticmethod
-    def _compiled(text: str, anywhere: bool) -> list[re.Pattern[str] | None]:
+    def _closed(states: Iterable[Rest]) -> States:
+        """The states with those that ``**`` reaches by matching nothing."""
+        reached: set[Rest] = set()
+        for rest in states:
+            reached.add(rest)
+            while rest and rest[0] is _ANY_DEPTH:
+                rest = rest[1:]  # noqa: PLW2901
+                reached.add(rest)
+        return frozenset(reached)
+
+    @staticmethod
+    def _compiled(text: str, anywhere: bool) -> Rest:
         names = [name for name in text.split("/") if name not in ("", ".")]
         if text.startswith(("/", "~")) or ".." in names or not names or "\0" in text:
             problem = "expected a pattern below the directory given as path, such as **/*.py"
             raise ToolFailure("InvalidPattern", f"{shown(text)!r}: {problem}")
         if anywhere and len(names) == 1:
             names = ["**", *names]
-        return [_ANY_DEPTH if name == "**" else re.compile(fnmatch.translate(name)) for name in names]
+        return tuple(_ANY_DEPTH if name == "**" else re.compile(fnmatch.translate(name)) for name in names)
 
 
 def _expanded(pattern: str) -> list[str]:
@@ -167,22 +164,40 @@ class Walk:
             Stopped: The call was cancelled.
         """
         directory, place = open_directory(self.access, place)
-        states = pattern.start() if pattern is not None else frozenset()
-        # A list in place of recursion; what is on it are open directories, so it is never longer than MAX_DEPTH.
-        levels: list[tuple[int, Iterator[tuple[Found, States]]]] = []
         try:
-            levels.append((directory, self._level(directory, place, pattern, states)))
-            while levels:
-                found, after = next(levels[-1][1], (None, states))
-                if found is None:
-                    os.close(levels.pop()[0])
-                    continue
-                if pattern is None or pattern.is_match(after):
-                    yield found
-                self._descend(levels, found, pattern, after)
+            yield from self._below(directory, place, pattern, pattern.start() if pattern else frozenset(), 1)
         finally:
-            for directory, _ in levels:
-                os.close(directory)
+            os.close(directory)
+
+    def _below(
+        self, directory: int, place: ConfinedPath, pattern: GlobPattern | None, states: States, depth: int
+    ) -> Iterator[Found]:
+        try:
+            entries = sorted(self._counted(directory), key=lambda entry: entry.name)
+        except OSError:
+            self.unreadable += 1
+            return
+        for entry in entries:
+            after = pattern.step(states, entry.name) if pattern else states
+            if pattern is not None and not after:
+                continue
+            found = Found(place.child(entry.name), entry, directory)
+            if pattern is None or pattern.is_match(after):
+                yield found
+            if entry.kind != "directory" or entry.name in self.ignored:
+                continue
+            if depth == MAX_DEPTH:
+                self.cut = True
+                continue
+            try:
+                inner = enter(directory, entry.name)
+            except OSError:  # gone, forbidden, or no directory any more: the walk goes on without it
+                self.unreadable += 1
+                continue
+            try:
+                yield from self._below(inner, found.place, pattern, after, depth + 1)
+            finally:
+                os.close(inner)
 
     def notes(self) -> list[str]:
         """What limits the result, as text for the model."""
@@ -192,35 +207,6 @@ class Walk:
         if self.unreadable:
             notes.append(f"{self.unreadable} directories could not be read")
         return notes
-
-    def _descend(self, levels: list[Any], found: Found, pattern: GlobPattern | None, states: States) -> None:
-        name = found.entry.name
-        if found.entry.kind != "directory" or name in self.ignored:
-            return
-        if pattern is not None and not states:
-            return
-        if len(levels) >= MAX_DEPTH:
-            self.cut = True
-            return
-        try:
-            inner = enter(found.directory, name)
-        except OSError:  # gone, forbidden, or no directory any more: the walk goes on without it
-            self.unreadable += 1
-            return
-        levels.append((inner, self._level(inner, found.place, pattern, states)))
-
-    def _level(
-        self, directory: int, place: ConfinedPath, pattern: GlobPattern | None, states: States
-    ) -> Iterator[tuple[Found, States]]:
-        try:
-            entries = sorted(self._counted(directory), key=lambda entry: entry.name)
-        except OSError:
-            self.unreadable += 1
-            return
-        for entry in entries:
-            after = pattern.step(states, entry.name) if pattern is not None else states
-            if pattern is None or after:
-                yield Found(place.child(entry.name), entry, directory), after
 
     def _counted(self, directory: int) -> Iterator[Entry]:
         for entry in entries_of(directory):

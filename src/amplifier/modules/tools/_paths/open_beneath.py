@@ -21,6 +21,8 @@ from typing import Literal
 
 import attrs
 
+from amplifier._regular_file import irregular_kind
+
 from ..._shared.failure import ToolFailure, failure_from_os, shown
 from .workspace import AccessRoots, ConfinedPath
 
@@ -38,15 +40,6 @@ _PASS = _flags("O_PATH", "O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC")
 _LIST = _flags("O_RDONLY", "O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC")
 # O_NONBLOCK: opening a FIFO must not wait for its other end. O_NOCTTY: a terminal must not become the controlling one.
 _READ = _flags("O_RDONLY", "O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC")
-
-_KINDS = (
-    (stat.S_ISDIR, "a directory"),
-    (stat.S_ISFIFO, "a FIFO"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a character device"),
-    (stat.S_ISBLK, "a block device"),
-    (stat.S_ISLNK, "a symbolic link"),
-)
 
 
 def open_directory(access: AccessRoots, place: ConfinedPath, *, make: bool = False) -> tuple[int, ConfinedPath]:
@@ -157,8 +150,7 @@ def refuse_unless_regular(info: os.stat_result, place: ConfinedPath) -> None:
     Raises:
         ToolFailure: It is something else; the message names it.
     """
-    if not stat.S_ISREG(info.st_mode):
-        found = next((words for test, words in _KINDS if test(info.st_mode)), "not a regular file")
+    if (found := irregular_kind(info.st_mode)) is not None:
         kind = "IsADirectory" if stat.S_ISDIR(info.st_mode) else "NotARegularFile"
         raise ToolFailure(kind, f"{shown(place.path)} is {found}, expected a regular file")
 

@@ -6,7 +6,6 @@ kind of cancellation can leave them behind.
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import errno
 import logging
@@ -71,29 +70,12 @@ class Capture:
         r"""What was kept, as text for JSON; a byte that is no UTF-8 as ``\xff``, NUL as the symbol for it."""
         if not self.is_cut:
             return _decoded(self._head + self._tail)
-        head, tail = _without_half_end(self._head), _without_half_start(self._tail[len(self._tail) - self._for_tail :])
-        dropped = self.total - len(head) - len(tail)
-        return f"{_decoded(head)}\n[… {dropped} bytes dropped …]\n{_decoded(tail)}"
+        tail = self._tail[len(self._tail) - self._for_tail :]
+        return f"{_decoded(self._head)}\n[… {self.total - self._limit} bytes dropped …]\n{_decoded(tail)}"
 
 
 def _decoded(data: bytes | bytearray) -> str:
     return data.decode("utf-8", "backslashreplace").replace("\0", _NUL_SHOWN)
-
-
-def _without_half_end(data: bytearray) -> bytearray:
-    """Without the beginning of a character whose rest was dropped."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    decoder.decode(data[-4:])
-    half = decoder.getstate()[0]
-    return data[: len(data) - len(half)]
-
-
-def _without_half_start(data: bytearray) -> bytearray:
-    """Without the end of a character whose beginning was dropped: at most three bytes of the form 10xxxxxx."""
-    start = 0
-    while start < min(3, len(data)) and data[start] & 0xC0 == 0x80:
-        start += 1
-    return data[start:]
 
 
 _CHUNK = 1 << 16
@@ -228,15 +210,13 @@ class Command:
     Args:
         confined: What is started, and how it is confined.
         directory: Where it runs.
-        mark: In the environment, unique to this command.
         options: How much it may write and, in a sandbox, start, and how long its processes may take to end.
         stop: Ends it early.
     """
 
-    def __init__(self, confined: Confined, directory: str, mark: str, options: BashOptions, stop: Stop) -> None:
+    def __init__(self, confined: Confined, directory: str, options: BashOptions, stop: Stop) -> None:
         self._confined = confined
         self._directory = directory
-        self._mark = mark
         self._max_processes = None if confined.explanation is None else options.max_processes
         self._grace = options.kill_grace
         self._stop = stop
@@ -251,7 +231,7 @@ class Command:
         """
         self._stop.check()
         shell = self._started()
-        tree = ProcessTree(shell.process, self._mark, group=shell.group)
+        tree = ProcessTree(shell.process, shell.group)
         in_time, left, too_many = False, 0, False
         most = self._max_processes
 

@@ -27,18 +27,8 @@ CONFIGURATION = (
 )
 """In a working directory; what does not exist cannot be created either."""
 _OF_HOME = (
-    *(
-        ".profile",
-        ".bashrc",
-        ".bash_profile",
-        ".bash_login",
-        ".bash_logout",
-        ".zshrc",
-        ".zshenv",
-        ".zprofile",
-        ".zlogin",
-    ),
-    *(".gitconfig", ".vimrc", ".xprofile", ".local/bin"),
+    *(".profile", ".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".zshrc", ".zshenv", ".zprofile"),
+    *(".zlogin", ".gitconfig", ".vimrc", ".xprofile", ".local/bin"),
 )
 """What a shell or git executes, if a working directory is or holds the home folder."""
 _MOST_REPOSITORIES = 200

@@ -21,54 +21,15 @@ _HIDDEN = ("/home", "/root", "/run", "/tmp", "/var/tmp", "/var/lib/docker", "/bo
 _HIDDEN_FILES = ("/etc/shadow", "/etc/gshadow", "/etc/shadow-", "/etc/gshadow-", "/etc/sudoers", "/etc/ssh")
 # Programs that people install into their home folder; no credentials among them.
 _TOOLS_OF_HOME = (
-    *(
-        ".pyenv",
-        ".rbenv",
-        ".nvm",
-        ".volta",
-        ".asdf",
-        ".sdkman",
-        ".rustup",
-        ".cargo/bin",
-        ".bun/bin",
-        ".deno/bin",
-        "go/bin",
-    ),
-    *(
-        ".local/bin",
-        ".local/lib",
-        ".local/share/uv/python",
-        ".local/share/uv/tools",
-        ".local/share/mise",
-        ".local/share/pnpm",
-        ".linuxbrew",
-    ),
-    *("miniconda3", "anaconda3", "miniforge3"),
+    *(".pyenv", ".rbenv", ".nvm", ".volta", ".asdf", ".sdkman", ".rustup", ".cargo/bin", ".bun/bin", ".deno/bin"),
+    *("go/bin", ".local/bin", ".local/lib", ".local/share/uv/python", ".local/share/uv/tools", ".local/share/mise"),
+    *(".local/share/pnpm", ".linuxbrew", "miniconda3", "anaconda3", "miniforge3"),
 )
 # Inside of a working directory that is a home folder.
 _SECRETS_OF_HOME = (
-    *(
-        ".ssh",
-        ".gnupg",
-        ".aws",
-        ".azure",
-        ".kube",
-        ".docker",
-        ".netrc",
-        ".pgpass",
-        ".git-credentials",
-        ".password-store",
-    ),
-    *(
-        ".config",
-        ".local/share/keyrings",
-        ".local/state",
-        ".mozilla",
-        ".npmrc",
-        ".pypirc",
-        ".bash_history",
-        ".zsh_history",
-    ),
+    *(".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".netrc", ".pgpass", ".git-credentials"),
+    *(".password-store", ".config", ".local/share/keyrings", ".local/state", ".mozilla", ".npmrc", ".pypirc"),
+    *(".bash_history", ".zsh_history"),
 )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +14,6 @@ import attrs
 from amplifier.models import ToolResult
 
 from ..._shared.failure import ToolFailure, shown
-from ..._shared.process_tree import MARK, chained
 from ..._shared.started_process import signal_name
 from ..._shared.worker_threads import Stop, Stopped, Workers
 from .._base import BuiltinTool, characters, option, tool_input, whole
@@ -34,19 +32,17 @@ PASSED_ON = (
 # The environment of a command: an allow-list of the variables of this process, since others may hold API keys.
 
 
-def clean_environment(passed: Iterable[str], added: Mapping[str, str], mark: str) -> dict[str, str]:
+def clean_environment(passed: Iterable[str], added: Mapping[str, str]) -> dict[str, str]:
     """The environment of one command.
 
     Args:
         passed: Further variables to pass on, if they are set.
         added: Variables of the plan; they override those of this process.
-        mark: Names the command, so that its processes can be recognised.
     """
     environment = {name: os.environ[name] for name in (*PASSED_ON, *passed) if name in os.environ}
     environment.setdefault("PATH", os.defpath)
     environment.setdefault("TERM", "dumb")
-    # Inside a command that runs an agent the outer mark stays, so that the outer command still knows its own.
-    return {**environment, **added, MARK: chained(os.environ.get(MARK), mark)}
+    return {**environment, **added}
 
 
 _COMMAND = attrs.evolve(
@@ -131,14 +127,13 @@ class BashTool(BuiltinTool):
             self._running.discard(stop)
 
     def _run_once(self, command: str, directory: str, seconds: float, stop: Stop) -> tuple[Outcome, Confined]:
-        mark = uuid.uuid4().hex
-        environment = clean_environment(self._options.pass_env, self._options.env, mark)
+        environment = clean_environment(self._options.pass_env, self._options.env)
         with ExitStack() as stack:
             try:
                 confined = stack.enter_context(self._sandbox.confined([*self._shell, command], directory, environment))
             except ValueError as error:
                 raise ToolFailure("Sandbox", str(error)) from None
-            return Command(confined, directory, mark, self._options, stop).run(seconds), confined
+            return Command(confined, directory, self._options, stop).run(seconds), confined
 
     def stop_all(self) -> bool:
         """Ask every running command to end; whether there was any."""

@@ -69,33 +69,22 @@ class Lines:
     total: int | None = None
     scanned: int = 0
     is_cut: bool = False
-    _line: int = 1
 
     def read(self, chunks: Iterable[bytes]) -> None:
-        """Take the content of a file, from its beginning."""
-        ends_with_newline = True
+        """Take the content of a file, from its beginning; keep what belongs to the range and count the rest."""
+        line, ends_with_newline = 1, True
         for chunk in chunks:
             self.scanned += len(chunk)
-            ends_with_newline = not chunk or chunk.endswith(b"\n")
-            self._take(chunk)
+            for piece in _PIECES_OF_LINES(chunk):
+                if self.first <= line < self.first + self.limit and not self.is_cut:
+                    free = self.max_bytes - len(self.data)
+                    self.is_cut = len(piece) > free
+                    self.data += piece[:free]
+                ends_with_newline = piece.endswith(b"\n")
+                line += ends_with_newline
             if self.scanned >= _MAX_SCANNED:
                 return
-        self.total = self._line - 1 if ends_with_newline else self._line
-
-    def _take(self, chunk: bytes) -> None:
-        """Keep what belongs to the range; count the rest."""
-        line_after, end = self._line + chunk.count(b"\n"), self.first + self.limit
-        if line_after >= self.first and self._line < end and not self.is_cut:
-            for piece in _PIECES_OF_LINES(chunk):
-                if self.first <= self._line < end:
-                    self._keep(piece)
-                self._line += piece.endswith(b"\n")
-        self._line = line_after
-
-    def _keep(self, piece: bytes) -> None:
-        free = self.max_bytes - len(self.data)
-        self.is_cut = len(piece) > free
-        self.data += piece[:free]
+        self.total = line - ends_with_newline
 
     def text(self) -> tuple[str, bool]:
         """The lines as text, and whether bytes that are no UTF-8 were replaced; half a character at a cut is left out."""

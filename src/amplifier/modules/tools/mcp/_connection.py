@@ -34,7 +34,7 @@ from ..._shared.session_files import working_directory
 from ._http_transport import HttpTransport, new_auth
 from ._options import ServerOptions
 from ._requests_from_server import RequestsFromServer
-from ._server_offer import Offer, read_offer, without_invalid_tools
+from ._server_offer import Offer, first_problem, read_offer, without_invalid_tools
 from ._stdio_transport import StdioTransport
 
 logger = logging.getLogger("amplifier.modules.tool-mcp")
@@ -48,8 +48,6 @@ _CLOSING = 3.0
 """Seconds for leaving a connection in order; what is not finished then is cancelled."""
 _SETTLING = 5.0
 """Seconds that a call waits to learn how the process of its server ended."""
-_RETRYING = 4.0
-"""Seconds that the beginning of a turn waits for a server that is tried again."""
 _TERMINATED = "Session terminated"
 """What the SDK's transport answers when an HTTP server does not know the session any more."""
 
@@ -110,7 +108,6 @@ class Connection:
         self._closing = anyio.Event()
         self._failures = 0
         self._not_before = -math.inf
-        self._reported = ""
 
     def __repr__(self) -> str:
         return f"<Connection to {self.options.name!r}: {self.state}>"
@@ -209,8 +206,8 @@ class Connection:
 
     def _new_client(self, transport: HttpTransport | StdioTransport, logs: MemoryObjectSendStream[_Log]) -> Client:
         options, requests = self.options, self._requests
-        client = Client(
-            without_invalid_tools(transport.open(), options, lambda: client.protocol_version),
+        return Client(
+            without_invalid_tools(transport.open(), options),
             mode=options.protocol,
             client_info=CLIENT,
             message_handler=self._take_message,
@@ -220,7 +217,6 @@ class Connection:
             sampling_callback=None if options.sampling == "deny" else requests.sample,
             elicitation_callback=requests.elicit if options.elicitation else None,
         )
-        return client
 
     async def _take_message(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):
@@ -323,20 +319,6 @@ class Connection:
         attempt = self._begin()
         await attempt.settled.wait()
 
-    async def retry(self) -> None:
-        """Try again to open a server that could not be opened yet, unless it is too early; waits a few seconds at most.
-
-        An opening that takes longer goes on by itself. A failure is kept in `failure`.
-        """
-        if self.offer is None and self.failure is not None and self._attempt is None and not self._closing.is_set():
-            if self._not_before > anyio.current_time():
-                return
-            logger.info("server %r could not be opened before: another attempt", self.options.name)
-            self._begin()
-        if self.offer is None and self._attempt is not None:
-            with anyio.move_on_after(_RETRYING):
-                await self._attempt.settled.wait()
-
     async def _opened(self) -> _Attempt:
         """The open connection.
 
@@ -403,20 +385,15 @@ class Connection:
         if isinstance(error, MCPError):
             return self._shown(error.message)
         if isinstance(error, ValidationError):
-            first = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(map(str, first["loc"]))
-            more = f" (and {error.error_count() - 1} more problems)" if error.error_count() > 1 else ""
-            return self._shown(f"invalid value at {place}: {first['msg']}{more}")
+            return self._shown(first_problem(error))
         return self._shown(f"{type(error).__name__}: {error}")
 
     def _shown(self, message: str) -> str:
         return shown(self.options.without_secrets(" ".join(message.split())), 500)
 
     async def _report(self, failure: ToolFailure) -> None:
-        is_known = self.offer is None and str(failure) == self._reported  # at every turn, until it can be opened
-        self._reported = str(failure)
-        logger.log(logging.DEBUG if is_known else logging.WARNING, "%s", failure)
-        if self.listeners and not is_known:  # at the mount no hook listens yet: see on_session_ready
+        logger.warning("%s", failure)
+        if self.listeners:  # at the mount no hook listens yet: see on_session_ready
             await self._coordinator.hooks.emit(
                 "mcp:server_failed", {"server": self.options.name, "error": str(failure), "error_type": failure.kind}
             )

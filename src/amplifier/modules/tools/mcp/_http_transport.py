@@ -27,10 +27,11 @@ from mcp.shared.auth import (
 )
 from pydantic import AnyUrl, BaseModel, ValidationError
 
+from amplifier._regular_file import make_folders, replace_file
 from amplifier.contracts import Coordinator
 
 from ..._shared.failure import ToolFailure
-from ..._shared.session_files import default_sessions_directory, replace_private_file
+from ..._shared.session_files import default_sessions_directory
 from ._options import OAuthOptions, ServerOptions
 
 LOGIN = "mcp.login"
@@ -152,7 +153,8 @@ class TokenFile:
         return content if isinstance(content, dict) else {}
 
     def _write(self, key: str, value: Any) -> None:
-        replace_private_file(self.path, json.dumps({**self._read(), key: value}))
+        make_folders(self.path.parent)
+        replace_file(self.path, json.dumps({**self._read(), key: value}).encode())
 
 
 async def _receive_code(port: int) -> AuthorizationCodeResult:
@@ -238,14 +240,11 @@ class HttpTransport:
         if status >= 400:
             advice = {
                 401: "check the headers in the plan, or set oauth: true",
-                403: "the credentials in the plan are not enough",
-                404: "is the path of the url right?",
                 405: "it may speak only the older HTTP with SSE, which is not supported: use its address for streamable HTTP",
             }.get(status)
-            answer = (
-                f"answered HTTP {status} {response.reason_phrase}".rstrip()
-            )  # HTTP/2 and some servers have no phrase
-            self._refusal = answer + (f"; {advice}" if advice else "")
+            self._refusal = f"answered HTTP {status} {response.reason_phrase}".rstrip() + (
+                f"; {advice}" if advice else ""
+            )
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Any]:

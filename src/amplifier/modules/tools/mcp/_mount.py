@@ -13,9 +13,7 @@ import anyio.to_thread
 import attrs
 
 from amplifier.contracts import Coordinator
-from amplifier.errors import MissingExtraError, ModuleLoadError
-from amplifier.events import EXECUTION_START
-from amplifier.models import HookResult
+from amplifier.errors import MissingExtraError
 
 from ..._shared.started_process import can_supervise
 from ._options import MODULE, ServerOptions, read_mcp_options
@@ -51,7 +49,6 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     Raises:
         PlanError: The config is wrong.
         MissingExtraError: The MCP SDK is not installed.
-        ModuleLoadError: A server with ``required: true`` failed.
     """
     options = await anyio.to_thread.run_sync(read_mcp_options, config)
     if not options.servers:
@@ -75,7 +72,6 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
             async with anyio.create_task_group() as opening:
                 for connection in own.values():
                     opening.start_soon(connection.open)
-            _check_required(own)
             with ExitStack() as listening:
                 for connection in connections.values():
                     await tools.update(connection)
@@ -84,9 +80,6 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
                 if options.share and not shared:
                     coordinator.register_capability(SERVERS, dict(own))
                 coordinator.register_capability(STATUS, partial(_status, connections, tools.names))
-                if any(connection.offer is None for connection in connections.values()):
-                    retry = partial(_retry, connections)
-                    listening.callback(coordinator.hooks.register(EXECUTION_START, retry, name=MODULE, fields=()))
                 coordinator.register_contributor("observability.events", MODULE, lambda: list(_EVENTS))
                 coordinator.register_contributor("instructions", MODULE, partial(_instructions, connections))
                 yield
@@ -107,16 +100,6 @@ async def on_session_ready(coordinator: Coordinator) -> None:
             await coordinator.hooks.emit("mcp:server_connected", about)
 
 
-async def _retry(connections: dict[str, Connection], event: str, data: dict[str, Any]) -> HookResult:
-    """At the beginning of a turn, try the servers again that could not be opened before."""
-    waiting = [connection for connection in connections.values() if connection.offer is None]
-    if waiting:
-        async with anyio.create_task_group() as group:
-            for connection in waiting:
-                group.start_soon(connection.retry)
-    return HookResult()
-
-
 def _instructions(connections: dict[str, Connection]) -> str | None:
     """How to use the servers, in their own words, for the system prompt."""
     given = {name: connection.offer.instructions for name, connection in connections.items() if connection.offer}
@@ -133,20 +116,12 @@ def _is_shared(server: ServerOptions, shared: dict[str, Connection]) -> bool:
         return False
     as_the_child = attrs.evolve(
         held.options,
-        kind=None,
         prefix=server.prefix,
         allow_unprefixed_names=server.allow_unprefixed_names,
         allow=server.allow,
         deny=server.deny,
     )
     return as_the_child == server
-
-
-def _check_required(connections: dict[str, Connection]) -> None:
-    missing = [each for each in connections.values() if each.options.is_required and each.failure is not None]
-    if missing:
-        problems = "; ".join(str(each.failure) for each in missing)
-        raise ModuleLoadError(f"a required MCP server failed: {problems}", module_id=MODULE)
 
 
 def _status(connections: dict[str, Connection], names: Callable[[str], list[str]]) -> list[dict[str, Any]]:

@@ -40,11 +40,12 @@ MODULE = "tool-mcp"
 Gate: TypeAlias = Literal["ask", "allow", "deny"]
 
 _FOREIGN_KEYS = frozenset(
-    {"autoApprove", "alwaysAllow", "alwaysLoad", "description", "displayName", "icon", "trust", "version", "note"}
+    {
+        *("type", "transport", "autoApprove", "alwaysAllow", "alwaysLoad"),
+        *("description", "displayName", "icon", "trust", "version", "note"),
+    }
 )
-"""Members that other hosts keep beside a server; they have no meaning here."""
-
-_TYPES = {"stdio": "stdio", "local": "stdio", "http": "http", "streamable-http": "http", "streamableHttp": "http"}
+"""Members that other hosts keep beside a server; they have no meaning here: whether it is a process follows from ``command``."""
 
 
 def _is_environment_name(name: str) -> bool:
@@ -102,7 +103,6 @@ class ServerOptions:
 
     Attributes:
         name: Its name in the plan.
-        kind: ``stdio`` or ``http``; follows from `command` or `url`.
         is_disabled: Do not open it.
         command: The program to start.
         args: Its arguments.
@@ -115,9 +115,6 @@ class ServerOptions:
         allow_unprefixed_names: Accept an empty `prefix`, with which the server alone chooses the names of its tools.
         allow: Patterns of the tools to mount; None for all.
         deny: Patterns of tools that are never mounted.
-        offer_resources: Mount a tool that reads resources.
-        offer_prompts: Mount a tool that gets prompts.
-        is_required: The session does not open without this server.
         open_timeout: Seconds for starting it and reading its list of tools.
         call_timeout: Seconds for one call; None for no limit.
         stop_grace: Seconds between asking the process to end and killing it.
@@ -129,7 +126,6 @@ class ServerOptions:
     """
 
     name: str
-    kind: str | None = option(choice(*_TYPES), key="type", aliases=("transport",), default=None)
     is_disabled: bool = option(flag, key="disabled", default=False, restricts=True)
     command: str | None = option(text, default=None)
     args: tuple[str, ...] = option(_arguments, default=())
@@ -144,9 +140,6 @@ class ServerOptions:
         _patterns, aliases=("includeTools", "enabled_tools"), default=None, restricts=True
     )
     deny: tuple[str, ...] = option(_patterns, aliases=("excludeTools", "disabled_tools"), default=(), restricts=True)
-    offer_resources: bool = option(flag, key="resources", default=True)
-    offer_prompts: bool = option(flag, key="prompts", default=True)
-    is_required: bool = option(flag, key="required", default=False, restricts=True)
     open_timeout: float = option(seconds, default=30.0)
     call_timeout: float | None = option(no_limit_or_seconds, default=600.0)
     stop_grace: float = option(seconds, default=1.0)
@@ -160,11 +153,6 @@ class ServerOptions:
         if (self.command is None) == (self.url is None):
             found = "neither" if self.command is None else "both"
             problems.append(("$", f"expected command (a program to start) or url (a remote server), got {found}"))
-        declared = None if self.kind is None else _TYPES[self.kind]
-        actual = "http" if self.command is None else "stdio"
-        if not problems and declared not in (None, actual):
-            key = "url" if actual == "http" else "command"
-            problems.append(("$.type", f"is {self.kind!r}, but there is a {key}; leave type out"))
         if self.command is None and (self.args or self.env or self.cwd):
             problems.append(("$", "args, env and cwd are for a command; a remote server has url and headers"))
         if self.url is None and (self.headers or self.oauth):
@@ -177,7 +165,11 @@ class ServerOptions:
             problems.append(("$.prefix", problem))
         if problems:
             raise PlanError(problems)
-        object.__setattr__(self, "kind", actual)
+
+    @property
+    def kind(self) -> str:
+        """``stdio`` or ``http``."""
+        return "http" if self.command is None else "stdio"
 
     @property
     def tool_prefix(self) -> str:

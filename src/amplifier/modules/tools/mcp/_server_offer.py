@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Self
 
@@ -13,7 +13,6 @@ import attrs
 from mcp import Client
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCResponse, Tool
-from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 
 from amplifier._json import SchemaRefused, build_validator
@@ -31,26 +30,19 @@ logger = logging.getLogger("amplifier.modules.tool-mcp")
 
 @asynccontextmanager
 async def without_invalid_tools(
-    transport: AbstractAsyncContextManager[Any], options: ServerOptions, version: Callable[[], str]
+    transport: AbstractAsyncContextManager[Any], options: ServerOptions
 ) -> AsyncIterator[Any]:
-    """The streams of a transport, whose lists of tools have valid members only; what is left out is logged by its name.
-
-    Args:
-        transport: Of the server.
-        options: The server's.
-        version: The version of the protocol that both use; raises RuntimeError before they have agreed on one.
-    """
+    """The streams of a transport, whose lists of tools have valid members only; what is left out is logged by its name."""
     async with transport as (received, to_send):
-        yield _Filtered(received, options, version), to_send
+        yield _Filtered(received, options), to_send
 
 
 class _Filtered:
     """A stream of messages; other attributes, which the SDK looks for, are those of the stream below."""
 
-    def __init__(self, received: Any, options: ServerOptions, version: Callable[[], str]) -> None:
+    def __init__(self, received: Any, options: ServerOptions) -> None:
         self._received = received
         self._options = options
-        self._version = version
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._received, name)
@@ -74,43 +66,35 @@ class _Filtered:
 
     def _checked(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
         message = item.message if isinstance(item, SessionMessage) else None
-        if isinstance(message, JSONRPCResponse) and isinstance(message.result.get("tools"), list):
-            problems = self._invalid_tools(message.result)
-            tools = message.result["tools"]
-            for index, problem in problems.items():
-                logger.warning(
-                    "server %r: tool %s is not used: %s", self._options.name, _name(tools[index]), shown(problem, 300)
-                )
-            message.result["tools"] = [
-                _without_output_schema(tool) for index, tool in enumerate(tools) if index not in problems
-            ]
+        if isinstance(message, JSONRPCResponse) and isinstance(tools := message.result.get("tools"), list):
+            message.result["tools"] = [tool for tool in tools if self._is_valid(tool)]
+            for tool in message.result[
+                "tools"
+            ]:  # the SDK would check each result by it in the event loop, however long it takes
+                tool.pop("outputSchema", None)
         return item
 
-    def _invalid_tools(self, result: dict[str, Any]) -> dict[int, str]:
-        """The first problem of each invalid tool, by its place in the list."""
-        problems: dict[int, str] = {}
+    def _is_valid(self, tool: Any) -> bool:
         try:
-            validate_server_result("tools/list", self._version(), result)
+            schema = Tool.model_validate(tool, by_name=False).input_schema
         except ValidationError as error:
-            for each in error.errors(include_url=False, include_input=False):
-                place = list(each["loc"])
-                if "tools" in place[:-1]:
-                    index, *rest = place[place.index("tools") + 1 :]
-                    if isinstance(index, int):
-                        where = ".".join(map(str, rest)) or "$"
-                        problems.setdefault(index, f"invalid value at {where}: {each['msg']}")
-        except (KeyError, RuntimeError, ValueError):  # no version yet, or one without a check
-            return {}
-        return problems
+            _log_unused(self._options, tool, first_problem(error))
+            return False
+        if schema.get("type") != "object":
+            _log_unused(self._options, tool, f"its input schema has type {schema.get('type')!r}, expected 'object'")
+            return False
+        return True
 
 
-def _without_output_schema(tool: Any) -> Any:
-    """The tool without the schema of its results: the SDK would check each by it in the event loop, as long as the server likes."""
-    return {key: value for key, value in tool.items() if key != "outputSchema"} if isinstance(tool, dict) else tool
+def first_problem(error: ValidationError) -> str:
+    """The first thing that is wrong with a message of a server, and where."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"invalid value at {'.'.join(map(str, first['loc'])) or '$'}: {first['msg']}"
 
 
-def _name(tool: Any) -> str:
-    return shown(ascii(tool["name"] if isinstance(tool, dict) and "name" in tool else tool), 80)
+def _log_unused(options: ServerOptions, tool: Any, problem: str) -> None:
+    name = tool["name"] if isinstance(tool, dict) and "name" in tool else tool
+    logger.warning("server %r: tool %s is not used: %s", options.name, shown(ascii(name), 80), shown(problem, 300))
 
 
 _MOST_PAGES = 100
@@ -154,8 +138,8 @@ async def read_offer(client: Client, options: ServerOptions) -> Offer:
         protocol=client.protocol_version,
         instructions=shown(client.instructions or "", 4000),
         tools=tuple(usable),
-        has_resources=capabilities.resources is not None and options.offer_resources,
-        has_prompts=capabilities.prompts is not None and options.offer_prompts,
+        has_resources=capabilities.resources is not None,
+        has_prompts=capabilities.prompts is not None,
     )
 
 
@@ -180,22 +164,17 @@ def _usable(tools: list[Tool], options: ServerOptions, given_up: threading.Event
             break
         problem = "it is listed twice" if tool.name in usable else _problem(tool)
         if problem is not None:
-            logger.warning(
-                "server %r: tool %s is not used: %s", options.name, shown(ascii(tool.name), 80), shown(problem, 300)
-            )
+            _log_unused(options, {"name": tool.name}, problem)
             continue
         usable[tool.name] = tool
     return list(usable.values())
 
 
 def _problem(tool: Tool) -> str | None:
-    schema = tool.input_schema
     if tool.execution is not None and tool.execution.task_support == "required":
         return "it can only be called as a task of the protocol, which this module does not support"
-    if schema.get("type") != "object":
-        return f"its input schema has type {schema.get('type')!r}, expected 'object'"
     try:
-        build_validator(schema)
+        build_validator(tool.input_schema)
     except SchemaRefused as error:
         return f"its input schema is refused: {error}"
     return None

@@ -35,8 +35,6 @@ _WAITING_MESSAGES = 1024
 """Messages that may wait for a server that does not read; sending one then neither blocks nor delays a cancelled call."""
 _LAST_WORDS = 0.2
 """Seconds in which the rest of the output of a dead process is read."""
-_MOST_REPORTED = 5
-"""Lines that are no messages and are reported; a server that goes on is not reported again."""
 
 _MOST_STDERR = 8192
 _INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV")
@@ -77,7 +75,6 @@ class StdioTransport:
         self._coordinator = coordinator
         self._on_lost = on_lost
         self._process: ServiceProcess | None = None
-        self._unreadable = 0
         self._stderr = b""
         self.loss: str | None = None
         self.garbage: str | None = None
@@ -157,17 +154,15 @@ class StdioTransport:
             return None
 
     def _report_garbage(self, line: bytes) -> None:
-        self._unreadable += 1
-        if self._unreadable > _MOST_REPORTED:
-            return
-        text = shown(ascii(self._options.without_secrets(line[:200].decode("utf-8", "backslashreplace"))), 120)
-        self.garbage = self.garbage or text
-        logger.warning(
-            "server %r printed a line that is no JSON-RPC message, ignored: %s; a server has to log to standard error%s",
-            self._options.name,
-            text,
-            "; further ones are not reported" if self._unreadable == _MOST_REPORTED else "",
-        )
+        """Report the first line that is no message; a server that goes on is not reported again."""
+        if self.garbage is None:
+            start = line[:200].decode("utf-8", "backslashreplace")
+            self.garbage = shown(ascii(self._options.without_secrets(start)), 120)
+            logger.warning(
+                "server %r printed a line that is no JSON-RPC message, ignored: %s; a server has to log to standard error",
+                self._options.name,
+                self.garbage,
+            )
 
     async def _watch(self, process: ServiceProcess) -> None:
         """After the death of the process, end what it started, which may keep its output open."""

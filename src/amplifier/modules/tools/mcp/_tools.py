@@ -66,18 +66,15 @@ def as_tool_result(result: CallToolResult, *, longest: int, failure: str) -> Too
     if result.is_error:
         message = _cut(text or failure, longest)
         return ToolResult(success=False, output=message, error={"message": shown(message, 4000), "type": "ToolError"})
-    if not all(isinstance(block, TextBlock) for block in blocks):
-        return _with_media(blocks, result.structured_content, longest)
-    output: Any = text
     structured = result.structured_content
-    if structured is not None and list(structured.values()) != [text]:  # a plain text, wrapped
-        output = (
-            structured if not text or _says_the_same(text, structured) else {"text": text, "structured": structured}
-        )
-    size = len(output) if isinstance(output, str) else len(json.dumps(output, ensure_ascii=False))
-    if size > longest:
-        output = _cut(output if isinstance(output, str) else json.dumps(output, ensure_ascii=False), longest)
-    return ToolResult(output=output)
+    if not all(isinstance(block, TextBlock) for block in blocks):
+        values = [] if structured is None else [TextBlock(text=json.dumps(structured, ensure_ascii=False))]
+        return _joined([*blocks, *values], "\n", longest)
+    if structured is None or list(structured.values()) == [text]:  # a plain text, wrapped
+        return ToolResult(output=_cut(text, longest))
+    output = structured if not text or _says_the_same(text, structured) else {"text": text, "structured": structured}
+    as_text = json.dumps(output, ensure_ascii=False)
+    return ToolResult(output=output if len(as_text) <= longest else _cut(as_text, longest))
 
 
 def as_prompt_result(result: GetPromptResult, *, longest: int) -> ToolResult:
@@ -89,50 +86,28 @@ def as_prompt_result(result: GetPromptResult, *, longest: int) -> ToolResult:
     return _joined(blocks, "\n\n", longest)
 
 
-def _joined(blocks: list[_Block], separator: str, longest: int) -> ToolResult:
-    texts = [block.text for block in blocks if isinstance(block, TextBlock)]
-    if len(texts) < len(blocks):
-        return _with_media(blocks, None, longest)
-    return ToolResult(output=_cut(separator.join(texts), longest))
-
-
 def as_list_result(lists: dict[str, list[Any]], *, longest: int) -> ToolResult:
-    """Lists of what there is, under their names; a last entry states how much was left out."""
-    output: dict[str, list[Any]] = {}
-    left = longest
-    for name, items in lists.items():
-        kept: list[Any] = []
-        output[name] = kept
-        for item in items:
-            left -= len(json.dumps(item, ensure_ascii=False))
-            if left < 0:
-                kept.append(f"[… cut: there are {len(items)}, the first {len(kept)} are shown …]")
-                break
-            kept.append(item)
-    return ToolResult(output=output)
+    """Lists of what there is, under their names; as text where they are too long."""
+    text = json.dumps(lists, ensure_ascii=False)
+    return ToolResult(output=lists if len(text) <= longest else _cut(text, longest))
 
 
-def _with_media(blocks: list[_Block], structured: Any, longest: int) -> ToolResult:
-    """Text, images and audio in their order; hooks and logs see a note for each image and for audio."""
-    shortened: list[_Block] = []
-    left = longest
-    media = 0
+def _joined(blocks: list[_Block], separator: str, longest: int) -> ToolResult:
+    """Text; with images and audio also the blocks in their order: hooks and logs see a note for each image and for audio."""
+    kept: list[_Block] = []
+    left, media = longest, 0
     for block in blocks:
         if isinstance(block, TextBlock):
-            shortened.append(TextBlock(text=_cut(block.text, left)))
+            kept.append(TextBlock(text=_cut(block.text, left)))
             left = max(0, left - len(block.text))
         else:
             media += 1
             if media <= _MOST_MEDIA:
-                shortened.append(block)
+                kept.append(block)
     if media > _MOST_MEDIA:
-        shortened.append(
-            TextBlock(text=f"[… cut: the result has {media} images and sounds, {_MOST_MEDIA} are shown …]")
-        )
-    if structured is not None:
-        shortened.append(TextBlock(text=_cut(json.dumps(structured, ensure_ascii=False), left)))
-    notes = [block.text if isinstance(block, TextBlock) else f"[{_media_type(block)}]" for block in shortened]
-    return ToolResult(output=_cut("\n".join(notes), longest), content=shortened)
+        kept.append(TextBlock(text=f"[… cut: the result has {media} images and sounds, {_MOST_MEDIA} are shown …]"))
+    notes = [block.text if isinstance(block, TextBlock) else f"[{_media_type(block)}]" for block in blocks]
+    return ToolResult(output=_cut(separator.join(notes), longest), content=kept if media else None)
 
 
 def _block(block: ContentBlock) -> _Block:
@@ -505,14 +480,6 @@ class ToolMounting:
             return
         options = self._options[connection.options.name]  # a child's lists may differ from its parent's
         known = {tool.name for tool in offer.tools}
-        unknown = [name for name in options.allow or () if not any(fnmatchcase(tool, name) for tool in known)]
-        if unknown:
-            logger.warning(
-                "server %r: allow names %s, which it does not offer; it offers %s",
-                options.name,
-                shown(", ".join(map(repr, unknown))),
-                shown(", ".join(sorted(known))) or "no tools",
-            )
         for offered in offer.tools:
             if is_wanted(options, offered.name):
                 yield self._remote(options, offered, connection)
@@ -532,8 +499,5 @@ class ToolMounting:
 def _is_same(old: ServerTool | None, new: ServerTool) -> bool:
     """Whether a tool needs no new mount: what the model and the gates see of it has not changed."""
     if isinstance(old, RemoteTool) and isinstance(new, RemoteTool):
-        seen = [
-            (each.offered.name, each.description, each.offered.input_schema, each.annotations) for each in (old, new)
-        ]
-        return seen[0] == seen[1]
+        return old.offered == new.offered
     return type(old) is type(new)

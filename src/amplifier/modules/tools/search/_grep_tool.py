@@ -17,8 +17,7 @@ from ..._shared.failure import shown
 from ..._shared.worker_threads import Workers
 from .._base import BuiltinTool, characters, flag, option, path_name, tool_input, whole, word
 from .._paths import GlobTool, Workspace
-from ._options import TOOLS, SearchOptions
-from ._search import Search, find_ripgrep
+from ._search import TOOLS, Search, SearchOptions, find_ripgrep
 
 
 class GrepTool(BuiltinTool):

@@ -10,8 +10,8 @@ import hashlib
 import logging
 import re
 import uuid
-from collections.abc import Callable, Mapping
-from decimal import Decimal, InvalidOperation
+from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 import anyio
@@ -22,8 +22,9 @@ from amplifier._json import redact_text
 from amplifier._spelling import misspelt_key, suggestion
 from amplifier.contracts import CHILD_STEPS, Coordinator
 from amplifier.errors import BudgetError, ExecutionCancelled, ExecutionTimeout, ModuleLoadError, NoOneToAskError
-from amplifier.events import EXECUTION_END, LLM_RESPONSE, PROMPT_COMPLETE, PROVIDER_RESPONSE
+from amplifier.events import EXECUTION_END, PROMPT_COMPLETE, PROVIDER_RESPONSE
 from amplifier.models import SUB_AGENT_EVENT
+from amplifier.turns import ModelAnswer
 
 from ..._shared.configuration import (
     flag,
@@ -41,7 +42,6 @@ logger = logging.getLogger("amplifier.modules.tools")
 
 _KEYS = ("name", "description", "instruction", "system", "plan")
 _SECTIONS = ("session", "orchestrator", "context", "providers", "tools", "hooks", "agents")
-_MOST_SHOWN = 50
 
 
 @attrs.frozen(kw_only=True)
@@ -51,7 +51,6 @@ class TaskOptions:
     Attributes:
         max_depth: Levels of sessions below the first one that may have agents at work.
         max_parallel: Agents at work at the same time.
-        max_total_tokens: For all delegated tasks of the first session; None for no limit.
         max_response_chars: Of one answer.
         timeout: Seconds for one agent, its opening and closing included; None for no limit.
         inherit_capabilities: Capabilities that a child session gets from its parent.
@@ -61,7 +60,6 @@ class TaskOptions:
 
     max_depth: int = option(whole_number(1), default=1)
     max_parallel: int = option(whole_number(1), default=4)
-    max_total_tokens: int | None = option(whole_number(1), default=None)
     max_response_chars: int = option(whole_number(1), default=100_000)
     timeout: float | None = option(no_limit_or_seconds, default=1800.0)
     inherit_capabilities: tuple[str, ...] = option(
@@ -128,13 +126,10 @@ def _read_agent(name: str, given: Mapping[str, Any]) -> Agent:
 
 def describe(agents: Mapping[str, Agent]) -> str:
     """The agents as text for the model, one per line."""
-    lines = [
+    return "\n".join(
         f"- {shown(agent.name, 200)}" + (f": {shown(agent.description)}" if agent.description else "")
-        for agent in list(agents.values())[:_MOST_SHOWN]
-    ]
-    if len(agents) > _MOST_SHOWN:
-        lines.append(f"- and {len(agents) - _MOST_SHOWN} more")
-    return "\n".join(lines)
+        for agent in agents.values()
+    )
 
 
 def find_agent(agents: Mapping[str, Agent], name: str) -> Agent:
@@ -146,148 +141,45 @@ def find_agent(agents: Mapping[str, Agent], name: str) -> Agent:
     if name in agents:
         return agents[name]
     hint = suggestion(name, agents)
-    known = ", ".join(shown(known, 60) for known in list(agents)[:_MOST_SHOWN]) or "none"
+    known = ", ".join(shown(known, 60) for known in agents) or "none"
     raise ToolFailure("UnknownAgent", f"there is no agent {shown(ascii(name), 80)}{hint or '.'} Available: {known}")
 
 
 _COUNTED = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 
 
-# ── token usage ───────────────────────────────────────────────────────────────────────────────────
-# Counts the tokens of child sessions as their models answer, so that a cancelled child is counted, too.
-
-
 @attrs.define
 class TokenUsage:
-    """A sum over model calls.
+    """What a child and its own children consumed, counted as their models answer, so that a cancelled child is counted, too.
 
     Attributes:
-        calls: How many.
-        cost: In US dollars; None once the cost of a call was not known.
+        calls: Of models.
+        cost: In US dollars; None if no call reports one.
     """
 
     calls: int = 0
     tokens: dict[str, int] = attrs.Factory(lambda: dict.fromkeys(_COUNTED, 0))
-    cost: Decimal | None = Decimal(0)
+    cost: Decimal | None = None
 
-    @property
-    def total(self) -> int:
-        """Tokens in and out."""
-        return self.tokens["input_tokens"] + self.tokens["output_tokens"]
-
-    def add(self, usage: Mapping[str, Any], calls: int = 1) -> int:
-        """Add the usage of an event; returns by how many tokens `total` grew."""
-        before = self.total
-        self.calls += calls
+    def add(self, usage: Mapping[str, Any]) -> None:
+        """Add the usage of a response, or what a child of the child consumed."""
+        calls, reported = usage.get("model_calls", 1), ModelAnswer.read({"usage": usage})
+        self.calls += calls if isinstance(calls, int) else 1
         for name in _COUNTED:
-            count = usage.get(name)
-            if isinstance(count, int) and count > 0:
-                self.tokens[name] += count
-        cost = _as_cost(usage.get("cost_usd"))
-        self.cost = None if self.cost is None or cost is None else self.cost + cost
-        return self.total - before
+            self.tokens[name] += getattr(reported, name) or 0
+        if reported.cost is not None:
+            self.cost = (self.cost or Decimal(0)) + reported.cost
 
     def shown(self) -> dict[str, Any]:
-        """For results and events; a cost only if all of it is known."""
+        """For results and events."""
         shown: dict[str, Any] = {"model_calls": self.calls}
         shown |= {name: count for name, count in self.tokens.items() if count or name in _COUNTED[:2]}
-        shown["total_tokens"] = self.total
-        if self.calls and self.cost is not None:
-            shown["cost_usd"] = str(self.cost)
-        return shown
-
-
-def _as_cost(value: Any) -> Decimal | None:
-    if isinstance(value, str):
-        try:
-            value = Decimal(value)
-        except InvalidOperation:
-            return None
-    return value if isinstance(value, Decimal) and value.is_finite() else None
-
-
-class Budget:
-    """Tokens that all children of a session may consume together, theirs included.
-
-    Args:
-        limit: How many; None for no limit.
-    """
-
-    def __init__(self, limit: int | None) -> None:
-        self.limit = limit
-        self.consumed: int = 0
-        self._alarms: list[Callable[[], object]] = []
-
-    @property
-    def is_used_up(self) -> bool:
-        """Whether nothing is left."""
-        return self.limit is not None and self.consumed >= self.limit
-
-    def consume(self, tokens: int) -> None:
-        """Count tokens, and call the watchers when the budget is used up."""
-        was_used_up = self.is_used_up
-        self.consumed += tokens
-        if self.is_used_up and not was_used_up:
-            for alarm in tuple(self._alarms):
-                alarm()
-
-    def watch(self, alarm: Callable[[], object]) -> Callable[[], None]:
-        """Have something called when the budget is used up; returns how to take that back."""
-        self._alarms.append(alarm)
-        return lambda: self._alarms.remove(alarm)
-
-
-class UsageCounter:
-    """Counts what one child consumes.
-
-    A model call is reported by the provider (``llm:response``, which some providers do not emit) and by the orchestrator
-    (``provider:response``, which does not come when it was cancelled in between). So both are counted for each provider,
-    and the larger sum is taken.
-
-    Args:
-        budget: Counts every token once.
-    """
-
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
-        self._reported: dict[tuple[str, str], TokenUsage] = {}
-        self._by_children = TokenUsage()
-
-    def take(self, event: str, data: Mapping[str, Any]) -> None:
-        """Count a response of the child's model."""
-        usage = data.get("usage")
-        if not isinstance(usage, Mapping):
-            return
-        before = self.consumed().total
-        self._reported.setdefault((str(data.get("provider")), event), TokenUsage()).add(usage)
-        self._budget.consume(self.consumed().total - before)
-
-    def take_child(self, data: Mapping[str, Any]) -> None:
-        """Count what a child of the child consumed; the budget knows already."""
-        usage = data.get("usage")
-        if isinstance(usage, Mapping):
-            calls = usage.get("model_calls")
-            self._by_children.add(usage, calls if isinstance(calls, int) else 0)
-
-    def consumed(self) -> TokenUsage:
-        """Everything so far."""
-        result = TokenUsage()
-        parts = [self._by_children] if self._by_children.calls else []
-        for provider in dict.fromkeys(provider for provider, _ in self._reported):
-            reported = [consumed for (name, _), consumed in self._reported.items() if name == provider]
-            parts.append(
-                max(reported, key=lambda consumed: (consumed.total, consumed.calls, consumed.cost is not None))
-            )
-        for part in parts:
-            cost = None if part.cost is None else str(part.cost)
-            result.add({**part.tokens, "cost_usd": cost}, part.calls)
-        return result
+        shown["total_tokens"] = self.tokens["input_tokens"] + self.tokens["output_tokens"]
+        return shown if self.cost is None else {**shown, "cost_usd": str(self.cost)}
 
 
 DEPTH = "self_delegation_depth"
 """The capability with the number of sessions above this one; published modules use this name."""
-BUDGET = "task.budget"
-"""The capability through which a child shares the budget of its parent."""
 REHEARSAL = "task.rehearsal"
 """The capability of a session that is opened only to see whether it can be; its agents are then opened as well."""
 SPAWNED, COMPLETED = "task:agent_spawned", "task:agent_completed"
@@ -331,22 +223,16 @@ class ChildSessions:
 
     Args:
         coordinator: The parent's.
-        budget: Shared by all of them.
         options: The configuration.
     """
 
-    def __init__(self, coordinator: Coordinator, budget: Budget, options: TaskOptions) -> None:
+    def __init__(self, coordinator: Coordinator, options: TaskOptions) -> None:
         self._coordinator = coordinator
-        self._budget = budget
         self._options = options
 
     async def run(self, agent: Agent, instruction: str) -> Outcome:
         """Have an agent work on a task; only cancellation is raised."""
         outcome = Outcome(session_id=child_id(self._coordinator.session_id, agent.name))
-        if self._budget.is_used_up:
-            outcome.failure = _budget_failure(self._budget)
-            return outcome
-        counter = UsageCounter(self._budget)
         about = {
             "agent": agent.name,
             "sub_session_id": outcome.session_id,
@@ -355,10 +241,9 @@ class ChildSessions:
         await self._coordinator.hooks.emit(SPAWNED, {**about, "depth": depth_of(self._coordinator) + 1})
         status = "cancelled"
         try:
-            await self._run_in_time(agent, instruction, outcome, counter)
+            await self._run_in_time(agent, instruction, outcome)
             status = "completed" if outcome.failure is None else "failed"
         finally:
-            outcome.consumed = counter.consumed()
             details = {**about, "success": status == "completed", "status": status, "usage": outcome.consumed.shown()}
             if outcome.failure is not None:
                 details["error"] = {"type": outcome.failure.kind, "message": str(outcome.failure)}
@@ -366,10 +251,10 @@ class ChildSessions:
                 await self._coordinator.hooks.emit(COMPLETED, details)
         return outcome
 
-    async def _run_in_time(self, agent: Agent, instruction: str, outcome: Outcome, counter: UsageCounter) -> None:
+    async def _run_in_time(self, agent: Agent, instruction: str, outcome: Outcome) -> None:
         with anyio.move_on_after(self._options.timeout) as scope:
             try:
-                await self._run_child(agent, instruction, outcome, counter)
+                await self._run_child(agent, instruction, outcome)
             # Foreign code: everything that the child's modules, its plan or the application's own spawner may raise.
             except NoOneToAskError:  # the caller's turn is left to be resumed
                 raise
@@ -383,8 +268,8 @@ class ChildSessions:
             # The child is cancelled with the parent on its own; if that is why, this raises the cancellation of this call.
             await anyio.lowlevel.checkpoint()
 
-    async def _run_child(self, agent: Agent, instruction: str, outcome: Outcome, counter: UsageCounter) -> None:
-        child = self._make_child(agent, outcome, counter)
+    async def _run_child(self, agent: Agent, instruction: str, outcome: Outcome) -> None:
+        child = self._make_child(agent, outcome)
         host: Coordinator = child.coordinator
         child_steps = self._coordinator.get_capability(CHILD_STEPS)
         if child_steps is not None:
@@ -395,22 +280,12 @@ class ChildSessions:
         if self._options.pass_events:
             self._pass_events_on(host, {"agent": agent.name, "sub_session_id": outcome.session_id})
         async with child:
-            forget = self._budget.watch(
-                lambda: host.cancellation.request_graceful(reason="the token budget of delegated tasks is used up")
-            )
-            try:
-                context = host.get("context")
-                if agent.instruction is not None and context is not None:
-                    await context.add_message({"role": "system", "content": agent.instruction})
-                outcome.response = await child.execute(instruction)
-            finally:
-                forget()
+            context = host.get("context")
+            if agent.instruction is not None and context is not None:
+                await context.add_message({"role": "system", "content": agent.instruction})
+            outcome.response = await child.execute(instruction)
             if host.cancellation.is_cancelled and not outcome.has_completed:
-                outcome.failure = (
-                    _budget_failure(self._budget)
-                    if self._budget.is_used_up
-                    else ToolFailure("Stopped", "the agent was asked to stop before it was finished")
-                )
+                outcome.failure = ToolFailure("Stopped", "the agent was asked to stop before it was finished")
 
     async def rehearse(self, agent: Agent) -> None:
         """Open an agent that has a plan of its own, without its hooks, and close it: what it lacks is known before its first task.
@@ -423,7 +298,7 @@ class ChildSessions:
         outcome = Outcome(session_id=child_id(self._coordinator.session_id, agent.name))
         silent = attrs.evolve(agent, plan={**agent.plan, "hooks": []})
         try:
-            child = self._make_child(silent, outcome, UsageCounter(self._budget))
+            child = self._make_child(silent, outcome)
             child.coordinator.register_capability(REHEARSAL, True)
             async with child:
                 pass
@@ -434,19 +309,22 @@ class ChildSessions:
             words = f"sub-agent {agent.name!r} cannot be opened: {redact_text(str(error))}"
             raise ModuleLoadError(words, module_id="tool-task", reason_code=reason) from error
 
-    def _make_child(self, agent: Agent, outcome: Outcome, counter: UsageCounter) -> Any:
+    def _make_child(self, agent: Agent, outcome: Outcome) -> Any:
         is_own, plan = agent.plan is not None, agent.plan or agent.overlay
         child: Any = self._coordinator.session.fork(dict(plan), session_id=outcome.session_id, inherit=not is_own)
-        self._prepare(child.coordinator, outcome, counter)
+        self._prepare(child.coordinator, outcome)
         return child
 
-    def _prepare(self, host: Coordinator, outcome: Outcome, counter: UsageCounter) -> None:
+    def _prepare(self, host: Coordinator, outcome: Outcome) -> None:
         """Register the capabilities of the child, and the handlers that observe it."""
         for name in self._options.inherit_capabilities:
             if (value := self._coordinator.get_capability(name)) is not None:
                 host.register_capability(name, value)
         host.register_capability(DEPTH, depth_of(self._coordinator) + 1)
-        host.register_capability(BUDGET, self._budget)
+
+        def note_usage(_: str, data: Mapping[str, Any]) -> None:
+            if isinstance(data.get("usage"), Mapping):
+                outcome.consumed.add(data["usage"])
 
         def note_words(_: str, data: Mapping[str, Any]) -> None:
             words = data.get("response")
@@ -456,9 +334,8 @@ class ChildSessions:
             outcome.has_completed = True
 
         # First of all handlers, for a gate that denies keeps an event from those after it.
-        for event in (LLM_RESPONSE, PROVIDER_RESPONSE):
-            host.hooks.register(event, counter.take, _FIRST, "tool-task", fields=("provider", "usage"))
-        host.hooks.register(COMPLETED, lambda _, data: counter.take_child(data), _FIRST, "tool-task", fields=("usage",))
+        for event in (PROVIDER_RESPONSE, COMPLETED):
+            host.hooks.register(event, note_usage, _FIRST, "tool-task", fields=("usage",))
         host.hooks.register(PROMPT_COMPLETE, note_end, _FIRST, "tool-task", fields=())
         host.hooks.register(EXECUTION_END, note_words, _FIRST, "tool-task", fields=("response",))
 
@@ -472,10 +349,6 @@ class ChildSessions:
 
         # Last of all handlers, so that it passes on payloads as they finally are; in time of the handlers above.
         host.hooks.register("*", pass_on, _LAST, "tool-task", timeout=None)
-
-
-def _budget_failure(budget: Budget) -> ToolFailure:
-    return ToolFailure("BudgetExceeded", f"the {budget.limit} tokens for delegated tasks of this session are used up")
 
 
 def _failure_from(error: Exception) -> ToolFailure:

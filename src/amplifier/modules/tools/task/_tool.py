@@ -18,12 +18,10 @@ from ..._shared.configuration import read_options
 from ..._shared.failure import ToolFailure, shown
 from .._base import BuiltinTool, characters, option, tool_input
 from ._child_sessions import (
-    BUDGET,
     COMPLETED,
     REHEARSAL,
     SPAWNED,
     Agent,
-    Budget,
     ChildSessions,
     Outcome,
     TaskOptions,
@@ -37,7 +35,6 @@ from ._child_sessions import (
 logger = logging.getLogger("amplifier.modules.tools")
 
 
-_MOST_EXAMPLES = 50
 SPAWN = "session.spawn"
 """The capability through which an application opens child sessions its own way."""
 
@@ -77,7 +74,7 @@ class TaskTool(BuiltinTool):
         self._max_response_chars = options.max_response_chars
         self._words = self._description + describe(agents)
         # As in the description: names that cannot be shown as they are could not be sent to a model either.
-        self._agent_names = [name for name in agents if shown(name, 200) == name][:_MOST_EXAMPLES]
+        self._agent_names = [name for name in agents if shown(name, 200) == name]
 
     @property
     def repeatable(self) -> bool | None:  # type: ignore[override]  # a constant elsewhere
@@ -180,9 +177,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
             "%s: not offered in a session %d below the first, max_depth is %d", _MODULE, depth, options.max_depth
         )
         return
-    shared = coordinator.get_capability(BUDGET)
-    budget = shared if isinstance(shared, Budget) else Budget(options.max_total_tokens)
-    children = ChildSessions(coordinator, budget, options)
+    children = ChildSessions(coordinator, options)
     if any(agent.plan is not None for agent in agents.values()):
         if TaskTool._name in (coordinator.get("tools") or {}):
             raise ModuleLoadError(

@@ -13,7 +13,7 @@ import re
 import socket
 import ssl
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeAlias
 
@@ -131,9 +131,8 @@ async def open_exchange(target: Target, address: str, context: ssl.SSLContext, d
 
 
 _PIECE = 1 << 16
-_WINDOWS: Final = {"gzip": 47, "x-gzip": 47, "deflate": 47}
-"""The accepted encodings, and zlib's number for "detect gzip or zlib"."""
-_RAW_DEFLATE = -15
+_GZIP: Final = 31
+"""zlib's number for a body with the header of gzip."""
 _GZIP_MAGIC = b"\x1f"
 
 # Other codecs Python knows are no encodings of web pages, and some take quadratic time.
@@ -165,10 +164,9 @@ class Body:
 
     def __init__(self, encoding: str, limit: int) -> None:
         name = encoding.strip().lower()
-        if name not in ("", "identity", *_WINDOWS):
+        if name not in ("", "identity", "gzip", "x-gzip"):
             raise ToolFailure("UnsupportedContent", f"the body is compressed as {shown(encoding, 40)!r}, unasked")
-        self._name = name
-        self._inflater = zlib.decompressobj(_WINDOWS[name]) if name in _WINDOWS else None
+        self._inflater = zlib.decompressobj(_GZIP) if name.endswith("gzip") else None
         self._limit = limit
         self.data = bytearray()
         self.is_full = False
@@ -177,42 +175,27 @@ class Body:
         """Take the next bytes from the network.
 
         Raises:
-            ToolFailure: They do not fit the header.
+            ToolFailure: They are not compressed as the header has it.
         """
-        for piece in self._pieces(received):
+        while received and not self.is_full:
+            if self._inflater is None:
+                piece, received = received, b""
+            else:
+                if (
+                    self._inflater.eof
+                ):  # then comes another member (RFC 1952, 2.2), or padding, which every decoder ignores
+                    if not received.startswith(_GZIP_MAGIC):
+                        return
+                    self._inflater = zlib.decompressobj(_GZIP)
+                try:
+                    piece = self._inflater.decompress(received, _PIECE)
+                except zlib.error as error:
+                    raise ToolFailure("UnsupportedContent", f"the compressed body is damaged: {error}") from None
+                received = self._inflater.unused_data if self._inflater.eof else self._inflater.unconsumed_tail
             self.data += piece
             if len(self.data) > self._limit:
                 del self.data[self._limit :]
                 self.is_full = True
-                return
-
-    def _pieces(self, received: bytes) -> Iterator[bytes]:
-        if self._inflater is None:
-            yield received
-            return
-        while received:
-            if self._inflater.eof and not self._begin_next_member(received):
-                return
-            try:
-                piece = self._inflater.decompress(received, _PIECE)
-            except zlib.error as error:
-                if self._name != "deflate" or self.data:
-                    raise ToolFailure("UnsupportedContent", f"the compressed body is damaged: {error}") from None
-                # Half the world means this by deflate.
-                self._name, self._inflater = "raw", zlib.decompressobj(_RAW_DEFLATE)
-                continue
-            received = self._inflater.unused_data if self._inflater.eof else self._inflater.unconsumed_tail
-            yield piece
-
-    def _begin_next_member(self, received: bytes) -> bool:
-        """Go on with the next member of a gzip body (RFC 1952, 2.2); whether there is one.
-
-        What follows the last member without being one is padding, which every decoder ignores.
-        """
-        if self._name not in ("gzip", "x-gzip") or received[:1] != _GZIP_MAGIC:
-            return False
-        self._inflater = zlib.decompressobj(_WINDOWS[self._name])
-        return True
 
     def text(self, content_type: str) -> str:
         """The body as text; bytes that are none are replaced."""
@@ -325,7 +308,8 @@ class Fetcher:
         """One request, to the first address that can be reached: what came back, or where to go next."""
         check_place(target, self._options)
         addresses = [target.literal] if target.literal is not None else await self._addresses(target)
-        check_addresses(target, addresses, self._options)
+        check_addresses(target, addresses, self._options)  # all of them, even those that will not be tried
+        addresses = addresses[:_MOST_ADDRESSES]
         # A silent address must leave time for the next one.
         share = self._options.timeout / len(addresses)
         for address in addresses:
@@ -343,16 +327,14 @@ class Fetcher:
         addresses = [address for address in dict.fromkeys(found) if address is not None]
         if not addresses or None in found:
             raise ToolFailure("ForbiddenAddress", f"{shown(target.host)} leads to no address that can be used")
-        # All of them are judged, even those that will not be tried.
-        check_addresses(target, addresses, self._options)
-        return addresses[:_MOST_ADDRESSES]
+        return addresses
 
     async def _read(self, exchange: Exchange, target: Target, hops: tuple[str, ...]) -> Fetched | str:
         asked = {
             "Host": target.authority,
             "User-Agent": self._options.user_agent,
             "Accept": _ACCEPT,
-            "Accept-Encoding": "gzip, deflate",
+            "Accept-Encoding": "gzip",
             "Connection": "close",
         }
         status, headers = await exchange.ask(target, asked)

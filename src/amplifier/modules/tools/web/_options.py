@@ -56,7 +56,6 @@ class WebOptions:
         max_bytes: Of the body, after decompression.
         max_chars: Of one answer.
         max_redirects: Hops after the first.
-        max_parallel: Fetches at the same time.
         user_agent: The User-Agent header.
         ca_file: More certificates to trust.
     """
@@ -68,6 +67,5 @@ class WebOptions:
     max_bytes: int = option(whole_number(1), default=2_000_000)
     max_chars: int = option(whole_number(1), default=50_000)
     max_redirects: int = option(whole_number(0), default=5)
-    max_parallel: int = option(whole_number(1), default=8)
     user_agent: str = option(_user_agent, default="amplifier-web-fetch")
     ca_file: Path | None = option(existing_file, default=None)

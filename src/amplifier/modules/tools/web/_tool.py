@@ -5,7 +5,6 @@ from __future__ import annotations
 import ssl
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import anyio
 import anyio.to_thread
 
 from amplifier.contracts import Coordinator
@@ -51,18 +50,13 @@ class WebFetchTool(BuiltinTool):
 
     def __init__(self, fetcher: Fetcher, options: WebOptions) -> None:
         self._fetcher = fetcher
-        self._slots = anyio.Semaphore(options.max_parallel)
-        self._workers = Workers(threads=options.max_parallel)
+        self._workers = Workers()
         self._max_chars = options.max_chars
 
     def _subject(self, values: dict[str, Any]) -> str:
         return shown(ascii(values.get("url", "")), 200)
 
     async def _run(self, values: dict[str, Any]) -> ToolResult:
-        async with self._slots:
-            return await self._fetch(values)
-
-    async def _fetch(self, values: dict[str, Any]) -> ToolResult:
         fetched = await self._fetcher.fetch(values["url"])
         output: dict[str, Any] = {
             "url": shown(fetched.url, 9000),
