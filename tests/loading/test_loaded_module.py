@@ -113,15 +113,6 @@ def test_only_the_first_word_of_an_id_names_its_kind(module_id, expected):
     assert type_from_id(module_id) == expected
 
 
-@pytest.mark.parametrize(("module_type", "mount_point"), ModuleLoader.TYPE_TO_MOUNT_POINT.items())
-def test_a_kind_has_its_mount_point(module_type, mount_point):
-    assert loaded(print, module_type=module_type).mount_point == mount_point
-
-
-def test_a_module_of_unknown_kind_has_no_mount_point():
-    assert loaded(print, module_type=None).mount_point is None
-
-
 def test_a_record_cannot_be_changed_and_does_not_show_its_configuration():
     record = loaded(print, config={"api_key": "sk-secret"})
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
@@ -137,10 +128,6 @@ async def test_calling_a_record_mounts_with_its_configuration():
     assert await loaded(mount)("coordinator") == ("coordinator", {"key": 1})
     assert await loaded(mount)("coordinator", {"other": 2}) == ("coordinator", {"other": 2})
     assert await loaded(mount, config={})("coordinator") == ("coordinator", {})
-
-
-async def test_a_synchronous_mount_is_accepted():
-    assert await loaded(lambda coordinator, config: config)(None) == {"key": 1}
 
 
 async def test_a_structured_mount_is_handed_to_the_host():

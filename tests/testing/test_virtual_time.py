@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import subprocess
 import sys
@@ -25,7 +24,6 @@ from amplifier.testing.virtual_time import (
     TimeWatch,
     VirtualTimeLoop,
     virtual_backend,
-    virtual_backends,
     virtual_clock,
 )
 
@@ -234,27 +232,6 @@ def test_a_worker_thread_in_flight_holds_the_clock(through: str) -> None:
             break
 
 
-def test_the_clock_jumps_again_once_the_worker_thread_is_idle() -> None:
-    async def call_then_sleep() -> float:
-        await anyio.to_thread.run_sync(lambda: None)
-        await anyio.sleep(AN_HOUR)
-        return anyio.current_time()
-
-    assert run_virtual(call_then_sleep) == pytest.approx(AN_HOUR, abs=60)
-
-
-def test_a_child_process_holds_the_clock() -> None:
-    async def run_child() -> tuple[int | None, float]:
-        with anyio.move_on_after(AN_HOUR):
-            result = await anyio.run_process([sys.executable, "-c", "print('x')"])
-            return result.returncode, anyio.current_time()
-        return None, anyio.current_time()
-
-    code, at = run_virtual(run_child)
-    assert code == 0
-    assert at < AN_HOUR
-
-
 def test_a_child_process_without_any_pipe_holds_the_clock() -> None:
     async def run_child() -> int | None:
         process = await asyncio.create_subprocess_exec(sys.executable, "-c", "pass", stdin=subprocess.DEVNULL)
@@ -283,26 +260,6 @@ def test_open_input_holds_the_clock_until_it_speaks() -> None:
             os.close(writer)
 
     assert run_virtual(read_before_deadline) == "news"
-
-
-def test_a_loop_with_little_patience_jumps_over_silent_input() -> None:
-    class Impatient(VirtualTimeLoop):
-        io_patience = 0.001
-
-    async def sleep_beside_idle_pipe() -> float:
-        reader, writer = os.pipe()
-        loop = asyncio.get_running_loop()
-        loop.add_reader(reader, lambda: None)
-        try:
-            await anyio.sleep(AN_HOUR)
-            return loop.time()
-        finally:
-            loop.remove_reader(reader)
-            os.close(reader)
-            os.close(writer)
-
-    assert run_on(("asyncio", {"loop_factory": Impatient}), sleep_beside_idle_pipe) == pytest.approx(AN_HOUR)
-    assert VirtualTimeLoop.io_patience == math.inf
 
 
 def test_real_time_waits_for_a_thread_the_loop_cannot_see() -> None:
@@ -395,13 +352,6 @@ def test_a_loop_can_be_collected_after_use() -> None:
     run_virtual(remember_loop)
     gc.collect()
     assert loops[0]() is None
-
-
-def test_virtual_backends_are_asyncio_and_trio_with_a_fresh_clock_each_time() -> None:
-    first, second = virtual_backends(), virtual_backends()
-    assert [name for name, _ in first] == ["asyncio", "trio"]
-    assert first[0][1]["loop_factory"] is VirtualTimeLoop
-    assert first[1][1]["clock"] is not second[1][1]["clock"]
 
 
 def test_an_unknown_backend_is_refused_by_name() -> None:

@@ -1,7 +1,7 @@
 """Time that passes only when nothing else can: an hour of timers in a test costs no hour.
 
-`VirtualTimeLoop` is the asyncio side, `virtual_clock` the trio side, and `virtual_backend` / `virtual_backends` give
-both in the form that `anyio.run` and the ``anyio_backend`` fixture take. Importing this file imports neither trio nor
+`VirtualTimeLoop` is the asyncio side, `virtual_clock` the trio side, and `virtual_backend` gives
+either in the form that `anyio.run` and the ``anyio_backend`` fixture take. Importing this file imports neither trio nor
 pytest; trio is imported when its clock is asked for.
 
     @pytest.fixture(params=["asyncio", "trio"])
@@ -38,7 +38,6 @@ __all__ = [
     "TimeWatch",
     "VirtualTimeLoop",
     "virtual_backend",
-    "virtual_backends",
     "virtual_clock",
 ]
 
@@ -84,13 +83,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     A thread you started yourself is invisible to the loop: wrap the part that depends on it in `real_time`.
 
     Attributes:
-        io_patience: Real seconds of silence after which open sockets and pipes no longer hold the clock. For ever by
-            default; a subclass that sets 0.05 can jump over idle connections, at the price of false timeouts on a busy
-            machine.
         watch: What is notified of turns and jumps; a subclass sets its own.
     """
 
-    io_patience: float = math.inf
     watch: TimeWatch = TimeWatch()
 
     def __init__(self) -> None:
@@ -229,7 +224,7 @@ class _JumpingSelector(selectors.BaseSelector):
         started = time.monotonic()
         elapsed = 0.0
         events: list[tuple[selectors.SelectorKey, int]] = []
-        while elapsed < timeout and self._must_wait(loop, elapsed):
+        while elapsed < timeout and (loop._work_outside() or loop._open_io()):
             events = self._real.select(min(_SLICE, timeout - elapsed))
             elapsed = time.monotonic() - started
             if events:
@@ -239,10 +234,6 @@ class _JumpingSelector(selectors.BaseSelector):
             events = self._real.select(0)
         loop._advance(min(elapsed, timeout) if events else timeout, waited=elapsed)
         return events
-
-    @staticmethod
-    def _must_wait(loop: VirtualTimeLoop, silent_for: float) -> bool:
-        return loop._work_outside() or (silent_for < loop.io_patience and loop._open_io())
 
     # ── the rest is the system's selector, unchanged ──
 
@@ -366,8 +357,3 @@ def _turns(watch: TimeWatch) -> Instrument:
             watch.on_turn()
 
     return Turns()
-
-
-def virtual_backends() -> tuple[Backend, Backend]:
-    """Both backends on virtual time, with fresh clocks; asyncio first."""
-    return virtual_backend("asyncio"), virtual_backend("trio")

@@ -64,34 +64,6 @@ async def test_undo_restores_what_was_there_whatever_was_removed_before():
         view = core.view_for("tool-a")
 
 
-def test_ten_thousand_registrations_that_are_taken_back_leave_nothing():
-    core = coordinator()
-    view, before = core.view_for("tool-a"), registered(core)
-    for number in range(10_000):
-        view.mount("tools", "t", str(number))
-        remove = view.hooks.register(f"event:{number}", nothing)
-        view.unmount("tools", str(number))
-        remove()
-    assert registered(core) == before
-    assert core.mounts._layers == {}
-
-
-def test_what_the_application_registers_stays_also_over_a_module():
-    core = coordinator()
-    core.mount("tools", Echo("x"))
-    core.mount("context", "application's")
-    core.register_capability("x", 1)
-    core.register_contributor("x", "x", nothing)
-    core.hooks.register("e", nothing)
-    before = registered(core)
-    core.view_for("tool-a").mount("context", "module's")
-    core.mount("context", "application's again")
-    core.end_closing()
-    assert core.get("context") == "application's again"
-    core.mount("context", "application's")
-    assert registered(core) == before
-
-
 def test_mount_and_capability_of_one_name_are_two_slots():
     core = coordinator()
     for owner in "ab":
