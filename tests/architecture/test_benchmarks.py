@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from benchmarks import page
-from benchmarks.board import Board, Row, read
-from benchmarks.duel import Sample, Side, fight, fight_for_more
+from benchmarks.board import Row
+from benchmarks.duel import Sample, Side, fight
 from benchmarks.fit import slope
 
 
@@ -33,13 +33,6 @@ def test_a_ratio_is_theirs_by_ours_for_one_time():
     assert (bout.their_us, bout.our_us) == pytest.approx((10_000, 2_000))
 
 
-def test_each_further_one_is_the_difference_divided():
-    few, many = (taking(0.010), taking(0.001)), (taking(0.060), taking(0.006))
-    bout = fight_for_more(few, many, 5, rounds=4)
-    assert (bout.their_us, bout.our_us) == pytest.approx((10_000, 1_000))
-    assert bout.ratios == pytest.approx([10.0] * 4)
-
-
 @pytest.mark.parametrize(
     ("value", "target", "sense", "met"),
     [
@@ -54,20 +47,6 @@ def test_a_target_is_met_from_its_own_side(value: float, target: float | None, s
     row = Row(work="w", rival="", value=value, low=value, high=value, target=target, sense=sense)
     assert row.is_met is met
     assert ("MISSED" in row.line()) is not met
-
-
-def test_rows_are_added_to_earlier_results(tmp_path):
-    path = tmp_path / "results.json"
-    board = Board()
-    for value in (1.0, 2.0):
-        board = Board(group="hooks")
-        board.figure("the same", value, "KiB")
-        board.figure(f"another {value}", value, "KiB")
-        board.write({"quick": False}, path)
-    rows = {row["work"]: row["value"] for row in read(path)["rows"]}
-    assert rows == {"the same": 2.0, "another 1.0": 1.0, "another 2.0": 2.0}
-    board.write({"quick": False}, path, is_whole=True)
-    assert [row["work"] for row in read(path)["rows"]] == ["the same", "another 2.0"]
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.0])

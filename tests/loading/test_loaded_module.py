@@ -12,59 +12,10 @@ from amplifier.loading import LoadedModule, ModuleLoader
 from amplifier.loading._found import package_name
 from amplifier.plan import is_module_id, type_from_id
 
-HOSTILE_IDS = [
-    "",
-    ".",
-    "..",
-    "../x",
-    "tool/x",
-    "tool\\x",
-    "/etc/passwd",
-    "~root",
-    "tool-ok.evil",
-    "tool ok",
-    " tool",
-    "tool ",
-    "tool\n",
-    "tool\0x",
-    "Tool",
-    "TOOL-X",
-    "1tool",
-    "-tool",
-    "_tool",
-    "__init__",
-    "tool:x",
-    "tool;x",
-    "tool%2fx",
-    "tööl",
-    "tool-ｘ",
-    "tool-١",
-    "tool\u202ex",
-    "a" * 65,
-    "a" * 100_000,
-    "file:///etc",
-    "$HOME",
-    "tool*",
-    None,
-    7,
-    b"tool-x",
-    ["tool-x"],
-]
-
 
 def loaded(mount, **changes):
     fields = {"module_id": "tool-x", "module_type": "tool", "mount": mount, "config": {"key": 1}, "origin": "here"}
     return LoadedModule(**(fields | changes))
-
-
-@pytest.mark.parametrize("module_id", HOSTILE_IDS, ids=lambda value: ascii(value)[:20])
-def test_a_hostile_id_is_refused(module_id):
-    with pytest.raises(
-        ModuleLoadError, match="is not a module id; expected a module id: a lower-case letter"
-    ) as caught:
-        ModuleLoader().register(module_id, print)
-    assert caught.value.reason_code == "validation_failed"
-    assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize("module_id", ["a", "tool-bash", "loop_basic", "hooks-tool-x", "x1", "a" * 64, "a-", "a--b"])

@@ -19,7 +19,6 @@ import pytest
 
 from amplifier.errors import MissingExtraError
 from amplifier.testing.virtual_time import (
-    VIRTUAL_ASYNCIO,
     Backend,
     TimeWatch,
     VirtualTimeLoop,
@@ -36,7 +35,7 @@ def run_on(backend: Backend, function: Callable[..., Awaitable[Any]], *args: Any
 
 
 def run_virtual(function: Callable[..., Awaitable[Any]], *args: Any) -> Any:
-    return run_on(VIRTUAL_ASYNCIO, function, *args)
+    return run_on(virtual_backend("asyncio"), function, *args)
 
 
 @pytest.fixture(params=["asyncio", "trio"])
@@ -109,34 +108,6 @@ def test_the_clock_starts_at_zero_in_every_run(virtual: Backend) -> None:
 
     assert run_on(virtual_backend(virtual[0]), now) == pytest.approx(0.0)
     assert run_on(virtual_backend(virtual[0]), now) == pytest.approx(0.0)
-
-
-def test_timers_fire_in_order_of_their_deadlines_and_not_of_their_creation(virtual: Backend) -> None:
-    fired: list[tuple[float, float]] = []
-
-    async def fire_after(seconds: float) -> None:
-        await anyio.sleep(seconds)
-        fired.append((seconds, anyio.current_time()))
-
-    async def race() -> None:
-        async with anyio.create_task_group() as tasks:
-            for seconds in (300.0, 5.0, 86_400.0 * 3, 0.25):
-                tasks.start_soon(fire_after, seconds)
-
-    run_on(virtual, race)
-    assert [seconds for seconds, _ in fired] == [0.25, 5.0, 300.0, 86_400.0 * 3]
-    assert all(at == pytest.approx(seconds) for seconds, at in fired)
-
-
-def test_a_deadline_far_away_cuts_a_wait_that_never_ends(virtual: Backend) -> None:
-    async def wait_in_vain() -> tuple[bool, float]:
-        with anyio.move_on_after(AN_HOUR) as scope:
-            await anyio.Event().wait()
-        return scope.cancelled_caught, anyio.current_time()
-
-    cut, at = run_on(virtual, wait_in_vain)
-    assert cut
-    assert at == pytest.approx(AN_HOUR)
 
 
 def test_runnable_work_goes_before_any_jump(virtual: Backend) -> None:

@@ -70,7 +70,19 @@ class Hooks(Protocol):
             A callable that removes exactly this registration, once or more.
         """
 
-    on = register
+    def on(
+        self,
+        event: str,
+        handler: Handler,
+        priority: int = 0,
+        name: str | None = None,
+        *,
+        timeout: float | Inherited | None = DEFAULT,
+        on_failure: OnFailure | None = None,
+        fields: Collection[str] | None = None,
+        on_demand: bool = False,
+    ) -> Callable[[], None]:
+        """Add a handler; the same as `register`."""
 
     async def emit(self, event: str, data: dict[str, Any]) -> HookResult:
         """Call the handlers and merge their verdicts; deny over ask_user over inject_context over modify over continue.

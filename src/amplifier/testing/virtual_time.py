@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from trio.testing import MockClock
 
 __all__ = [
-    "VIRTUAL_ASYNCIO",
     "Backend",
     "TimeWatch",
     "VirtualTimeLoop",
@@ -253,10 +252,6 @@ class _JumpingSelector(selectors.BaseSelector):
         self._real.close()
 
 
-VIRTUAL_ASYNCIO: Backend = ("asyncio", {"loop_factory": VirtualTimeLoop})
-"""asyncio on virtual time. trio has no such constant: its clock is an object and every run wants a fresh one."""
-
-
 def virtual_clock(watch: TimeWatch | None = None) -> MockClock:
     """A trio clock that starts at 0 and jumps to the next deadline when every task is blocked.
 
@@ -340,10 +335,9 @@ def virtual_backend(name: str, watch: TimeWatch | None = None) -> Backend:
         ValueError: The name is neither.
         MissingExtraError: trio was asked for and is not installed.
     """
-    if name == "asyncio" and watch is None:
-        return ("asyncio", dict(VIRTUAL_ASYNCIO[1]))
     if name == "asyncio":
-        return ("asyncio", {"loop_factory": type("WatchedLoop", (VirtualTimeLoop,), {"watch": watch})})
+        watched = VirtualTimeLoop if watch is None else type("WatchedLoop", (VirtualTimeLoop,), {"watch": watch})
+        return ("asyncio", {"loop_factory": watched})
     if name == "trio":
         return ("trio", {"clock": virtual_clock(watch), "instruments": [] if watch is None else [_turns(watch)]})
     raise ValueError(f"unknown backend {name!r}: expected 'asyncio' or 'trio'")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amplifier import ModuleCoordinator, SessionStateError
-from tests._support.small_agent import Echo, agent, mounting
+from tests._support.small_agent import Echo, agent
 
 
 def nothing(*args):
@@ -243,12 +243,3 @@ async def test_interrupt_in_a_cleanup_does_not_keep_the_rest_of_a_module_from_be
     with pytest.raises(KeyboardInterrupt):
         await core.undo("tool-a")
     assert core.get("tools") == {}
-
-
-async def test_module_of_a_session_that_replaced_the_applications_tool_gives_it_back_at_the_end():
-    mine = Echo("x")
-    session = agent(tools={"tool-a": mounting(Echo("x"))})
-    await session.coordinator.mount("tools", mine)
-    async with session:
-        assert session.coordinator.get("tools", "x") is not mine
-    assert session.coordinator.get("tools") == {"x": mine}

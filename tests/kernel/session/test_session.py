@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from contextlib import suppress
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from amplifier import (
     AmplifierSession,
     ExecutionCancelled,
-    ModuleLoader,
     PlanError,
     SessionStateError,
 )
@@ -53,19 +51,6 @@ def closing_hook(log, name="closed", seconds=0.0):
 
 
 # ── making one ───────────────────────────────────────────────────────────────────────────────────
-
-
-def test_session_keeps_the_very_plan_and_makes_itself_an_id():
-    plan = {"session": {"orchestrator": "loop-a", "context": "context-a"}}
-    session = AmplifierSession(plan)
-    assert session.config is plan is session.coordinator.config
-    assert uuid.UUID(session.session_id).version == 4
-    assert session.session_id != AmplifierSession(plan).session_id
-    assert (session.parent_id, session.is_resumed, session.initialized) == (None, False, False)
-    assert session.coordinator.session is session
-    assert isinstance(session.loader, ModuleLoader)
-    assert session.coordinator.loader is session.loader
-    assert session.status.session_id == session.session_id
 
 
 async def test_repr_and_statistics_show_the_state_over_a_whole_session():
@@ -310,13 +295,6 @@ async def test_child_inherits_deadlines_systems_loader_and_resolver():
         async with child:
             assert (child.coordinator.deadlines.hook, child.coordinator.deadlines.turn) == (7, 5)
             assert list(child.coordinator.get("tools")) == ["echo"]
-
-
-async def test_child_without_deadlines_in_its_plan_has_those_of_its_parent():
-    overlay = {"session": {"deadlines": None}}
-    async with agent(session={"deadlines": {"hook": 7}}) as parent, parent.fork(overlay) as child:
-        assert child.coordinator.deadlines == parent.coordinator.deadlines
-        assert child.coordinator.deadlines.hook == 7
 
 
 async def test_child_of_a_session_with_a_foreign_loader_uses_the_same_one():
